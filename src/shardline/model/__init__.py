@@ -1,0 +1,1 @@
+"""Values of the domain: standard library only, no behaviour beyond their own validity."""

@@ -1,0 +1,109 @@
+"""Where in the 128-bit ring does a record belong?
+
+Invariants:
+
+- H1: a partition key's hash key is the MD5 of its UTF-8 bytes, read as a big-endian integer.
+- H2: an explicit hash key is a canonical decimal, 0 to 2^128 - 1: no sign, space, leading zero, underscore or other digit.
+- H3: a ``HashRange`` is closed at both ends, and never empty.
+"""
+
+from dataclasses import dataclass
+from hashlib import md5
+from typing import Final, Self, final
+
+from shardline.errors import UsageError
+from shardline.model.limits import EXPLICIT_HASH_KEY_MAX_DIGITS, PARTITION_KEY_MAX_LENGTH, PARTITION_KEY_MIN_LENGTH
+
+HASH_KEY_COUNT: Final = 1 << 128
+HASH_KEY_MAX: Final = HASH_KEY_COUNT - 1
+
+_DIGITS: Final = frozenset("0123456789")
+
+
+def check_partition_key(key: object) -> str:
+    """Return ``key`` if it is a valid partition key.
+
+    Raises:
+        UsageError: it is no string, empty, longer than 256 characters, or cannot be written as UTF-8.
+    """
+    if not isinstance(key, str):
+        raise UsageError(f"a partition key must be a str, not {type(key).__name__}")
+    if not PARTITION_KEY_MIN_LENGTH <= len(key) <= PARTITION_KEY_MAX_LENGTH:
+        raise UsageError(f"a partition key must have 1 to 256 characters, this one has {len(key)}")
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise UsageError("a partition key must be valid Unicode: this one holds a lone surrogate") from None
+    return key
+
+
+def hash_key_of(key: str) -> int:
+    """The hash key of a partition key (H1)."""
+    return int.from_bytes(md5(key.encode(), usedforsecurity=False).digest(), "big")
+
+
+def parse_explicit_hash_key(text: object) -> int:
+    """The value of an explicit hash key (H2).
+
+    Raises:
+        UsageError: it is not the canonical decimal of a number from 0 to 2^128 - 1.
+    """
+    if not isinstance(text, str):
+        raise UsageError(f"an explicit hash key must be a str of decimal digits, not {type(text).__name__}")
+    canonical = (
+        0 < len(text) <= EXPLICIT_HASH_KEY_MAX_DIGITS
+        and _DIGITS.issuperset(text)
+        and (text[0] != "0" or len(text) == 1)
+    )
+    value = int(text) if canonical else HASH_KEY_COUNT
+    if value > HASH_KEY_MAX:
+        shown = text if len(text) <= EXPLICIT_HASH_KEY_MAX_DIGITS + 1 else f"{text[:40]}..."
+        raise UsageError(f"an explicit hash key must be a plain decimal from 0 to 2**128 - 1, not {shown!r}")
+    return value
+
+
+@final
+@dataclass(frozen=True, slots=True, order=True)
+class HashRange:
+    """A closed, non-empty range of hash keys (H3)."""
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.end <= HASH_KEY_MAX:
+            raise UsageError(f"a hash range needs 0 <= start <= end < 2**128, not {self.start}..{self.end}")
+
+    @classmethod
+    def parse(cls, start: str, end: str) -> Self:
+        """From the two decimals that the service sends."""
+        return cls(parse_explicit_hash_key(start), parse_explicit_hash_key(end))
+
+    def __contains__(self, hash_key: int) -> bool:
+        return self.start <= hash_key <= self.end
+
+    def overlaps(self, other: "HashRange") -> bool:
+        return self.start <= other.end and other.start <= self.end
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start + 1
+
+    @property
+    def share(self) -> float:
+        """The part of the whole ring that this range covers, 0 to 1."""
+        return self.size / HASH_KEY_COUNT
+
+    @property
+    def middle(self) -> int:
+        """Where to split evenly: the first hash key of the upper half.
+
+        Raises:
+            UsageError: the range holds a single hash key.
+        """
+        if self.start == self.end:
+            raise UsageError("a hash range of a single key cannot be split")
+        return self.start + self.size // 2
+
+
+WHOLE_RING: Final = HashRange(0, HASH_KEY_MAX)

@@ -1,0 +1,108 @@
+"""From where does a reader read, and how far has it come?
+
+Invariants:
+
+- N1: a position is exactly one of six kinds, and carries a sequence number or a time only where its kind needs it.
+- N2: ``SHARD_END`` is where a finished shard stands; it is no place to start reading from.
+"""
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, final
+
+from shardline.errors import UsageError
+from shardline.model.sequence import SequenceNumber
+
+
+@final
+class PositionKind(StrEnum):
+    """The service's words (``ShardIteratorType``), and the KCL's for a finished shard."""
+
+    TRIM_HORIZON = "TRIM_HORIZON"
+    LATEST = "LATEST"
+    AT_TIMESTAMP = "AT_TIMESTAMP"
+    AT_SEQUENCE_NUMBER = "AT_SEQUENCE_NUMBER"
+    AFTER_SEQUENCE_NUMBER = "AFTER_SEQUENCE_NUMBER"
+    SHARD_END = "SHARD_END"
+
+
+_SEQUENCED: Final = frozenset({PositionKind.AT_SEQUENCE_NUMBER, PositionKind.AFTER_SEQUENCE_NUMBER})
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a shard. Use the constants and the functions below rather than the constructor."""
+
+    kind: PositionKind
+    sequence_number: SequenceNumber | None = None
+    timestamp: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.sequence_number is not None) != (self.kind in _SEQUENCED):
+            raise UsageError(
+                f"a position {self.kind} {'needs a' if self.kind in _SEQUENCED else 'takes no'} sequence number"
+            )
+        if (self.timestamp is not None) != (self.kind is PositionKind.AT_TIMESTAMP):
+            needs = "needs a" if self.kind is PositionKind.AT_TIMESTAMP else "takes no"
+            raise UsageError(f"a position {self.kind} {needs} timestamp")
+
+    @property
+    def can_start(self) -> bool:
+        """Whether a shard iterator can be had for it (N2)."""
+        return self.kind is not PositionKind.SHARD_END
+
+    def __str__(self) -> str:
+        if self.sequence_number is not None:
+            return f"{self.kind}({self.sequence_number})"
+        return self.kind.value if self.timestamp is None else f"{self.kind}({self.timestamp})"
+
+
+TRIM_HORIZON: Final = Position(PositionKind.TRIM_HORIZON)
+LATEST: Final = Position(PositionKind.LATEST)
+SHARD_END: Final = Position(PositionKind.SHARD_END)
+
+_NAMED: Final = {position.kind.value: position for position in (TRIM_HORIZON, LATEST, SHARD_END)}
+
+
+def at_timestamp(when: datetime | float) -> Position:
+    """The first record that arrived at or after ``when``: an aware datetime, or seconds since 1970.
+
+    Raises:
+        UsageError: a datetime without a time zone, or a number that is no time.
+    """
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise UsageError(f"a start time needs a time zone: {when!r} has none (add tzinfo=UTC, say)")
+        when = when.timestamp()
+    if not isinstance(when, (int, float)) or isinstance(when, bool) or not math.isfinite(when) or when < 0:
+        raise UsageError(f"a start time is an aware datetime or seconds since 1970, not {when!r}")
+    return Position(PositionKind.AT_TIMESTAMP, timestamp=float(when))
+
+
+def at_sequence_number(number: str | SequenceNumber) -> Position:
+    """The record with this sequence number itself."""
+    return Position(PositionKind.AT_SEQUENCE_NUMBER, _sequence(number))
+
+
+def after_sequence_number(number: str | SequenceNumber) -> Position:
+    """The record right after this sequence number."""
+    return Position(PositionKind.AFTER_SEQUENCE_NUMBER, _sequence(number))
+
+
+def parse_position(text: str) -> Position:
+    """One of the named positions: ``TRIM_HORIZON``, ``LATEST``, ``SHARD_END``.
+
+    Raises:
+        UsageError: another text.
+    """
+    try:
+        return _NAMED[text]
+    except KeyError:
+        raise UsageError(f"a position is one of {', '.join(_NAMED)}, not {text!r}") from None
+
+
+def _sequence(number: str | SequenceNumber) -> SequenceNumber:
+    return number if isinstance(number, SequenceNumber) else SequenceNumber.parse(number)

@@ -1,0 +1,44 @@
+"""In which order do the records of a shard stand?
+
+Invariants:
+
+- Q1: sequence numbers compare as numbers, never as text ("9" is before "10").
+- Q2: records of one aggregate share its sequence number and follow each other by sub-sequence, from 0.
+- Q3: a plain record has sub-sequence 0.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Self, final
+
+from shardline.errors import UsageError
+from shardline.model.limits import SEQUENCE_NUMBER_MAX_DIGITS
+
+_DIGITS: Final = frozenset("0123456789")
+
+
+@final
+@dataclass(frozen=True, slots=True, order=True)
+class SequenceNumber:
+    """A record's place in its shard: the service's number, then the place inside the aggregate."""
+
+    number: int
+    sub_sequence: int = 0
+
+    def __post_init__(self) -> None:
+        if self.number < 0 or self.sub_sequence < 0:
+            raise UsageError(f"sequence numbers are not negative: {self.number}, sub-sequence {self.sub_sequence}")
+
+    @classmethod
+    def parse(cls, text: str, sub_sequence: int = 0) -> Self:
+        """From the decimal that the service sends.
+
+        Raises:
+            UsageError: it is not 1 to 129 decimal digits.
+        """
+        if not 0 < len(text) <= SEQUENCE_NUMBER_MAX_DIGITS or not _DIGITS.issuperset(text):
+            raise UsageError(f"a sequence number is 1 to 129 decimal digits, not {text[:140]!r}")
+        return cls(int(text), sub_sequence)
+
+    def __str__(self) -> str:
+        """The service's number alone, as it goes on the wire."""
+        return str(self.number)

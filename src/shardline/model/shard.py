@@ -1,0 +1,45 @@
+"""What is a shard, and which shards came before it?
+
+Invariants:
+
+- D1: a shard has no parent (created with its stream), one (a split) or two (a merge: parent and adjacent parent).
+- D2: a shard is closed once it has an ending sequence number; a closed shard never opens again.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+from shardline.model.hashing import HashRange
+from shardline.model.sequence import SequenceNumber
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A shard as ListShards tells of it."""
+
+    shard_id: str
+    hash_range: HashRange
+    starting_sequence_number: SequenceNumber
+    ending_sequence_number: SequenceNumber | None = None
+    parent_id: str | None = None
+    adjacent_parent_id: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.ending_sequence_number is None
+
+    @property
+    def parent_ids(self) -> tuple[str, ...]:
+        """None, one or two (D1)."""
+        return tuple(parent for parent in (self.parent_id, self.adjacent_parent_id) if parent is not None)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ChildShard:
+    """A successor that the service names when a reader reaches the end of its parent."""
+
+    shard_id: str
+    parent_ids: tuple[str, ...]
+    hash_range: HashRange

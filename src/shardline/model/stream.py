@@ -1,0 +1,73 @@
+"""Which stream is meant: a name, or an ARN?
+
+Invariants:
+
+- T1: a stream is addressed by its name or by its ARN, never by both, and each is checked before anything is sent.
+- T2: a consumer (enhanced fan-out) is addressed by its ARN, which contains its stream's.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final, final
+
+from shardline.errors import UsageError
+from shardline.model.limits import STREAM_NAME_MAX_LENGTH
+
+# [MODEL] StreamARN, ConsumerARN: partitions (aws, aws-cn, aws-us-gov, ...), region, 12-digit account.
+_STREAM_ARN: Final = re.compile(
+    r"arn:aws[a-z0-9-]*:kinesis:(?P<region>[a-z0-9-]+):(?P<account>[0-9]{12}):stream/(?P<name>[a-zA-Z0-9_.-]{1,128})"
+)
+_CONSUMER_ARN: Final = re.compile(
+    r"(?P<stream>arn:aws[a-z0-9-]*:kinesis:[a-z0-9-]+:[0-9]{12}:stream/[a-zA-Z0-9_.-]{1,128})"
+    r"/consumer/(?P<name>[a-zA-Z0-9_.-]{1,128}):(?P<created>[0-9]+)"
+)
+_NAME: Final = re.compile(rf"[a-zA-Z0-9_.-]{{1,{STREAM_NAME_MAX_LENGTH}}}")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StreamRef:
+    """A stream as the caller named it (T1)."""
+
+    name: str
+    arn: str | None = None
+    region: str | None = None
+    account_id: str | None = None
+
+    def __str__(self) -> str:
+        return self.arn or self.name
+
+
+def parse_stream(text: object) -> StreamRef:
+    """A stream from its name or ARN.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if not isinstance(text, str):
+        raise UsageError(f"a stream is named by a str (its name or ARN), not {type(text).__name__}")
+    if text.startswith("arn:"):
+        match = _STREAM_ARN.fullmatch(text)
+        if match is None:
+            raise UsageError(
+                f"{text!r} is no stream ARN: expected arn:aws:kinesis:<region>:<12-digit account>:stream/<name>"
+            )
+        return StreamRef(match["name"], text, match["region"], match["account"])
+    if _NAME.fullmatch(text) is None:
+        shown = text if len(text) <= STREAM_NAME_MAX_LENGTH + 1 else f"{text[:STREAM_NAME_MAX_LENGTH]}..."
+        raise UsageError(f"{shown!r} is no stream name: 1 to 128 of the characters a-z A-Z 0-9 _ . -")
+    return StreamRef(text)
+
+
+def parse_consumer_arn(text: object) -> StreamRef:
+    """The stream that a registered consumer's ARN belongs to (T2).
+
+    Raises:
+        UsageError: it is no consumer ARN.
+    """
+    match = _CONSUMER_ARN.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise UsageError(
+            f"{text!r} is no consumer ARN: expected arn:aws:kinesis:<region>:<account>:stream/<name>/consumer/<name>:<time>"
+        )
+    return parse_stream(match["stream"])
