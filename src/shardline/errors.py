@@ -6,6 +6,7 @@ All of them, drawn as the tree that they are::
     ├── UsageError (also ValueError)    an argument or setting is wrong: nothing was sent
     ├── Closed                          the object was closed, or was never opened
     ├── CredentialsError                no usable AWS credentials
+    ├── WaitTimeout (also TimeoutError) a stream or consumer did not reach the state in time
     └── RequestError                    one request failed; carries the facts
         ├── ServiceError                the service answered with an error
         └── TransportError              no usable answer: DNS, connect, TLS, timeout, reset, garbage
@@ -36,6 +37,11 @@ class Closed(ShardlineError):  # noqa: N818 - a state, said as one
 @final
 class CredentialsError(ShardlineError):
     """No usable AWS credentials were found, or they could not be refreshed. Nothing was sent."""
+
+
+@final
+class WaitTimeout(ShardlineError, TimeoutError):  # noqa: N818 - named like the built-in it is
+    """A stream or consumer did not reach the awaited state in time. The request that began it was accepted."""
 
 
 class RequestError(ShardlineError):

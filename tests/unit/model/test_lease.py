@@ -1,0 +1,68 @@
+"""Leases and checkpoints as values. E1 and E2 are the invariants of ``shardline.model.lease``."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardline.errors import UsageError
+from shardline.model.lease import Checkpoint, Lease
+from shardline.model.position import (
+    LATEST,
+    SHARD_END,
+    TRIM_HORIZON,
+    after_sequence_number,
+    at_sequence_number,
+    at_timestamp,
+)
+from shardline.model.sequence import SequenceNumber
+
+SHARD = "shardId-000000000000"
+
+
+@pytest.mark.parametrize("position", [TRIM_HORIZON, LATEST, SHARD_END, at_timestamp(1), at_sequence_number("5")])
+def test_a_checkpoint_stands_at_a_position(position):
+    assert Checkpoint(position).position is position
+
+
+def test_a_checkpoint_after_a_record_is_refused_for_it_would_lose_the_tail_of_an_aggregate():
+    with pytest.raises(UsageError, match=r"not AFTER_SEQUENCE_NUMBER\(5\)"):
+        Checkpoint(after_sequence_number("5"))
+
+
+def test_a_checkpoint_tells_its_sequence_number_with_the_place_in_the_aggregate():
+    assert Checkpoint(at_sequence_number(SequenceNumber(5, 2))).sequence_number == SequenceNumber(5, 2)
+    assert Checkpoint(TRIM_HORIZON).sequence_number is None
+
+
+def test_a_checkpoint_is_finished_at_shard_end_alone():
+    assert Checkpoint(SHARD_END).is_finished
+    assert not Checkpoint(LATEST).is_finished
+    assert not Checkpoint(at_sequence_number("5")).is_finished
+
+
+def test_a_new_lease_starts_at_the_oldest_record_and_has_no_owner():
+    lease = Lease(SHARD)
+    assert lease.checkpoint == Checkpoint(TRIM_HORIZON)
+    assert (lease.counter, lease.owner, lease.owner_switches, lease.checkpoint_owner) == (0, None, 0, None)
+    assert (lease.parent_ids, lease.child_ids, lease.hash_range) == (frozenset(), frozenset(), None)
+
+
+@pytest.mark.parametrize("field", ["counter", "owner_switches"])
+def test_e1_a_lease_counts_up_from_0(field):
+    assert getattr(replace(Lease(SHARD), **{field: 1}), field) == 1
+    with pytest.raises(UsageError, match="counts up from 0"):
+        replace(Lease(SHARD), **{field: -1})
+
+
+@pytest.mark.parametrize(
+    ("owner", "position", "available"),
+    [
+        (None, TRIM_HORIZON, True),
+        (None, at_sequence_number("5"), True),
+        (None, SHARD_END, False),
+        ("worker", TRIM_HORIZON, False),
+        ("worker", SHARD_END, False),
+    ],
+)
+def test_e2_a_lease_can_be_taken_if_nobody_owns_it_and_it_is_not_finished(owner, position, available):
+    assert Lease(SHARD, owner=owner, checkpoint=Checkpoint(position)).is_available is available

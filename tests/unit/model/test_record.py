@@ -1,0 +1,230 @@
+"""What goes into a stream and comes out of it. R1 and R2 are the invariants of ``shardline.model.record``."""
+
+from array import array
+from itertools import repeat
+
+import pytest
+
+from shardline.errors import UsageError
+from shardline.model.limits import MIB, PUT_RECORDS_MAX_BYTES, RECORD_HIGHEST_MAX_BYTES
+from shardline.model.record import Entry, Record, check_data, check_entries
+from shardline.model.sequence import SequenceNumber
+
+
+class Key(str):
+    """A str of another class, as some frameworks pass them."""
+
+    __slots__ = ()
+
+
+class Blob(bytes):
+    """Bytes of another class."""
+
+    __slots__ = ()
+
+
+# ---- one entry
+
+
+@pytest.mark.parametrize(
+    ("given", "entry"),
+    [
+        (Entry(b"x", "k"), Entry(b"x", "k", None)),
+        (Entry(b"x", "k", "7"), Entry(b"x", "k", "7")),
+        ((b"x", "k"), Entry(b"x", "k", None)),
+        ((b"x", "k", "7"), Entry(b"x", "k", "7")),
+        ((b"x", "k", None), Entry(b"x", "k", None)),
+        ((b"", "k"), Entry(b"", "k")),
+        ((b"x", None), Entry(b"x", None)),
+        ((b"x", None, "7"), Entry(b"x", None, "7")),
+        ((b"x", "😀" * 256), Entry(b"x", "😀" * 256)),
+        ((b"x", Key("k")), Entry(b"x", "k")),
+        ((Blob(b"x"), "k"), Entry(b"x", "k")),
+        ((bytearray(b"xy"), "k"), Entry(b"xy", "k")),
+        (Entry(bytearray(b"xy"), "k", "0"), Entry(b"xy", "k", "0")),
+        ((memoryview(b"xy"), "k"), Entry(b"xy", "k")),
+        ((memoryview(b"x1y2")[::2], "k"), Entry(b"xy", "k")),
+        ((memoryview(b"xy")[::-1], "k"), Entry(b"yx", "k")),
+        ((memoryview(array("H", [1, 2])).cast("B"), "k"), Entry(array("H", [1, 2]).tobytes(), "k")),
+        ((memoryview(array("I", [1, 2])), "k"), Entry(array("I", [1, 2]).tobytes(), "k")),
+    ],
+)
+def test_r1_a_good_entry_comes_back_as_an_entry_of_bytes(given, entry):
+    (checked,) = check_entries([given])
+    assert type(checked) is Entry
+    assert checked == entry
+    assert isinstance(checked.data, bytes)
+
+
+def test_a_bytearray_is_copied_so_that_later_changes_do_not_reach_the_entry():
+    data = bytearray(b"xy")
+    (checked,) = check_entries([(data, "k")])
+    data[0] = 0
+    assert checked.data == b"xy"
+
+
+def test_r1_text_is_refused_with_advice():
+    with pytest.raises(UsageError, match=r"^entry 0: data must be bytes, not str: encode it, as in data\.encode\(\)$"):
+        check_entries([("text", "k")])
+
+
+@pytest.mark.parametrize("data", [None, 1, 1.5, ["x"], array("B", [1]), object()])
+def test_r1_data_of_another_type_is_refused_by_its_type(data):
+    with pytest.raises(UsageError, match=f"^entry 0: data must be bytes, not {type(data).__name__}$"):
+        check_entries([(data, "k")])
+    with pytest.raises(UsageError, match=f"^data must be bytes, not {type(data).__name__}$"):
+        check_data(data)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4, 5])
+def test_r1_a_tuple_of_another_length_is_no_entry(size):
+    with pytest.raises(UsageError, match=r"a tuple \(data, key\[, explicit hash key\]\), not one of another length$"):
+        check_entries([(b"x",) * size])
+
+
+@pytest.mark.parametrize("entry", [None, b"xy", "xy", [b"x", "k"], {"data": b"x", "key": "k"}, 5, Record(b"x", "k")])
+def test_r1_what_is_no_tuple_is_no_entry(entry):
+    with pytest.raises(UsageError, match=rf"^entry 0: an entry is Entry\(data, key\) .* not {type(entry).__name__}$"):
+        check_entries([entry])
+
+
+@pytest.mark.parametrize("make", [Entry, lambda *fields: fields])
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (5, "must be a str, not int"),
+        (b"k", "must be a str, not bytes"),
+        ("", "1 to 256 characters, this one has 0"),
+        (Key(""), "1 to 256 characters, this one has 0"),
+        ("k" * 257, "1 to 256 characters, this one has 257"),
+        ("😀" * 257, "1 to 256 characters, this one has 257"),
+        ("\ud800", "lone surrogate"),
+    ],
+    ids=range(7),
+)
+def test_r1_a_bad_key_is_refused(make, key, words):
+    with pytest.raises(UsageError, match=f"^entry 0: a partition key .*{words}"):
+        check_entries([make(b"x", key)])
+
+
+@pytest.mark.parametrize("text", ["", "-1", "01", str(2**128), 5])
+def test_r1_a_bad_explicit_hash_key_is_refused(text):
+    with pytest.raises(UsageError, match=r"^entry 0: an explicit hash key"):
+        check_entries([(b"x", "k", text)])
+
+
+# ---- many entries
+
+
+@pytest.mark.parametrize("count", [1, 2, 499, 500])
+def test_r1_1_to_500_entries_are_taken_in_order(count):
+    entries = [(str(i).encode(), "k") for i in range(count)]
+    assert check_entries(entries) == [Entry(data, key) for data, key in entries]
+
+
+def test_r1_no_entries_are_refused():
+    with pytest.raises(UsageError, match="takes 1 to 500 entries, not none"):
+        check_entries([])
+
+
+def test_r1_501_entries_are_refused():
+    with pytest.raises(UsageError, match="takes 1 to 500 entries, not more"):
+        check_entries([(b"x", "k")] * 501)
+
+
+def test_r1_an_endless_iterable_is_refused_and_not_read_to_its_end():
+    with pytest.raises(UsageError, match="not more"):
+        check_entries(repeat((b"x", "k")))
+
+
+def test_a_generator_is_read_once():
+    assert check_entries((bytes([i]), "k") for i in range(3)) == [Entry(bytes([i]), "k") for i in range(3)]
+
+
+def test_an_error_inside_the_callers_generator_stays_the_callers():
+    def broken():
+        yield (b"x", "k")
+        raise TypeError("mine")
+
+    with pytest.raises(TypeError, match=r"^mine$"):
+        check_entries(broken())
+
+
+@pytest.mark.parametrize("entries", [None, 5, object()])
+def test_what_cannot_be_iterated_is_refused_by_its_type(entries):
+    with pytest.raises(UsageError, match=f"iterable of entries, not {type(entries).__name__}$"):
+        check_entries(entries)
+
+
+def test_a_single_entry_in_place_of_a_list_is_refused():
+    with pytest.raises(UsageError, match=r"^entry 0: an entry is"):
+        check_entries(Entry(b"x", "k"))
+
+
+@pytest.mark.parametrize("index", [0, 1, 499])
+def test_an_error_names_the_entry(index):
+    entries = [(b"x", "k")] * 500
+    entries[index] = (b"x", "")
+    with pytest.raises(UsageError, match=f"^entry {index}: "):
+        check_entries(entries)
+
+
+# ---- sizes
+
+LARGEST = bytes(RECORD_HIGHEST_MAX_BYTES)
+
+
+def test_r2_a_record_of_10_mib_with_its_key_is_taken():
+    assert check_entries([(LARGEST[:-1], "k")]) == [Entry(LARGEST[:-1], "k")]
+    assert check_entries([(LARGEST, None)]) == [Entry(LARGEST, None)]
+
+
+def test_r2_a_record_of_one_byte_more_is_refused_with_its_size():
+    for entry in [(LARGEST, "k"), (LARGEST[:-1], "kk")]:
+        with pytest.raises(UsageError, match=r"^entry 0: a record takes at most 10485760 bytes .* has 10485761$"):
+            check_entries([entry])
+
+
+def test_r2_a_key_counts_in_its_utf8_bytes():
+    assert len(check_entries([(LARGEST[:-4], "😀")])) == 1
+    with pytest.raises(UsageError, match=r"has 10485761$"):
+        check_entries([(LARGEST[:-3], "😀")])
+
+
+def test_r2_an_explicit_hash_key_does_not_count():
+    assert len(check_entries([(LARGEST[:-1], "k", "0")])) == 1
+
+
+def test_r1_a_request_of_10_mib_with_its_keys_is_taken():
+    data = bytes(MIB - 1)
+    entries = check_entries([(data, "k")] * 10)
+    assert sum(len(entry.data) + len(entry.key) for entry in entries) == PUT_RECORDS_MAX_BYTES
+
+
+def test_r1_a_request_of_one_byte_more_is_refused_with_its_size():
+    data = bytes(MIB - 1)
+    with pytest.raises(UsageError, match=r"takes 10485760 bytes of data and keys, these have 10485761$"):
+        check_entries([*[(data, "k")] * 9, (data, "kk")])
+    with pytest.raises(UsageError, match=r"these have 10485761$"):
+        check_entries([*[(data, "k")] * 10, (b"x", None)])
+
+
+# ---- what a reader gets
+
+
+def test_a_record_tells_its_place_in_the_shard():
+    assert Record(b"x", "k", sequence_number="12", sub_sequence=3).order == SequenceNumber(12, 3)
+    assert Record(b"x", "k").order == SequenceNumber(0, 0)
+
+
+def test_records_of_one_shard_sort_by_their_place():
+    records = [
+        Record(b"x", None, sequence_number=number, sub_sequence=sub) for number, sub in [("9", 0), ("10", 0), ("10", 1)]
+    ]
+    backwards = records[::-1]
+    assert sorted(backwards, key=lambda record: record.order) == records
+
+
+def test_a_record_without_more_is_plain():
+    record = Record(b"x", None)
+    assert record == (b"x", None, None, None, 0, None, None, None, False)
