@@ -1,0 +1,86 @@
+"""How do requests and answers look in AWS's CBOR 1.1 (``application/x-amz-cbor-1.1``)?
+
+What the Java SDK speaks to Kinesis: a quarter fewer bytes than JSON, for blobs go as they are. The functions are those
+of ``awsjson``, and take and give the same values.
+
+Invariants:
+
+- B1: times are tag 1 with integer *milliseconds* (RFC 8949 says seconds; AWS does not).
+- B2: a body that does not fit raises ``BodyError`` and nothing else.
+- B3: an answer in JSON is read as JSON: the service's front end sends such answers even to CBOR requests.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+
+from shardline.codec import awsjson, cbor
+from shardline.codec.envelope import BodyError
+from shardline.model.record import Entry
+from shardline.model.stream import StreamRef
+
+CONTENT_TYPE: Final = "application/x-amz-cbor-1.1"
+
+T = TypeVar("T")
+
+
+def _text(value: str) -> bytes:
+    raw = value.encode()
+    return cbor.head(cbor.TEXT, len(raw)) + raw
+
+
+_DATA: Final = _text("Data")
+_KEY: Final = _text("PartitionKey")
+_HASH: Final = _text("ExplicitHashKey")
+_MAP_OF: Final = (b"\xa0", b"\xa1", b"\xa2", b"\xa3")
+_OPENING: Final = b"\xa2" + _text("Records")
+
+
+def encode_put_records(stream: StreamRef, entries: Sequence[Entry]) -> bytearray:
+    """The body of a PutRecords request, in one growing buffer (see ``awsjson``)."""
+    body = bytearray(_OPENING)
+    body += cbor.head(cbor.ARRAY, len(entries))
+    for data, key, explicit_hash_key in entries:
+        body += _MAP_OF[1 + (key is not None) + (explicit_hash_key is not None)]
+        body += _DATA
+        body += cbor.head(cbor.BYTES, len(data))
+        body += data
+        if key is not None:
+            body += _KEY
+            body += _text(key)
+        if explicit_hash_key is not None:
+            body += _HASH
+            body += _text(explicit_hash_key)
+    body += _text("StreamName" if stream.arn is None else "StreamARN")
+    body += _text(str(stream))
+    return body
+
+
+def encode(params: Mapping[str, object]) -> bytes:
+    """The body of any request: dicts, lists, text, numbers, booleans, bytes and aware datetimes (B1).
+
+    Raises:
+        BodyError: a value that has no form in CBOR.
+    """
+    try:
+        return cbor.encode(params)
+    except (cbor.CborError, UnicodeEncodeError) as error:
+        raise BodyError(f"cannot be written as CBOR: {error}") from None
+
+
+def decode(body: bytes, shape: type[T]) -> T:
+    """The answer as a struct (B2, B3)."""
+    if body[:1] == b"{":
+        return awsjson.decode(body, shape)
+    try:
+        return msgspec.convert(cbor.decode(body) if body else {}, shape, strict=False)
+    except (cbor.CborError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BodyError(f"not a {shape.__name__}: {error}") from None
+
+
+def decode_any(body: bytes) -> dict[str, object]:
+    """The answer of any operation as it stands (B2, B3)."""
+    if body[:1] == b"{":
+        return awsjson.decode_any(body)
+    return cast("dict[str, object]", decode(body, dict[str, Any]))

@@ -1,0 +1,168 @@
+"""How do requests and answers look in AWS's JSON 1.1?
+
+The default protocol. PutRecords is joined by hand for its fixed shape; answers are decoded straight into structs.
+
+Invariants:
+
+- J1: what ``encode*`` writes, botocore's serialiser writes too, member by member (not byte by byte).
+- J2: blobs are base64, times are seconds since 1970 with milliseconds, rounded down (as in ``awscbor``).
+- J3: a body that does not fit raises ``BodyError`` and nothing else.
+"""
+
+import binascii
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from math import isfinite
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+from pybase64 import b64decode, b64encode
+
+from shardline.codec.envelope import BodyError
+from shardline.codec.shapes import ChildShardShape, GetRecordsResponse, RawRecord, SubscribeToShardEvent
+from shardline.model.record import Entry
+from shardline.model.stream import StreamRef
+
+CONTENT_TYPE: Final = "application/x-amz-json-1.1"
+
+T = TypeVar("T")
+
+_FLAT: Final = frozenset({str, int, bool, bytes})  # what the encoder writes as it stands
+_encode_json: Final = msgspec.json.Encoder().encode
+_decoders: Final[dict[type[Any], msgspec.json.Decoder[Any]]] = {}
+
+# Where records lie at least this far apart in the body, msgspec's base64 costs more than a second pass with pybase64
+# (measured: 5.9 against 3.7 ms for 100 records of 50 KB, but 4.8 against 8.5 ms for 10,000 of 200 B).
+_LARGE_RECORD: Final = 4_096
+
+_1970: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+class _TextRecord(msgspec.Struct, gc=False):
+    """A record whose data is still base64."""
+
+    data: str = msgspec.field(name="Data")
+    sequence_number: str = msgspec.field(name="SequenceNumber")
+    key: str | None = msgspec.field(name="PartitionKey", default=None)
+    arrived_at: float | None = msgspec.field(name="ApproximateArrivalTimestamp", default=None)
+    encryption_type: str | None = msgspec.field(name="EncryptionType", default=None)
+
+
+class _TextPage(msgspec.Struct):
+    """A page of either kind whose records are still base64."""
+
+    records: list[_TextRecord] = msgspec.field(name="Records")
+    next_iterator: str | None = msgspec.field(name="NextShardIterator", default=None)
+    continuation_sequence_number: str | None = msgspec.field(name="ContinuationSequenceNumber", default=None)
+    millis_behind_latest: int | None = msgspec.field(name="MillisBehindLatest", default=None)
+    child_shapes: tuple[ChildShardShape, ...] | None = msgspec.field(name="ChildShards", default=None)
+
+
+def encode_put_records(stream: StreamRef, entries: Sequence[Entry]) -> bytearray:
+    """The body of a PutRecords request.
+
+    One growing buffer: keeping the parts until they are joined costs three to twenty times as much, in page faults.
+    """
+    body = bytearray(b'{"Records":[')
+    for data, key, explicit_hash_key in entries:
+        body += b'{"Data":"'
+        body += b64encode(data)
+        if key is None:
+            body += b'"'
+        else:
+            body += b'","PartitionKey":'
+            body += _encode_json(key)
+        if explicit_hash_key is not None:
+            body += b',"ExplicitHashKey":"'
+            body += explicit_hash_key.encode()
+            body += b'"'
+        body += b"},"
+    if entries:
+        del body[-1:]  # the comma after the last one
+    body += b'],"StreamName":' if stream.arn is None else b'],"StreamARN":'
+    body += _encode_json(str(stream))
+    body += b"}"
+    return body
+
+
+def encode(params: Mapping[str, object]) -> bytes:
+    """The body of any request: dicts, lists, text, numbers, booleans, bytes and aware datetimes.
+
+    Raises:
+        BodyError: a value that has no form in JSON.
+    """
+    flat = isinstance(params, dict) and all(type(value) in _FLAT for value in params.values())
+    try:
+        return _encode_json(params if flat else _plain(params))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise BodyError(f"cannot be written as JSON: {error}") from None
+
+
+def _plain(value: object) -> object:
+    """Times as numbers (J2); bytes become base64 in the encoder."""
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise BodyError(f"a time needs a time zone: {value!r} has none")
+        return (value - _1970) // _MILLISECOND / 1000
+    if isinstance(value, Mapping):
+        mapping = cast("Mapping[object, object]", value)
+        return {name: _plain(member) for name, member in mapping.items()}
+    if isinstance(value, (list, tuple)):
+        items = cast("Sequence[object]", value)
+        return [_plain(item) for item in items]
+    if isinstance(value, memoryview):
+        return value.tobytes()  # the encoder takes contiguous ones alone
+    if isinstance(value, float) and not isfinite(value):
+        raise BodyError(f"JSON has no number {value}")  # the encoder would write null
+    return value
+
+
+def decode(body: bytes, shape: type[T]) -> T:
+    """The answer as a struct (J3)."""
+    if shape is GetRecordsResponse or shape is SubscribeToShardEvent:
+        first = body.find(b'"SequenceNumber"')
+        second = body.find(b'"SequenceNumber"', first + 1)
+        if first >= 0 and (second if second >= 0 else len(body)) - first > _LARGE_RECORD:
+            return cast("T", _decode_large(body, shape))
+    return _decode_as(body, shape, shape.__name__)
+
+
+def _decode_as(body: bytes, shape: type[T], name: str) -> T:
+    decoder = _decoders.get(shape)
+    if decoder is None:
+        decoder = _decoders[shape] = msgspec.json.Decoder(shape)
+    try:
+        return cast("T", decoder.decode(body or b"{}"))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BodyError(f"not a {name}: {error}") from None
+
+
+def _decode_large(body: bytes, shape: type[Any]) -> GetRecordsResponse | SubscribeToShardEvent:
+    page = _decode_as(body, _TextPage, shape.__name__)
+    try:
+        records = [
+            RawRecord(b64decode(r.data, validate=True), r.sequence_number, r.key, r.arrived_at, r.encryption_type)
+            for r in page.records
+        ]
+    except (binascii.Error, ValueError) as error:
+        raise BodyError(f"not a {shape.__name__}: {error}") from None
+    if shape is GetRecordsResponse:
+        return GetRecordsResponse(records, page.next_iterator, page.millis_behind_latest, page.child_shapes)
+    return SubscribeToShardEvent(
+        records, page.continuation_sequence_number, page.millis_behind_latest, page.child_shapes
+    )
+
+
+def decode_any(body: bytes) -> dict[str, object]:
+    """The answer of any operation as it stands, with ``Data`` of records as bytes (J3)."""
+    if not body:
+        return {}
+    answer = decode(body, dict[str, Any])
+    try:
+        for record in answer.get("Records") or ():
+            if "Data" in record:
+                record["Data"] = b64decode(record["Data"], validate=True)
+    except (binascii.Error, ValueError, TypeError) as error:  # TypeError: no list, no object, no text
+        raise BodyError(f"not a list of records: {error}") from None
+    return answer

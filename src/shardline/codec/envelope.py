@@ -1,0 +1,116 @@
+"""What does an error answer say, whoever wrote it?
+
+The service answers in JSON or CBOR, its front end in JSON even to CBOR requests, and a proxy or load balancer in HTML,
+in plain text or with nothing at all.
+
+Invariants:
+
+- V1: every answer yields a code and a message, whatever its body holds; nothing is raised.
+- V2: the code is bare: without the namespace before ``#`` and the address after ``:``.
+- V3: the message is at most 1,000 characters: an HTML page does not end up in a log.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple, cast, final
+
+import msgspec
+
+from shardline.codec import cbor
+
+_MESSAGE_MAX: Final = 1_000
+_RETRY_AFTER_MAX: Final = 86_400.0
+# No part of it can be tried twice from the same place: an unclosed style ends at the end, a tag holds no other "<".
+_TAGS: Final = re.compile(r"<(?:style|script)\b.*?(?:</(?:style|script)>|\Z)|<[^<>]*>", re.DOTALL | re.IGNORECASE)
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+
+# What a status means where the body names no code.
+_CODE_BY_STATUS: Final = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    407: "ProxyAuthenticationRequired",
+    408: "RequestTimeout",
+    413: "RequestEntityTooLarge",
+    429: "TooManyRequests",
+    500: "InternalServerError",
+    502: "BadGateway",
+    503: "ServiceUnavailable",
+    504: "GatewayTimeout",
+}
+
+
+class BodyError(ValueError):
+    """An answer whose body is not what the operation promises."""
+
+
+@final
+class ErrorAnswer(NamedTuple):
+    code: str
+    message: str
+    request_id: str | None
+    retry_after: float | None
+
+
+def request_id_of(headers: Mapping[str, str]) -> str | None:
+    """AWS's id of the request, for support cases. Header names are lower case."""
+    return headers.get("x-amzn-requestid") or headers.get("x-amz-request-id")
+
+
+def read_error(status: int, headers: Mapping[str, str], body: bytes) -> ErrorAnswer:
+    """The facts of an error answer (V1). Header names are lower case."""
+    fields = _fields(body)
+    declared = (
+        headers.get("x-amzn-errortype") or _text(fields, "__type") or _text(fields, "code") or _text(fields, "Code")
+    )
+    code = bare_code(declared) or _CODE_BY_STATUS.get(status) or f"Http{status}"
+    message = _text(fields, "message") or _text(fields, "Message") or _text(fields, "errorMessage")
+    if not message:
+        message = _readable(body) if fields is None else ""
+    if not message:
+        message = f"HTTP status {status} with no explanation"
+    return ErrorAnswer(code, message[:_MESSAGE_MAX], request_id_of(headers), _retry_after(headers))
+
+
+def bare_code(declared: str) -> str:
+    """``com.amazonaws.kinesis#X:http://...`` is ``X`` (V2)."""
+    return declared.split(":", 1)[0].rsplit("#", 1)[-1].strip()[:_MESSAGE_MAX]
+
+
+def _fields(body: bytes) -> Mapping[str, object] | None:
+    """The members of a JSON or CBOR error body, ``None`` if it is neither."""
+    start = body.lstrip()[:1]
+    decoded: object = None
+    try:
+        if start == b"{":
+            decoded = msgspec.json.decode(body)
+        elif start and 0xA0 <= start[0] <= 0xBF:  # noqa: PLR2004 - the heads of a CBOR map
+            decoded = cbor.decode(body)
+    except (msgspec.MsgspecError, cbor.CborError, UnicodeDecodeError, RecursionError):
+        return None
+    if not isinstance(decoded, dict):
+        return None
+    return cast("dict[str, object]", decoded)  # both decoders give str keys
+
+
+def _text(fields: Mapping[str, object] | None, name: str) -> str:
+    value = fields.get(name) if fields is not None else None
+    return value if isinstance(value, str) else ""
+
+
+def _readable(body: bytes) -> str:
+    """The words of an HTML page or a text; nothing for bytes that are no text."""
+    head = body[: 16 * _MESSAGE_MAX]
+    text = head.decode("utf-8", "replace")
+    if "\ufffd" in text[:_MESSAGE_MAX] or _CONTROLS.search(text):
+        return ""
+    return " ".join(_TAGS.sub(" ", text).split())[:_MESSAGE_MAX]
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds of a Retry-After header; the form with a date is not used by AWS and is ignored."""
+    text = headers.get("retry-after", "").strip()
+    if not text.isascii() or not text.isdigit():
+        return None
+    return min(float(text[:12]), _RETRY_AFTER_MAX)

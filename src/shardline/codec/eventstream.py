@@ -1,0 +1,274 @@
+"""Where does one message of an AWS event stream end, and is it intact?
+
+``application/vnd.amazon.eventstream`` is what SubscribeToShard answers with. A frame is: its total length, the length
+of its headers, the CRC-32 of these two; the headers; the payload; the CRC-32 of all before. Lengths are big-endian.
+
+Invariants:
+
+- EV1: the messages do not depend on how the bytes were cut into chunks, also when a broken frame follows them.
+- EV2: no message is handed out whose checksums, lengths or headers are not right: two equal header names, an unknown
+  type, a value that overruns, broken UTF-8 or a time outside the years 1 to 9999 break the frame.
+- EV3: a frame whose prelude says too much (headers over 128 KiB, payload over 24 MiB) is refused at its twelfth byte.
+- EV4: for any bytes ``feed`` and ``close`` return or raise ``FrameError``, and nothing else. After the first error
+  every call raises: where a frame is broken, the start of the next is unknown.
+- EV5: each byte is copied a fixed number of times, whatever the sizes of chunks and frames.
+- EV6: ``encode_message`` writes only frames that the decoders of AWS read: names of 1 to 127 bytes, strings and bytes
+  of up to 32,767 (the AWS C runtime holds lengths in signed integers). Its errors name types, never values.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from struct import Struct
+from typing import Final, NamedTuple, TypeAlias, final
+from zlib import crc32
+
+HeaderValue: TypeAlias = bool | int | str | bytes | datetime
+"""A string, a boolean, any of the four integers, bytes (also a UUID's sixteen), or a time in UTC."""
+
+HEADERS_MAX_BYTES: Final = 128 * 1024  # as in botocore and the AWS C runtime
+PAYLOAD_MAX_BYTES: Final = 24 * 1024 * 1024  # as in botocore
+
+_PRELUDE: Final = Struct(">III")
+_LENGTHS: Final = Struct(">II")
+_CRC: Final = Struct(">I")
+_LONG: Final = Struct(">q")
+_PRELUDE_BYTES: Final = 12
+_OVERHEAD_BYTES: Final = 16
+
+_TRUE: Final = 0
+_FALSE: Final = 1
+_INTEGER: Final = 4
+_LONG_INTEGER: Final = 5
+_BYTES: Final = 6
+_STRING: Final = 7
+_TIMESTAMP: Final = 8
+# Bytes of a value by its type: true, false, byte, short, integer, long; bytes and string (say it themselves);
+# timestamp, uuid.
+_WIDTHS: Final = (0, 0, 1, 2, 4, 8, -1, -1, 8, 16)
+
+_NAME_MAX_BYTES: Final = 127
+_VALUE_MAX_BYTES: Final = 32_767
+_INT32_LIMIT: Final = 1 << 31
+_INT64_LIMIT: Final = 1 << 63
+
+_1970: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+@final
+class FrameError(ValueError):
+    """The bytes are no intact event stream, or the message cannot be framed."""
+
+
+class Message(NamedTuple):
+    """One message: ``headers`` such as ``:event-type``, and the payload that they describe."""
+
+    headers: dict[str, HeaderValue]
+    payload: bytes
+
+
+# ---- messages to bytes
+
+
+def encode_message(headers: Mapping[str, HeaderValue], payload: bytes) -> bytes:
+    """The frame of one message (EV6).
+
+    An int is written in four bytes if it fits, else in eight; an aware datetime as whole milliseconds, rounded down.
+
+    Raises:
+        FrameError: a name, a value or the whole is too long, or a value has no type in an event stream.
+    """
+    parts: list[bytes] = []
+    for name, value in headers.items():
+        raw = _utf8(name)
+        if not 1 <= len(raw) <= _NAME_MAX_BYTES:
+            raise FrameError(f"a header name has 1 to {_NAME_MAX_BYTES} bytes, not {len(raw)}")
+        parts.append(bytes((len(raw),)))
+        parts.append(raw)
+        parts.append(_encode_value(value))
+    header = b"".join(parts)
+    _check_sizes(len(header), len(payload))
+    lengths = _LENGTHS.pack(_OVERHEAD_BYTES + len(header) + len(payload), len(header))
+    frame = b"".join((lengths, _CRC.pack(crc32(lengths)), header, payload))
+    return frame + _CRC.pack(crc32(frame))
+
+
+def _encode_value(value: HeaderValue) -> bytes:
+    if isinstance(value, str):
+        return _sized(_STRING, _utf8(value))
+    if isinstance(value, bool):
+        return bytes((_TRUE if value else _FALSE,))
+    if isinstance(value, int):
+        if -_INT32_LIMIT <= value < _INT32_LIMIT:
+            return bytes((_INTEGER,)) + value.to_bytes(4, "big", signed=True)
+        if -_INT64_LIMIT <= value < _INT64_LIMIT:
+            return bytes((_LONG_INTEGER,)) + _LONG.pack(value)
+        raise FrameError(f"an int in a header has at most 64 bits, not {value.bit_length() + 1}")
+    if isinstance(value, bytes):
+        return _sized(_BYTES, value)
+    if not isinstance(value, datetime):
+        raise FrameError(f"a header cannot hold a value of type {type(value).__name__}")
+    if value.utcoffset() is None:
+        raise FrameError("a datetime in a header needs a time zone: this one has none")
+    return bytes((_TIMESTAMP,)) + _LONG.pack((value - _1970) // _MILLISECOND)
+
+
+def _sized(kind: int, raw: bytes) -> bytes:
+    if len(raw) > _VALUE_MAX_BYTES:
+        raise FrameError(f"a string or bytes in a header has at most {_VALUE_MAX_BYTES} bytes, not {len(raw)}")
+    return bytes((kind,)) + len(raw).to_bytes(2, "big") + raw
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise FrameError("a str with a lone surrogate cannot be written in a header") from None
+
+
+# ---- bytes to messages
+
+
+@final
+class MessageDecoder:
+    """Cuts a stream of bytes into messages, as they come."""
+
+    __slots__ = ("_failure", "_needed", "_unread")
+
+    def __init__(self) -> None:
+        self._unread = bytearray()
+        """The beginning of the next frame: shorter than ``_needed`` whenever we are waiting."""
+        self._needed = _PRELUDE_BYTES
+        self._failure: str | None = None
+
+    def feed(self, chunk: bytes) -> list[Message]:
+        """The messages that ``chunk`` completes (EV1, EV2).
+
+        If a broken frame follows intact ones in the same chunk, these are returned, and the next call raises.
+
+        Raises:
+            FrameError: the stream is broken here, or was before (EV4).
+        """
+        if self._failure is not None:
+            raise FrameError(self._failure)
+        unread = self._unread
+        if not unread:
+            data = bytes(chunk)  # no copy of what is bytes: whole frames, the common case, pass straight through
+        else:
+            unread += chunk
+            if len(unread) < self._needed:
+                return []
+            data = bytes(unread)
+        messages: list[Message] = []
+        try:
+            left_at = self._cut(data, messages)
+        except FrameError as error:
+            self._fail(str(error))
+            if not messages:
+                raise
+            return messages
+        self._unread = bytearray(data[left_at:])
+        return messages
+
+    def close(self) -> None:
+        """Say that the stream is over.
+
+        Raises:
+            FrameError: it ended inside a frame, or was broken before (EV4).
+        """
+        if self._failure is None and self._unread:
+            self._fail(f"the event stream ended inside a frame, after {len(self._unread)} bytes of it")
+        if self._failure is not None:
+            raise FrameError(self._failure)
+
+    def _cut(self, data: bytes, messages: list[Message]) -> int:
+        """Append all complete messages; say where the first incomplete frame begins, and set what it needs."""
+        at = 0
+        while True:
+            left = len(data) - at
+            if left < _PRELUDE_BYTES:
+                self._needed = _PRELUDE_BYTES
+                return at
+            total, headers_bytes = _read_prelude(data, at)
+            if left < total:
+                self._needed = total
+                return at
+            messages.append(_read_message(data, at, total, headers_bytes))
+            at += total
+
+    def _fail(self, why: str) -> None:
+        self._failure = why
+        self._unread = bytearray()
+
+
+def _read_prelude(data: bytes, at: int) -> tuple[int, int]:
+    """The checked total and headers lengths of the frame at ``at``."""
+    total: int
+    headers_bytes: int
+    crc: int
+    total, headers_bytes, crc = _PRELUDE.unpack_from(data, at)
+    if crc32(data[at : at + 8]) != crc:
+        raise FrameError("the prelude of a frame does not match its checksum")
+    if total < _OVERHEAD_BYTES + headers_bytes:
+        raise FrameError(f"a frame of {total} bytes cannot hold {headers_bytes} bytes of headers")
+    _check_sizes(headers_bytes, total - headers_bytes - _OVERHEAD_BYTES)
+    return total, headers_bytes
+
+
+def _check_sizes(headers_bytes: int, payload_bytes: int) -> None:
+    if headers_bytes > HEADERS_MAX_BYTES:
+        raise FrameError(f"a frame has at most {HEADERS_MAX_BYTES} bytes of headers, not {headers_bytes}")
+    if payload_bytes > PAYLOAD_MAX_BYTES:
+        raise FrameError(f"a frame has at most {PAYLOAD_MAX_BYTES} bytes of payload, not {payload_bytes}")
+
+
+def _read_message(data: bytes, at: int, total: int, headers_bytes: int) -> Message:
+    end = at + total - 4
+    if crc32(memoryview(data)[at:end]) != _CRC.unpack_from(data, end)[0]:
+        raise FrameError("a frame does not match its checksum")
+    payload_at = at + _PRELUDE_BYTES + headers_bytes
+    return Message(_read_headers(data[at + _PRELUDE_BYTES : payload_at]), data[payload_at:end])
+
+
+def _read_headers(block: bytes) -> dict[str, HeaderValue]:
+    headers: dict[str, HeaderValue] = {}
+    at = 0
+    try:
+        while at < len(block):
+            name_at = at + 1
+            kind_at = name_at + block[at]
+            name = block[name_at:kind_at].decode()
+            if name in headers:
+                raise FrameError("a frame with the same header twice")
+            kind = block[kind_at]
+            at = kind_at + 1
+            if kind >= len(_WIDTHS):
+                raise FrameError(f"a header of the unknown type {kind}")
+            width = _WIDTHS[kind]
+            if width < 0:
+                width = block[at] << 8 | block[at + 1]
+                at += 2
+            if at + width > len(block):
+                raise FrameError("a header is longer than the headers of its frame")
+            headers[name] = _read_value(kind, block[at : at + width])
+            at += width
+    except IndexError:
+        raise FrameError("a header is longer than the headers of its frame") from None
+    except UnicodeDecodeError:
+        raise FrameError("a header is not valid UTF-8") from None
+    return headers
+
+
+def _read_value(kind: int, raw: bytes) -> HeaderValue:
+    if kind == _STRING:
+        return raw.decode()
+    if kind <= _FALSE:
+        return kind == _TRUE
+    if kind <= _LONG_INTEGER:
+        return int.from_bytes(raw, "big", signed=True)
+    if kind != _TIMESTAMP:
+        return raw
+    try:
+        return _1970 + int.from_bytes(raw, "big", signed=True) * _MILLISECOND
+    except OverflowError:
+        raise FrameError("a header with a time outside the years 1 to 9999") from None

@@ -1,0 +1,358 @@
+"""Aggregates of any records and any bytes, alone and against protobuf and aws_kinesis_agg.
+
+AG1 to AG7 are the invariants of ``shardline.codec.aggregation``, PB1 to PB3 those of ``shardline.codec.protobuf``.
+
+Where aws_kinesis_agg 1.2.3 is known to be wrong it is not asked: its reader gives a record without an explicit hash key
+the first of the table, and its writer drops an explicit hash key of "" and counts the sizes of text keys wrongly, so it
+is handed keys as bytes and all records get an explicit hash key or none does. protobuf itself forgives what we do not
+(see ``test_what_we_open_protobuf_opens``), so there the comparison goes one way.
+"""
+
+import random
+from base64 import b64decode, b64encode
+from hashlib import md5
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from shardline.codec.aggregation import (
+    MAGIC,
+    AggregateBuilder,
+    UserRecord,
+    is_framed,
+    looks_aggregated,
+    split_aggregate,
+)
+from shardline.codec.protobuf import WireError, encode_varint, read_varint, skip_unknown, varint_size
+from shardline.codec.raw_records import aggregate, deaggregate
+from shardline.model.record import Record
+
+thorough = settings(max_examples=70, deadline=None)
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(["a", "b", "c", "k" * 200])
+hash_keys = st.integers(0, 2**128 - 1).map(str) | st.sampled_from(["0", "7"])
+payloads = st.binary(max_size=60) | st.integers(100, 140).map(bytes) | st.integers(16_370, 16_390).map(bytes)
+records = st.lists(st.tuples(texts, payloads, st.none() | hash_keys), min_size=1, max_size=30)
+varied = settings(parent=thorough, max_examples=250)
+
+
+def frame(message):
+    return MAGIC + message + md5(message, usedforsecurity=False).digest()
+
+
+def build(many):
+    builder = AggregateBuilder()
+    for record in many:
+        builder.add(*record)
+    return builder.build()
+
+
+def message_class():
+    """``AggregatedRecord`` as protobuf knows it. Tags are left out: to us they are an unknown field (AG6)."""
+    file = descriptor_pb2.FileDescriptorProto(name="aggregate.proto", package="shardline.test", syntax="proto2")
+    field = descriptor_pb2.FieldDescriptorProto
+    one = file.message_type.add(name="Record")
+    one.field.add(name="key_index", number=1, type=field.TYPE_UINT64, label=field.LABEL_REQUIRED)
+    one.field.add(name="hash_key_index", number=2, type=field.TYPE_UINT64, label=field.LABEL_OPTIONAL)
+    one.field.add(name="data", number=3, type=field.TYPE_BYTES, label=field.LABEL_REQUIRED)
+    whole = file.message_type.add(name="AggregatedRecord")
+    whole.field.add(name="keys", number=1, type=field.TYPE_STRING, label=field.LABEL_REPEATED)
+    whole.field.add(name="hash_keys", number=2, type=field.TYPE_STRING, label=field.LABEL_REPEATED)
+    whole.field.add(
+        name="records",
+        number=3,
+        type=field.TYPE_MESSAGE,
+        type_name=".shardline.test.Record",
+        label=field.LABEL_REPEATED,
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("shardline.test.AggregatedRecord"))
+
+
+AggregatedRecord = message_class()
+
+
+def protobuf_message(many):
+    message = AggregatedRecord()
+    for key, data, hash_key in many:
+        if key not in message.keys:
+            message.keys.append(key)
+        one = message.records.add(key_index=list(message.keys).index(key), data=data)
+        if hash_key is not None:
+            if hash_key not in message.hash_keys:
+                message.hash_keys.append(hash_key)
+            one.hash_key_index = list(message.hash_keys).index(hash_key)
+    return message
+
+
+def protobuf_split(blob):
+    """What protobuf finds; raises where it finds no valid aggregate."""
+    message = AggregatedRecord()
+    message.ParseFromString(blob[4:-16])
+    keys, named = list(message.keys), list(message.hash_keys)
+    return [
+        UserRecord(keys[one.key_index], one.data, named[one.hash_key_index] if one.HasField("hash_key_index") else None)
+        for one in message.records
+    ]
+
+
+class TestRoundTrips:
+    @thorough
+    @given(records)
+    def test_what_is_built_is_split(self, many):
+        """AG1, AG5."""
+        blob = build(many)
+        assert split_aggregate(blob) == many
+        assert looks_aggregated(blob)
+        assert is_framed(blob)
+
+    @thorough
+    @given(st.lists(st.tuples(texts.filter(bool), payloads, st.none() | hash_keys), min_size=1, max_size=10))
+    def test_aggregate_and_deaggregate(self, many):
+        blob = aggregate(many)
+        assert blob == build(many)
+        assert deaggregate([b"before", blob]) == [
+            Record(b"before", None),
+            *(
+                Record(data, key, hash_key, sub_sequence=place, aggregated=True)
+                for place, (key, data, hash_key) in enumerate(many)
+            ),
+        ]
+
+    @thorough
+    @given(records)
+    def test_an_aggregate_in_an_aggregate(self, many):
+        """P12: wrapped, it stays closed."""
+        inner = build(many)
+        assert split_aggregate(build([("k", inner)])) == [("k", inner, None)]
+
+    @given(st.integers(0, 2**64 - 1), st.binary(max_size=5))
+    def test_varints(self, value, before):
+        """PB1."""
+        encoded = encode_varint(value)
+        assert len(encoded) == varint_size(value)
+        assert read_varint(before + encoded + b"\xff", len(before)) == (value, len(before) + len(encoded))
+
+
+class TestSizes:
+    """AG2."""
+
+    @thorough
+    @given(records)
+    def test_are_exact_at_every_step(self, many):
+        builder = AggregateBuilder()
+        for count, record in enumerate(many, start=1):
+            foretold = builder.size_after(*record)
+            assert not builder.add_within(foretold - 1, *record)
+            builder.add(*record)
+            assert builder.size == foretold == len(builder.build())
+            assert builder.count == count
+
+    @thorough
+    @given(records, st.integers(21, 400))
+    def test_a_limit_is_kept_and_used(self, many, limit):
+        """As a producer fills aggregates: nothing is lost, and each is full or holds a single record."""
+        blobs, builder = [], AggregateBuilder()
+        for record in many:
+            if not builder.add_within(limit, *record):
+                if builder.count:
+                    assert builder.size_after(*record) > limit
+                    blobs.append(builder.build())
+                builder = AggregateBuilder()
+                builder.add(*record)
+        blobs.append(builder.build())
+        split = [split_aggregate(blob) for blob in blobs]
+        assert [record for found in split for record in found] == many
+        assert all(len(blob) <= limit or len(found) == 1 for blob, found in zip(blobs, split, strict=True))
+
+
+class TestAgainstProtobuf:
+    @thorough
+    @given(records)
+    def test_the_bytes_are_the_same(self, many):
+        """AG1."""
+        assert build(many) == frame(protobuf_message(many).SerializeToString())
+
+    def test_also_for_many_keys_and_long_data(self):
+        chance = random.Random(7)
+        many = [
+            (f"key-{chance.randrange(3_000)}", chance.randbytes(chance.randrange(300)), str(chance.randrange(2_000)))
+            for _ in range(4_000)
+        ]
+        blob = build(many)
+        assert split_aggregate(blob) == many
+        assert protobuf_split(blob) == many
+
+    @thorough
+    @given(records)
+    def test_it_reads_ours(self, many):
+        assert protobuf_split(build(many)) == many
+
+
+def agg_split(blob):
+    """What aws_kinesis_agg's reader finds."""
+    from aws_kinesis_agg.deaggregator import deaggregate_records
+
+    raw = {
+        "kinesis": {
+            "kinesisSchemaVersion": "1.0",
+            "partitionKey": "outer",
+            "sequenceNumber": "1",
+            "data": b64encode(blob).decode(),
+            "approximateArrivalTimestamp": 1.0,
+        }
+    }
+    found = deaggregate_records([raw])
+    assert [one["kinesis"]["subSequenceNumber"] for one in found] == list(range(len(found)))
+    return [
+        (one["kinesis"]["partitionKey"], b64decode(one["kinesis"]["data"]), one["kinesis"]["explicitHashKey"])
+        for one in found
+    ]
+
+
+class TestAgainstAwsKinesisAgg:
+    some = st.tuples(texts, payloads)
+    uniform = st.lists(some.map(lambda one: (*one, None)), min_size=1, max_size=20) | st.lists(
+        st.tuples(texts, payloads, hash_keys), min_size=1, max_size=20
+    )
+
+    @thorough
+    @given(uniform)
+    def test_it_reads_ours(self, many):
+        assert agg_split(build(many)) == many
+
+    @thorough
+    @given(uniform)
+    def test_we_read_its_and_write_the_same(self, many):
+        from aws_kinesis_agg.aggregator import AggRecord
+
+        theirs, ours = AggRecord(), AggregateBuilder()
+        for key, data, hash_key in many:
+            assert theirs.add_user_record(key.encode(), data, None if hash_key is None else hash_key.encode())
+            ours.add(key, data, hash_key)
+            assert ours.size == theirs.get_size_bytes()
+        _, _, blob = theirs.get_contents()
+        assert split_aggregate(blob) == many
+        assert ours.build() == blob
+
+
+def mutate(message, edits):
+    """Change, remove, insert and repeat bytes."""
+    for kind, where, what in edits:
+        at = where % (len(message) + 1)
+        if kind == "change":
+            message = message[:at] + what + message[at + len(what) :]
+        elif kind == "remove":
+            message = message[:at] + message[at + len(what) :]
+        elif kind == "insert":
+            message = message[:at] + what + message[at:]
+        else:
+            message = message[:at] + message[at // 2 :]
+    return message
+
+
+small = st.lists(
+    st.tuples(
+        st.sampled_from(["", "a", "b", "鍵", "k" * 130]),
+        st.binary(max_size=12) | st.just(b"x" * 130),
+        st.none() | st.sampled_from(["0", "7"]),
+    ),
+    min_size=1,
+    max_size=6,
+)
+# Bytes that mean something in the format, so that one edit makes another valid or nearly valid message.
+telling = st.sampled_from(
+    [bytes((byte,)) for byte in b"\x00\x01\x02\x08\x0a\x0d\x10\x12\x18\x1a\x20\x22\x28\x2a\x2b\x7f\x80\xff"]
+)
+edits = st.lists(
+    st.tuples(
+        st.sampled_from(["change", "change", "insert", "remove", "repeat"]),
+        st.integers(0, 2_000),
+        telling
+        | st.binary(min_size=1, max_size=4)
+        | st.sampled_from([b"\xff" * 9 + b"\x01", b"\x28\x00", b"\x22\x00"]),
+    ),
+    max_size=4,
+)
+
+
+class TestAnyBytes:
+    """AG4: ``None`` or records, never an exception."""
+
+    @staticmethod
+    def check(blob):
+        found = split_aggregate(blob)
+        assert looks_aggregated(blob) is (found is not None)
+        assert split_aggregate(bytearray(blob)) == found
+        if found is not None:
+            assert found
+            assert is_framed(blob)
+            for key, data, hash_key in found:
+                assert type(key) is str
+                assert type(data) is bytes
+                assert hash_key is None or type(hash_key) is str
+        return found
+
+    @thorough
+    @given(st.binary(max_size=200))
+    @example(MAGIC)
+    @example(MAGIC + md5(b"", usedforsecurity=False).digest())
+    def test_alone_after_the_magic_and_in_a_frame(self, noise):
+        assert self.check(noise) is None
+        self.check(MAGIC + noise)
+        self.check(frame(noise))
+
+    @varied
+    @given(small, edits)
+    def test_what_we_open_protobuf_opens(self, many, changes):
+        """And with the same result. Not the other way round: protobuf takes known fields of a wrong wire type for unknown
+        ones, accepts padded tags, groups, and numbers cut to 64 bits.
+        """
+        blob = frame(mutate(build(many)[4:-16], changes))
+        found = self.check(blob)
+        if found is not None:
+            assert protobuf_split(blob) == found
+
+    @thorough
+    @given(small, st.data())
+    def test_truncated(self, many, draw):
+        message = build(many)[4:-16]
+        end = draw.draw(st.integers(0, len(message) - 1))
+        found = self.check(frame(message[:end]))
+        assert found is None or found == many[: len(found)]  # cut between two records it is a smaller aggregate
+        assert self.check(build(many)[: end + 4]) is None
+
+    @thorough
+    @given(st.binary(max_size=40), st.integers(0, 40), st.integers(0, 5))
+    def test_the_parts_of_the_parser(self, buffer, at, known):
+        """PB3: they advance, or raise one of two exceptions."""
+        for read in (lambda: read_varint(buffer, at)[1], lambda: skip_unknown(buffer, at, known)):
+            try:
+                after = read()
+            except (WireError, IndexError):
+                continue
+            assert after > at
+
+    def test_the_edits_reach_both_verdicts(self):
+        """A fuzzer that only ever makes garbage proves little: count what one made with a fixed seed comes to."""
+        chance = random.Random(1)
+        message = build([("a", b"x", "7"), ("b", b"y", None), ("a", b"z" * 130, None)])[4:-16]
+        verdicts = {True: 0, False: 0}
+        for _ in range(3_000):
+            changed = bytearray(message)
+            for _ in range(chance.randrange(1, 3)):
+                changed[chance.randrange(len(changed))] = chance.choice(b"\x00\x01\x08\x0a\x10\x12\x1a\x22\x7f\x80\xff")
+            verdicts[self.check(frame(bytes(changed))) is not None] += 1
+        assert min(verdicts.values()) > 300
+
+
+def test_the_message_class_is_the_kpls():
+    """Our protobuf oracle reads what aws_kinesis_agg's generated class writes."""
+    from aws_kinesis_agg import aggregator
+
+    theirs = aggregator.messages_pb2.AggregatedRecord(partition_key_table=["a"], explicit_hash_key_table=["7"])
+    theirs.records.add(partition_key_index=0, explicit_hash_key_index=0, data=b"x").tags.add(key="k", value="v")
+    blob = frame(theirs.SerializeToString())
+    assert split_aggregate(blob) == protobuf_split(blob) == [("a", b"x", "7")]
