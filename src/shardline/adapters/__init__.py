@@ -1,0 +1,1 @@
+"""Ports made real: what does I/O, and knows no machine."""

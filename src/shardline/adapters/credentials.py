@@ -1,0 +1,102 @@
+"""Which credentials sign the next request?
+
+Invariants:
+
+- K1: fixed credentials are never asked for again; refreshable ones are looked at every ``RECHECK`` seconds, and
+  botocore refreshes them 15 minutes before they expire.
+- K2: at most one look-up is in flight; requests that have usable credentials do not wait for it, and those that wait
+  share its outcome, also if it failed.
+- K3: credentials that the service called expired are forgotten, and the whole chain is gone through again. If it gives
+  the same ones they are used, and it is gone through again every ``RETRY`` seconds, not for every request.
+"""
+
+from typing import Final, Protocol, final
+
+import anyio
+import anyio.to_thread
+
+from shardline.core.failures import Failure, FailureKind
+from shardline.errors import CredentialsError
+from shardline.model.credentials import Credentials
+
+RECHECK: Final = 60.0
+RETRY: Final = 10.0
+
+
+class CredentialChain(Protocol):
+    """Where credentials come from. Blocking."""
+
+    def credentials(self, *, afresh: bool) -> tuple[Credentials, bool]:
+        """The current ones, and whether they can change."""
+        ...
+
+
+@final
+class CredentialSource:
+    """Credentials at hand, looked up in a worker thread when needed."""
+
+    def __init__(self, chain: CredentialChain | None, fixed: Credentials | None = None) -> None:
+        assert (chain is None) != (fixed is None), "either a chain or fixed credentials"
+        self._chain = chain
+        self._current = fixed
+        self._recheck_at: float | None = None
+        self._rejected: Credentials | None = None
+        self._failure: Failure | None = None
+        self._look_ups = 0
+        self._looking = anyio.Lock()
+        # A thread of our own: anyio's may all be taken by callers that wait for us.
+        self._thread = anyio.CapacityLimiter(1)
+
+    def at_hand(self, now: float) -> Credentials | None:
+        """Credentials that need no look-up; ``None`` where ``get`` must be awaited."""
+        if self._recheck_at is not None and now >= self._recheck_at and not self._looking.locked():
+            return None
+        return self._current  # also while someone else is looking (K2)
+
+    def reject(self, credentials: Credentials) -> None:
+        """The service called these expired or unknown (K3)."""
+        if self._chain is None or credentials != self._current or credentials == self._rejected:
+            return
+        self._rejected = credentials
+        self._current = None
+
+    async def get(self, now: float) -> Credentials | Failure:
+        """Credentials, after a look-up if one is due."""
+        before = self._look_ups
+        async with self._looking:
+            if self._current is not None and (self._recheck_at is None or now < self._recheck_at):
+                return self._current
+            if self._look_ups != before and self._failure is not None:
+                return self._failure  # K2: of the look-up that we waited for
+            return await self._look_up(now)
+
+    async def _look_up(self, now: float) -> Credentials | Failure:
+        chain = self._chain
+        assert chain is not None, "fixed credentials are always at hand"
+        afresh = self._rejected is not None
+        try:
+            found, can_change = await anyio.to_thread.run_sync(
+                lambda: chain.credentials(afresh=afresh), limiter=self._thread
+            )
+        except CredentialsError as error:
+            return self._not_found(error, now)
+        finally:
+            self._look_ups += 1
+        self._current = found
+        self._failure = None
+        if found == self._rejected:
+            self._recheck_at = now + RETRY
+        else:
+            self._rejected = None
+            self._recheck_at = now + RECHECK if can_change else None
+        return found
+
+    def _not_found(self, error: CredentialsError, now: float) -> Credentials | Failure:
+        if self._current is not None:  # the recheck failed, but what we have may still be good: ask again soon
+            self._recheck_at = now + RETRY
+            return self._current
+        self._recheck_at = None
+        # Where there were some before, the next look-up may well find new ones: worth a retry.
+        kind = FailureKind.NO_CREDENTIALS if self._rejected is None else FailureKind.EXPIRED_CREDENTIALS
+        self._failure = Failure(kind, "NoCredentials", str(error), maybe_received=False)
+        return self._failure

@@ -1,0 +1,105 @@
+"""To which address does a call go?
+
+Invariants:
+
+- X1: an explicit ``endpoint_url`` wins over everything, and needs no botocore.
+- X2: otherwise botocore's rules decide, by operation and ARN; each distinct question is asked once.
+"""
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol, final
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.to_thread
+
+from shardline.core.failures import Failure, FailureKind
+from shardline.errors import CredentialsError, UsageError
+
+# The members that botocore's rules look at.
+ROUTING_MEMBERS: Final = ("StreamARN", "ConsumerARN", "ResourceARN", "ChannelARN", "StreamId")
+_CACHE_MAX: Final = 4_096
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_URL_TEXT: Final = re.compile(r"[!-~]+")  # what can stand in a request line: urlsplit drops tabs and line ends silently
+
+
+class EndpointRules(Protocol):
+    """Who knows the rules. Blocking."""
+
+    def endpoint(self, operation: str, params: Mapping[str, object]) -> str: ...
+
+
+@final
+class Endpoint(NamedTuple):
+    url: str
+    host: str
+    """As the Host header says it, and as it is signed."""
+    path: str
+
+
+def parse_endpoint(url: object) -> Endpoint:
+    """An endpoint from its URL.
+
+    Raises:
+        UsageError: it is no http or https URL with a host, or carries a login, a query or a fragment.
+    """
+    given = repr(url) if "@" not in str(url) else "one with a login"  # a password must not get into a message
+    problem = f"endpoint_url must look like https://host or http://host:port, not {given}"
+    if not isinstance(url, str) or not _URL_TEXT.fullmatch(url.strip()):
+        raise UsageError(problem)
+    try:
+        parts = urlsplit(url.strip())
+        host, port = parts.hostname, parts.port
+        if host and ":" in host:
+            ipaddress.ip_address(host)
+    except ValueError:
+        raise UsageError(problem) from None
+    if parts.scheme not in _DEFAULT_PORTS or not host or "%" in host:
+        raise UsageError(problem)
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        raise UsageError("endpoint_url must be an address alone: no login, no query, no fragment")
+    shown = f"[{host}]" if ":" in host else host
+    if port is not None and port != _DEFAULT_PORTS[parts.scheme]:
+        shown = f"{shown}:{port}"
+    path = parts.path or "/"
+    return Endpoint(f"{parts.scheme}://{shown}{path}", shown, path)
+
+
+@final
+class Endpoints:
+    """Endpoints at hand, asked of the rules in a worker thread when new."""
+
+    def __init__(self, rules: EndpointRules | None, fixed: Endpoint | None = None) -> None:
+        assert (rules is None) != (fixed is None), "either rules or a fixed endpoint"
+        self._rules = rules
+        self._fixed = fixed
+        self._known: dict[tuple[str, str | None], Endpoint] = {}
+        self._asking = anyio.Lock()
+        # Threads of our own: anyio's may all be taken by callers that wait for us.
+        self._thread = anyio.CapacityLimiter(1)
+
+    def at_hand(self, operation: str, arn: str | None) -> Endpoint | None:
+        """The endpoint, if it is known."""
+        return self._fixed or self._known.get((operation, arn))
+
+    async def find(self, operation: str, routing: Mapping[str, object], arn: str | None) -> Endpoint | Failure:
+        """The endpoint, after asking the rules."""
+        async with self._asking:  # X2: who asked the same meanwhile has the answer
+            return self.at_hand(operation, arn) or await self._ask(operation, routing, arn)
+
+    async def _ask(self, operation: str, routing: Mapping[str, object], arn: str | None) -> Endpoint | Failure:
+        rules = self._rules
+        assert rules is not None, "a fixed endpoint is always at hand"
+        try:
+            url = await anyio.to_thread.run_sync(lambda: rules.endpoint(operation, routing), limiter=self._thread)
+            endpoint = parse_endpoint(url)
+        except UsageError as error:
+            return Failure(FailureKind.INVALID, "NoEndpoint", str(error), maybe_received=False)
+        except CredentialsError as error:
+            return Failure(FailureKind.NO_CREDENTIALS, "NoCredentials", str(error), maybe_received=False)
+        if len(self._known) >= _CACHE_MAX:
+            self._known.clear()
+        self._known[operation, arn] = endpoint
+        return endpoint

@@ -1,0 +1,108 @@
+"""How is a connection that broke told?
+
+One table for every HTTP adapter: each way of breaking has a code, a kind, whether the request may have arrived, and one
+sentence that says what to do.
+"""
+
+import ssl
+from typing import Final, NamedTuple, final
+
+from shardline.core.failures import Failure, FailureKind
+
+
+@final
+class _Way(NamedTuple):
+    kind: FailureKind
+    maybe_received: bool
+    sentence: str
+
+
+_WAYS: Final = {
+    "DnsError": _Way(
+        FailureKind.TRANSIENT,
+        maybe_received=False,
+        sentence="the host {host} cannot be resolved: check the region or endpoint_url, and DNS",
+    ),
+    "ConnectError": _Way(
+        FailureKind.TRANSIENT,
+        maybe_received=False,
+        sentence="no connection to {host} ({detail}): check endpoint_url, the network and its firewalls",
+    ),
+    "ConnectTimeout": _Way(
+        FailureKind.TRANSIENT,
+        maybe_received=False,
+        sentence="no connection to {host} within connect_timeout: check endpoint_url, the network and its firewalls",
+    ),
+    "CertificateError": _Way(
+        FailureKind.UNTRUSTED,
+        maybe_received=False,
+        sentence="the certificate of {host} cannot be verified ({detail}): pass verify='path/to/ca.pem' if it has a CA "
+        "of its own, or set AWS_CA_BUNDLE",
+    ),
+    "TlsError": _Way(
+        FailureKind.TRANSIENT,
+        maybe_received=False,
+        sentence="TLS with {host} failed ({detail}): does it speak https on that port?",
+    ),
+    "ProxyError": _Way(
+        FailureKind.TRANSIENT,
+        maybe_received=False,
+        sentence="the proxy on the way to {host} refused ({detail}): check proxies= and HTTPS_PROXY",
+    ),
+    "ProxyLoginError": _Way(
+        FailureKind.DENIED,
+        maybe_received=False,
+        sentence="the proxy on the way to {host} wants a login or refused it ({detail}): give it in proxies= or "
+        "HTTPS_PROXY as http://user:password@proxy:port",
+    ),
+    "ReadTimeout": _Way(
+        FailureKind.TRANSIENT,
+        maybe_received=True,
+        sentence="{host} did not answer within read_timeout: the request may have been carried out",
+    ),
+    "ConnectionReset": _Way(
+        FailureKind.TRANSIENT,
+        maybe_received=True,
+        sentence="the connection to {host} broke ({detail}): the request may have been carried out",
+    ),
+    "BadAnswer": _Way(
+        FailureKind.TRANSIENT,
+        maybe_received=True,
+        sentence="{host} sent what is no valid answer ({detail}): the request may have been carried out",
+    ),
+    "HttpClientError": _Way(
+        FailureKind.INVALID,
+        maybe_received=False,
+        sentence="no request could be made to {host} ({detail}): check endpoint_url and proxies=",
+    ),
+    "Closed": _Way(
+        FailureKind.INVALID,
+        maybe_received=False,
+        sentence="no request could be made to {host}: this Client is closed, make a new one",
+    ),
+}
+
+_DETAIL_MAX: Final = 300
+_LOGIN_WANTED: Final = 407
+
+
+def broken(code: str, host: str, detail: object = "") -> Failure:
+    """The failure for one of the ways above. ``detail`` is the cause, in its own words."""
+    way = _WAYS[code]
+    words = " ".join(str(detail).split())[:_DETAIL_MAX] or (
+        type(detail).__name__ if detail != "" else "no reason given"
+    )
+    return Failure(way.kind, code, way.sentence.format(host=host, detail=words), maybe_received=way.maybe_received)
+
+
+def proxy_broken(host: str, status: int) -> Failure:
+    """A proxy that answered CONNECT with an error."""
+    return broken("ProxyLoginError" if status == _LOGIN_WANTED else "ProxyError", host, f"status {status}")
+
+
+def tls_broken(host: str, error: ssl.SSLError) -> Failure:
+    """A TLS handshake that failed: for want of trust, or for another reason."""
+    reason = getattr(error, "reason", None)  # one that Python code raises has none
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return broken("CertificateError", host, getattr(error, "verify_message", None) or reason or error)
+    return broken("TlsError", host, reason or error)

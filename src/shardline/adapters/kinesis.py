@@ -1,0 +1,248 @@
+"""How does a request of ours become a call of Kinesis, and its answer a value?
+
+``KinesisApi`` over HTTP, in JSON 1.1 or CBOR 1.1 (the two codecs share their function names).
+
+Invariants:
+
+- Z1: one call is one attempt; every expected failure is a ``Failure`` (O1, O2 of ``ports``).
+- Z2: an answer that cannot be read is a transient failure that may have been carried out.
+"""
+
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Final, Protocol, TypeVar, final
+
+from shardline.adapters.endpoints import ROUTING_MEMBERS
+from shardline.adapters.http_failures import broken
+from shardline.adapters.signed_http import SignedHttp
+from shardline.codec import eventstream
+from shardline.codec.envelope import BodyError, bare_code, read_error
+from shardline.codec.shapes import (
+    DescribeStreamSummaryResponse,
+    GetRecordsResponse,
+    GetShardIteratorResponse,
+    ListShardsResponse,
+    PutRecordsResponse,
+    StreamSummary,
+    SubscribeToShardEvent,
+)
+from shardline.core.failures import Failure, classify
+from shardline.core.requests import (
+    DescribeStreamSummary,
+    GetRecords,
+    GetShardIterator,
+    ListShards,
+    PutRecords,
+    SubscribeToShard,
+)
+from shardline.model.position import Position
+from shardline.model.record import Entry
+from shardline.model.stream import StreamRef
+from shardline.ports import Body, HttpStream, ShardEvents
+
+SERVICE: Final = "kinesis"
+TARGET_PREFIX: Final = "Kinesis_20131202"
+
+T = TypeVar("T")
+
+
+class BodyCodec(Protocol):
+    """What ``codec.awsjson`` and ``codec.awscbor`` both are."""
+
+    @property
+    def CONTENT_TYPE(self) -> str: ...  # noqa: N802 - a constant of those modules
+    def encode_put_records(self, stream: StreamRef, entries: Sequence[Entry]) -> Body: ...
+    def encode(self, params: Mapping[str, object]) -> bytes: ...
+    def decode(self, body: bytes, shape: type[T]) -> T: ...
+    def decode_any(self, body: bytes) -> dict[str, object]: ...
+
+
+@final
+class KinesisHttp:
+    """``KinesisApi`` made real."""
+
+    def __init__(self, http: SignedHttp, codec: BodyCodec) -> None:
+        self._http = http
+        self._codec = codec
+
+    async def put_records(self, request: PutRecords) -> PutRecordsResponse | Failure:
+        stream = request.stream
+        body = self._codec.encode_put_records(stream, request.entries)
+        routing: dict[str, object] = {} if stream.arn is None else {"StreamARN": stream.arn}
+        answer = await self._post("PutRecords", body, routing, stream.arn, PutRecordsResponse)
+        if not isinstance(answer, Failure) and len(answer.records) != len(request.entries):
+            counts = f"{len(answer.records)} results for {len(request.entries)} entries"
+            return broken("BadAnswer", self._http.host_of("PutRecords", stream.arn), counts)
+        return answer
+
+    async def get_shard_iterator(self, request: GetShardIterator) -> GetShardIteratorResponse | Failure:
+        position = request.position
+        params = stream_members(request.stream)
+        params |= {"ShardId": request.shard_id, "ShardIteratorType": position.kind.value}
+        if position.sequence_number is not None:
+            params["StartingSequenceNumber"] = str(position.sequence_number)
+        if position.timestamp is not None:
+            params["Timestamp"] = _time(position.timestamp)
+        return await self._typed("GetShardIterator", params, GetShardIteratorResponse)
+
+    async def get_records(self, request: GetRecords) -> GetRecordsResponse | Failure:
+        params: dict[str, object] = {"ShardIterator": request.iterator}
+        if request.limit is not None:
+            params["Limit"] = request.limit
+        arn = None if request.stream is None else request.stream.arn
+        routing: dict[str, object] = {}
+        if arn is not None:
+            params["StreamARN"] = routing["StreamARN"] = arn
+        return await self._post("GetRecords", self._codec.encode(params), routing, arn, GetRecordsResponse)
+
+    async def list_shards(self, request: ListShards) -> ListShardsResponse | Failure:
+        if request.next_token is not None:  # the token says which stream: the service refuses a name beside it
+            params: dict[str, object] = {"NextToken": request.next_token}
+        else:
+            params = stream_members(request.stream)
+            if request.shard_filter is not None:
+                params["ShardFilter"] = _filter_members(request)
+        if request.max_results is not None:
+            params["MaxResults"] = request.max_results
+        arn = request.stream.arn  # later pages come from where the first one did
+        routing: dict[str, object] = {} if arn is None else {"StreamARN": arn}
+        return await self._post("ListShards", self._codec.encode(params), routing, arn, ListShardsResponse)
+
+    async def describe_stream_summary(self, request: DescribeStreamSummary) -> StreamSummary | Failure:
+        answer = await self._typed(
+            "DescribeStreamSummary", stream_members(request.stream), DescribeStreamSummaryResponse
+        )
+        return answer if isinstance(answer, Failure) else answer.stream_description_summary
+
+    @asynccontextmanager
+    async def subscribe_to_shard(self, request: SubscribeToShard) -> AsyncGenerator[ShardEvents | Failure]:
+        params: dict[str, object] = {
+            "ConsumerARN": request.consumer_arn,
+            "ShardId": request.shard_id,
+            "StartingPosition": _starting_position(request.position),
+        }
+        body = self._codec.encode(params)
+        routing = {"ConsumerARN": request.consumer_arn}
+        async with self._http.stream(
+            "SubscribeToShard", self._codec.CONTENT_TYPE, body, routing, request.consumer_arn
+        ) as answer:
+            if isinstance(answer, Failure):
+                yield answer
+                return
+            host = self._http.host_of("SubscribeToShard", request.consumer_arn)
+            yield _Events(answer, self._codec, host)
+
+    async def call(self, operation: str, params: Mapping[str, object]) -> dict[str, object] | Failure:
+        body = self._codec.encode(params)
+        routing, arn = _routing(params)
+        answer = await self._http.post(operation, self._codec.CONTENT_TYPE, body, routing, arn)
+        if isinstance(answer, Failure):
+            return answer
+        try:
+            return self._codec.decode_any(answer.body)
+        except BodyError as error:
+            return broken("BadAnswer", self._http.host_of(operation, arn), error)
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def typed_call(self, operation: str, params: Mapping[str, object], shape: type[T]) -> T | Failure:
+        """``call`` with the answer as a struct."""
+        return await self._typed(operation, params, shape)
+
+    async def _typed(self, operation: str, params: Mapping[str, object], shape: type[T]) -> T | Failure:
+        routing, arn = _routing(params)
+        return await self._post(operation, self._codec.encode(params), routing, arn, shape)
+
+    async def _post(
+        self, operation: str, body: Body, routing: Mapping[str, object], arn: str | None, shape: type[T]
+    ) -> T | Failure:
+        answer = await self._http.post(operation, self._codec.CONTENT_TYPE, body, routing, arn)
+        if isinstance(answer, Failure):
+            return answer
+        try:
+            return self._codec.decode(answer.body, shape)
+        except BodyError as error:
+            return broken("BadAnswer", self._http.host_of(operation, arn), error)
+
+
+@final
+class _Events:
+    """The events in an answer that keeps arriving."""
+
+    def __init__(self, answer: HttpStream, codec: BodyCodec, host: str) -> None:
+        self._answer = answer
+        self._codec = codec
+        self._host = host
+        self._decoder = eventstream.MessageDecoder()
+        self._waiting: deque[eventstream.Message] = deque()
+
+    async def next_event(self) -> SubscribeToShardEvent | Failure | None:
+        try:
+            while True:
+                while self._waiting:
+                    event = self._event(self._waiting.popleft())
+                    if event is not None:
+                        return event
+                chunk = await self._answer.next_chunk()
+                if isinstance(chunk, Failure):
+                    return chunk
+                if chunk is None:
+                    self._decoder.close()
+                    return None
+                self._waiting.extend(self._decoder.feed(chunk))
+        except (eventstream.FrameError, BodyError) as error:
+            return broken("BadAnswer", self._host, error)
+
+    def _event(self, message: eventstream.Message) -> SubscribeToShardEvent | Failure | None:
+        headers = message.headers
+        kind = headers.get(":message-type")
+        if kind == "event":
+            if headers.get(":event-type") == "SubscribeToShardEvent":
+                return self._codec.decode(message.payload, SubscribeToShardEvent)
+            return None  # initial-response, and whatever the service may add
+        if kind == "exception":
+            code = bare_code(str(headers.get(":exception-type", "")))
+            told = read_error(400, {"x-amzn-errortype": code}, message.payload).message
+        else:
+            code = bare_code(str(headers.get(":error-code", "")))
+            told = str(headers.get(":error-message", ""))
+        code = code or "InternalFailure"
+        return Failure(classify(code, 500, told), code, told or "the service gave no reason", 200)
+
+
+def stream_members(stream: StreamRef) -> dict[str, object]:
+    """How a request names its stream: by ARN if it has one, else by name."""
+    return {"StreamName": stream.name} if stream.arn is None else {"StreamARN": stream.arn}
+
+
+def _routing(params: Mapping[str, object]) -> tuple[dict[str, object], str | None]:
+    """The members that decide the address, and the first of them as the name under which it is remembered."""
+    routing = {name: params[name] for name in ROUTING_MEMBERS if name in params}
+    return routing, next((str(value) for value in routing.values()), None)
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _starting_position(position: Position) -> dict[str, object]:
+    members: dict[str, object] = {"Type": position.kind.value}
+    if position.sequence_number is not None:
+        members["SequenceNumber"] = str(position.sequence_number)
+    if position.timestamp is not None:
+        members["Timestamp"] = _time(position.timestamp)
+    return members
+
+
+def _filter_members(request: ListShards) -> dict[str, object]:
+    wanted = request.shard_filter
+    assert wanted is not None
+    members: dict[str, object] = {"Type": wanted.kind}
+    if wanted.shard_id is not None:
+        members["ShardId"] = wanted.shard_id
+    if wanted.timestamp is not None:
+        members["Timestamp"] = _time(wanted.timestamp)
+    return members

@@ -1,0 +1,170 @@
+"""How does one signed request reach an AWS service, and what does its answer mean?
+
+Invariants:
+
+- G1: one call is one attempt.
+- G2: a clock that is off is corrected from the Date header of the answer that complained: the next request is signed
+  with the service's time.
+- G3: bodies over 1 MiB are hashed off the loop.
+- G4: no secret leaves this module but in the headers of a request.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Final, final
+
+import anyio
+import anyio.to_thread
+
+from shardline.adapters.credentials import CredentialSource
+from shardline.adapters.endpoints import Endpoint, Endpoints
+from shardline.codec.envelope import read_error
+from shardline.codec.sigv4 import Signer, payload_sha256
+from shardline.core.failures import Failure, FailureKind, classify
+from shardline.errors import UsageError
+from shardline.model.credentials import Credentials
+from shardline.ports import Body, HttpAnswer, HttpStream, HttpTransport
+
+_HASH_OFF_LOOP: Final = 1024 * 1024
+_OK: Final = 200
+_KINESIS_BEGAN: Final = datetime(2013, 12, 2, tzinfo=UTC)
+# Besides expired ones: keys that were rotated away are looked up again before the next call.
+_STALE_CREDENTIALS: Final = frozenset(
+    {"UnrecognizedClientException", "InvalidClientTokenId", "InvalidSignatureException"}
+)
+
+
+@final
+class SignedHttp:
+    """POSTs to one AWS service in one region."""
+
+    def __init__(
+        self,
+        *,
+        transport: HttpTransport,
+        credentials: CredentialSource,
+        endpoints: Endpoints,
+        region: str,
+        service: str,
+        target_prefix: str,
+        user_agent: str,
+        wall_time: Callable[[], float],
+    ) -> None:
+        self._transport = transport
+        self._credentials = credentials
+        self._endpoints = endpoints
+        self._region = region
+        self._service = service
+        self._target_prefix = target_prefix
+        self._unsigned_headers = {"User-Agent": user_agent, "Accept-Encoding": "identity"}
+        self._wall_time = wall_time
+        self._clock_offset = 0.0
+        # Threads of our own: anyio's may all be taken by callers that wait for us.
+        self._hashing = anyio.CapacityLimiter(4)
+        self._signer: Signer | None = None
+        self._signer_of: Credentials | None = None
+
+    async def post(
+        self, operation: str, content_type: str, body: Body, routing: Mapping[str, object], arn: str | None
+    ) -> HttpAnswer | Failure:
+        """Send one request. ``routing`` holds the members that decide its address, ``arn`` the one that is set."""
+        prepared = await self._prepare(operation, content_type, body, routing, arn)
+        if isinstance(prepared, Failure):
+            return prepared
+        url, headers, used = prepared
+        answer = await self._transport.post(url, headers, body)
+        if isinstance(answer, Failure) or answer.status == _OK:
+            return answer
+        return self._refused(answer.status, answer.headers, answer.body, used)
+
+    @asynccontextmanager
+    async def stream(
+        self, operation: str, content_type: str, body: Body, routing: Mapping[str, object], arn: str | None
+    ) -> AsyncGenerator[HttpStream | Failure]:
+        """Send one request whose answer keeps arriving."""
+        prepared = await self._prepare(operation, content_type, body, routing, arn)
+        if isinstance(prepared, Failure):
+            yield prepared
+            return
+        url, headers, used = prepared
+        async with self._transport.stream(url, headers, body) as answer:
+            if isinstance(answer, Failure) or answer.status == _OK:
+                yield answer
+                return
+            rest = await answer.read()
+            yield rest if isinstance(rest, Failure) else self._refused(answer.status, answer.headers, rest, used)
+
+    def host_of(self, operation: str, arn: str | None) -> str:
+        """Where an answer came from, for messages."""
+        endpoint = self._endpoints.at_hand(operation, arn)
+        return "the service" if endpoint is None else endpoint.host
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    async def _prepare(
+        self, operation: str, content_type: str, body: Body, routing: Mapping[str, object], arn: str | None
+    ) -> tuple[str, dict[str, str], Credentials] | Failure:
+        """The address, the signed headers and whose signature it is. Without a look-up, nothing here waits."""
+        now = self._wall_time()
+        credentials: Credentials | Failure | None = self._credentials.at_hand(now)
+        if credentials is None:
+            credentials = await self._credentials.get(now)
+        if isinstance(credentials, Failure):
+            return credentials
+        endpoint: Endpoint | Failure | None = self._endpoints.at_hand(operation, arn)
+        if endpoint is None:
+            endpoint = await self._endpoints.find(operation, routing, arn)
+        if isinstance(endpoint, Failure):
+            return endpoint
+        large = len(body) > _HASH_OFF_LOOP
+        digest = (
+            await anyio.to_thread.run_sync(payload_sha256, body, limiter=self._hashing)
+            if large
+            else payload_sha256(body)
+        )
+        headers = {"Content-Type": content_type, "X-Amz-Target": f"{self._target_prefix}.{operation}"}
+        try:
+            signature = self._signer_for(credentials).sign(
+                host=endpoint.host,
+                path=endpoint.path,
+                headers=headers,
+                payload_sha256=digest,
+                timestamp=self._wall_time() + self._clock_offset,
+            )
+        except UsageError as error:  # a key with a line end from the file it was read from, say
+            told = f"the request cannot be signed: {error}"
+            return Failure(FailureKind.NO_CREDENTIALS, "NotSigned", told, maybe_received=False)
+        return endpoint.url, {**headers, **signature, **self._unsigned_headers}, credentials
+
+    def _signer_for(self, credentials: Credentials) -> Signer:
+        if self._signer is None or credentials is not self._signer_of:
+            self._signer = Signer(credentials, region=self._region, service=self._service)
+            self._signer_of = credentials
+        return self._signer
+
+    def _refused(self, status: int, headers: Mapping[str, str], body: bytes, used: Credentials) -> Failure:
+        told = read_error(status, headers, body)
+        kind = classify(told.code, status, told.message)
+        message = told.message
+        if kind is FailureKind.CLOCK_SKEW:
+            message = self._correct_clock(headers, message)
+        elif kind is FailureKind.EXPIRED_CREDENTIALS or told.code in _STALE_CREDENTIALS:
+            self._credentials.reject(used)
+        return Failure(kind, told.code, message, status, told.request_id, told.retry_after)
+
+    def _correct_clock(self, headers: Mapping[str, str], message: str) -> str:
+        """G2. The answer's Date is the service's time, to a second."""
+        try:
+            told = parsedate_to_datetime(headers.get("date", ""))
+        except (ValueError, OverflowError):
+            return message
+        if told.tzinfo is None:
+            told = told.replace(tzinfo=UTC)
+        if told < _KINESIS_BEGAN:  # no service's clock: signatures of such a time would all be refused
+            return message
+        self._clock_offset = told.timestamp() - self._wall_time()
+        off_by = f"{-self._clock_offset:+.0f} s"
+        return f"{message} (this machine's clock is off by {off_by}; corrected from the next request on)"

@@ -1,0 +1,1 @@
+"""The async shell, on asyncio and trio: the only reader of the clock."""

@@ -1,0 +1,246 @@
+"""How does a program call Kinesis?
+
+``Client`` is shared by many producers, consumers and direct callers. One call is one request: nothing is retried behind
+the caller's back. A failure is raised as a ``ServiceError`` or ``TransportError`` that carries all its facts.
+"""
+
+import ssl
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, Literal, Self, final
+from weakref import WeakSet
+
+import anyio
+
+from shardline.adapters.http_settings import HttpSettings
+from shardline.adapters.kinesis import KinesisHttp, stream_members
+from shardline.aio.connection import Connection, ConnectionSettings, connect
+from shardline.aio.control_plane import ControlPlane, value_of
+from shardline.aio.subscription import Subscription
+from shardline.codec.envelope import BodyError
+from shardline.codec.shapes import GetRecordsResponse, PutRecordResponse, PutRecordsResponse
+from shardline.core.requests import GetRecords, GetShardIterator, PutRecords, SubscribeToShard
+from shardline.errors import Closed, UsageError
+from shardline.model.credentials import Credentials
+from shardline.model.limits import GET_RECORDS_MAX_RECORDS, ITERATOR_MAX_LENGTH
+from shardline.model.position import Position, as_position
+from shardline.model.record import Entry, check_entries
+from shardline.model.stream import parse_consumer_arn, parse_stream
+
+_ITERATOR_LONGEST: Final = 4 * ITERATOR_MAX_LENGTH  # emulators exceed the service's 512
+
+
+@final
+class Client(ControlPlane):
+    """A connection to Kinesis, on asyncio or trio::
+
+        async with Client(region="eu-west-1") as client:
+            await client.put_records("orders", [Entry(b"...", "user-1")])
+
+    What is not given comes from the ordinary AWS chain and environment.
+
+    Args:
+        region: such as ``"eu-west-1"``.
+        endpoint_url: talk to this address, whatever the rules say.
+        profile: a profile of the AWS config files.
+        session: a ``boto3.Session`` or botocore session to take settings and credentials from.
+        credentials: fixed credentials.
+        protocol: ``"json"`` (the default) or ``"cbor"``: fewer bytes and less CPU for large records.
+        verify: ``True``, ``False`` (do not verify certificates), the path of a CA file, or an ``ssl.SSLContext``.
+        connect_timeout: seconds until a connection must stand.
+        read_timeout: seconds of silence after which a request is given up.
+        max_connections: how many connections may be open at a time; further requests wait for one.
+        proxies: proxy URLs by scheme; unset, ``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` apply.
+        use_fips: use the FIPS endpoint; unset, the AWS settings decide.
+        use_dualstack: use the dual-stack endpoint; unset, the AWS settings decide.
+        http2: speak HTTP/2 where the endpoint does (extra ``http2``).
+
+    Raises:
+        UsageError: an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        *,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        profile: str | None = None,
+        session: Any = None,
+        credentials: Credentials | None = None,
+        protocol: Literal["json", "cbor"] = "json",
+        verify: bool | str | ssl.SSLContext = True,
+        connect_timeout: float = 5.0,
+        read_timeout: float = 30.0,
+        max_connections: int = 50,
+        proxies: Mapping[str, str] | None = None,
+        use_fips: bool | None = None,
+        use_dualstack: bool | None = None,
+        http2: bool = False,
+    ) -> None:
+        self._settings = ConnectionSettings(
+            region=region,
+            endpoint_url=endpoint_url,
+            profile=profile,
+            session=session,
+            credentials=credentials,
+            protocol=protocol,
+            use_fips=use_fips,
+            use_dualstack=use_dualstack,
+            http=HttpSettings(
+                connect_timeout=connect_timeout,
+                read_timeout=read_timeout,
+                max_connections=max_connections,
+                proxies=proxies,
+                verify=verify,
+                http2=http2,
+            ),
+        )
+        self._connection: Connection | None = None
+        self._closed = False
+        self._starting = anyio.Lock()
+        # Weak: one that its reader has dropped must not keep its connection until the end.
+        self._subscriptions: WeakSet[Subscription] = WeakSet()
+
+    async def start(self) -> None:
+        """Look up the settings that were left open. Nothing is sent yet.
+
+        Raises:
+            UsageError: no region, an unknown profile, an unreadable CA file, a missing extra.
+            Closed: it was closed before.
+        """
+        async with self._starting:  # two tasks may start it: the second would lose the first's connection
+            if self._connection is None and not self._closed:
+                self._connection = await connect(self._settings)
+            if self._closed:
+                await self.close()  # a close that came while the settings were looked up found nothing to close
+                raise Closed("this Client is closed: make a new one")
+
+    async def close(self) -> None:
+        """End subscriptions and close the connections. Harmless when done before.
+
+        Requests under way fail as if their connection had broken.
+        """
+        self._closed = True
+        with anyio.CancelScope(shield=True):  # also at the end of a cancelled block; nothing here waits for the network
+            try:
+                for subscription in list(self._subscriptions):
+                    await subscription.aclose()
+            finally:
+                connection, self._connection = self._connection, None
+                if connection is not None:
+                    await connection.api.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open" if self._connection is not None else "not started"
+        return f"<Client {self._settings.endpoint_url or self._settings.region or 'of the AWS settings'}, {state}>"
+
+    @property
+    def api(self) -> KinesisHttp:
+        """The service as a port: failures are values there. For shells and for callers who prefer that."""
+        return self._open().api
+
+    @property
+    def region(self) -> str:
+        """The region in use, once started."""
+        return self._open().region
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            raise Closed(
+                "this Client is closed" if self._closed else "this Client is not started: use 'async with', or start()"
+            )
+        return self._connection
+
+    async def put_records(
+        self, stream: str, entries: Iterable[Entry | tuple[bytes, str | None] | tuple[bytes, str | None, str | None]]
+    ) -> PutRecordsResponse:
+        """Send up to 500 entries in one request. Some of them may be refused: look at each result's ``error_code``."""
+        request = PutRecords(parse_stream(stream), check_entries(entries))
+        return value_of(await self.api.put_records(request), "PutRecords")
+
+    async def put_record(
+        self,
+        stream: str,
+        data: bytes,
+        key: str | None,
+        *,
+        explicit_hash_key: str | None = None,
+        sequence_number_for_ordering: str | None = None,
+    ) -> PutRecordResponse:
+        """Send one record."""
+        (entry,) = check_entries([(data, key, explicit_hash_key)])
+        params = stream_members(parse_stream(stream)) | {"Data": entry.data}
+        if key is not None:
+            params["PartitionKey"] = key
+        if explicit_hash_key is not None:
+            params["ExplicitHashKey"] = explicit_hash_key
+        if sequence_number_for_ordering is not None:
+            params["SequenceNumberForOrdering"] = sequence_number_for_ordering
+        return await self._ask("PutRecord", params, PutRecordResponse)
+
+    async def get_shard_iterator(self, stream: str, shard_id: str, position: Position | str | datetime | float) -> str:
+        """An iterator that reads from ``position`` on: a ``Position``, ``"TRIM_HORIZON"``, ``"LATEST"`` or a time."""
+        start = _starting(position)
+        request = GetShardIterator(parse_stream(stream), _text("shard_id", shard_id), start)
+        return value_of(await self.api.get_shard_iterator(request), "GetShardIterator").shard_iterator
+
+    async def get_records(
+        self, iterator: str, *, limit: int | None = None, stream: str | None = None
+    ) -> GetRecordsResponse:
+        """The next page of a shard. ``stream`` (an ARN) matters for cross-account access alone."""
+        if not isinstance(iterator, str) or not 0 < len(iterator) <= _ITERATOR_LONGEST:
+            raise UsageError("iterator must be what get_shard_iterator or the page before gave")
+        whole = limit is None or (isinstance(limit, int) and not isinstance(limit, bool))
+        if not whole or (limit is not None and not 1 <= limit <= GET_RECORDS_MAX_RECORDS):
+            raise UsageError(f"limit must be a whole number from 1 to {GET_RECORDS_MAX_RECORDS}, not {limit!r}")
+        request = GetRecords(iterator, limit, None if stream is None else parse_stream(stream))
+        return value_of(await self.api.get_records(request), "GetRecords")
+
+    def subscribe_to_shard(
+        self, consumer_arn: str, shard_id: str, position: Position | str | datetime | float
+    ) -> Subscription:
+        """The events of one subscription, as an async iterator (and an async context manager, which closes it at once).
+
+        It ends after at most 5 minutes: subscribe again after the last event's ``continuation_sequence_number``.
+        """
+        parse_consumer_arn(consumer_arn)
+        request = SubscribeToShard(consumer_arn, _text("shard_id", shard_id), _starting(position))
+        subscription = Subscription(self.api.subscribe_to_shard(request), self._subscriptions.discard)
+        self._subscriptions.add(subscription)
+        return subscription
+
+    async def call(self, operation: str, params: Mapping[str, object] | None = None) -> dict[str, object]:
+        """Any operation by its AWS name, with AWS's member names: bytes for blobs, aware datetimes for times."""
+        if not isinstance(operation, str) or not operation.isascii() or not operation.isalpha():
+            raise UsageError(f"operation must be an AWS operation name such as 'DescribeLimits', not {operation!r}")
+        if operation == "SubscribeToShard":
+            raise UsageError("SubscribeToShard answers with a stream of events: use subscribe_to_shard")
+        if params is not None and not isinstance(params, Mapping):
+            raise UsageError(f"params must map member names to values, not {type(params).__name__}")
+        try:
+            return value_of(await self.api.call(operation, params or {}), operation)
+        except BodyError as error:
+            raise UsageError(f"{operation}: {error}") from None
+
+
+def _starting(position: object) -> Position:
+    start = as_position(position)
+    if not start.can_start:
+        raise UsageError(f"{start} is where a finished shard stands: nothing can be read from there")
+    return start
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"{name} must be a str with at least one character, not {value!r}")
+    return value

@@ -1,0 +1,270 @@
+"""How does a program make, change and look at streams?
+
+The control-plane half of ``Client``. Methods are the AWS operations in snake case; a stream is a name or an ARN.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Literal, TypeVar
+
+from shardline.adapters.kinesis import KinesisHttp, stream_members
+from shardline.aio.waiting import Wait, wait_limit, wait_until
+from shardline.codec.envelope import BodyError
+from shardline.codec.shapes import (
+    DescribeStreamConsumerResponse,
+    ListStreamConsumersResponse,
+    ListStreamsResponse,
+    ListTagsForStreamResponse,
+    RegisterStreamConsumerResponse,
+    ShardCountUpdate,
+    StreamConsumer,
+    StreamListing,
+    StreamSummary,
+)
+from shardline.core.failures import Failure, to_error
+from shardline.core.requests import DescribeStreamSummary, ListShards, ShardFilter
+from shardline.errors import UsageError
+from shardline.model.hashing import parse_explicit_hash_key
+from shardline.model.limits import LIST_SHARDS_MAX_RESULTS
+from shardline.model.shard import Shard
+from shardline.model.stream import StreamRef, parse_consumer_arn, parse_stream
+
+T = TypeVar("T")
+
+
+class ControlPlane:
+    """What ``Client`` inherits: everything but records."""
+
+    @property
+    def api(self) -> KinesisHttp:
+        """The service as a port: failures are values there. For shells and for callers who prefer that."""
+        raise AssertionError("Client says")
+
+    async def describe_stream_summary(self, stream: str) -> StreamSummary:
+        ref = parse_stream(stream)
+        return value_of(await self.api.describe_stream_summary(DescribeStreamSummary(ref)), "DescribeStreamSummary")
+
+    async def list_shards(self, stream: str, shard_filter: ShardFilter | str | None = None) -> list[Shard]:
+        """All shards, page by page, open and closed ones. ``shard_filter`` as in ``"AT_LATEST"`` (the open ones)."""
+        ref = parse_stream(stream)
+        wanted = ShardFilter(shard_filter) if isinstance(shard_filter, str) else shard_filter
+        shards: list[Shard] = []
+        token: str | None = None
+        while True:
+            request = ListShards(ref, wanted, token, LIST_SHARDS_MAX_RESULTS)
+            page = value_of(await self.api.list_shards(request), "ListShards")
+            shards.extend(shape.to_shard() for shape in page.shards or ())
+            token = page.next_token
+            if token is None:
+                return shards
+
+    async def list_streams(self) -> list[StreamListing]:
+        """All streams of the account and region, page by page."""
+        streams: list[StreamListing] = []
+        params: dict[str, object] = {}
+        while True:
+            page = await self._ask("ListStreams", params, ListStreamsResponse)
+            streams.extend(page.stream_summaries or [StreamListing(name=name) for name in page.stream_names])
+            if not page.has_more_streams or not page.stream_names:
+                return streams
+            if page.next_token is not None:
+                params = {"NextToken": page.next_token}
+            else:
+                params = {"ExclusiveStartStreamName": page.stream_names[-1]}
+
+    async def create_stream(
+        self,
+        name: str,
+        *,
+        shards: int | None = None,
+        mode: Literal["PROVISIONED", "ON_DEMAND"] = "PROVISIONED",
+        tags: Mapping[str, str] | None = None,
+        wait: Wait = False,
+    ) -> None:
+        """Create a stream with ``shards`` shards (1 unless said), or on demand.
+
+        Args:
+            name: the new stream's name.
+            shards: how many shards; not with ``mode="ON_DEMAND"``, which decides itself.
+            mode: the capacity mode.
+            tags: tags to set on it.
+            wait: ``True`` (up to 300 s) or seconds: return when the stream is ACTIVE.
+        """
+        ref = parse_stream(name)
+        if ref.arn is not None:
+            raise UsageError("a stream is created by its name: its ARN does not exist yet")
+        if mode not in {"PROVISIONED", "ON_DEMAND"}:
+            raise UsageError(f"mode must be 'PROVISIONED' or 'ON_DEMAND', not {mode!r}")
+        params: dict[str, object] = {"StreamName": ref.name}
+        if mode == "ON_DEMAND":
+            if shards is not None:
+                raise UsageError("an on-demand stream takes no number of shards: leave shards out")
+            params["StreamModeDetails"] = {"StreamMode": mode}
+        else:
+            params["ShardCount"] = _count("shards", 1 if shards is None else shards)
+        if tags:
+            params["Tags"] = dict(tags)
+        limit = wait_limit(wait)
+        await self._tell("CreateStream", params)
+        await self._wait_until_active(ref, limit)
+
+    async def delete_stream(self, stream: str, *, enforce_consumer_deletion: bool = False, wait: Wait = False) -> None:
+        """Delete a stream; with ``wait`` return when it is gone."""
+        ref = parse_stream(stream)
+        limit = wait_limit(wait)
+        params = stream_members(ref)
+        if enforce_consumer_deletion:
+            params["EnforceConsumerDeletion"] = True
+        await self._tell("DeleteStream", params)
+        await wait_until(None, limit, f"stream {ref.name}", self._status_of(ref))
+
+    async def split_shard(self, stream: str, shard_id: str, at: int | str | None = None, *, wait: Wait = False) -> None:
+        """Split a shard at the hash key ``at`` (the first of the upper child), in its middle unless said."""
+        ref = parse_stream(stream)
+        limit = wait_limit(wait)
+        if at is None:
+            found = [shard for shard in await self.list_shards(stream) if shard.shard_id == shard_id]
+            if not found:
+                raise UsageError(f"the stream {ref} has no shard {shard_id!r}")
+            at = found[0].hash_range.middle
+        starting = str(parse_explicit_hash_key(str(at)))
+        await self._tell("SplitShard", stream_members(ref) | {"ShardToSplit": shard_id, "NewStartingHashKey": starting})
+        await self._wait_until_active(ref, limit)
+
+    async def merge_shards(self, stream: str, shard_id: str, adjacent_id: str, *, wait: Wait = False) -> None:
+        """Merge two shards whose hash ranges touch."""
+        ref = parse_stream(stream)
+        limit = wait_limit(wait)
+        members = {"ShardToMerge": shard_id, "AdjacentShardToMerge": adjacent_id}
+        await self._tell("MergeShards", stream_members(ref) | members)
+        await self._wait_until_active(ref, limit)
+
+    async def update_shard_count(self, stream: str, count: int, *, wait: Wait = False) -> ShardCountUpdate:
+        """Scale a stream uniformly to ``count`` open shards (at most double, at least half of what it has)."""
+        ref = parse_stream(stream)
+        limit = wait_limit(wait)
+        members = {"TargetShardCount": _count("count", count), "ScalingType": "UNIFORM_SCALING"}
+        update = await self._ask("UpdateShardCount", stream_members(ref) | members, ShardCountUpdate)
+        await self._wait_until_active(ref, limit)
+        return update
+
+    async def register_stream_consumer(self, stream: str, name: str, *, wait: Wait = False) -> StreamConsumer:
+        """Register a consumer for enhanced fan-out; with ``wait`` return when it is ACTIVE."""
+        arn = await self._arn_of(stream)
+        limit = wait_limit(wait)
+        members = {"StreamARN": arn, "ConsumerName": name}
+        answer = await self._ask("RegisterStreamConsumer", members, RegisterStreamConsumerResponse)
+        consumer = answer.consumer
+        if limit is None:
+            return consumer
+        members = {"ConsumerARN": consumer.arn}
+
+        async def status() -> str | Failure:
+            found = await self.api.typed_call("DescribeStreamConsumer", members, DescribeStreamConsumerResponse)
+            return found if isinstance(found, Failure) else found.consumer_description.status
+
+        await wait_until("ACTIVE", limit, f"consumer {name}", status)
+        return await self.describe_stream_consumer(consumer.arn)
+
+    async def describe_stream_consumer(
+        self, consumer_arn: str | None = None, *, stream: str | None = None, name: str | None = None
+    ) -> StreamConsumer:
+        """A registered consumer, by its ARN or by stream and name."""
+        members = await self._consumer_members(consumer_arn, stream, name)
+        return (await self._ask("DescribeStreamConsumer", members, DescribeStreamConsumerResponse)).consumer_description
+
+    async def deregister_stream_consumer(
+        self, consumer_arn: str | None = None, *, stream: str | None = None, name: str | None = None
+    ) -> None:
+        """End a registered consumer, by its ARN or by stream and name."""
+        await self._tell("DeregisterStreamConsumer", await self._consumer_members(consumer_arn, stream, name))
+
+    async def list_stream_consumers(self, stream: str) -> list[StreamConsumer]:
+        """All registered consumers of a stream, page by page."""
+        arn = await self._arn_of(stream)
+        consumers: list[StreamConsumer] = []
+        params: dict[str, object] = {"StreamARN": arn}
+        while True:
+            page = await self._ask("ListStreamConsumers", params, ListStreamConsumersResponse)
+            consumers.extend(page.consumers)
+            if page.next_token is None:
+                return consumers
+            params = {"StreamARN": arn, "NextToken": page.next_token}
+
+    async def update_max_record_size(self, stream: str, kib: int) -> None:
+        """Set the largest record that the stream takes: 1024 to 10240 KiB."""
+        if not isinstance(kib, int) or not 1024 <= kib <= 10_240:  # noqa: PLR2004 - [MODEL] MaxRecordSizeInKiB
+            raise UsageError(f"kib must be a whole number from 1024 to 10240, not {kib!r}")
+        await self._tell("UpdateMaxRecordSize", {"StreamARN": await self._arn_of(stream), "MaxRecordSizeInKiB": kib})
+
+    async def increase_stream_retention_period(self, stream: str, hours: int) -> None:
+        members = {"RetentionPeriodHours": _count("hours", hours)}
+        await self._tell("IncreaseStreamRetentionPeriod", stream_members(parse_stream(stream)) | members)
+
+    async def decrease_stream_retention_period(self, stream: str, hours: int) -> None:
+        members = {"RetentionPeriodHours": _count("hours", hours)}
+        await self._tell("DecreaseStreamRetentionPeriod", stream_members(parse_stream(stream)) | members)
+
+    async def add_tags_to_stream(self, stream: str, tags: Mapping[str, str]) -> None:
+        await self._tell("AddTagsToStream", stream_members(parse_stream(stream)) | {"Tags": dict(tags)})
+
+    async def remove_tags_from_stream(self, stream: str, keys: Iterable[str]) -> None:
+        if isinstance(keys, str):
+            raise UsageError("keys must be a list of tag keys, not one str")
+        await self._tell("RemoveTagsFromStream", stream_members(parse_stream(stream)) | {"TagKeys": list(keys)})
+
+    async def list_tags_for_stream(self, stream: str) -> dict[str, str]:
+        """All tags of a stream, page by page."""
+        members = stream_members(parse_stream(stream))
+        tags: dict[str, str] = {}
+        params = members
+        while True:
+            page = await self._ask("ListTagsForStream", params, ListTagsForStreamResponse)
+            tags.update({tag.key: tag.value or "" for tag in page.tags})
+            if not page.has_more_tags or not page.tags:
+                return tags
+            params = members | {"ExclusiveStartTagKey": page.tags[-1].key}
+
+    async def _ask(self, operation: str, params: Mapping[str, object], shape: type[T]) -> T:
+        try:
+            return value_of(await self.api.typed_call(operation, params, shape), operation)
+        except BodyError as error:
+            raise UsageError(f"{operation}: {error}") from None
+
+    async def _tell(self, operation: str, params: Mapping[str, object]) -> None:
+        await self._ask(operation, params, dict[str, object])
+
+    async def _wait_until_active(self, ref: StreamRef, limit: float | None) -> None:
+        await wait_until("ACTIVE", limit, f"stream {ref.name}", self._status_of(ref))
+
+    def _status_of(self, ref: StreamRef) -> Callable[[], Awaitable[str | Failure]]:
+        async def status() -> str | Failure:
+            summary = await self.api.describe_stream_summary(DescribeStreamSummary(ref))
+            return summary if isinstance(summary, Failure) else summary.status
+
+        return status
+
+    async def _arn_of(self, stream: str) -> str:
+        """The ARN, for operations that take no name: looked up if only the name was given."""
+        ref = parse_stream(stream)
+        return ref.arn if ref.arn is not None else (await self.describe_stream_summary(stream)).arn
+
+    async def _consumer_members(self, arn: str | None, stream: str | None, name: str | None) -> dict[str, object]:
+        if arn is not None and stream is None and name is None:
+            parse_consumer_arn(arn)
+            return {"ConsumerARN": arn}
+        if arn is None and stream is not None and name is not None:
+            return {"StreamARN": await self._arn_of(stream), "ConsumerName": name}
+        raise UsageError("name a consumer by its ARN alone, or by stream= and name= together")
+
+
+def value_of(answer: T | Failure, operation: str) -> T:
+    """The public edge: a failure becomes an exception."""
+    if isinstance(answer, Failure):
+        raise to_error(answer, operation)
+    return answer
+
+
+def _count(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UsageError(f"{name} must be a whole number from 1, not {value!r}")
+    return value

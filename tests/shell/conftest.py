@@ -1,0 +1,349 @@
+"""On which loops and transports do the shell tests run, and against what server?
+
+A hostile one: threads and plain sockets on loopback, so that it shares no code with the clients. It does what its script
+says, request by request, and remembers every connection and request.
+"""
+
+import contextlib
+import gc
+import os
+import socket
+import ssl
+import struct
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import anyio
+import pytest
+import trustme
+
+from shardline import Client, Credentials
+
+SECRETS = ("wJalrXUtnFEMI-SECRET", "session-token-SECRET")
+PUT_ONE = b'{"FailedRecordCount":0,"Records":[{"SequenceNumber":"1","ShardId":"shardId-000000000000"}]}'
+
+
+class Wire(NamedTuple):
+    """An event loop and the transport that the client uses on it."""
+
+    backend: str
+    http2: bool
+
+
+@pytest.fixture(
+    params=[("asyncio", False), ("asyncio", True), ("trio", False), ("trio", True)],
+    ids=["asyncio", "asyncio-httpcore", "trio", "trio-httpcore"],
+)
+def wire(request):
+    return Wire(*request.param)
+
+
+@pytest.fixture
+def anyio_backend(wire):
+    return wire.backend
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_collections():
+    """Let the many collections of these tests pass over what was there before them: modules, and there are many."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def no_ambient_aws(monkeypatch, tmp_path):
+    """Keep the developer's AWS profile, endpoints and proxies away."""
+    for name in list(os.environ):
+        if name.startswith("AWS_") or name.upper() in {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}:
+            monkeypatch.delenv(name)
+    for name in ("REQUESTS_CA_BUNDLE", "BOTO_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@dataclass
+class Received:
+    """One request as it arrived. Header names are lower case."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: bytes
+    connection: int
+
+    @property
+    def operation(self):
+        return self.headers.get("x-amz-target", "").rpartition(".")[2]
+
+
+@dataclass
+class Peer:
+    """The client's end of a connection, as a behaviour sees it."""
+
+    socket: socket.socket
+    number: int
+    server: "Server"
+    unread: bytearray = field(default_factory=bytearray)
+
+    def send(self, *parts):
+        for part in parts:
+            self.socket.sendall(part)
+
+    def read_request(self):
+        """The next request; ``None`` when the client has closed."""
+        while b"\r\n\r\n" not in self.unread:
+            if not self._more():
+                return None
+        head, _, rest = bytes(self.unread).partition(b"\r\n\r\n")
+        line, *lines = head.decode("latin-1").split("\r\n")
+        method, target, _ = line.split(" ", 2)
+        headers = {name.lower(): value.strip() for name, _, value in (one.partition(":") for one in lines)}
+        length = int(headers.get("content-length", "0"))
+        self.unread = bytearray(rest)
+        while len(self.unread) < length:
+            if not self._more():
+                return None
+        body, self.unread = bytes(self.unread[:length]), self.unread[length:]
+        return Received(method, target, headers, body, self.number)
+
+    def wait_for_the_end(self):
+        while self._more():
+            pass
+
+    def _more(self):
+        chunk = self.socket.recv(262_144)
+        self.unread += chunk
+        return bool(chunk)
+
+
+class Server:
+    """Answers as its script says; what is not scripted gets a good PutRecords answer."""
+
+    def __init__(self, tls=None, *, mute=False, banner=None):
+        self.requests = []
+        self.connections = 0
+        self.bugs = []
+        self._tls = tls
+        self._mute = mute
+        self._banner = banner
+        self._script = deque()
+        self._lock = threading.Lock()
+        self._sockets = set()
+        self._threads = []
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.port = self._listener.getsockname()[1]
+        self.host = f"127.0.0.1:{self.port}"
+        self.url = f"{'http' if tls is None else 'https'}://{self.host}"
+        self._start(self._accept)
+
+    @property
+    def open_connections(self):
+        with self._lock:
+            return len(self._sockets)
+
+    # ---- the script
+
+    def does(self, behaviour):
+        """Let ``behaviour(peer, request)`` deal with the next request; a true result keeps the connection."""
+        self._script.append(behaviour)
+        return self
+
+    def reply(self, body=PUT_ONE, *, status=200, headers=(), keep=True):
+        return self.does(lambda peer, _: peer.send(answer(body, status, headers)) or keep)
+
+    def raw(self, *parts):
+        """These bytes and no more, then the end of the connection."""
+        return self.does(lambda peer, _: peer.send(*parts))
+
+    def then_stay(self, *parts):
+        """These bytes, then silence until the client closes."""
+        return self.does(lambda peer, _: peer.send(*parts) or peer.wait_for_the_end())
+
+    def chunked(self, chunks, *, headers=(), end=True):
+        """A chunked answer, one write a chunk; without ``end`` it breaks off."""
+        head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n" + lines_of(headers) + b"\r\n"
+        parts = [b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks]
+        return self.does(lambda peer, _: peer.send(head, *parts, *([b"0\r\n\r\n"] if end else [])) or end)
+
+    def reset(self):
+        """RST instead of an answer."""
+        return self.does(lambda peer, _: reset(peer))
+
+    def tunnel(self, to):
+        """What an HTTP proxy does with CONNECT."""
+        return self.does(lambda peer, _: self._tunnel(peer, to))
+
+    # ---- the machinery
+
+    def stop(self):
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            for one in self._sockets:
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+                if self._mute or self._banner is not None:
+                    one.close()
+        for thread in self._threads:
+            thread.join(5)
+            assert not thread.is_alive(), "a thread of the test server did not end"
+        assert self.bugs == []
+
+    def _start(self, target, *args):
+        thread = threading.Thread(target=target, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self):
+        while True:
+            try:
+                one, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                self.connections += 1
+                self._sockets.add(one)
+            if self._banner is not None:  # speaks first, and reads nothing
+                one.sendall(self._banner)
+            elif not self._mute:
+                self._start(self._serve, one, self.connections)
+
+    def _serve(self, plain, number):
+        one = plain
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                one = self._tls.wrap_socket(plain, server_side=True)
+                self._remember(one)
+            peer = Peer(one, number, self)
+            while (request := peer.read_request()) is not None:
+                self.requests.append(request)
+                behaviour = self._script.popleft() if self._script else good
+                if not behaviour(peer, request):
+                    break
+        except (OSError, ssl.SSLError):
+            pass  # the client went away, or speaks no TLS: what it did is the test's business
+        except Exception as error:  # noqa: BLE001 - it fails the test when the server stops
+            self.bugs.append(error)
+        finally:
+            self._forget(one)
+            self._forget(plain)
+
+    def _remember(self, one):
+        with self._lock:
+            self._sockets.add(one)
+
+    def _forget(self, one):
+        with self._lock:
+            self._sockets.discard(one)
+        one.close()
+
+    def _tunnel(self, peer, to):
+        with socket.create_connection(to) as upstream:
+            self._remember(upstream)
+            peer.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            self._start(copy, upstream, peer.socket)
+            copy(peer.socket, upstream)
+            self._forget(upstream)
+
+
+def copy(source, sink):
+    with contextlib.suppress(OSError):
+        while chunk := source.recv(65_536):
+            sink.sendall(chunk)
+    with contextlib.suppress(OSError):
+        sink.shutdown(socket.SHUT_RDWR)
+
+
+def reset(peer):
+    peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def lines_of(headers):
+    return b"".join(f"{name}: {value}\r\n".encode() for name, value in dict(headers).items())
+
+
+def answer(body, status=200, headers=()):
+    return b"HTTP/1.1 %d Some\r\nContent-Length: %d\r\n%b\r\n%b" % (status, len(body), lines_of(headers), body)
+
+
+def good(peer, request):
+    peer.send(answer(PUT_ONE))
+    return True
+
+
+@pytest.fixture
+def eventually():
+    """Wait for what another thread or the kernel is about to do."""
+
+    async def wait(true, limit=2.0):
+        with anyio.move_on_after(limit):
+            while not true():  # noqa: ASYNC110 - no event tells what the kernel does
+                await anyio.sleep(0.002)
+        assert true()
+
+    return wait
+
+
+@pytest.fixture
+def start_server():
+    with contextlib.ExitStack() as stack:
+
+        def start(*args, **kwargs):
+            one = Server(*args, **kwargs)
+            stack.callback(one.stop)
+            return one
+
+        yield start
+
+
+@pytest.fixture
+def server(start_server):
+    return start_server()
+
+
+@pytest.fixture(scope="session")
+def authority():
+    return trustme.CA()
+
+
+@pytest.fixture(scope="session")
+def server_tls(authority):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1", "localhost").configure_cert(context)
+    return context
+
+
+@pytest.fixture(scope="session")
+def ca_path(authority, tmp_path_factory):
+    path = tmp_path_factory.mktemp("ca") / "ca.pem"
+    authority.cert_pem.write_to_path(path)
+    return str(path)
+
+
+@pytest.fixture
+def tls_server(start_server, server_tls):
+    return start_server(server_tls)
+
+
+@pytest.fixture
+def make_client(wire):
+    """Make a ``Client`` for a server or a URL, with fixed credentials unless told otherwise."""
+
+    def make(server, **changes):
+        settings = {
+            "endpoint_url": server if isinstance(server, str) else server.url,
+            "region": "eu-west-1",
+            "credentials": Credentials("AKIDEXAMPLE", *SECRETS),
+            "http2": wire.http2,
+        }
+        return Client(**(settings | changes))
+
+    return make

@@ -1,0 +1,336 @@
+"""What does one signed request look like, and what is made of its answer?"""
+
+import json
+from contextlib import asynccontextmanager
+
+import anyio.to_thread
+import pytest
+
+from shardline.adapters.credentials import CredentialSource
+from shardline.adapters.endpoints import Endpoints, parse_endpoint
+from shardline.adapters.http_failures import broken
+from shardline.adapters.signed_http import SignedHttp
+from shardline.codec.sigv4 import Signer, payload_sha256
+from shardline.core.failures import FailureKind
+from shardline.errors import CredentialsError, UsageError
+from shardline.model.credentials import Credentials
+from shardline.ports import HttpAnswer
+
+pytestmark = pytest.mark.anyio
+
+KEYS = Credentials("AKIDEXAMPLE", "the secret", "the token")
+NOW = 1_700_000_000.0
+JSON = "application/x-amz-json-1.1"
+
+
+class Transport:
+    """An ``HttpTransport`` of paper: answers from a list, and remembers what it was asked."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.sent = []
+        self.closed = 0
+        self.open_streams = 0
+
+    async def post(self, url, headers, body):
+        self.sent.append((url, dict(headers), bytes(body)))
+        return self.answers.pop(0)
+
+    @asynccontextmanager
+    async def stream(self, url, headers, body):
+        answer = await self.post(url, headers, body)
+        self.open_streams += 1
+        try:
+            yield Arriving(answer) if isinstance(answer, HttpAnswer) else answer
+        finally:
+            self.open_streams -= 1
+
+    async def close(self):
+        self.closed += 1
+
+
+class Arriving:
+    def __init__(self, answer):
+        self.status, self.headers, self._body = answer
+
+    async def next_chunk(self):
+        body, self._body = self._body, None
+        return body
+
+    async def read(self):
+        return self._body
+
+
+class Chain:
+    def __init__(self, *found):
+        self.found = list(found)
+        self.asked = []
+
+    def credentials(self, *, afresh):
+        self.asked.append(afresh)
+        found = self.found.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found, False
+
+
+class Rules:
+    def __init__(self, url="https://kinesis.example"):
+        self.url = url
+        self.asked = []
+
+    def endpoint(self, operation, params):
+        self.asked.append((operation, dict(params)))
+        if isinstance(self.url, Exception):
+            raise self.url
+        return self.url
+
+
+def ok(body=b"{}"):
+    return HttpAnswer(200, {}, body)
+
+
+def refusal(code, status=400, message="told so", **headers):
+    body = json.dumps({"__type": code, "message": message}).encode()
+    return HttpAnswer(status, {name.replace("_", "-"): value for name, value in headers.items()}, body)
+
+
+def make(transport, *, credentials=None, endpoints=None, clock=None, endpoint="http://localhost:4567"):
+    return SignedHttp(
+        transport=transport,
+        credentials=credentials or CredentialSource(None, KEYS),
+        endpoints=endpoints or Endpoints(None, parse_endpoint(endpoint)),
+        region="eu-west-1",
+        service="kinesis",
+        target_prefix="Kinesis_20131202",
+        user_agent="shardline/test",
+        wall_time=clock or (lambda: NOW),
+    )
+
+
+async def post(http, body=b"{}", operation="PutRecords", routing=None, arn=None):
+    return await http.post(operation, JSON, body, routing or {}, arn)
+
+
+@pytest.mark.parametrize("endpoint", ["http://localhost:4567", "https://host/a/path"])
+@pytest.mark.parametrize("body", [b"", b"{}", bytearray(b"[]"), b"x" * 1_048_576, b"x" * 1_048_577])
+async def test_what_is_sent(endpoint, body):
+    transport = Transport(ok(b"answer"))
+    assert await post(make(transport, endpoint=endpoint), body) == ok(b"answer")
+    [(url, headers, sent)] = transport.sent
+    goal = parse_endpoint(endpoint)
+    assert (url, sent) == (goal.url, bytes(body))
+    named = {"Content-Type": JSON, "X-Amz-Target": "Kinesis_20131202.PutRecords"}
+    signed = Signer(KEYS, region="eu-west-1", service="kinesis").sign(
+        host=goal.host, path=goal.path, headers=named, payload_sha256=payload_sha256(bytes(body)), timestamp=NOW
+    )
+    assert headers == named | signed | {"User-Agent": "shardline/test", "Accept-Encoding": "identity"}
+
+
+@pytest.mark.parametrize(("size", "hops"), [(1_048_576, 0), (1_048_577, 1)])
+async def test_large_bodies_are_hashed_off_the_loop(size, hops, monkeypatch):
+    """G3."""
+    made = []
+    run_sync = anyio.to_thread.run_sync
+
+    async def counted(function, *args, **kwargs):
+        made.append(function)
+        return await run_sync(function, *args, **kwargs)
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", counted)
+    await post(make(Transport(ok())), b"x" * size)
+    assert len(made) == hops
+
+
+async def test_a_broken_connection_is_handed_on_after_one_attempt():
+    """G1."""
+    failure = broken("ConnectionReset", "host")
+    transport = Transport(failure)
+    assert await post(make(transport)) is failure
+    assert len(transport.sent) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "code"),
+    [
+        (
+            refusal("ProvisionedThroughputExceededException"),
+            FailureKind.THROTTLED,
+            "ProvisionedThroughputExceededException",
+        ),
+        (refusal("com.amazonaws#ValidationException"), FailureKind.INVALID, "ValidationException"),
+        (HttpAnswer(500, {}, b""), FailureKind.TRANSIENT, "InternalServerError"),
+        (HttpAnswer(204, {}, b""), FailureKind.INVALID, "Http204"),
+        (HttpAnswer(301, {}, b""), FailureKind.INVALID, "Http301"),
+        (HttpAnswer(413, {}, b"<html>Too large</html>"), FailureKind.INVALID, "RequestEntityTooLarge"),
+    ],
+)
+async def test_a_refusal_is_a_failure_after_one_attempt(answer, kind, code):
+    transport = Transport(answer)
+    failure = await post(make(transport))
+    assert (failure.kind, failure.code, failure.status) == (kind, code, answer.status)
+    assert failure.maybe_received
+    assert len(transport.sent) == 1
+
+
+async def test_a_refusal_carries_what_the_headers_say():
+    answer = refusal("ThrottlingException", 400, "slower", x_amzn_requestid="id-1", retry_after="7")
+    failure = await post(make(Transport(answer)))
+    assert (failure.message, failure.request_id, failure.retry_after) == ("slower", "id-1", 7.0)
+
+
+async def test_credentials_are_looked_up_before_the_endpoint_and_only_once():
+    chain, rules = Chain(KEYS), Rules()
+    http = make(Transport(ok(), ok()), credentials=CredentialSource(chain), endpoints=Endpoints(rules))
+    await post(http, routing={"StreamARN": "arn:1"}, arn="arn:1")
+    await post(http, routing={"StreamARN": "arn:1"}, arn="arn:1")
+    assert chain.asked == [False]
+    assert rules.asked == [("PutRecords", {"StreamARN": "arn:1"})]
+
+
+async def test_without_credentials_or_endpoint_nothing_is_sent():
+    transport = Transport()
+    chain, rules = Chain(CredentialsError("none found")), Rules()
+    failure = await post(make(transport, credentials=CredentialSource(chain), endpoints=Endpoints(rules)))
+    assert (failure.kind, failure.message, failure.maybe_received) == (FailureKind.NO_CREDENTIALS, "none found", False)
+    assert rules.asked == []
+    failure = await post(make(transport, endpoints=Endpoints(Rules(UsageError("no endpoint")))))
+    assert (failure.kind, failure.code, failure.maybe_received) == (FailureKind.INVALID, "NoEndpoint", False)
+    assert transport.sent == []
+
+
+@pytest.mark.parametrize("now", [-1.0, 1e12, float("nan")])
+async def test_what_cannot_be_signed_is_a_failure(now):
+    transport = Transport()
+    failure = await post(make(transport, clock=lambda: now))
+    assert (failure.kind, failure.code, failure.maybe_received) == (FailureKind.NO_CREDENTIALS, "NotSigned", False)
+    assert "cannot be signed" in failure.message
+    assert "secret" not in failure.message
+    assert transport.sent == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "UnrecognizedClientException",
+        "InvalidClientTokenId",
+        "InvalidSignatureException",
+    ],
+)
+async def test_credentials_that_are_refused_are_replaced(code):
+    other = Credentials("AKIDOTHER", "s")
+    chain, transport = Chain(KEYS, other), Transport(refusal(code), ok())
+    http = make(transport, credentials=CredentialSource(chain))
+    await post(http)
+    await post(http)
+    assert chain.asked == [False, True]
+    used = [headers["Authorization"].partition("Credential=")[2].partition("/")[0] for _, headers, _ in transport.sent]
+    assert used == ["AKIDEXAMPLE", "AKIDOTHER"]
+
+
+@pytest.mark.parametrize("code", ["AccessDeniedException", "ThrottlingException", "MissingAuthenticationToken"])
+async def test_credentials_that_are_merely_not_allowed_to_are_kept(code):
+    chain = Chain(KEYS)
+    http = make(Transport(refusal(code), ok()), credentials=CredentialSource(chain))
+    await post(http)
+    await post(http)
+    assert chain.asked == [False]
+
+
+DATE = "Tue, 14 Nov 2023 22:13:20 GMT"  # NOW
+
+
+@pytest.mark.parametrize("date", [DATE, "Tue, 14 Nov 2023 22:13:20", "Tue, 14 Nov 2023 23:13:20 +0100"])
+@pytest.mark.parametrize("answer", ["RequestExpired", "RequestTimeTooSkewed", "RequestInTheFuture"])
+async def test_the_clock_is_corrected_by_the_answer_that_complains(date, answer):
+    """G2."""
+    wall = [NOW - 3_600.0]
+    transport = Transport(refusal(answer, date=date), ok())
+    http = make(transport, clock=lambda: wall[0])
+    failure = await post(http)
+    assert (failure.kind, failure.retryable) == (FailureKind.CLOCK_SKEW, True)
+    assert "off by -3600 s" in failure.message
+    wall[0] += 5
+    await post(http)
+    assert [headers["X-Amz-Date"] for _, headers, _ in transport.sent] == ["20231114T211320Z", "20231114T221325Z"]
+
+
+async def test_a_signature_that_came_too_late_does_not_throw_credentials_away():
+    chain = Chain(KEYS)
+    told = refusal(
+        "InvalidSignatureException", message="Signature not yet current: ... is now later than ...", date=DATE
+    )
+    http = make(Transport(told, ok()), credentials=CredentialSource(chain))
+    assert (await post(http)).kind is FailureKind.CLOCK_SKEW
+    await post(http)
+    assert chain.asked == [False]
+
+
+@pytest.mark.parametrize("headers", [{}, {"date": ""}, {"date": "soon"}, {"date": "Mon, 01 Jan 1999 00:00:00 GMT"}])
+async def test_a_date_that_is_none_corrects_nothing(headers):
+    transport = Transport(refusal("RequestExpired", **headers), ok())
+    http = make(transport)
+    assert "off by" not in (await post(http)).message
+    await post(http)
+    assert transport.sent[0][1]["X-Amz-Date"] == transport.sent[1][1]["X-Amz-Date"] == "20231114T221320Z"
+
+
+# ---- streams
+
+
+async def test_a_stream_is_handed_on_and_closed():
+    transport = Transport(ok(b"chunk"))
+    async with make(transport).stream("SubscribeToShard", JSON, b"{}", {}, None) as answer:
+        assert transport.open_streams == 1
+        assert await answer.next_chunk() == b"chunk"
+        assert await answer.next_chunk() is None
+    assert transport.open_streams == 0
+
+
+async def test_a_refused_stream_is_a_failure():
+    transport = Transport(refusal("ResourceInUseException"))
+    async with make(transport).stream("SubscribeToShard", JSON, b"{}", {}, None) as answer:
+        assert (answer.kind, answer.code, answer.status) == (FailureKind.IN_USE, "ResourceInUseException", 400)
+    assert transport.open_streams == 0
+
+
+async def test_a_stream_that_breaks_or_cannot_begin_is_a_failure():
+    failure = broken("ConnectError", "host")
+    async with make(Transport(failure)).stream("SubscribeToShard", JSON, b"{}", {}, None) as answer:
+        assert answer is failure
+    chain = CredentialSource(Chain(CredentialsError("none found")))
+    async with make(Transport(), credentials=chain).stream("SubscribeToShard", JSON, b"{}", {}, None) as answer:
+        assert answer.kind is FailureKind.NO_CREDENTIALS
+
+
+@pytest.mark.parametrize("raised", [ZeroDivisionError, GeneratorExit])
+async def test_a_stream_is_closed_whatever_happens_inside(raised):
+    transport = Transport(ok())
+    with pytest.raises(raised):
+        async with make(transport).stream("SubscribeToShard", JSON, b"{}", {}, None):
+            raise raised
+    assert transport.open_streams == 0
+
+
+async def test_close_closes_the_transport():
+    transport = Transport()
+    await make(transport).close()
+    assert transport.closed == 1
+
+
+async def test_where_an_answer_came_from():
+    assert make(Transport()).host_of("PutRecords", None) == "localhost:4567"
+    http = make(Transport(ok()), endpoints=Endpoints(Rules()))
+    assert http.host_of("PutRecords", None) == "the service"
+    await post(http)
+    assert http.host_of("PutRecords", None) == "kinesis.example"
+
+
+def test_nothing_of_it_shows_a_secret():
+    """G4."""
+    http = make(Transport())
+    for shown in (repr(http), repr(http._signer_for(KEYS)), repr(vars(http)["_credentials"])):
+        assert "the secret" not in shown
+        assert "the token" not in shown
