@@ -1,0 +1,66 @@
+"""What time is it for the server?
+
+Invariants:
+
+- CL1: the server's time never goes back, whatever the machine's clock does.
+- CL2: frozen, it moves by ``advance`` alone; ``advance`` also moves a running clock ahead.
+"""
+
+import time
+from collections.abc import Callable
+from typing import final
+
+from shardline.errors import UsageError
+
+
+@final
+class ServerClock:
+    """A clock that tests can freeze and move. Seconds since 1970."""
+
+    def __init__(self, source: Callable[[], float] = time.time) -> None:
+        self._source = source
+        self._offset = 0.0
+        self._frozen_at: float | None = None
+        self._latest = 0.0
+        self._watchers: list[Callable[[], None]] = []
+
+    def now(self) -> float:
+        """The time that it is (CL1)."""
+        frozen_at = self._frozen_at  # read once: another thread may let the clock run on
+        current = self._source() + self._offset if frozen_at is None else frozen_at
+        self._latest = max(self._latest, current)
+        return self._latest
+
+    def freeze(self) -> None:
+        """Stop the clock where it is."""
+        self._frozen_at = self.now()
+
+    def resume(self) -> None:
+        """Let the clock run on from where it is."""
+        if self._frozen_at is not None:
+            self._offset = self._frozen_at - self._source()
+            self._frozen_at = None
+
+    def advance(self, seconds: float) -> None:
+        """Move ahead by that much, at once.
+
+        Raises:
+            UsageError: it is no positive number: time does not go back.
+        """
+        if not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
+            raise UsageError(f"a clock advances by a number of seconds from 0, not {seconds!r}")
+        if self._frozen_at is not None:
+            self._frozen_at = self.now() + seconds
+        else:
+            # From what was told last: where the machine's clock was set back, adding to the offset would move nothing.
+            self._offset = self.now() + seconds - self._source()
+        for watcher in self._watchers:
+            watcher()
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call ``watcher`` whenever the clock was moved: who sleeps until some time wakes and looks again."""
+        self._watchers.append(watcher)
+
+    @property
+    def is_frozen(self) -> bool:
+        return self._frozen_at is not None

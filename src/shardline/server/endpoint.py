@@ -1,0 +1,315 @@
+"""What goes back for the bytes of one HTTP request?
+
+Everything between the HTTP shells and the model: target, body, signature, faults, model, persistence, answer, record.
+It is called by one thread, and never waits; the shells send what it gives, and bring about its ``Trouble``.
+
+Invariants:
+
+- EP1: every request gets a ``Reply``; nothing raises: a bug of ours is InternalFailure, and a line in the log.
+- EP2: what a request stored is kept before its reply exists. What cannot be kept is not acknowledged: InternalFailure,
+  and one line in the log until it can be kept again.
+- EP3: one request is one call of the model, or none where a fault or a refusal comes first.
+- EP4: without faults, signatures and a record of requests a request costs no more than if there were no such things.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from email.utils import formatdate
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, final
+
+from shardline.codec.eventstream import encode_message
+from shardline.server import bodies
+from shardline.server.clock import ServerClock
+from shardline.server.model.consumers import ServerSubscription
+from shardline.server.model.fault_rules import FanOutException, FanOutReset, Html, Malformed, Truncate
+from shardline.server.model.faults import Faults, Plan
+from shardline.server.model.inputs import INPUTS
+from shardline.server.model.refusals import Refused, internal_failure, unknown_operation
+from shardline.server.model.service import Answer, Service
+from shardline.server.model.targets import target_of
+from shardline.server.requests_seen import RequestsSeen, Seen
+from shardline.server.signatures import Signatures, access_key_of
+
+if TYPE_CHECKING:
+    from msgspec import Struct
+
+TARGET_PREFIX: Final = "Kinesis_20131202."
+EVENT_STREAM: Final = "application/vnd.amazon.eventstream"
+
+_log: Final = logging.getLogger(__name__)
+
+
+@final
+class Reply(NamedTuple):
+    """What a shell sends, and how."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes = b""
+    subscription: "Pushes | None" = None
+    """For SubscribeToShard: what follows the head."""
+    trouble: "Trouble | None" = None
+
+
+@final
+class Trouble(NamedTuple):
+    """What a shell does to a reply, in this order."""
+
+    delay: float = 0.0
+    """Wait so many seconds."""
+    resume: Callable[[], Reply] | None = None
+    """Then send what this gives, instead."""
+    is_silent: bool = False
+    """Send nothing."""
+    cut: int | None = None
+    """Announce the whole body, and send so much of it."""
+    ending: Literal["keep", "close", "reset"] = "keep"
+    """What becomes of the connection."""
+
+
+@final
+class Pushes:
+    """The frames of one subscription, as they come due."""
+
+    def __init__(self, subscription: ServerSubscription, content_type: str, clock: ServerClock) -> None:
+        self._subscription = subscription
+        self._content_type = content_type
+        self._clock = clock
+
+    @staticmethod
+    def first() -> bytes:
+        """What every subscription begins with."""
+        headers = {":message-type": "event", ":event-type": "initial-response", ":content-type": bodies.JSON}
+        return encode_message(headers, b"{}")
+
+    def due(self) -> bytes | None:
+        """The next frame, ``None`` if none is due."""
+        was_ended = self._subscription.ended
+        event = self._subscription.poll(self._clock.now())
+        if event is None:
+            fault = self._subscription.fault
+            return _exception(fault) if isinstance(fault, FanOutException) and not was_ended else None
+        headers = {
+            ":message-type": "event",
+            ":event-type": "SubscribeToShardEvent",
+            ":content-type": self._content_type,
+        }
+        return encode_message(headers, bodies.write_answer(self._content_type, event))
+
+    @property
+    def ended(self) -> bool:
+        return self._subscription.ended
+
+    @property
+    def is_reset(self) -> bool:
+        """Whether it ends with a reset."""
+        return isinstance(self._subscription.fault, FanOutReset)
+
+    def end(self) -> None:
+        """The client has gone."""
+        self._subscription.ended = True
+
+
+@final
+class Endpoint:
+    """The service behind HTTP."""
+
+    def __init__(
+        self,
+        service: Service,
+        clock: ServerClock,
+        *,
+        on_handled: Callable[[], None] | None = None,
+        faults: Faults | None = None,
+        signatures: Signatures | None = None,
+        requests: RequestsSeen | None = None,
+    ) -> None:
+        self._service = service
+        self._clock = clock
+        self._on_handled = on_handled
+        self._faults = faults
+        self._signatures = signatures
+        self._requests = requests
+        self._is_failing = False
+        self._chance = Random()  # noqa: S311 - request ids need not be secret, and must not move the model's seed
+        if faults is not None:
+            service.use_faults(faults)
+
+    def reply(self, headers: Mapping[str, str], body: bytes, *, method: str = "POST", path: str = "/") -> Reply:
+        """Answer a POST. Headers are looked up by their lower-case names."""
+        content_type = _content_type(headers)
+        try:
+            now = self._clock.now()
+            is_watched = self._signatures is not None or self._requests is not None
+            if is_watched or (self._faults is not None and self._faults.for_requests):
+                return self._begin(_Call(headers, body, content_type, now), method, path)
+            try:
+                operation = _operation(headers, content_type)
+                answer = self._service.handle(operation, bodies.read_request(operation, content_type, body), now)
+            except Refused as refusal:
+                answer = Answer(refusal=refusal)
+            answer = self._keep(answer)
+            reply = self._encode(answer, content_type, now)
+            # a rule may have come from another thread since it was looked for, above
+            return reply if answer.plan is None else spoil(reply, answer.plan)
+        except Exception:  # noqa: BLE001 - a bug of ours
+            return self._fail(content_type)
+
+    def refuse(self, headers: Mapping[str, str], refusal: Refused) -> Reply:
+        """What goes back for a request that a shell could not read."""
+        return self._encode(Answer(refusal=refusal), _content_type(headers), self._clock.now())
+
+    def _fail(self, content_type: str) -> Reply:
+        """A bug of ours (EP1)."""
+        _log.exception("a request failed")
+        return self._encode(Answer(refusal=internal_failure()), content_type, self._clock.now())
+
+    def _keep(self, answer: Answer) -> Answer:
+        """The answer, once all that was stored is kept (EP2)."""
+        if self._on_handled is None:
+            return answer
+        try:
+            self._on_handled()
+        except Exception:  # noqa: BLE001 - whatever persistence raises
+            if not self._is_failing:
+                _log.exception("what was stored cannot be kept: requests fail until it can")
+            self._is_failing = True
+            if answer.subscription is not None:
+                answer.subscription.ended = True
+            return Answer(refusal=internal_failure(), plan=answer.plan)
+        self._is_failing = False
+        return answer
+
+    def _begin(self, call: "_Call", method: str, path: str) -> Reply:
+        """The long way: what is wrong with the request, and what befalls it."""
+        try:
+            call.operation = _operation(call.headers, call.content_type)
+            call.members = bodies.read_request(call.operation, call.content_type, call.body)
+            call.plan = self._service.plan(call.operation, call.members, call.now)
+        except Refused as refusal:
+            call.refusal = refusal
+        if self._signatures is not None and call.operation:  # before what is wrong with the members, as AWS does
+            skewed = call.now + (0.0 if call.plan is None else call.plan.skew)
+            denied = self._signatures.check(method, path, call.headers, call.body, skewed)
+            call.refusal = denied or call.refusal
+        if call.plan is not None and call.plan.waits_first:
+            return Reply(0, {}, trouble=Trouble(call.plan.delay, partial(self._resume, call)))
+        return self._carry_out(call)
+
+    def _resume(self, call: "_Call") -> Reply:
+        try:
+            return self._carry_out(call)
+        except Exception:  # noqa: BLE001 - a bug of ours
+            return self._fail(call.content_type)
+
+    def _carry_out(self, call: "_Call") -> Reply:
+        now = self._clock.now()
+        if call.refusal is None and call.members is not None:
+            answer = self._service.handle(call.operation, call.members, now, call.plan)
+        else:
+            answer = Answer(refusal=call.refusal, plan=call.plan)
+        answer = self._keep(answer)
+        plan = answer.plan
+        reply = self._encode(answer, call.content_type, now + (0.0 if plan is None else plan.skew))
+        if plan is not None:
+            reply = spoil(reply, plan)
+        if self._requests is not None:
+            self._requests.add(self._seen(call, answer, reply, keep_body=self._requests.keeps_bodies))
+        return reply
+
+    def _seen(self, call: "_Call", answer: Answer, reply: Reply, *, keep_body: bool) -> Seen:
+        target = target_of(call.members, self._service.state.tokens)
+        is_silent = reply.trouble is not None and reply.trouble.is_silent
+        return Seen.of(
+            call.operation,
+            call.members,
+            answer.body,
+            target,
+            at=call.now,
+            status=None if is_silent else reply.status,
+            error=None if answer.refusal is None else answer.refusal.code,
+            was_handled=call.refusal is None and (call.plan is None or call.plan.is_handled),
+            access_key=access_key_of(call.headers),
+            size=len(call.body),
+            body=call.body if keep_body else None,
+        )
+
+    def _encode(self, answer: Answer, content_type: str, now: float) -> Reply:
+        shown = bodies.CBOR if content_type == bodies.CBOR else bodies.JSON
+        headers = {
+            "x-amzn-RequestId": self._request_id(),
+            "x-amz-id-2": f"{self._chance.getrandbits(256):064x}",
+            "Content-Type": shown,
+            "Date": formatdate(now, usegmt=True),
+        }
+        if answer.refusal is not None:
+            headers["x-amzn-ErrorType"] = answer.refusal.code
+            return Reply(answer.refusal.status, headers, bodies.write_refusal(shown, answer.refusal))
+        if answer.subscription is not None:
+            headers["Content-Type"] = EVENT_STREAM
+            return Reply(200, headers, subscription=Pushes(answer.subscription, shown, self._clock))
+        return Reply(200, headers, bodies.write_answer(shown, answer.body))
+
+    def _request_id(self) -> str:
+        digits = f"{self._chance.getrandbits(128):032x}"
+        return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+@final
+class _Call:
+    """One request on the long way."""
+
+    __slots__ = ("body", "content_type", "headers", "members", "now", "operation", "plan", "refusal")
+
+    def __init__(self, headers: Mapping[str, str], body: bytes, content_type: str, now: float) -> None:
+        self.headers = headers
+        self.body = body
+        self.content_type = content_type
+        self.now = now
+        self.operation = ""
+        self.members: Struct | None = None
+        self.plan: Plan | None = None
+        self.refusal: Refused | None = None
+
+
+def spoil(reply: Reply, plan: Plan) -> Reply:
+    """The reply that a plan leaves of a good one."""
+    changed = plan.answer
+    if plan.reset != "before" and isinstance(changed, (Malformed, Html)):
+        if reply.subscription is not None:
+            reply.subscription.end()
+        if isinstance(changed, Html):
+            page = f"<html><body><h1>{changed.status} from a proxy</h1></body></html>\r\n".encode()
+            reply = Reply(changed.status, {"Content-Type": "text/html"}, page)
+        else:
+            reply = Reply(200, reply.headers, changed.raw)
+    trouble = Trouble(0.0 if plan.waits_first else plan.delay)
+    if plan.reset in {"before", "after"}:
+        trouble = trouble._replace(is_silent=True, ending="reset")
+    elif plan.reset == "inside":
+        trouble = trouble._replace(cut=len(reply.body) // 2, ending="reset")
+    elif isinstance(changed, Truncate) and reply.subscription is None:
+        share = 0.5 if changed.share is None else changed.share
+        cut = int(len(reply.body) * share) if changed.at is None else min(changed.at, len(reply.body))
+        trouble = trouble._replace(cut=cut, ending="close")
+    return reply if trouble == Trouble() else reply._replace(trouble=trouble)
+
+
+def _exception(fault: FanOutException) -> bytes:
+    headers = {":message-type": "exception", ":exception-type": fault.code, ":content-type": bodies.JSON}
+    return encode_message(headers, bodies.write_answer(bodies.JSON, {"message": fault.message}))
+
+
+def _content_type(headers: Mapping[str, str]) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _operation(headers: Mapping[str, str], content_type: str) -> str:
+    target = headers.get("x-amz-target", "")
+    operation = target.removeprefix(TARGET_PREFIX)
+    known = target.startswith(TARGET_PREFIX) and operation in INPUTS
+    if not known or content_type not in {bodies.JSON, bodies.CBOR, "application/json"}:
+        raise unknown_operation()
+    return operation

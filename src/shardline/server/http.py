@@ -1,0 +1,190 @@
+"""How is the service served over HTTP/1.1?
+
+With aiohttp's server: keep-alive, plain or TLS. A thin shell around ``Endpoint``: it moves bytes, sends pushes as they
+come due, and brings about the trouble that a fault has made.
+
+Invariants:
+
+- HT1: ``Endpoint`` is called from one task at a time (it never waits).
+- HT2: a body over 64 MiB is refused while it arrives; nothing that a client sends stops the server, or is logged.
+- HT3: a request that is well-formed HTTP is answered in AWS's form, whatever is wrong with it.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+import struct
+from http import HTTPStatus
+from typing import Any, Final, final
+
+from aiohttp import StreamReader, http_exceptions, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import RawRequestMessage
+
+from shardline.server.clock import ServerClock
+from shardline.server.control import PREFIX, Control
+from shardline.server.endpoint import Endpoint, Pushes, Reply, Trouble
+from shardline.server.model.refusals import serialization, too_large
+
+_BODY_MAX: Final = 64 * 1024 * 1024
+_PIECE: Final = 256 * 1024
+_PUSH_PAUSE: Final = 0.01
+_CLIENTS_FAULTS: Final = (http_exceptions.HttpProcessingError, web.RequestPayloadError)
+
+
+@final
+class _Log(logging.LoggerAdapter[logging.Logger]):
+    """What aiohttp logs, but for what clients have done: bytes that are no HTTP are answered, and that is all (HT2)."""
+
+    def exception(self, msg: object, *args: object, **options: Any) -> None:
+        if not isinstance(options.get("exc_info"), _CLIENTS_FAULTS):
+            super().exception(msg, *args, **options)
+
+
+@final
+class HttpServer:
+    """Serves one ``Endpoint``. ``start`` binds; ``port`` then tells where."""
+
+    def __init__(self, endpoint: Endpoint, clock: ServerClock, *, control: Control | None = None) -> None:
+        self._endpoint = endpoint
+        self._clock = clock
+        self._control = control
+        self._runner: web.ServerRunner | None = None
+        self.port = 0
+
+    async def start(self, host: str, port: int, ssl_context: ssl.SSLContext | None = None) -> None:
+        loop = asyncio.get_running_loop()
+
+        def make_request(
+            message: RawRequestMessage,
+            payload: StreamReader,
+            protocol: web.RequestHandler,
+            writer: AbstractStreamWriter,
+            task: asyncio.Task[None],
+        ) -> web.BaseRequest:
+            return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=_BODY_MAX)
+
+        server = web.Server(
+            self._handle,
+            request_factory=make_request,
+            access_log=None,
+            auto_decompress=False,  # Kinesis takes no compressed bodies
+            logger=_Log(logging.getLogger(__name__), {}),
+        )
+        self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=0.5)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port, ssl_context=ssl_context, backlog=1024)
+        await site.start()
+        self.port = int(self._runner.addresses[0][1])
+
+    async def close(self) -> None:
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await self._answer(request)
+        except ConnectionError:
+            return web.Response()  # the client has gone: nobody is left to tell
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.headers.get("expect", "").lower() == "100-continue" and request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        try:
+            body = await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            return await self._refuse(request, self._endpoint.refuse(request.headers, too_large(_BODY_MAX)))
+        except web.RequestPayloadError:
+            refusal = serialization("the body does not come as the request's head says")
+            return await self._refuse(request, self._endpoint.refuse(request.headers, refusal))
+        if self._control is not None and request.raw_path != "/" and request.path.startswith(PREFIX):
+            status, answer = self._control.control(request.method, request.path, request.query, body)
+            return web.json_response(answer, status=status)
+        reply = self._endpoint.reply(request.headers, body, method=request.method, path=request.raw_path)
+        return await self._send(request, reply)
+
+    async def _refuse(self, request: web.BaseRequest, reply: Reply) -> web.StreamResponse:
+        """Answer a request whose body was not read: what is left of it would be taken for the next one."""
+        response = await self._send(request, reply)
+        response.force_close()
+        return response
+
+    async def _send(self, request: web.BaseRequest, reply: Reply) -> web.StreamResponse:
+        trouble = reply.trouble
+        if trouble is not None:
+            if trouble.delay:
+                await asyncio.sleep(trouble.delay)
+            if trouble.resume is not None:
+                return await self._send(request, trouble.resume())
+            if trouble.ending != "keep":
+                return _break_off(request, reply, trouble)
+        if reply.subscription is not None:
+            return await self._push(request, reply, reply.subscription)
+        if len(reply.body) > _PIECE:
+            return await _send_large(request, reply)
+        return web.Response(status=reply.status, headers=reply.headers, body=reply.body)
+
+    async def _push(self, request: web.BaseRequest, reply: Reply, pushes: Pushes) -> web.StreamResponse:
+        response = web.StreamResponse(status=reply.status, headers=reply.headers)
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        try:
+            await response.write(pushes.first())
+            while not pushes.ended:
+                frame = pushes.due()
+                if frame is None:
+                    await asyncio.sleep(_PUSH_PAUSE)
+                else:
+                    await response.write(frame)
+            if pushes.is_reset:
+                _reset(request.transport)
+            else:
+                await response.write_eof()
+        finally:
+            pushes.end()
+        return response
+
+
+async def _send_large(request: web.BaseRequest, reply: Reply) -> web.StreamResponse:
+    """Send in pieces: what a socket does not take at once is copied, more than once."""
+    response = web.StreamResponse(status=reply.status, headers=reply.headers)
+    response.content_length = len(reply.body)
+    await response.prepare(request)
+    body = memoryview(reply.body)
+    for at in range(0, len(body), _PIECE):
+        await response.write(body[at : at + _PIECE])
+    return response
+
+
+def _break_off(request: web.BaseRequest, reply: Reply, trouble: Trouble) -> web.StreamResponse:
+    """Send as much as is meant to be sent, past aiohttp, which would not send less than it announces."""
+    transport = request.transport
+    if reply.subscription is not None:
+        reply.subscription.end()
+    if transport is not None and not trouble.is_silent:
+        transport.write(_head(reply) + reply.body[: trouble.cut])
+    if trouble.ending == "reset":
+        _reset(transport)
+    elif transport is not None:
+        transport.close()
+    return web.Response()  # which finds the connection closed, and goes nowhere
+
+
+def _head(reply: Reply) -> bytes:
+    lines = [f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in reply.headers.items()]
+    chunked = reply.subscription is not None
+    lines.append("Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(reply.body)}")
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def _reset(transport: asyncio.Transport | None) -> None:
+    """End a connection with RST: without the option a close with nothing unread is an orderly FIN."""
+    if transport is None:
+        return
+    plain: socket.socket | None = transport.get_extra_info("socket")
+    if plain is not None:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()

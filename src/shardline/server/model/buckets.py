@@ -1,0 +1,55 @@
+"""May this much pass now?
+
+Invariants:
+
+- TB1: a bucket holds at most one second of its rate, and is full at first.
+- TB2: what costs more than a full bucket passes when the bucket is full, and leaves a debt: large records and pages
+  pass, and block what follows for as long as they cost.
+- TB3: a refused request costs nothing.
+"""
+
+from typing import final
+
+
+@final
+class Bucket:
+    """One rate per second."""
+
+    __slots__ = ("_balance", "_filled_at", "rate")
+
+    def __init__(self, rate: float, now: float) -> None:
+        self.rate = rate
+        self._balance = rate
+        self._filled_at = now
+
+    def balance(self, now: float) -> float:
+        """What is in it now; negative while in debt."""
+        if now > self._filled_at:
+            self._balance = min(self.rate, self._balance + (now - self._filled_at) * self.rate)
+            self._filled_at = now
+        return self._balance
+
+    def allows(self, cost: float, now: float) -> bool:
+        """Whether ``cost`` may pass (TB2)."""
+        # Times near 2e9 are exact to 0.24 us: what comes in within less decides nothing.
+        return self.balance(now) >= min(cost, self.rate) - self.rate * 4e-7
+
+    def take(self, cost: float, now: float) -> bool:
+        """Take ``cost`` if it may pass (TB3)."""
+        if not self.allows(cost, now):
+            return False
+        self._balance -= cost
+        return True
+
+    def spend(self, cost: float) -> None:
+        """Charge a page: one of more than a second's worth uses up what was saved, and blocks for all that it cost.
+
+        [API] GetRecords: a page of 10 MiB, at 2 MiB a second, blocks the next 5 seconds.
+        """
+        if cost > self.rate:
+            self._balance = min(self._balance, 0.0)
+        self._balance -= cost
+
+    def charge(self, cost: float) -> None:
+        """Take what turned out to be the cost of something that was let through."""
+        self._balance -= cost

@@ -1,0 +1,247 @@
+"""Who has registered for enhanced fan-out, and what is pushed to a subscriber?
+
+Invariants:
+
+- FO1: one subscription a consumer and shard: a new one within 5 s of the last is refused, a later one ends the old.
+- FO2: a subscription ends after 5 minutes, or with the shard, then naming the children.
+- FO3: pushes go on exactly where the last one ended, within the byte rate.
+"""
+
+from typing import TYPE_CHECKING, Final, final
+
+import msgspec
+
+from shardline.server.model import inputs, sequence_numbers
+from shardline.server.model.buckets import Bucket
+from shardline.server.model.descriptions import check_created, read_page_token
+from shardline.server.model.records import ChildShardOutput, child_shards, place_of
+from shardline.server.model.refusals import in_use, invalid, limit_exceeded, not_found
+from shardline.server.model.shard_log import Page
+from shardline.server.model.shards import ServerShard
+from shardline.server.model.state import ServerConsumer, ServiceState
+from shardline.server.model.streams import ServerStream
+from shardline.server.model.tokens import PageToken
+
+if TYPE_CHECKING:
+    from shardline.server.model.fault_rules import FanOutRule
+
+_CONSUMERS_PER_PAGE: Final = 100
+_EVENT_MAX_BYTES: Final = 1024 * 1024
+_HEARTBEAT: Final = 5.0
+
+
+class SubscribeToShardEvent(msgspec.Struct, rename="pascal", omit_defaults=True):
+    records: Page
+    millis_behind_latest: int
+    continuation_sequence_number: str | None = None
+    child_shards: list[ChildShardOutput] | None = None
+
+
+def register(state: ServiceState, request: inputs.RegisterStreamConsumer) -> dict[str, object]:
+    stream = state.find(None, request.stream_arn)
+    existing = state.consumers_of(stream)
+    if any(consumer.name == request.consumer_name for consumer in existing):
+        raise in_use(
+            f"Consumer {request.consumer_name} under stream {stream.name} already exists for account "
+            f"{state.settings.account_id}."
+        )
+    limits = state.settings.limits
+    if limits.consumers_per_stream is not None and len(existing) >= limits.consumers_per_stream:
+        raise limit_exceeded(f"A stream has at most {limits.consumers_per_stream} registered consumers.")
+    creating = sum(one.status == "CREATING" for one in state.consumers.values())
+    if limits.consumers_creating_at_once is not None and creating >= limits.consumers_creating_at_once:
+        raise limit_exceeded(f"There are {creating} consumers in state CREATING, which is the limit.")
+    arn = f"{stream.arn}/consumer/{request.consumer_name}:{int(state.now)}"
+    ready_at = state.now + state.settings.delays.register
+    consumer = ServerConsumer(request.consumer_name, arn, stream.name, state.now, ready_at)
+    consumer.tags = dict(request.tags or {})
+    state.consumers[arn] = consumer
+    state.changed.add(stream.name)
+    described = _describe(consumer)
+    state.advance(state.now)
+    return {"Consumer": described}
+
+
+def describe(state: ServiceState, request: inputs.ConsumerInput) -> dict[str, object]:
+    consumer = _find(state, request)
+    stream = state.streams[consumer.stream_name]
+    return {"ConsumerDescription": _describe(consumer) | {"StreamARN": stream.arn}}
+
+
+def deregister(state: ServiceState, request: inputs.ConsumerInput) -> None:
+    consumer = _find(state, request)
+    if consumer.status == "DELETING":
+        return  # asking again delays nothing
+    consumer.status = "DELETING"
+    consumer.ready_at = state.now + state.settings.delays.deregister
+    state.changed.add(consumer.stream_name)
+    state.advance(state.now)
+
+
+def list_consumers(state: ServiceState, request: inputs.ListStreamConsumers) -> dict[str, object]:
+    stream = state.find(None, request.stream_arn)
+    check_created(state, stream, request.stream_creation_timestamp)
+    after = ""
+    if request.next_token is not None:
+        token = read_page_token(state, request.next_token, "ListStreamConsumers")
+        if (token.stream, token.stream_created_at) != (stream.name, stream.created_at):
+            raise invalid("NextToken is invalid: it is of another stream.")
+        after = token.after
+    consumers = sorted((one for one in state.consumers_of(stream) if one.name > after), key=lambda one: one.name)
+    shown = consumers[: min(request.max_results or _CONSUMERS_PER_PAGE, _CONSUMERS_PER_PAGE)]
+    answer: dict[str, object] = {"Consumers": [_describe(consumer) for consumer in shown]}
+    if len(shown) < len(consumers):
+        token = PageToken("ListStreamConsumers", stream.name, stream.created_at, shown[-1].name, None, state.now)
+        answer["NextToken"] = state.tokens.write(token)
+    return answer
+
+
+def _describe(consumer: ServerConsumer) -> dict[str, object]:
+    return {
+        "ConsumerName": consumer.name,
+        "ConsumerARN": consumer.arn,
+        "ConsumerStatus": consumer.status,
+        "ConsumerCreationTimestamp": consumer.created_at,
+    }
+
+
+def _find(state: ServiceState, request: inputs.ConsumerInput) -> ServerConsumer:
+    if request.consumer_arn is not None:
+        found = state.consumers.get(request.consumer_arn)
+        if found is None:
+            raise not_found(f"Consumer {request.consumer_arn} not found.")
+        named = (request.consumer_name or found.name, request.stream_arn or state.arn_of(found.stream_name))
+        if named != (found.name, state.arn_of(found.stream_name)):
+            raise invalid("ConsumerARN, ConsumerName and StreamARN name different consumers.")
+        return found
+    if request.stream_arn is None or request.consumer_name is None:
+        raise invalid("Either ConsumerARN, or StreamARN and ConsumerName, must be provided.")
+    stream = state.find(None, request.stream_arn)
+    for consumer in state.consumers_of(stream):
+        if consumer.name == request.consumer_name:
+            return consumer
+    raise not_found(
+        f"Consumer {request.consumer_name}, account {state.settings.account_id} not found under stream {stream.name}."
+    )
+
+
+@final
+class ServerSubscription:
+    """One subscription: the shell asks it for what to push."""
+
+    def __init__(
+        self, state: ServiceState, consumer: ServerConsumer, stream: ServerStream, shard: ServerShard, place: int
+    ) -> None:
+        self._state = state
+        self._stream = stream
+        self._shard = shard
+        self._place = place
+        self._pushed_at = state.now - _HEARTBEAT
+        rate = state.settings.limits.fan_out_bytes_per_second
+        self._bytes = None if rate is None else Bucket(rate, state.now)
+        life = state.settings.limits.subscription_life
+        self.ends_at = None if life is None else state.now + life
+        self.began_at = state.now
+        self.consumer = consumer
+        self.ended = False
+        self.fault: FanOutRule | None = None
+        """What ended it, if a fault did."""
+
+    def poll(self, now: float) -> SubscribeToShardEvent | None:
+        """The next push, or ``None`` if nothing is due; ``ended`` tells whether there will be another."""
+        state = self._state
+        now = state.advance(now)
+        if (
+            self.ended
+            or state.streams.get(self._stream.name) is not self._stream
+            or state.consumers.get(self.consumer.arn) is not self.consumer
+            or (self.ends_at is not None and now >= self.ends_at)
+        ):
+            self.ended = True
+            return None
+        if self._is_hit(due=False):
+            return None
+        if self._bytes is not None and not self._bytes.allows(0, now):
+            return None
+        log = self._shard.log
+        log.trim(self._stream.trim_horizon(now))
+        records, self._place, size = log.page(self._place, state.settings.limits.page_max_records, _EVENT_MAX_BYTES)
+        waiting_since = log.arrival_of(self._place)
+        is_over = waiting_since is None and not self._shard.is_open
+        if not records and not is_over and now - self._pushed_at < _HEARTBEAT:
+            return None
+        if self._is_hit(due=True):
+            return None
+        if is_over:
+            self.ended = True
+            return SubscribeToShardEvent(records, 0, None, child_shards(self._stream, self._shard))
+        self._pushed_at = now
+        if self._bytes is not None:
+            self._bytes.charge(size)
+        behind = 0 if waiting_since is None else max(0, round((now - waiting_since) * 1000))
+        return SubscribeToShardEvent(records, behind, self._continuation())
+
+    def _is_hit(self, *, due: bool) -> bool:
+        faults = self._state.faults
+        if faults is not None and faults.for_pushes:
+            self.fault = faults.push_fault(self._stream.name, self._shard.shard_id, due=due)
+            self.ended = self.ended or self.fault is not None
+        return self.fault is not None
+
+    def _continuation(self) -> str:
+        """Where a next subscription goes on: the last number that was passed."""
+        records = self._shard.log.records
+        at = self._place - self._shard.log.first - 1
+        if 0 <= at < len(records):
+            return records[at].sequence_number
+        number = max(0, self._place - 1)
+        return str(sequence_numbers.make(self._shard.index, self._shard.began, number, self._shard.began))
+
+
+@final
+class Subscriptions:
+    """The subscriptions that live, by consumer and shard (FO1)."""
+
+    def __init__(self) -> None:
+        self._live: dict[tuple[str, str], ServerSubscription] = {}
+
+    def subscribe(self, state: ServiceState, request: inputs.SubscribeToShard) -> ServerSubscription:
+        consumer = state.consumers.get(request.consumer_arn)
+        if consumer is None:
+            raise not_found(f"Consumer {request.consumer_arn} not found.")
+        if consumer.status != "ACTIVE":
+            raise in_use(f"Consumer {consumer.arn} is not active, instead in state {consumer.status}")
+        stream = state.serving(consumer.stream_name, None)
+        shard = state.shard(stream, request.shard_id)
+        key = (consumer.arn, shard.shard_id)
+        limits = state.settings.limits
+        wait = limits.subscription_takeover_wait or 0.0
+        pause = 1.0 / limits.subscribe_calls_per_second if limits.subscribe_calls_per_second else 0.0
+        # An ended one still counts for the wait; after it there is no reason to keep its stream alive.
+        self._live = {
+            one: each
+            for one, each in self._live.items()
+            if not each.ended or state.now - each.began_at < max(wait, pause)
+        }
+        old = self._live.get(key)
+        if old is not None and old.consumer is consumer and state.now - old.began_at < wait:
+            raise in_use(
+                f"Another active subscription exists for this consumer: {consumer.arn} and shard {shard.shard_id}"
+            )
+        if old is not None and old.consumer is consumer and state.now - old.began_at < pause:
+            raise limit_exceeded(f"SubscribeToShard was called too often for {consumer.arn} and {shard.shard_id}")
+        start = request.starting_position
+        place = place_of(
+            state,
+            stream,
+            shard,
+            kind=start.type,
+            number=start.sequence_number,
+            timestamp=start.timestamp,
+            operation="SubscribeToShard",
+        )
+        if old is not None:
+            old.ended = True
+        subscription = ServerSubscription(state, consumer, stream, shard, place)
+        self._live[key] = subscription
+        return subscription

@@ -1,0 +1,206 @@
+"""How does the service describe and list its streams and shards?
+
+Invariants:
+
+- DE1: a listing goes on by its token alone; the token holds all that it needs, and expires.
+- DE2: shards are listed in the order of their ids.
+"""
+
+from typing import Final
+
+from shardline.server.model import inputs
+from shardline.server.model.records import hash_key_range
+from shardline.server.model.refusals import expired_token, in_use, invalid, not_found
+from shardline.server.model.shards import ServerShard
+from shardline.server.model.state import ServiceState
+from shardline.server.model.streams import ServerStream
+from shardline.server.model.tokens import PageToken
+
+_SHARDS_PER_PAGE: Final = 1_000
+_SHARDS_PER_DESCRIPTION: Final = 100
+_STREAMS_PER_PAGE: Final = 100
+
+
+def describe_stream(state: ServiceState, request: inputs.DescribeStream) -> dict[str, object]:
+    stream = state.find(request.stream_name, request.stream_arn)
+    shards = [one for one in _shards(stream) if one.shard_id > (request.exclusive_start_shard_id or "")]
+    shown = shards[: min(request.limit or _SHARDS_PER_DESCRIPTION, _SHARDS_PER_DESCRIPTION)]
+    description = _description(stream) | {
+        "Shards": [describe_shard(shard) for shard in shown],
+        "HasMoreShards": len(shown) < len(shards),
+    }
+    return {"StreamDescription": description}
+
+
+def describe_stream_summary(state: ServiceState, request: inputs.DescribeStreamSummary) -> dict[str, object]:
+    stream = state.find(request.stream_name, request.stream_arn)
+    summary = _description(stream) | {
+        "OpenShardCount": len(stream.open_shards),
+        "ConsumerCount": len(state.consumers_of(stream)),
+        "MaxRecordSizeInKiB": stream.max_record_kib,
+    }
+    if stream.record_distribution is not None:
+        summary["RecordDistributionStrategy"] = stream.record_distribution
+    if stream.warm_mibps is not None:
+        summary["WarmThroughput"] = {"TargetMiBps": stream.warm_mibps, "CurrentMiBps": stream.warm_mibps}
+    return {"StreamDescriptionSummary": summary}
+
+
+def _description(stream: ServerStream) -> dict[str, object]:
+    described: dict[str, object] = {
+        "StreamName": stream.name,
+        "StreamARN": stream.arn,
+        "StreamStatus": stream.status,
+        "StreamModeDetails": {"StreamMode": stream.mode},
+        "RetentionPeriodHours": stream.retention_hours,
+        "StreamCreationTimestamp": stream.created_at,
+        "EnhancedMonitoring": [{"ShardLevelMetrics": stream.shard_level_metrics}],
+        "EncryptionType": stream.encryption_type,
+    }
+    return described if stream.key_id is None else described | {"KeyId": stream.key_id}
+
+
+def describe_shard(shard: ServerShard) -> dict[str, object]:
+    numbers = {"StartingSequenceNumber": str(shard.starting_sequence_number)}
+    if shard.ending_sequence_number is not None:
+        numbers["EndingSequenceNumber"] = str(shard.ending_sequence_number)
+    described: dict[str, object] = {"ShardId": shard.shard_id}
+    if shard.parent_id is not None:
+        described["ParentShardId"] = shard.parent_id
+    if shard.adjacent_parent_id is not None:
+        described["AdjacentParentShardId"] = shard.adjacent_parent_id
+    return described | {"HashKeyRange": hash_key_range(shard), "SequenceNumberRange": numbers}
+
+
+def _shards(stream: ServerStream) -> list[ServerShard]:
+    """DE2."""
+    return sorted(stream.shards.values(), key=lambda shard: shard.index)
+
+
+def list_shards(state: ServiceState, request: inputs.ListShards) -> dict[str, object]:
+    stream, after, wanted = _listing(state, request)
+    if stream.status not in {"ACTIVE", "UPDATING"}:
+        account = state.settings.account_id
+        raise in_use(f"Stream {stream.name} under account {account} not ACTIVE, instead in state {stream.status}")
+    matching = [shard for shard in _shards(stream) if shard.shard_id > after and _matches(state, stream, shard, wanted)]
+    most = min(request.max_results or _SHARDS_PER_PAGE, _SHARDS_PER_PAGE)
+    shown = matching[:most]
+    answer: dict[str, object] = {"Shards": [describe_shard(shard) for shard in shown]}
+    if len(shown) < len(matching):
+        token = PageToken("ListShards", stream.name, stream.created_at, shown[-1].shard_id, wanted, state.now)
+        answer["NextToken"] = state.tokens.write(token)
+    return answer
+
+
+Wanted = tuple[str, str | None, float | None]
+
+
+def _listing(state: ServiceState, request: inputs.ListShards) -> tuple[ServerStream, str, Wanted | None]:
+    """The stream, the shard to go on after, and the filter: of the request, or of its token (DE1)."""
+    if request.next_token is None:
+        stream = state.find(request.stream_name, request.stream_arn)
+        check_created(state, stream, request.stream_creation_timestamp)
+        wanted = _check_filter(request.shard_filter)
+        return stream, request.exclusive_start_shard_id or "", wanted
+    beside = (
+        request.stream_name,
+        request.stream_creation_timestamp,
+        request.exclusive_start_shard_id,
+        request.shard_filter,
+    )
+    if any(member is not None for member in beside):
+        raise invalid("NextToken and StreamName cannot be provided together.")
+    token = read_page_token(state, request.next_token, "ListShards")
+    stream = state.find(token.stream, None)
+    if stream.created_at != token.stream_created_at:
+        raise invalid("NextToken is invalid: its stream was deleted.")
+    return stream, token.after, token.shard_filter
+
+
+def check_created(state: ServiceState, stream: ServerStream, at: float | None) -> None:
+    """A request may say which of the streams of one name it means. SDKs send whole seconds."""
+    if at is not None and not abs(at - stream.created_at) < 1.0:
+        account = state.settings.account_id
+        raise not_found(f"Stream {stream.name} under account {account} created at {at} not found.")
+
+
+def read_page_token(state: ServiceState, text: str, operation: str) -> PageToken:
+    token = state.tokens.read_page(text)
+    if token is None or token.operation != operation:
+        raise invalid("NextToken is invalid.")
+    life = state.settings.limits.token_life
+    if life is not None and state.now - token.made_at > life:
+        raise expired_token(f"NextToken expired: it is good for {life:g} seconds.")
+    return token
+
+
+def _check_filter(wanted: inputs.ShardFilterInput | None) -> Wanted | None:
+    if wanted is None:
+        return None
+    if (wanted.type == "AFTER_SHARD_ID") != (wanted.shard_id is not None):
+        raise invalid("ShardFilter: ShardId goes with Type AFTER_SHARD_ID, and with no other.")
+    if (wanted.type in {"AT_TIMESTAMP", "FROM_TIMESTAMP"}) != (wanted.timestamp is not None):
+        raise invalid("ShardFilter: Timestamp goes with the Types AT_TIMESTAMP and FROM_TIMESTAMP, and with no other.")
+    return wanted.type, wanted.shard_id, wanted.timestamp
+
+
+def _matches(state: ServiceState, stream: ServerStream, shard: ServerShard, wanted: Wanted | None) -> bool:
+    kind, shard_id, timestamp = wanted or ("FROM_TRIM_HORIZON", None, None)
+    if kind == "AFTER_SHARD_ID":
+        return shard.shard_id > (shard_id or "")
+    if kind == "AT_LATEST":
+        return shard.is_open
+    horizon = max(stream.trim_horizon(state.now), stream.created_at)
+    when = horizon if timestamp is None else max(timestamp, horizon)
+    ends_after = shard.closed_at is None or shard.closed_at >= when  # [API] ShardFilter: "greater than or equal"
+    if kind.startswith("FROM_"):
+        return ends_after
+    return ends_after and shard.created_at <= max(when, _first_shards_at(stream))
+
+
+def _first_shards_at(stream: ServerStream) -> float:
+    """When the oldest shards came: the stream's creation and its delay lie before any record."""
+    return min((shard.created_at for shard in stream.shards.values()), default=stream.created_at)
+
+
+def list_streams(state: ServiceState, request: inputs.ListStreams) -> dict[str, object]:
+    after = request.exclusive_start_stream_name or ""
+    if request.next_token is not None:
+        after = read_page_token(state, request.next_token, "ListStreams").after
+    streams = sorted((one for one in state.streams.values() if one.name > after), key=lambda one: one.name)
+    shown = streams[: min(request.limit or _STREAMS_PER_PAGE, _STREAMS_PER_PAGE)]
+    more = len(shown) < len(streams)
+    answer: dict[str, object] = {
+        "StreamNames": [stream.name for stream in shown],
+        "HasMoreStreams": more,
+        "StreamSummaries": [
+            {
+                "StreamName": stream.name,
+                "StreamARN": stream.arn,
+                "StreamStatus": stream.status,
+                "StreamModeDetails": {"StreamMode": stream.mode},
+                "StreamCreationTimestamp": stream.created_at,
+            }
+            for stream in shown
+        ],
+    }
+    if more:
+        token = PageToken("ListStreams", "", 0.0, shown[-1].name, None, state.now)
+        answer["NextToken"] = state.tokens.write(token)
+    return answer
+
+
+def describe_limits(state: ServiceState, request: inputs.Nothing) -> dict[str, object]:
+    del request
+    limits = state.settings.limits
+    return {
+        "ShardLimit": limits.shards_per_account or 1_000_000,
+        "OpenShardCount": state.shard_count(),
+        "OnDemandStreamCount": sum(stream.mode == "ON_DEMAND" for stream in state.streams.values()),
+        "OnDemandStreamCountLimit": limits.on_demand_streams or 1_000_000,
+    }
+
+
+def describe_account_settings(state: ServiceState, request: inputs.Nothing) -> dict[str, object]:
+    del state, request
+    return {"MinimumThroughputBillingCommitment": {"Status": "DISABLED"}}

@@ -1,0 +1,339 @@
+"""How are streams made, changed and deleted?
+
+Invariants:
+
+- MG1: a change is accepted only in state ACTIVE; it is carried out after its delay (ST2).
+- MG2: a limit of the account is checked before anything changes.
+"""
+
+from collections.abc import Sequence
+from typing import Final, get_args
+
+from shardline.model.limits import (
+    RETENTION_MAX_HOURS,
+    RETENTION_MIN_HOURS,
+    SHARDS_PER_STREAM_BY_UPDATE,
+    TAGS_PER_STREAM,
+)
+from shardline.server.model import inputs
+from shardline.server.model.refusals import in_use, invalid, limit_exceeded, not_found, provisioned_only
+from shardline.server.model.shards import ServerShard
+from shardline.server.model.state import ServiceState, stream_of_arn
+from shardline.server.model.streams import Change, ServerStream
+
+_DAY: Final = 86_400.0
+_BY_KEY: Final = "USER_PARTITION_KEY"
+_METRICS: Final[tuple[str, ...]] = tuple(name for name in get_args(inputs.MetricsName) if name != "ALL")
+_RESERVED: Final = "aws:"  # of tag keys
+
+
+def create_stream(state: ServiceState, request: inputs.CreateStream) -> None:
+    account, limits = state.settings.account_id, state.settings.limits
+    if request.stream_name in state.streams:
+        raise in_use(f"Stream {request.stream_name} under account {account} already exists.")
+    mode = "PROVISIONED" if request.stream_mode_details is None else request.stream_mode_details.stream_mode
+    if mode == "ON_DEMAND":
+        if request.shard_count is not None:
+            raise invalid("ShardCount must not be set for an on-demand stream.")
+        _check_on_demand(state)
+    elif request.shard_count is None:
+        raise invalid("ShardCount must be set for a provisioned stream.")
+    elif request.record_distribution_strategy is not None:
+        raise invalid("Only an on-demand stream has a record distribution strategy.")
+    count = request.shard_count or state.settings.on_demand_shards
+    if limits.shards_per_account is not None and state.shard_count() + count > limits.shards_per_account:
+        raise limit_exceeded(
+            f"This request would exceed the shard limit for the account {account} in {state.settings.region}. "
+            f"Current shard count for the account: {state.shard_count()}. Limit: {limits.shards_per_account}."
+        )
+    creating = sum(one.status == "CREATING" for one in state.streams.values())
+    if limits.streams_creating_at_once is not None and creating >= limits.streams_creating_at_once:
+        raise limit_exceeded(f"The account {account} has {creating} streams in state CREATING, which is its limit.")
+    stream = ServerStream(request.stream_name, state.arn_of(request.stream_name), limits, state.now)
+    stream.mode = mode
+    stream.tags = _merged({}, request.tags or {})
+    stream.max_record_kib = request.max_record_size or stream.max_record_kib
+    if mode == "ON_DEMAND":
+        stream.record_distribution = request.record_distribution_strategy or _BY_KEY
+    stream.warm_mibps = request.warm_throughput
+    stream.begin("CREATING", Change(state.now + state.settings.delays.create, "create", number=count))
+    state.streams[stream.name] = stream
+    _changed(state, stream)
+
+
+def _check_on_demand(state: ServiceState) -> None:
+    limit = state.settings.limits.on_demand_streams
+    if limit is not None and sum(one.mode == "ON_DEMAND" for one in state.streams.values()) >= limit:
+        raise limit_exceeded(f"The account has {limit} on-demand streams, which is its limit.")
+
+
+def delete_stream(state: ServiceState, request: inputs.DeleteStream) -> None:
+    stream = _active(state, request)
+    if state.consumers_of(stream) and not request.enforce_consumer_deletion:
+        raise in_use(
+            f"Stream {stream.name} under account {state.settings.account_id} has registered consumers; set "
+            "EnforceConsumerDeletion."
+        )
+    stream.begin("DELETING", Change(state.now + state.settings.delays.delete, "delete"))
+    _changed(state, stream)
+
+
+def split_shard(state: ServiceState, request: inputs.SplitShard) -> None:
+    stream = _provisioned(state, request, "SplitShard")
+    shard = state.shard(stream, request.shard_to_split)
+    at = int(request.new_starting_hash_key)
+    _check_open(state, stream, shard)
+    if not shard.hash_range.start + 1 < at < shard.hash_range.end:  # stricter than the reference, as AWS is
+        raise invalid(
+            f"NewStartingHashKey {at} used in SplitShard() on shard {shard.shard_id} in stream {stream.name} under "
+            f"account {state.settings.account_id} is not both greater than one plus the shard's StartingHashKey "
+            f"{shard.hash_range.start} and less than the shard's EndingHashKey {shard.hash_range.end}."
+        )
+    _check_shards(state, 1)
+    stream.begin("UPDATING", Change(_updated_at(state), "split", shard.shard_id, number=at))
+    _changed(state, stream)
+
+
+def merge_shards(state: ServiceState, request: inputs.MergeShards) -> None:
+    stream = _provisioned(state, request, "MergeShards")
+    shard = state.shard(stream, request.shard_to_merge)
+    adjacent = state.shard(stream, request.adjacent_shard_to_merge)
+    _check_open(state, stream, shard)
+    _check_open(state, stream, adjacent)
+    ranges = sorted([shard.hash_range, adjacent.hash_range])
+    if ranges[0].end + 1 != ranges[1].start:
+        raise invalid(
+            f"Shards {shard.shard_id} and {adjacent.shard_id} in stream {stream.name} under account "
+            f"{state.settings.account_id} are not an adjacent pair of shards eligible for merging"
+        )
+    stream.begin("UPDATING", Change(_updated_at(state), "merge", shard.shard_id, adjacent.shard_id))
+    _changed(state, stream)
+
+
+def _check_open(state: ServiceState, stream: ServerStream, shard: ServerShard) -> None:
+    if not shard.is_open:
+        raise invalid(
+            f"Shard {shard.shard_id} in stream {stream.name} under account {state.settings.account_id} has already "
+            "been merged or split, and thus is not eligible for merging or splitting."
+        )
+
+
+def update_shard_count(state: ServiceState, request: inputs.UpdateShardCount) -> dict[str, object]:
+    stream = _provisioned(state, request, "UpdateShardCount")
+    current, target = len(stream.open_shards), request.target_shard_count
+    if target > 2 * current or 2 * target < current:
+        how = "up over double" if target > current else "down below half"
+        raise limit_exceeded(
+            f"UpdateShardCount cannot scale {how} your current open shard count. Current open shard count: {current} "
+            f"Target shard count: {target}"
+        )
+    if target > SHARDS_PER_STREAM_BY_UPDATE:
+        raise limit_exceeded(f"UpdateShardCount cannot scale up to more than {SHARDS_PER_STREAM_BY_UPDATE} shards.")
+    _check_shards(state, target - current)
+    daily = state.settings.limits.update_shard_count_per_day
+    stream.count_updates = [when for when in stream.count_updates if when > state.now - _DAY]
+    if daily is not None and len(stream.count_updates) >= daily:
+        raise limit_exceeded(f"UpdateShardCount was called {daily} times within 24 hours, which is the limit.")
+    stream.count_updates.append(state.now)
+    stream.begin("UPDATING", Change(_updated_at(state), "scale", number=target))
+    _changed(state, stream)
+    return {
+        "StreamName": stream.name,
+        "CurrentShardCount": current,
+        "TargetShardCount": target,
+        "StreamARN": stream.arn,
+    }
+
+
+def _check_shards(state: ServiceState, more: int) -> None:
+    """MG2."""
+    limit = state.settings.limits.shards_per_account
+    if limit is not None and state.shard_count() + more > limit:
+        raise limit_exceeded(f"This request would exceed the shard limit for the account: {limit}.")
+
+
+def increase_retention(state: ServiceState, request: inputs.RetentionInput) -> None:
+    _set_retention(state, request, increase=True)
+
+
+def decrease_retention(state: ServiceState, request: inputs.RetentionInput) -> None:
+    _set_retention(state, request, increase=False)
+
+
+def _set_retention(state: ServiceState, request: inputs.RetentionInput, *, increase: bool) -> None:
+    stream = _active(state, request)
+    hours = request.retention_period_hours
+    if not RETENTION_MIN_HOURS <= hours <= RETENTION_MAX_HOURS:
+        raise invalid(
+            f"Retention period must be from {RETENTION_MIN_HOURS} to {RETENTION_MAX_HOURS} hours, not {hours}."
+        )
+    if (increase and hours < stream.retention_hours) or (not increase and hours > stream.retention_hours):
+        word = "longer" if increase else "shorter"
+        raise invalid(f"Requested retention period ({hours} hours) must be {word} than the current one.")
+    stream.trim(state.now)  # what has expired stays inaccessible, however long the new period is
+    stream.retention_hours = hours
+    stream.trim(state.now)
+    _changed(state, stream)
+
+
+def add_tags(state: ServiceState, request: inputs.AddTagsToStream) -> None:
+    _add_tags(state, state.find(request.stream_name, request.stream_arn), request.tags)
+
+
+def remove_tags(state: ServiceState, request: inputs.RemoveTagsFromStream) -> None:
+    stream = state.find(request.stream_name, request.stream_arn)
+    for key in request.tag_keys:
+        stream.tags.pop(key, None)
+    _changed(state, stream)
+
+
+def list_tags(state: ServiceState, request: inputs.ListTagsForStream) -> dict[str, object]:
+    stream = state.find(request.stream_name, request.stream_arn)
+    keys = sorted(key for key in stream.tags if key > (request.exclusive_start_tag_key or ""))
+    shown = keys[: request.limit or TAGS_PER_STREAM]
+    tags = [{"Key": key, "Value": stream.tags[key]} for key in shown]
+    return {"Tags": tags, "HasMoreTags": len(shown) < len(keys)}
+
+
+def tag_resource(state: ServiceState, request: inputs.TagResource) -> None:
+    tags = _tags_of(state, request.resource_arn)
+    tags.update(_merged(tags, request.tags))
+    state.changed.add(stream_of_arn(request.resource_arn))
+
+
+def untag_resource(state: ServiceState, request: inputs.UntagResource) -> None:
+    tags = _tags_of(state, request.resource_arn)
+    for key in request.tag_keys:
+        tags.pop(key, None)
+    state.changed.add(stream_of_arn(request.resource_arn))
+
+
+def list_tags_for_resource(state: ServiceState, request: inputs.ListTagsForResource) -> dict[str, object]:
+    tags = _tags_of(state, request.resource_arn)
+    return {"Tags": [{"Key": key, "Value": tags[key]} for key in sorted(tags)]}
+
+
+def _tags_of(state: ServiceState, arn: str) -> dict[str, str]:
+    """The tags of a stream, or of a consumer."""
+    if arn in state.consumers:
+        return state.consumers[arn].tags
+    if "/consumer/" in arn:
+        raise not_found(f"Consumer {arn} not found.")
+    return state.find(None, arn).tags
+
+
+def _add_tags(state: ServiceState, stream: ServerStream, tags: dict[str, str]) -> None:
+    stream.tags = _merged(stream.tags, tags)
+    _changed(state, stream)
+
+
+def _merged(tags: dict[str, str], more: dict[str, str]) -> dict[str, str]:
+    merged = tags | more
+    if any(key.startswith(_RESERVED) for key in more):
+        raise invalid(f"Tag keys that begin with {_RESERVED} are reserved.")
+    if len(merged) > TAGS_PER_STREAM:
+        raise invalid(f"A resource has at most {TAGS_PER_STREAM} tags: this request would make {len(merged)}.")
+    return merged
+
+
+def start_encryption(state: ServiceState, request: inputs.EncryptionInput) -> None:
+    stream = _active(state, request)
+    if request.encryption_type != "KMS":
+        raise invalid("The only encryption that can be started is of the type KMS.")
+    stream.encryption_type, stream.key_id = request.encryption_type, request.key_id
+    _settle(state, stream)
+
+
+def stop_encryption(state: ServiceState, request: inputs.EncryptionInput) -> None:
+    stream = _active(state, request)
+    stream.encryption_type, stream.key_id = "NONE", None
+    _settle(state, stream)
+
+
+def enable_monitoring(state: ServiceState, request: inputs.MonitoringInput) -> dict[str, object]:
+    stream = state.find(request.stream_name, request.stream_arn)
+    return _set_metrics(state, stream, {*stream.shard_level_metrics, *_metrics_of(request)})
+
+
+def disable_monitoring(state: ServiceState, request: inputs.MonitoringInput) -> dict[str, object]:
+    stream = state.find(request.stream_name, request.stream_arn)
+    return _set_metrics(state, stream, {*stream.shard_level_metrics} - {*_metrics_of(request)})
+
+
+def _metrics_of(request: inputs.MonitoringInput) -> Sequence[str]:
+    """The metrics that are named; ALL stands for each of them, and is none itself."""
+    return _METRICS if "ALL" in request.shard_level_metrics else request.shard_level_metrics
+
+
+def _set_metrics(state: ServiceState, stream: ServerStream, chosen: set[str]) -> dict[str, object]:
+    metrics = [metric for metric in _METRICS if metric in chosen]
+    before, stream.shard_level_metrics = stream.shard_level_metrics, metrics
+    _changed(state, stream)
+    return {
+        "StreamName": stream.name,
+        "StreamARN": stream.arn,
+        "CurrentShardLevelMetrics": before,
+        "DesiredShardLevelMetrics": metrics,
+    }
+
+
+def update_stream_mode(state: ServiceState, request: inputs.UpdateStreamMode) -> None:
+    stream = state.find(None, request.stream_arn)
+    _check_active(state, stream)
+    if request.stream_mode_details.stream_mode == "ON_DEMAND" and stream.mode != "ON_DEMAND":
+        _check_on_demand(state)
+    if request.stream_mode_details.stream_mode != stream.mode:
+        stream.mode = request.stream_mode_details.stream_mode
+        stream.record_distribution = _BY_KEY if stream.mode == "ON_DEMAND" else None
+    _settle(state, stream)
+
+
+def update_max_record_size(state: ServiceState, request: inputs.UpdateMaxRecordSize) -> None:
+    stream = _active(state, request)
+    stream.max_record_kib = request.max_record_size
+    _settle(state, stream)
+
+
+def update_record_distribution(state: ServiceState, request: inputs.UpdateStreamRecordDistributionStrategy) -> None:
+    stream = _active(state, request)
+    if stream.mode != "ON_DEMAND":
+        raise invalid("Only an on-demand stream has a record distribution strategy.")
+    stream.record_distribution = request.record_distribution_strategy
+    _changed(state, stream)
+
+
+def _active(state: ServiceState, request: inputs.StreamInput) -> ServerStream:
+    stream = state.find(request.stream_name, request.stream_arn)
+    _check_active(state, stream)
+    return stream
+
+
+def _provisioned(state: ServiceState, request: inputs.StreamInput, operation: str) -> ServerStream:
+    """The stream, if its shards are the caller's to change."""
+    stream = _active(state, request)
+    if stream.mode == "ON_DEMAND":
+        raise provisioned_only(operation)
+    return stream
+
+
+def _check_active(state: ServiceState, stream: ServerStream) -> None:
+    """MG1."""
+    if stream.status != "ACTIVE":
+        account = state.settings.account_id
+        raise in_use(f"Stream {stream.name} under account {account} not ACTIVE, instead in state {stream.status}")
+
+
+def _updated_at(state: ServiceState) -> float:
+    return state.now + state.settings.delays.update
+
+
+def _settle(state: ServiceState, stream: ServerStream) -> None:
+    stream.begin("UPDATING", Change(_updated_at(state), "settle"))
+    _changed(state, stream)
+
+
+def _changed(state: ServiceState, stream: ServerStream) -> None:
+    state.changed.add(stream.name)
+    stream.advance(state.now)  # without a delay a change is there at once
+    if stream.is_gone:
+        state.advance(state.now)

@@ -1,0 +1,374 @@
+"""How are records put and read? PutRecords, PutRecord, GetShardIterator, GetRecords.
+
+Invariants:
+
+- RC1: an entry of PutRecords is stored or refused by itself; what breaks the request's form refuses all of it.
+- RC2: what is refused is not stored, and costs nothing.
+- RC3: a page never passes over a record: the next iterator goes on after its last one.
+"""
+
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+import msgspec
+
+from shardline.model.hashing import hash_digest_of
+from shardline.model.limits import KIB, MIB
+from shardline.server.model import sequence_numbers
+from shardline.server.model.inputs import EntryInput, GetRecords, GetShardIterator, PutRecord, PutRecords
+from shardline.server.model.refusals import (
+    expired_iterator,
+    invalid,
+    not_found,
+    throttled,
+    validation,
+)
+from shardline.server.model.shard_log import Page, StoredRecord
+from shardline.server.model.shards import ServerShard, shard_id_of
+from shardline.server.model.state import ServiceState, Stored
+from shardline.server.model.streams import ServerStream
+from shardline.server.model.tokens import IteratorToken
+
+if TYPE_CHECKING:
+    from shardline.server.model.faults import Faults
+
+_Entries: TypeAlias = tuple[list[EntryInput], list[int], list[ServerShard]]
+"""The entries of a request, their sizes, and where they go."""
+
+_HASH_KEYS: Final = 1 << 128
+_THROTTLED: Final = "ProvisionedThroughputExceededException"
+
+
+class PutResult(msgspec.Struct, rename="pascal", gc=False, omit_defaults=True):
+    sequence_number: str | None = None
+    shard_id: str | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+
+
+class PutRecordsOutput(msgspec.Struct, rename="pascal", omit_defaults=True):
+    failed_record_count: int
+    records: list[PutResult]
+    encryption_type: str | None = None
+
+
+class ChildShardOutput(msgspec.Struct, rename="pascal"):
+    shard_id: str
+    parent_shards: list[str]
+    hash_key_range: dict[str, str]
+
+
+class GetRecordsOutput(msgspec.Struct, rename="pascal", omit_defaults=True):
+    records: Page
+    millis_behind_latest: int
+    next_shard_iterator: str | None = None
+    child_shards: list[ChildShardOutput] | None = None
+
+
+def put_records(state: ServiceState, request: PutRecords) -> PutRecordsOutput:
+    stream = state.serving(request.stream_name, request.stream_arn)
+    entries = request.records
+    sizes = _check_request(state, stream, entries)
+    shards = _shards_for(state, stream, entries)
+    if state.faults is not None and state.faults.for_entries:
+        return _put_with_faults(state, stream, state.faults, (entries, sizes, shards))
+    return _put(state, stream, (entries, sizes, shards))
+
+
+def _put(state: ServiceState, stream: ServerStream, batch: _Entries) -> PutRecordsOutput:
+    now = state.now
+    store = _Store(state, stream)
+    results: list[PutResult] = []
+    failed = 0
+    for entry, size, shard in zip(*batch, strict=True):
+        if shard.is_unlimited or shard.may_write(size, now):
+            results.append(PutResult(store.add(shard, entry, size), shard.shard_id))
+        else:
+            failed += 1
+            results.append(PutResult(error_code=_THROTTLED, error_message=_rate_exceeded(state, stream, shard)))
+    store.finish()
+    return PutRecordsOutput(failed, results, _encryption(stream))
+
+
+def _put_with_faults(state: ServiceState, stream: ServerStream, faults: "Faults", batch: _Entries) -> PutRecordsOutput:
+    """As ``_put``, but for the entries that are doomed: they cost nothing (RC2). The results may be miscounted."""
+    entries, sizes, shards = batch
+    doomed = faults.doom(stream, shards)
+    kept = [at for at in range(len(shards)) if at not in doomed]
+    output = _put(
+        state, stream, ([entries[at] for at in kept], [sizes[at] for at in kept], [shards[at] for at in kept])
+    )
+    for at in sorted(doomed):
+        code, message = doomed[at]
+        message = message or _rate_exceeded(state, stream, shards[at])
+        output.records.insert(at, PutResult(error_code=code, error_message=message))
+    output.failed_record_count += len(doomed)
+    delta = faults.miscount(stream, shards)
+    if delta < 0:
+        del output.records[delta:]
+    else:
+        output.records.extend(output.records[-1:] * delta)
+    return output
+
+
+def put_record(state: ServiceState, request: PutRecord) -> dict[str, object]:
+    stream = state.serving(request.stream_name, request.stream_arn)
+    entry = EntryInput(request.data, request.partition_key, request.explicit_hash_key)
+    size = _check_entry(stream, entry, "")
+    after = request.sequence_number_for_ordering
+    if after is not None and sequence_numbers.parse(after) is None:
+        raise invalid(f"ExclusiveMinimumSequenceNumber {after} is invalid.")
+    shard = _shard_for(state, stream, entry)
+    if not shard.may_write(size, state.now):
+        raise throttled(_rate_exceeded(state, stream, shard))
+    answer: dict[str, object] = {"ShardId": shard.shard_id}
+    store = _Store(state, stream)
+    answer["SequenceNumber"] = store.add(shard, entry, size)
+    store.finish()
+    if stream.key_id is not None:
+        answer["EncryptionType"] = stream.encryption_type
+    return answer
+
+
+def _check_request(state: ServiceState, stream: ServerStream, entries: list[EntryInput]) -> list[int]:
+    """The sizes of the entries of a request that is well formed (RC1)."""
+    limits = state.settings.limits
+    if limits.request_max_entries is not None and len(entries) > limits.request_max_entries:
+        raise validation("records", None, f"Member must have length less than or equal to {limits.request_max_entries}")
+    sizes: list[int] = []
+    most = stream.max_record_kib * KIB
+    for entry in entries:
+        key = entry.partition_key
+        size = len(entry.data) + len(key) if isinstance(key, str) and key.isascii() else most + 1
+        sizes.append(size if size <= most else _check_entry(stream, entry, len(sizes) + 1))
+    if limits.request_max_bytes is not None and sum(sizes) > limits.request_max_bytes:
+        raise invalid(f"Records size exceeds {limits.request_max_bytes / MIB:g} MB limit")
+    return sizes
+
+
+def _check_entry(stream: ServerStream, entry: EntryInput, at: int | str) -> int:
+    """The size of an entry that the stream takes; ``at`` counts from 1 for the message, ``""`` is PutRecord's one."""
+    key = entry.partition_key
+    if isinstance(key, str):
+        size = len(entry.data) + (len(key) if key.isascii() else len(key.encode()))
+    elif stream.record_distribution == "AUTO":
+        size = len(entry.data)
+    else:
+        raise validation(f"{_path(at)}partitionKey", None, "Member must not be null")
+    if size > stream.max_record_kib * KIB:
+        limit = stream.max_record_kib * KIB
+        raise validation(f"{_path(at)}data", None, f"Member must have length less than or equal to {limit}")
+    return size
+
+
+def _path(at: int | str) -> str:
+    return f"records.{at}.member." if at else ""
+
+
+def _shards_for(state: ServiceState, stream: ServerStream, entries: list[EntryInput]) -> list[ServerShard]:
+    if stream.record_distribution == "AUTO":
+        return [_shard_for(state, stream, entry) for entry in entries]
+    shard_of = stream.shard_of
+    return [
+        shard_of(hash_digest_of(key))
+        if entry.explicit_hash_key is None and isinstance(key := entry.partition_key, str)
+        else _shard_for(state, stream, entry)
+        for entry in entries
+    ]
+
+
+def _shard_for(state: ServiceState, stream: ServerStream, entry: EntryInput) -> ServerShard:
+    """Where a record belongs. Under AUTO distribution keys do not count."""
+    if stream.record_distribution == "AUTO":
+        return state.chance.choice(stream.open_shards)
+    text = entry.explicit_hash_key
+    if text is None:
+        key = entry.partition_key
+        assert isinstance(key, str), "a key was checked to be there"
+        return stream.shard_of(hash_digest_of(key))
+    hash_key = int(text)
+    if hash_key >= _HASH_KEYS:
+        allowed = "ExplicitHashKey must be in the range: [0, 2^128-1]"
+        raise invalid(f"Invalid ExplicitHashKey. {allowed}. Specified value was {text}")
+    return stream.shard_of(hash_key.to_bytes(16, "big"))
+
+
+@final
+class _Batch:
+    """What one request puts into one shard."""
+
+    __slots__ = ("number", "records", "shard", "sizes")
+
+    def __init__(self, shard: ServerShard, number: int) -> None:
+        self.shard = shard
+        self.number = number
+        """The sequence number of the next record."""
+        self.records: list[StoredRecord] = []
+        self.sizes: list[int] = []
+
+
+@final
+class _Store:
+    """Puts the records of one request into their shards, all at one time: ``finish`` does."""
+
+    __slots__ = ("_batches", "_encryption", "_now", "_state", "_stream")
+
+    def __init__(self, state: ServiceState, stream: ServerStream) -> None:
+        self._state = state
+        self._stream = stream
+        self._now = round(state.now, 3)
+        self._batches: dict[int, _Batch] = {}
+        self._encryption = msgspec.UNSET if stream.key_id is None else stream.encryption_type
+
+    def add(self, shard: ServerShard, entry: EntryInput, size: int) -> str:
+        """Take a record; give its sequence number."""
+        batch = self._batches.get(shard.index)
+        if batch is None:
+            number = sequence_numbers.make(shard.index, shard.began, shard.log.next, int(self._now))
+            batch = self._batches[shard.index] = _Batch(shard, number)
+        text = str(batch.number)
+        batch.number += sequence_numbers.STEP
+        batch.records.append(StoredRecord(text, self._now, entry.data, entry.partition_key, self._encryption))
+        batch.sizes.append(size)
+        return text
+
+    def finish(self) -> None:
+        for batch in self._batches.values():
+            if self._state.keeps_stored:
+                self._state.stored.append(Stored(self._stream, batch.shard, batch.shard.log.next, batch.records))
+            batch.shard.log.extend(batch.records, batch.sizes)
+
+
+def _rate_exceeded(state: ServiceState, stream: ServerStream, shard: ServerShard) -> str:
+    return (
+        f"Rate exceeded for shard {shard.shard_id} in stream {stream.name} under account {state.settings.account_id}."
+    )
+
+
+def _encryption(stream: ServerStream) -> str | None:
+    return None if stream.key_id is None else stream.encryption_type
+
+
+# ---- reading
+
+
+def get_shard_iterator(state: ServiceState, request: GetShardIterator) -> dict[str, object]:
+    stream = state.serving(request.stream_name, request.stream_arn)
+    shard = state.shard(stream, request.shard_id)
+    if not shard.may_iterate(state.now):
+        raise throttled(_rate_exceeded(state, stream, shard))
+    place = place_of(
+        state,
+        stream,
+        shard,
+        kind=request.shard_iterator_type,
+        number=request.starting_sequence_number,
+        timestamp=request.timestamp,
+        operation="GetShardIterator",
+    )
+    return {"ShardIterator": write_iterator(state, stream, shard, place)}
+
+
+def place_of(
+    state: ServiceState,
+    stream: ServerStream,
+    shard: ServerShard,
+    *,
+    kind: str,
+    number: str | None,
+    timestamp: float | None,
+    operation: str,
+) -> int:
+    """The place in a shard that a position means."""
+    shard.log.trim(stream.trim_horizon(state.now))
+    if kind in {"AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"}:
+        where = f"{operation} on shard {shard.shard_id} in stream {stream.name}"
+        return _place_of_number(shard, kind, number, f"{where} under account {state.settings.account_id}")
+    if number is not None:
+        raise invalid(f"Must not specify StartingSequenceNumber with iterator type {kind}")
+    if kind == "AT_TIMESTAMP":
+        if timestamp is None:
+            raise invalid("Must specify timestampInMillis parameter for iterator of type AT_TIMESTAMP.")
+        # Arrival times have milliseconds: a time that was read off a record must find it.
+        timestamp = round(timestamp, 3)
+        if timestamp > round(state.now, 3):
+            raise invalid(
+                "The timestampInMillis parameter cannot be greater than the currentTimestampInMillis. "
+                f"timestampInMillis: {timestamp * 1000:.0f}, currentTimestampInMillis: {state.now * 1000:.0f}"
+            )
+        return shard.log.place_of_time(timestamp)
+    return shard.log.first if kind == "TRIM_HORIZON" else shard.log.next
+
+
+def _place_of_number(shard: ServerShard, kind: str, number: str | None, where: str) -> int:
+    if number is None:
+        raise invalid(f"Must specify StartingSequenceNumber with iterator type {kind}")
+    parts = sequence_numbers.parse(number)
+    if parts is None:
+        raise invalid(f"StartingSequenceNumber {number} used in {where} is invalid.")
+    if (parts.shard_index, parts.began) != (shard.index, shard.began):
+        raise invalid(
+            f"Invalid StartingSequenceNumber. It encodes {shard_id_of(parts.shard_index)}, while it was used in a call "
+            f"to a shard with {shard.shard_id}"
+        )
+    if parts.number >= shard.log.next and int(number) != shard.ending_sequence_number:
+        raise invalid(
+            f"StartingSequenceNumber {number} used in {where} is invalid because it did not come from this stream."
+        )
+    after = 1 if kind == "AFTER_SEQUENCE_NUMBER" else 0
+    return min(parts.number + after, shard.log.next)
+
+
+def write_iterator(state: ServiceState, stream: ServerStream, shard: ServerShard, place: int) -> str:
+    token = IteratorToken(stream.name, stream.created_at, shard.index, place, state.now, state.chance.getrandbits(32))
+    return state.tokens.write(token)
+
+
+def get_records(state: ServiceState, request: GetRecords) -> GetRecordsOutput:
+    stream, shard, place = _read_iterator(state, request.shard_iterator)
+    if not shard.may_read(state.now):
+        raise throttled(_rate_exceeded(state, stream, shard))
+    limits = state.settings.limits
+    log = shard.log
+    log.trim(stream.trim_horizon(state.now))
+    chance = state.settings.empty_page_chance
+    if chance and log.arrival_of(place) is not None and state.chance.random() < chance:
+        most = 0
+    else:
+        most = min(request.limit or limits.page_max_records, limits.page_max_records)
+    records, after, size = log.page(place, most, limits.page_max_bytes)
+    shard.charge_read(size)
+    waiting_since = log.arrival_of(after)
+    behind = 0 if waiting_since is None else max(0, round((state.now - waiting_since) * 1000))
+    if waiting_since is None and not shard.is_open:
+        return GetRecordsOutput(records, 0, None, child_shards(stream, shard))
+    return GetRecordsOutput(records, behind, write_iterator(state, stream, shard, after))
+
+
+def child_shards(stream: ServerStream, shard: ServerShard) -> list[ChildShardOutput]:
+    """The successors of a closed shard."""
+    children = [stream.shards[child] for child in shard.child_ids if child in stream.shards]
+    return [ChildShardOutput(child.shard_id, child.parent_ids, hash_key_range(child)) for child in children]
+
+
+def hash_key_range(shard: ServerShard) -> dict[str, str]:
+    return {"StartingHashKey": str(shard.hash_range.start), "EndingHashKey": str(shard.hash_range.end)}
+
+
+def _read_iterator(state: ServiceState, text: str) -> tuple[ServerStream, ServerShard, int]:
+    token = state.tokens.read_iterator(text)
+    if token is None:
+        raise invalid("Invalid ShardIterator.")
+    stream = state.streams.get(token.stream)
+    if stream is None or stream.created_at != token.stream_created_at or stream.status not in {"ACTIVE", "UPDATING"}:
+        raise not_found(f"Stream {token.stream} under account {state.settings.account_id} not found.")
+    life = state.settings.limits.iterator_life
+    if life is not None and state.now - token.made_at > life:
+        raise expired_iterator(
+            f"Iterator expired. The iterator was created at time {token.made_at:.3f} while right now it is "
+            f"{state.now:.3f} which is further in the future than the tolerated delay of {life * 1000:.0f} ms."
+        )
+    shard = stream.shards.get(shard_id_of(token.shard_index))
+    if shard is None:
+        where = f"stream {token.stream} under account {state.settings.account_id}"
+        raise not_found(f"Shard {shard_id_of(token.shard_index)} in {where} does not exist")
+    return stream, shard, token.place

@@ -1,0 +1,78 @@
+"""What does the service say when it refuses a request?
+
+Each refusal has the type and the HTTP status that AWS uses. A ``Refused`` is raised inside the model and becomes the
+answer in ``Service.handle``: it never leaves the model.
+"""
+
+from typing import Final, final
+
+_NOT_NULL: Final = "Member must not be null"
+
+
+@final
+class Refused(Exception):  # noqa: N818 - the service's word, not a fault of ours
+    """A request that is answered with an error."""
+
+    def __init__(self, code: str, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.status = status
+
+
+def not_found(message: str) -> Refused:
+    return Refused("ResourceNotFoundException", message)
+
+
+def in_use(message: str) -> Refused:
+    return Refused("ResourceInUseException", message)
+
+
+def invalid(message: str) -> Refused:
+    return Refused("InvalidArgumentException", message)
+
+
+def limit_exceeded(message: str) -> Refused:
+    return Refused("LimitExceededException", message)
+
+
+def throttled(message: str) -> Refused:
+    return Refused("ProvisionedThroughputExceededException", message)
+
+
+def expired_iterator(message: str) -> Refused:
+    return Refused("ExpiredIteratorException", message)
+
+
+def expired_token(message: str) -> Refused:
+    return Refused("ExpiredNextTokenException", message)
+
+
+def validation(member: str, value: object, constraint: str) -> Refused:
+    """One member breaks one constraint, in AWS's words."""
+    shown = f"'{value}' " if isinstance(value, (str, int)) else "null " if constraint == _NOT_NULL else ""
+    return Refused(
+        "ValidationException",
+        f"1 validation error detected: Value {shown}at '{member}' failed to satisfy constraint: {constraint}",
+    )
+
+
+def provisioned_only(operation: str) -> Refused:
+    """The modelled meaning of ValidationException: the stream's capacity mode does not have this operation."""
+    return Refused("ValidationException", f"{operation} is only supported for streams in the provisioned mode.")
+
+
+def serialization(message: str) -> Refused:
+    return Refused("SerializationException", message)
+
+
+def unknown_operation() -> Refused:
+    return Refused("UnknownOperationException", "")
+
+
+def too_large(limit: int) -> Refused:
+    return Refused("RequestEntityTooLargeException", f"The request is larger than {limit} bytes.", 413)
+
+
+def internal_failure() -> Refused:
+    return Refused("InternalFailure", "The request could not be processed: see the log of the server.", 500)

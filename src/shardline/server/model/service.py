@@ -1,0 +1,140 @@
+"""What does the service answer?
+
+The whole of it as one pure machine: ``handle(operation, request, now)``. It does no I/O, reads no clock, and draws its
+chance from one seed.
+
+Invariants:
+
+- SE1: every request gets exactly one answer; what is wrong with it is an answer too, never an exception.
+- SE2: the same seed, requests and times give the same answers.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
+
+from msgspec import Struct
+
+from shardline.server.model import consumers, descriptions, inputs, management, records
+from shardline.server.model.refusals import Refused, unknown_operation
+from shardline.server.model.settings import ServiceSettings
+from shardline.server.model.state import ServiceState, Stored
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from shardline.server.model.faults import Faults, Plan
+
+OPERATIONS: Final[dict[str, Callable[[ServiceState, Any], object]]] = {
+    "PutRecords": records.put_records,
+    "PutRecord": records.put_record,
+    "GetRecords": records.get_records,
+    "GetShardIterator": records.get_shard_iterator,
+    "ListShards": descriptions.list_shards,
+    "ListStreams": descriptions.list_streams,
+    "DescribeStream": descriptions.describe_stream,
+    "DescribeStreamSummary": descriptions.describe_stream_summary,
+    "DescribeLimits": descriptions.describe_limits,
+    "DescribeAccountSettings": descriptions.describe_account_settings,
+    "CreateStream": management.create_stream,
+    "DeleteStream": management.delete_stream,
+    "SplitShard": management.split_shard,
+    "MergeShards": management.merge_shards,
+    "UpdateShardCount": management.update_shard_count,
+    "IncreaseStreamRetentionPeriod": management.increase_retention,
+    "DecreaseStreamRetentionPeriod": management.decrease_retention,
+    "AddTagsToStream": management.add_tags,
+    "RemoveTagsFromStream": management.remove_tags,
+    "ListTagsForStream": management.list_tags,
+    "TagResource": management.tag_resource,
+    "UntagResource": management.untag_resource,
+    "ListTagsForResource": management.list_tags_for_resource,
+    "StartStreamEncryption": management.start_encryption,
+    "StopStreamEncryption": management.stop_encryption,
+    "EnableEnhancedMonitoring": management.enable_monitoring,
+    "DisableEnhancedMonitoring": management.disable_monitoring,
+    "UpdateStreamMode": management.update_stream_mode,
+    "UpdateMaxRecordSize": management.update_max_record_size,
+    "UpdateStreamRecordDistributionStrategy": management.update_record_distribution,
+    "RegisterStreamConsumer": consumers.register,
+    "DescribeStreamConsumer": consumers.describe,
+    "DeregisterStreamConsumer": consumers.deregister,
+    "ListStreamConsumers": consumers.list_consumers,
+}
+_DATA_PLANE: Final = frozenset({"PutRecords", "PutRecord", "GetRecords", "GetShardIterator"})
+
+
+@final
+class Answer(NamedTuple):
+    """What goes back: a body (a struct, a dict, or nothing), or a refusal."""
+
+    body: object = None
+    refusal: Refused | None = None
+    subscription: consumers.ServerSubscription | None = None
+    plan: "Plan | None" = None
+    """What else happens to the request; a plan that is not handled has neither body nor refusal."""
+
+    @property
+    def status(self) -> int:
+        return 200 if self.refusal is None else self.refusal.status
+
+
+@final
+class Service:
+    """The service."""
+
+    def __init__(self, settings: ServiceSettings, chance: "Random", now: float) -> None:
+        self.state = ServiceState(settings, chance, now)
+        self._subscriptions = consumers.Subscriptions()
+
+    def use_faults(self, faults: "Faults") -> None:
+        """Let these go wrong, from now on."""
+        self.state.faults = faults
+
+    def plan(self, operation: str, members: Struct, now: float) -> "Plan | None":
+        """What befalls a request. Who asks hands the plan to ``handle``: asking twice would count it twice."""
+        faults = self.state.faults
+        if faults is None or not faults.for_requests:
+            return None
+        self.state.advance(now)
+        return faults.plan(self.state, operation, members)
+
+    def handle(
+        self, operation: str, request: Struct | dict[str, Any], now: float, plan: "Plan | None" = None
+    ) -> Answer:
+        """Answer one request (SE1): a struct of ``inputs``, or its members as values."""
+        try:
+            if operation not in inputs.INPUTS:
+                raise unknown_operation()
+            members = inputs.read_values(operation, request) if isinstance(request, dict) else request
+            plan = plan or self.plan(operation, members, now)
+            self.state.advance(now)
+            if plan is not None and not plan.is_handled:
+                return Answer(plan=plan)
+            if plan is not None and plan.refusal is not None:
+                raise plan.refusal
+            if operation not in _DATA_PLANE:
+                self.state.check_rate(operation, _stream_named(members))
+            if isinstance(members, inputs.SubscribeToShard):
+                return Answer(subscription=self._subscriptions.subscribe(self.state, members), plan=plan)
+            return Answer(OPERATIONS[operation](self.state, members), plan=plan)
+        except Refused as refusal:
+            return Answer(refusal=refusal, plan=plan)
+
+    def take_stored(self) -> list[Stored]:
+        """Records stored since the last call: what must be kept before the answer goes out."""
+        stored, self.state.stored = self.state.stored, []
+        return stored
+
+    def take_changed(self) -> set[str]:
+        """Names of streams that changed, or are gone, since the last call."""
+        changed, self.state.changed = self.state.changed, set()
+        return changed
+
+
+def _stream_named(members: Struct) -> str:
+    """Which stream's rate a request counts for; broken names are refused later, where they are used."""
+    name = getattr(members, "stream_name", None)
+    arn = getattr(members, "consumer_arn", None) or getattr(members, "stream_arn", None)
+    if name is None and isinstance(arn, str):
+        name = arn.partition(":stream/")[2].partition("/")[0]
+    return name or ""

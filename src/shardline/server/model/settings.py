@@ -1,0 +1,90 @@
+"""How strict, how slow and how large is the service that the model plays?
+
+Every limit can be changed and switched off (``None``). The defaults are AWS's quotas (``shardline.model.limits``).
+"""
+
+from dataclasses import dataclass, field, fields
+from typing import Self, final
+
+from shardline.model import limits
+
+
+def _control_rates() -> dict[str, float]:
+    """Calls per second of the control plane, by operation; ListShards and the consumers' are per stream."""
+    changes = ("CreateStream", "DeleteStream", "SplitShard", "MergeShards", "AddTagsToStream", "RemoveTagsFromStream")
+    return {
+        **dict.fromkeys(changes, limits.STREAM_CHANGES_PER_SECOND),
+        "DescribeStream": limits.DESCRIBE_STREAM_PER_SECOND,
+        "DescribeStreamSummary": limits.DESCRIBE_STREAM_SUMMARY_PER_SECOND,
+        "DescribeLimits": limits.DESCRIBE_LIMITS_PER_SECOND,
+        "ListShards": limits.LIST_SHARDS_PER_SECOND,
+        "ListStreams": limits.LIST_STREAMS_PER_SECOND,
+        "ListTagsForStream": limits.STREAM_CHANGES_PER_SECOND,
+        "UpdateShardCount": limits.UPDATE_SHARD_COUNT_PER_SECOND,
+        "RegisterStreamConsumer": limits.REGISTER_CONSUMER_PER_SECOND,
+        "DeregisterStreamConsumer": limits.REGISTER_CONSUMER_PER_SECOND,
+        "DescribeStreamConsumer": limits.DESCRIBE_CONSUMER_PER_SECOND,
+        "ListStreamConsumers": limits.LIST_CONSUMERS_PER_SECOND,
+    }
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the service enforces. ``None`` (for control rates: no entry) is no limit."""
+
+    write_records_per_second: float | None = limits.SHARD_WRITE_RECORDS_PER_SECOND
+    write_bytes_per_second: float | None = limits.SHARD_WRITE_BYTES_PER_SECOND
+    read_calls_per_second: float | None = limits.SHARD_READ_CALLS_PER_SECOND
+    read_bytes_per_second: float | None = limits.SHARD_READ_BYTES_PER_SECOND
+    iterator_calls_per_second: float | None = limits.SHARD_ITERATOR_CALLS_PER_SECOND
+    fan_out_bytes_per_second: float | None = limits.FAN_OUT_BYTES_PER_SECOND
+    subscribe_calls_per_second: float | None = limits.SUBSCRIBE_PER_SECOND
+    control_calls_per_second: dict[str, float] = field(default_factory=_control_rates)
+    request_max_entries: int | None = limits.PUT_RECORDS_MAX_ENTRIES
+    request_max_bytes: int | None = limits.PUT_RECORDS_MAX_BYTES
+    page_max_records: int = limits.GET_RECORDS_MAX_RECORDS
+    page_max_bytes: int = limits.GET_RECORDS_MAX_BYTES
+    iterator_life: float | None = limits.ITERATOR_LIFE
+    token_life: float | None = limits.LIST_TOKEN_LIFE
+    subscription_life: float | None = limits.SUBSCRIPTION_LIFE
+    subscription_takeover_wait: float | None = limits.SUBSCRIPTION_TAKEOVER_WAIT
+    consumers_per_stream: int | None = limits.CONSUMERS_PER_STREAM
+    consumers_creating_at_once: int | None = limits.CONSUMERS_CREATING_AT_ONCE
+    streams_creating_at_once: int | None = 5  # [API] CreateStream
+    shards_per_account: int | None = 20_000
+    on_demand_streams: int | None = 50
+    update_shard_count_per_day: int | None = limits.UPDATE_SHARD_COUNT_PER_DAY
+
+    @classmethod
+    def without_rates(cls) -> Self:
+        """No rate is limited: sizes, lives and counts still are."""
+        rates = {one.name: None for one in fields(cls) if one.name.endswith("_per_second")}
+        rates.pop("control_calls_per_second")
+        return cls(**rates, control_calls_per_second={}, update_shard_count_per_day=None)  # type: ignore[arg-type]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """How long the service takes to carry out what it has accepted, in seconds."""
+
+    create: float = 0.0
+    delete: float = 0.0
+    update: float = 0.0
+    register: float = 0.0
+    deregister: float = 0.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """The service that the model plays."""
+
+    region: str = "us-east-1"
+    account_id: str = "000000000000"
+    limits: Limits = field(default_factory=Limits)
+    delays: Delays = field(default_factory=Delays)
+    on_demand_shards: int = 4
+    empty_page_chance: float = 0.0
+    """How often GetRecords answers an empty page with records still to come, as AWS does."""

@@ -1,0 +1,175 @@
+"""What does the service know: streams, consumers, rates?
+
+Invariants:
+
+- SV1: time is told by the caller and never goes back: an earlier ``now`` counts as the latest seen.
+- SV2: a stream that is CREATING or DELETING serves no records; requests for them see no such stream.
+"""
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple, final
+
+from shardline.server.model.buckets import Bucket
+from shardline.server.model.refusals import invalid, limit_exceeded, not_found
+from shardline.server.model.settings import ServiceSettings
+from shardline.server.model.shard_log import StoredRecord
+from shardline.server.model.shards import ServerShard
+from shardline.server.model.streams import ServerStream
+from shardline.server.model.tokens import Tokens
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from shardline.server.model.faults import Faults
+
+_SERVING: Final = frozenset({"ACTIVE", "UPDATING"})
+# Control rates that are per stream; the others are per account.
+_PER_STREAM: Final = frozenset(
+    {"ListShards", "DescribeStreamConsumer", "DeregisterStreamConsumer", "ListStreamConsumers"}
+)
+_RATES_KEPT: Final = 1_000
+# Of a stream, or of one of its consumers. The region is not compared: a laptop's clients are set to any.
+_ARN: Final = re.compile(r"arn:aws[^:]*:kinesis:[^:]*:([0-9]{12}):stream/([a-zA-Z0-9_.-]{1,128})(/consumer/\S+)?")
+
+
+@final
+class ServerConsumer:
+    """A registered consumer."""
+
+    __slots__ = ("arn", "created_at", "name", "ready_at", "status", "stream_name", "tags")
+
+    def __init__(self, name: str, arn: str, stream_name: str, now: float, ready_at: float) -> None:
+        self.name = name
+        self.arn = arn
+        self.stream_name = stream_name
+        self.created_at = now
+        self.status = "CREATING"
+        self.ready_at = ready_at
+        self.tags: dict[str, str] = {}
+
+
+@final
+class Stored(NamedTuple):
+    """Records that one request put into a shard, at one time: what persistence must keep before the answer is sent."""
+
+    stream: ServerStream
+    shard: ServerShard
+    first: int
+    records: list[StoredRecord]
+
+
+@final
+class ServiceState:
+    """All that the operations read and change."""
+
+    def __init__(self, settings: ServiceSettings, chance: "Random", now: float) -> None:
+        self.settings = settings
+        self.chance = chance
+        self.now = now
+        self.tokens = Tokens(chance.randbytes(16))
+        self.streams: dict[str, ServerStream] = {}
+        self.consumers: dict[str, ServerConsumer] = {}
+        self.keeps_stored = False
+        """Whether someone takes ``stored``: persistence does."""
+        self.stored: list[Stored] = []
+        self.changed: set[str] = set()
+        """Names of streams whose description or consumers changed, or that are gone."""
+        self.faults: Faults | None = None
+        """What goes wrong on demand."""
+        self._rates: dict[tuple[str, str], Bucket] = {}
+
+    def advance(self, now: float) -> float:
+        """Let time pass (SV1); give the time that it is now."""
+        self.now = max(self.now, now)
+        for name, stream in list(self.streams.items()):
+            if stream.pending is not None and stream.pending.ready_at <= self.now:
+                self.changed.add(name)
+            stream.advance(self.now)
+            if stream.is_gone:
+                del self.streams[name]
+                self.consumers = {arn: one for arn, one in self.consumers.items() if one.stream_name != name}
+        for arn, consumer in list(self.consumers.items()):
+            if self.now >= consumer.ready_at and consumer.status != "ACTIVE":
+                self.changed.add(consumer.stream_name)
+                if consumer.status == "DELETING":
+                    del self.consumers[arn]
+                else:
+                    consumer.status = "ACTIVE"
+        if self.faults is not None and self.faults.reshards:
+            self.changed |= self.faults.reshard(self.streams, self.now)
+        return self.now
+
+    def check_rate(self, operation: str, stream: str) -> None:
+        """Refuse a control call that comes too fast."""
+        rate = self.settings.limits.control_calls_per_second.get(operation)
+        if rate is None:
+            return
+        key = (operation, stream if operation in _PER_STREAM else "")
+        bucket = self._rates.get(key)
+        if bucket is None:
+            if len(self._rates) >= _RATES_KEPT:  # names are the clients' to invent: full buckets say nothing
+                self._rates = {one: rest for one, rest in self._rates.items() if rest.balance(self.now) < rest.rate}
+            bucket = self._rates[key] = Bucket(rate, self.now)
+        if not bucket.take(1, self.now):
+            raise limit_exceeded(f"Rate exceeded for operation {operation} under account {self.settings.account_id}.")
+
+    def arn_of(self, stream_name: str) -> str:
+        settings = self.settings
+        return f"arn:aws:kinesis:{settings.region}:{settings.account_id}:stream/{stream_name}"
+
+    def name_of(self, stream_name: str | None, stream_arn: str | None) -> str:
+        """The stream that a request names, by name or ARN."""
+        if stream_arn is not None:
+            account, name = _parts_of(stream_arn)
+            if stream_name is not None and stream_name != name:
+                raise invalid("StreamName and StreamARN name different streams.")
+            if account != self.settings.account_id:
+                raise not_found(f"Stream {name} under account {account} not found.")
+            return name
+        if stream_name is None:
+            raise invalid("Either StreamName or StreamARN must be provided.")
+        return stream_name
+
+    def find(self, stream_name: str | None, stream_arn: str | None) -> ServerStream:
+        """The stream that a request names, in whatever state it is."""
+        name = self.name_of(stream_name, stream_arn)
+        stream = self.streams.get(name)
+        if stream is None:
+            raise not_found(f"Stream {name} under account {self.settings.account_id} not found.")
+        return stream
+
+    def serving(self, stream_name: str | None, stream_arn: str | None) -> ServerStream:
+        """The stream, if it serves records (SV2)."""
+        stream = self.find(stream_name, stream_arn)
+        if stream.status not in _SERVING:
+            raise not_found(f"Stream {stream.name} under account {self.settings.account_id} not found.")
+        return stream
+
+    def shard(self, stream: ServerStream, shard_id: str) -> ServerShard:
+        shard = stream.shards.get(shard_id)
+        if shard is None:
+            account = self.settings.account_id
+            raise not_found(f"Shard {shard_id} in stream {stream.name} under account {account} does not exist")
+        return shard
+
+    def consumers_of(self, stream: ServerStream) -> list[ServerConsumer]:
+        return [consumer for consumer in self.consumers.values() if consumer.stream_name == stream.name]
+
+    def shard_count(self) -> int:
+        """Open shards of the account, and those that are being made."""
+        pending = [one.pending for one in self.streams.values() if one.pending is not None]
+        coming = sum(one.number for one in pending if one.kind == "create")
+        return coming + sum(len(one.open_shards) for one in self.streams.values())
+
+
+def stream_of_arn(arn: str) -> str:
+    """The name of the stream in a stream's or consumer's ARN."""
+    return _parts_of(arn)[1]
+
+
+def _parts_of(arn: str) -> tuple[str, str]:
+    """The account and the stream's name in an ARN."""
+    parts = _ARN.fullmatch(arn)
+    if parts is None:
+        raise invalid(f"{arn} is no ARN of a stream or of a consumer.")
+    return parts[1], parts[2]

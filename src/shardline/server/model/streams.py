@@ -1,0 +1,218 @@
+"""What is a stream to the service: its shards, its state, its settings?
+
+Invariants:
+
+- ST1: the open shards' hash ranges cover the ring without gaps or overlaps, at every moment.
+- ST2: a change that was accepted is carried out when its delay is over; until then the stream is in a state that says
+  so, and the old shards serve.
+- ST3: a record goes to the open shard whose range holds its hash key.
+"""
+
+from bisect import bisect_left
+from typing import Final, NamedTuple, final
+
+from shardline.model.hashing import HASH_KEY_COUNT, HashRange
+from shardline.server.model.settings import Limits
+from shardline.server.model.shards import ServerShard
+
+_SWEEP_EVERY: Final = 60.0
+
+
+@final
+class Change(NamedTuple):
+    """What was accepted, and will be carried out when its delay is over: data, so that it survives a restart."""
+
+    ready_at: float
+    kind: str
+    """``create``, ``split``, ``merge``, ``scale``, ``delete``, or ``settle``: nothing but the state changes."""
+    shard_id: str = ""
+    other_id: str = ""
+    number: int = 0
+    """How many shards, or the hash key at which to split."""
+
+
+@final
+class ServerStream:
+    """One stream."""
+
+    def __init__(self, name: str, arn: str, limits: Limits, now: float) -> None:
+        self.name = name
+        self.arn = arn
+        self.created_at = now
+        self.status = "CREATING"
+        self.mode = "PROVISIONED"
+        self.retention_hours = 24
+        self.max_record_kib = 1024
+        self.record_distribution: str | None = None
+        self.encryption_type = "NONE"
+        self.key_id: str | None = None
+        self.tags: dict[str, str] = {}
+        self.shard_level_metrics: list[str] = []
+        self.warm_mibps: int | None = None
+        self.shards: dict[str, ServerShard] = {}
+        self.next_index = 0
+        self.count_updates: list[float] = []
+        """When UpdateShardCount was called, in the last 24 hours."""
+        self._limits = limits
+        self.pending: Change | None = None
+        self.is_gone = False
+        self._sweep_at = now
+        self._open: list[ServerShard] = []
+        self._endings: list[bytes] = []
+
+    def __repr__(self) -> str:
+        return f"<ServerStream {self.name} {self.status}, {len(self._open)} open of {len(self.shards)} shards>"
+
+    # ---- state over time (ST2)
+
+    def begin(self, status: str, change: Change) -> None:
+        """Take a state until the change is carried out."""
+        self.status = status
+        self.pending = change
+
+    def advance(self, now: float) -> None:
+        """Carry out what is due, and let go of what retention has ended."""
+        change = self.pending
+        if change is not None and now >= change.ready_at:
+            self.pending = None
+            self._carry_out(change)
+        if now >= self._sweep_at:
+            self.trim(now)
+
+    def trim(self, now: float) -> None:
+        """Remove what retention has ended: records, and closed shards.
+
+        Readers trim their shard by themselves: this is for shards that nobody reads, now and then.
+        """
+        horizon = self.trim_horizon(now)
+        ends: list[float] = [now + _SWEEP_EVERY]
+        for shard in list(self.shards.values()):
+            shard.log.trim(horizon)
+            if shard.closed_at is not None and shard.closed_at < horizon:
+                del self.shards[shard.shard_id]
+            elif shard.closed_at is not None:
+                ends.append(shard.closed_at + self.retention_hours * 3600.0)
+        self._sweep_at = min(ends)
+
+    def _carry_out(self, change: Change) -> None:
+        now = change.ready_at
+        match change.kind:
+            case "create":
+                self.create_shards(change.number, now)
+            case "split":
+                self.split(self.shards[change.shard_id], change.number, now)
+            case "merge":
+                self.merge(self.shards[change.shard_id], self.shards[change.other_id], now)
+            case "scale":
+                self.scale(change.number, now)
+            case "delete":
+                self.is_gone = True
+            case _:
+                assert change.kind == "settle", change
+        self.status = "DELETING" if self.is_gone else "ACTIVE"
+
+    # ---- shards
+
+    @property
+    def open_shards(self) -> list[ServerShard]:
+        """In the order of their hash ranges (ST1)."""
+        return self._open
+
+    def add_shard(
+        self, hash_range: HashRange, now: float, parent: ServerShard | None = None, adjacent: ServerShard | None = None
+    ) -> ServerShard:
+        parents = [one for one in (parent, adjacent) if one is not None]
+        shard = ServerShard(
+            self.next_index,
+            hash_range,
+            self._limits,
+            now,
+            began=max([int(now), *(one.began + 1 for one in parents)]),
+            parent_id=None if parent is None else parent.shard_id,
+            adjacent_parent_id=None if adjacent is None else adjacent.shard_id,
+        )
+        self.next_index += 1
+        self.shards[shard.shard_id] = shard
+        for one in parents:
+            one.child_ids.append(shard.shard_id)
+        return shard
+
+    def restore_shard(self, shard: ServerShard) -> None:
+        """Take back a shard of an earlier life; they come in the order of their ids. ``reindex`` follows."""
+        self.shards[shard.shard_id] = shard
+        for parent_id in shard.parent_ids:
+            if parent_id in self.shards:
+                self.shards[parent_id].child_ids.append(shard.shard_id)
+
+    def reindex(self) -> None:
+        """Recompute who is open, after shards were added or closed."""
+        self._open = sorted((one for one in self.shards.values() if one.is_open), key=lambda one: one.hash_range)
+        self._endings = [one.hash_range.end.to_bytes(16, "big") for one in self._open]
+
+    def create_shards(self, count: int, now: float) -> None:
+        for hash_range in uniform_ranges(count):
+            self.add_shard(hash_range, now)
+        self.reindex()
+
+    def shard_of(self, hash_key: bytes) -> ServerShard:
+        """The open shard for a hash key of 16 bytes (ST3)."""
+        return self._open[bisect_left(self._endings, hash_key)]
+
+    def split(self, shard: ServerShard, at: int, now: float) -> tuple[ServerShard, ServerShard]:
+        shard.close(now)
+        self._sweep_at = now
+        lower = self.add_shard(HashRange(shard.hash_range.start, at - 1), now, shard)
+        upper = self.add_shard(HashRange(at, shard.hash_range.end), now, shard)
+        self.reindex()
+        return lower, upper
+
+    def merge(self, shard: ServerShard, adjacent: ServerShard, now: float) -> ServerShard:
+        shard.close(now)
+        adjacent.close(now)
+        self._sweep_at = now
+        ranges = (shard.hash_range, adjacent.hash_range)
+        merged = self.add_shard(
+            HashRange(min(one.start for one in ranges), max(one.end for one in ranges)), now, shard, adjacent
+        )
+        self.reindex()
+        return merged
+
+    def scale(self, count: int, now: float) -> None:
+        """Reach ``count`` uniform shards by splits, then merges, as AWS does: short-lived shards appear on the way.
+
+        A boundary that is off by no more than the rounding of an earlier division stays: doubling is one split a shard,
+        halving one merge a pair.
+        """
+        targets = self._uniform_around_what_is_there(count)
+        for target in targets:
+            for shard in list(self._open):
+                if shard.hash_range.start < target.start <= shard.hash_range.end:
+                    self.split(shard, target.start, now)
+        for target in targets:
+            pieces = [shard for shard in self._open if target.start <= shard.hash_range.start <= target.end]
+            while len(pieces) > 1:
+                pieces[:2] = [self.merge(pieces[0], pieces[1], now)]
+
+    def _uniform_around_what_is_there(self, count: int) -> list[HashRange]:
+        starts = [shard.hash_range.start for shard in self._open]
+        rounding = count + len(starts)
+        wanted = [
+            next((start for start in starts if abs(start - target.start) <= rounding), target.start)
+            for target in uniform_ranges(count)
+        ]
+        return ranges_from(wanted)
+
+    def trim_horizon(self, now: float) -> float:
+        """Nothing older is kept."""
+        return now - self.retention_hours * 3600.0
+
+
+def uniform_ranges(count: int) -> list[HashRange]:
+    """The ring in ``count`` equal parts; the last takes what does not divide."""
+    width = HASH_KEY_COUNT // count
+    return ranges_from([width * part for part in range(count)])
+
+
+def ranges_from(starts: list[int]) -> list[HashRange]:
+    """The ring in parts that start there."""
+    return [HashRange(start, end - 1) for start, end in zip(starts, [*starts[1:], HASH_KEY_COUNT], strict=True)]

@@ -1,0 +1,80 @@
+"""Which stream and which shards does a request mean?
+
+Told without drawing chance and without refusing anything: for faults, and for the record of requests.
+"""
+
+from typing import NamedTuple, final
+
+from msgspec import Struct
+
+from shardline.model.hashing import hash_digest_of
+from shardline.server.model import inputs
+from shardline.server.model.shards import shard_id_of
+from shardline.server.model.streams import ServerStream
+from shardline.server.model.tokens import Tokens
+
+_HASH_KEYS = 1 << 128
+
+
+@final
+class Target(NamedTuple):
+    """What a request means; ``shards`` are those that it names, not those that its records go to."""
+
+    stream: str | None
+    shards: tuple[str, ...] = ()
+
+
+def target_of(request: object, tokens: Tokens) -> Target:
+    """The stream and the shards that a request names, by whatever member."""
+    match request:
+        case inputs.GetRecords():
+            token = tokens.read_iterator(request.shard_iterator)
+            return Target(None) if token is None else Target(token.stream, (shard_id_of(token.shard_index),))
+        case inputs.SubscribeToShard():
+            return Target(_stream_in(request.consumer_arn), (request.shard_id,))
+        case inputs.GetShardIterator():
+            return Target(_named(request), (request.shard_id,))
+        case inputs.SplitShard():
+            return Target(_named(request), (request.shard_to_split,))
+        case inputs.MergeShards():
+            return Target(_named(request), (request.shard_to_merge, request.adjacent_shard_to_merge))
+        case inputs.ListShards() if request.next_token is not None:
+            page = tokens.read_page(request.next_token)
+            return Target(None if page is None else page.stream)
+        case _:
+            return Target(_named(request))
+
+
+def shards_of_records(request: object, stream: ServerStream | None) -> set[str]:
+    """The shards that a request's records go to, as far as their keys tell (under AUTO distribution: not at all)."""
+    if stream is None or stream.record_distribution == "AUTO" or not stream.open_shards:
+        return set()
+    entries: list[inputs.PutRecord] | list[inputs.EntryInput] = []
+    if isinstance(request, inputs.PutRecords):
+        entries = request.records
+    elif isinstance(request, inputs.PutRecord):
+        entries = [request]
+    return {shard for entry in entries if (shard := _shard_of(entry, stream)) is not None}
+
+
+def _shard_of(entry: inputs.PutRecord | inputs.EntryInput, stream: ServerStream) -> str | None:
+    if entry.explicit_hash_key is not None:
+        hash_key = int(entry.explicit_hash_key)
+        return stream.shard_of(hash_key.to_bytes(16, "big")).shard_id if hash_key < _HASH_KEYS else None
+    key = entry.partition_key
+    return stream.shard_of(hash_digest_of(key)).shard_id if isinstance(key, str) else None
+
+
+def _named(request: object) -> str | None:
+    name: str | None = getattr(request, "stream_name", None)
+    if name is not None or not isinstance(request, Struct):
+        return name
+    for member in ("stream_arn", "resource_arn", "consumer_arn"):
+        arn: str | None = getattr(request, member, None)
+        if arn is not None:
+            return _stream_in(arn)
+    return None
+
+
+def _stream_in(arn: str) -> str | None:
+    return arn.partition(":stream/")[2].partition("/")[0] or None

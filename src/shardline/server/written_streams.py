@@ -1,0 +1,136 @@
+"""What of a stream is written down, and how does it come back?
+
+Invariant:
+
+- WS1: what is written says all that the service knows of a stream and its consumers, but for its records and for what
+  its rates have left: those begin anew.
+"""
+
+from typing import Final
+
+import msgspec
+
+from shardline.model.hashing import HashRange
+from shardline.server.model.shards import ServerShard
+from shardline.server.model.state import ServerConsumer, ServiceState
+from shardline.server.model.streams import Change, ServerStream
+
+
+class WrittenShard(msgspec.Struct, frozen=True):
+    index: int
+    start: str
+    end: str
+    created_at: float
+    closed_at: float | None
+    began: int
+    parent_id: str | None
+    adjacent_parent_id: str | None
+    first: int
+    """The number of the oldest record left: rows may still hold older ones, which stay trimmed."""
+
+
+class WrittenChange(msgspec.Struct, frozen=True):
+    ready_at: float
+    kind: str
+    shard_id: str
+    other_id: str
+    number: str
+    """As text: a hash key is larger than the numbers of JSON."""
+
+
+class WrittenConsumer(msgspec.Struct, frozen=True):
+    name: str
+    arn: str
+    created_at: float
+    status: str
+    ready_at: float
+    tags: dict[str, str]
+
+
+class WrittenStream(msgspec.Struct, frozen=True):
+    """A stream as it is written."""
+
+    name: str
+    created_at: float
+    status: str
+    mode: str
+    retention_hours: int
+    max_record_kib: int
+    record_distribution: str | None
+    encryption_type: str
+    key_id: str | None
+    tags: dict[str, str]
+    shard_level_metrics: list[str]
+    warm_mibps: int | None
+    next_index: int
+    count_updates: list[float]
+    pending: WrittenChange | None
+    shards: list[WrittenShard]
+    consumers: list[WrittenConsumer]
+
+
+_PLAIN: Final = (
+    *("name", "created_at", "status", "mode", "retention_hours", "max_record_kib", "record_distribution"),
+    *("encryption_type", "key_id", "tags", "shard_level_metrics", "warm_mibps", "next_index", "count_updates"),
+)
+"""Members that are written as they are."""
+
+
+def write_stream(state: ServiceState, stream: ServerStream) -> WrittenStream:
+    pending = stream.pending
+    return WrittenStream(
+        **{member: getattr(stream, member) for member in _PLAIN},
+        pending=None if pending is None else WrittenChange(*pending[:-1], str(pending.number)),
+        shards=[
+            WrittenShard(
+                shard.index,
+                str(shard.hash_range.start),
+                str(shard.hash_range.end),
+                shard.created_at,
+                shard.closed_at,
+                shard.began,
+                shard.parent_id,
+                shard.adjacent_parent_id,
+                shard.log.first,
+            )
+            for shard in stream.shards.values()
+        ],
+        consumers=[
+            WrittenConsumer(one.name, one.arn, one.created_at, one.status, one.ready_at, one.tags)
+            for one in state.consumers_of(stream)
+        ],
+    )
+
+
+def _shard(told: WrittenShard, state: ServiceState) -> ServerShard:
+    shard = ServerShard(
+        told.index,
+        HashRange(int(told.start), int(told.end)),
+        state.settings.limits,
+        state.now,
+        began=told.began,
+        parent_id=told.parent_id,
+        adjacent_parent_id=told.adjacent_parent_id,
+    )
+    shard.created_at, shard.closed_at = told.created_at, told.closed_at
+    shard.log.restore(told.first)
+    return shard
+
+
+def restore_stream(state: ServiceState, told: WrittenStream) -> ServerStream:
+    """Put a stream and its consumers back; its shards are empty, and begin where they began."""
+    stream = ServerStream(told.name, state.arn_of(told.name), state.settings.limits, told.created_at)
+    for member in _PLAIN:
+        setattr(stream, member, getattr(told, member))
+    if told.pending is not None:
+        due = told.pending
+        stream.pending = Change(due.ready_at, due.kind, due.shard_id, due.other_id, int(due.number))
+    for shard in told.shards:
+        stream.restore_shard(_shard(shard, state))
+    stream.reindex()
+    state.streams[stream.name] = stream
+    for one in told.consumers:
+        consumer = ServerConsumer(one.name, one.arn, stream.name, one.created_at, one.ready_at)
+        consumer.status, consumer.tags = one.status, one.tags
+        state.consumers[one.arn] = consumer
+    return stream

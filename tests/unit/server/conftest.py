@@ -1,0 +1,130 @@
+"""A service that tests talk to in AWS's words, on a clock that only they move."""
+
+from random import Random
+
+import msgspec
+import pytest
+
+from shardline.model.hashing import HASH_KEY_COUNT
+from shardline.server.model.service import Service
+from shardline.server.model.settings import Delays, Limits, ServiceSettings
+
+BEGIN = 1_700_000_000.0
+
+
+class Server:
+    """One service, and its time."""
+
+    def __init__(self, service, now=BEGIN):
+        self.service = service
+        self.now = now
+
+    def answer(self, operation, **members):
+        return self.service.handle(operation, members, self.now)
+
+    def call(self, operation, **members):
+        answer = self.answer(operation, **members)
+        assert answer.refusal is None, (operation, answer.refusal.code, answer.refusal.message)
+        assert answer.status == 200
+        return msgspec.to_builtins(answer.body, builtin_types=(bytes,), enc_hook=list)
+
+    def refused(self, operation, **members):
+        """The code of the refusal; its status is 400, as all of them are."""
+        refusal = self.answer(operation, **members).refusal
+        assert refusal is not None, operation
+        assert refusal.status == 400
+        return refusal.code
+
+    def why(self, operation, **members):
+        return self.answer(operation, **members).refusal.message
+
+    def pass_time(self, seconds):
+        self.now += seconds
+        return self
+
+    def create(self, name="s", shards=1, **members):
+        self.call("CreateStream", StreamName=name, ShardCount=shards, **members)
+        return self
+
+    def put(self, data, key="k", name="s", hash_key=None):
+        members = {"ExplicitHashKey": str(hash_key)} if hash_key is not None else {}
+        return self.call("PutRecord", StreamName=name, Data=data, PartitionKey=key, **members)
+
+    def put_many(self, entries, name="s"):
+        records = [{"Data": data, "PartitionKey": key} for data, key in entries]
+        return self.call("PutRecords", StreamName=name, Records=records)
+
+    def iterator(self, shard=0, kind="TRIM_HORIZON", name="s", **members):
+        shard_id = shard if isinstance(shard, str) else f"shardId-{shard:012d}"
+        members |= {"StreamName": name, "ShardId": shard_id, "ShardIteratorType": kind}
+        return self.call("GetShardIterator", **members)["ShardIterator"]
+
+    def page(self, iterator, **members):
+        return self.call("GetRecords", ShardIterator=iterator, **members)
+
+    def read(self, shard=0, kind="TRIM_HORIZON", name="s", **members):
+        """The data of all that is there from a position on."""
+        iterator, found = self.iterator(shard, kind, name, **members), []
+        while iterator is not None:
+            page = self.page(iterator)
+            found += [record["Data"] for record in page["Records"]]
+            if page["MillisBehindLatest"] == 0:
+                return found
+            iterator = page.get("NextShardIterator")
+        return found
+
+    def shards(self, name="s", **members):
+        return self.call("ListShards", StreamName=name, **members)["Shards"]
+
+    def ids(self, name="s", **members):
+        """The numbers of the shards that are listed."""
+        return [int(shard["ShardId"][-12:]) for shard in self.shards(name, **members)]
+
+    def open_shards(self, name="s"):
+        return self.shards(name, ShardFilter={"Type": "AT_LATEST"})
+
+    def status(self, name="s"):
+        return self.summary(name)["StreamStatus"]
+
+    def summary(self, name="s"):
+        return self.call("DescribeStreamSummary", StreamName=name)["StreamDescriptionSummary"]
+
+    def split(self, shard=0, at=HASH_KEY_COUNT // 2, name="s"):
+        self.call("SplitShard", StreamName=name, ShardToSplit=f"shardId-{shard:012d}", NewStartingHashKey=str(at))
+
+    def merge(self, shard, adjacent, name="s"):
+        ids = {"ShardToMerge": f"shardId-{shard:012d}", "AdjacentShardToMerge": f"shardId-{adjacent:012d}"}
+        self.call("MergeShards", StreamName=name, **ids)
+
+    def arn(self, name="s"):
+        return f"arn:aws:kinesis:us-east-1:000000000000:stream/{name}"
+
+    def register(self, name="c", stream="s"):
+        members = {"StreamARN": self.arn(stream), "ConsumerName": name}
+        return self.call("RegisterStreamConsumer", **members)["Consumer"]["ConsumerARN"]
+
+    def subscribe(self, consumer_arn, shard=0, kind="TRIM_HORIZON", **position):
+        request = {"ConsumerARN": consumer_arn, "ShardId": f"shardId-{shard:012d}"}
+        answer = self.answer("SubscribeToShard", **request, StartingPosition={"Type": kind, **position})
+        assert answer.refusal is None, answer.refusal.message
+        return answer.subscription
+
+    def pushed(self, subscription):
+        event = subscription.poll(self.now)
+        return None if event is None else msgspec.to_builtins(event, builtin_types=(bytes,), enc_hook=list)
+
+
+@pytest.fixture
+def make_server():
+    """Makes servers: no rates are limited unless ``limits`` says so."""
+
+    def make(seed=0, limits=None, delays=None, **settings):
+        settings |= {"limits": limits or Limits.without_rates(), "delays": delays or Delays()}
+        return Server(Service(ServiceSettings(**settings), Random(seed), BEGIN))
+
+    return make
+
+
+@pytest.fixture
+def server(make_server):
+    return make_server()

@@ -1,0 +1,45 @@
+"""SH1 and SH2 are invariants of ``server.model.shards``."""
+
+import pytest
+
+from shardline.model.hashing import WHOLE_RING
+from shardline.server.model.settings import Limits
+from shardline.server.model.shards import ServerShard, shard_id_of
+
+
+def shard(**limits):
+    return ServerShard(3, WHOLE_RING, Limits(**limits), 100.0, began=100, parent_id="a", adjacent_parent_id="b")
+
+
+def test_it_has_an_id_and_parents():
+    one = shard()
+    assert one.shard_id == shard_id_of(3) == "shardId-000000000003"
+    assert one.parent_ids == ["a", "b"]
+
+
+def test_sh1_it_is_closed_once():
+    one = shard()
+    assert one.is_open
+    assert one.ending_sequence_number is None
+    one.close(200.0)
+    assert not one.is_open
+    assert one.ending_sequence_number > one.starting_sequence_number
+    with pytest.raises(AssertionError):
+        one.close(300.0)
+
+
+def test_sh2_both_rates_or_none():
+    one = shard(write_records_per_second=2, write_bytes_per_second=10)
+    assert one.may_write(8, 100.0)
+    assert not one.may_write(3, 100.0)  # no bytes left: and no record is charged
+    assert one.may_write(2, 100.0)
+    assert not one.may_write(0, 100.0)  # no records left: and no byte is charged
+    assert one.may_write(5, 100.5)
+    assert not one.is_unlimited
+
+
+def test_without_limits_everything_passes():
+    one = ServerShard(0, WHOLE_RING, Limits.without_rates(), 0.0, began=0)
+    assert one.is_unlimited
+    one.charge_read(10**9)
+    assert all(one.may_write(10**9, 0.0) and one.may_read(0.0) and one.may_iterate(0.0) for _ in range(100))

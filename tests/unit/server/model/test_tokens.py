@@ -1,0 +1,43 @@
+"""TK1 is an invariant of ``server.model.tokens``."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardline.model.limits import ITERATOR_MAX_LENGTH
+from shardline.server.model.tokens import IteratorToken, PageToken, Tokens
+
+ITERATOR = IteratorToken("s", 1.5, 3, 7, 2.5, 99)
+PAGE = PageToken("ListShards", "s", 1.5, "shardId-000000000003", ("AT_TIMESTAMP", None, 4.0), 2.5)
+
+
+def test_tk1_a_token_is_read_back_as_what_it_is_and_as_nothing_else():
+    tokens = Tokens(b"secret")
+    assert tokens.read_iterator(tokens.write(ITERATOR)) == ITERATOR
+    assert tokens.read_page(tokens.write(PAGE)) == PAGE
+    assert tokens.read_page(tokens.write(ITERATOR)) is None
+    assert tokens.read_iterator(tokens.write(PAGE)) is None
+
+
+def test_tk1_a_token_of_another_server_is_none():
+    assert Tokens(b"other").read_iterator(Tokens(b"secret").write(ITERATOR)) is None
+
+
+def test_an_iterator_looks_like_one_of_aws_and_is_never_too_long():
+    longest = IteratorToken("s" * 128, 1.7e9, 2**32, 2**60, 1.7e9, 2**32 - 1)
+    text = Tokens(b"secret").write(longest)
+    assert text.startswith("AAAAAAAAAAE"[:10])
+    assert len(text) <= ITERATOR_MAX_LENGTH
+
+
+@given(st.integers(0, 200), st.integers(0, 255))
+def test_tk1_a_changed_token_is_none(at, value):
+    tokens = Tokens(b"secret")
+    text = tokens.write(ITERATOR)
+    changed = text[: at % len(text)] + chr(value) + text[at % len(text) + 1 :]
+    assert changed == text or tokens.read_iterator(changed) is None
+
+
+@given(st.text(max_size=60) | st.text("ABCabc019+/=", max_size=60))
+def test_tk1_garbage_is_none(text):
+    assert Tokens(b"secret").read_iterator(text) is None
+    assert Tokens(b"secret").read_page(text) is None

@@ -1,0 +1,101 @@
+"""The same values, in JSON and in CBOR, as botocore reads and writes them."""
+
+from datetime import UTC, datetime
+
+import cbor2
+import msgspec
+import pytest
+
+from shardline.codec import cbor
+from shardline.server import bodies
+from shardline.server.model.refusals import Refused, not_found
+
+NOW = 1_700_000_000.123
+
+
+def test_a_request_is_read_alike_from_both():
+    members = {"StreamName": "s", "Data": b"\x00\xff", "PartitionKey": "k"}
+    from_json = bodies.read_request("PutRecord", bodies.JSON, b'{"StreamName":"s","Data":"AP8=","PartitionKey":"k"}')
+    assert from_json == bodies.read_request("PutRecord", bodies.CBOR, cbor.encode(members))
+    assert from_json.data == b"\x00\xff"
+
+
+def test_a_time_is_read_from_both():
+    members = {"StreamName": "s", "ShardId": "a", "ShardIteratorType": "AT_TIMESTAMP"}
+    when = datetime.fromtimestamp(NOW, UTC)
+    by_cbor = bodies.read_request("GetShardIterator", bodies.CBOR, cbor.encode(members | {"Timestamp": when}))
+    by_json = bodies.read_request("GetShardIterator", bodies.JSON, msgspec.json.encode(members | {"Timestamp": NOW}))
+    assert by_cbor == by_json
+    assert by_cbor.timestamp == NOW
+    whole = bodies.read_request("GetShardIterator", bodies.JSON, msgspec.json.encode(members | {"Timestamp": 5}))
+    assert whole.timestamp == 5.0
+
+
+@pytest.mark.parametrize("content_type", [bodies.JSON, bodies.CBOR, "application/json"])
+def test_no_body_is_an_empty_one(content_type):
+    assert bodies.read_request("ListStreams", content_type, b"").limit is None
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        (bodies.JSON, b"{"),
+        (bodies.JSON, b'"x"'),
+        (bodies.CBOR, b"\xff"),
+        (bodies.CBOR, b"{}"),
+        (bodies.CBOR, cbor.encode([1])),
+        (bodies.CBOR, cbor.encode({"Limit": "x"})),
+        (bodies.CBOR, cbor.encode({"Limit": None}) + b"x"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(content_type, body):
+    with pytest.raises(Refused) as caught:
+        bodies.read_request("ListStreams", content_type, body)
+    assert caught.value.code == "SerializationException"
+
+
+def test_an_answer_is_written_in_both(server):
+    server.create().put(b"\x00\xff")
+    iterator = server.iterator()
+    body = server.answer("GetRecords", ShardIterator=iterator).body
+    by_json = msgspec.json.decode(bodies.write_answer(bodies.JSON, body))
+    assert by_json["Records"][0]["Data"] == "AP8="
+    assert by_json["Records"][0]["ApproximateArrivalTimestamp"] == server.now
+    assert by_json["MillisBehindLatest"] == 0
+    assert "ChildShards" not in by_json
+    written = bodies.write_answer(bodies.CBOR, body)
+    by_cbor = cbor.decode(written)
+    assert by_cbor["Records"][0]["Data"] == b"\x00\xff"
+    assert by_cbor["Records"][0]["ApproximateArrivalTimestamp"] == server.now
+    assert by_cbor.keys() == by_json.keys()
+    milliseconds = cbor2.dumps(cbor2.CBORTag(1, int(server.now * 1000)))
+    assert milliseconds in written  # AWS's CBOR: tag 1 around milliseconds
+
+
+def test_times_are_tagged_wherever_they_stand(server):
+    server.create()
+    server.register()
+    server.now = NOW
+    server.create("t")
+    for operation, members in (
+        ("DescribeStreamSummary", {"StreamName": "t"}),
+        ("ListStreamConsumers", {"StreamARN": server.arn()}),
+        ("ListStreams", {}),
+    ):
+        body = server.answer(operation, **members).body
+        written = bodies.write_answer(bodies.CBOR, body)
+        assert cbor.decode(written) == msgspec.to_builtins(body)
+        assert b"\xc1\x1b" in written
+    summary = bodies.write_answer(bodies.CBOR, server.answer("DescribeStreamSummary", StreamName="t").body)
+    assert cbor2.dumps(cbor2.CBORTag(1, 1_700_000_000_123)) in summary
+
+
+def test_an_operation_that_answers_nothing_has_no_body():
+    assert bodies.write_answer(bodies.JSON, None) == b""
+    assert bodies.write_answer(bodies.CBOR, None) == b""
+
+
+def test_a_refusal_is_written_in_both():
+    expected = {"__type": "ResourceNotFoundException", "message": "no"}
+    assert msgspec.json.decode(bodies.write_refusal(bodies.JSON, not_found("no"))) == expected
+    assert cbor.decode(bodies.write_refusal(bodies.CBOR, not_found("no"))) == expected

@@ -1,0 +1,169 @@
+"""Does the control path do what it is told, and nothing by halves? (CT1)"""
+
+import json
+from random import Random
+
+import pytest
+
+from shardline.server.clock import ServerClock
+from shardline.server.control import Control
+from shardline.server.endpoint import Endpoint
+from shardline.server.model.faults import Faults
+from shardline.server.model.service import Service
+from shardline.server.model.settings import ServiceSettings
+from shardline.server.requests_seen import RequestsSeen
+
+NOW = 1_700_000_000.0
+
+
+class World:
+    def __init__(self):
+        self.clock = ServerClock(lambda: NOW)
+        self.service = Service(ServiceSettings(), Random(1), NOW)
+        self.faults = Faults(Random(1), self.clock.now)
+        self.requests = RequestsSeen()
+        self.endpoint = Endpoint(self.service, self.clock, faults=self.faults, requests=self.requests)
+        self.control = Control(self.service, self.clock, faults=self.faults, requests=self.requests)
+
+    def call(self, method, path, body=b"", **query):
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        status, answer = self.control.control(method, f"/_shardline/{path}", query, raw)
+        return status, json.loads(json.dumps(answer))
+
+    def post(self, operation, **members):
+        headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": f"Kinesis_20131202.{operation}"}
+        return self.endpoint.reply(headers, json.dumps(members).encode())
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def test_faults_are_added_listed_and_removed(world):
+    one = {"id": 1, "hits": 0, "count_left": 3, "kind": "throttle", "operation": "PutRecords", "shard": 2, "count": 3}
+    status, answer = world.call(
+        "POST", "faults", {"kind": "throttle", "operation": "PutRecords", "shard": 2, "count": 3}
+    )
+    assert (status, answer) == (200, {"faults": [one]})
+    status, answer = world.call("POST", "faults", [{"kind": "html"}, {"kind": "reset", "where": "after"}])
+    assert [fault["id"] for fault in answer["faults"]] == [2, 3]
+    assert world.call("GET", "faults")[1]["faults"][0] == one
+    assert world.call("DELETE", "faults/2") == (200, {"removed": 1})
+    assert [fault.id for fault in world.faults.rules] == [1, 3]
+    status, answer = world.call("DELETE", "faults/2")
+    assert (status, answer) == (400, {"error": "there is no fault 2: it was removed, or is used up"})
+    assert world.call("DELETE", "faults") == (200, {"removed": 2})
+    assert world.faults.rules == []
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"{", "no JSON"),
+        (b"\xff", "no JSON"),
+        (b"[" * 100_000, "no JSON"),
+        (b"3", "JSON object"),
+        (b"[3]", "JSON object"),
+        ([{"kind": "html"}, {"kind": "fire"}], "not 'fire'"),
+        ({"kind": "throttle", "cuont": 1}, "'cuont'"),
+    ],
+)
+def test_what_is_wrong_adds_nothing(world, body, words):
+    status, answer = world.call("POST", "faults", body)
+    assert status == 400
+    assert words in answer["error"]
+    assert world.faults.rules == []
+
+
+def test_a_fault_of_the_control_path_hits_the_next_request(world):
+    world.call("POST", "faults", {"kind": "error", "code": "InternalFailureException", "count": 1})
+    assert world.post("ListStreams").status == 500
+    assert world.post("ListStreams").status == 200
+
+
+def test_requests_are_listed_and_forgotten(world):
+    world.post("CreateStream", StreamName="s", ShardCount=1)
+    for _ in range(3):
+        world.post("ListStreams")
+    world.post("ListShards", StreamName="nowhere")
+    status, answer = world.call("GET", "requests")
+    assert (status, answer["total"], len(answer["requests"])) == (200, 5, 5)
+    assert world.call("GET", "requests", operation="ListStreams", limit="2")[1]["requests"][0]["operation"] == (
+        "ListStreams"
+    )
+    assert len(world.call("GET", "requests", limit="2")[1]["requests"]) == 2
+    assert world.call("GET", "requests", limit="0")[1]["requests"] == []
+    assert len(world.call("GET", "requests", error="ResourceNotFoundException", stream="nowhere")[1]["requests"]) == 1
+    assert world.call("GET", "requests", limit="-1")[0] == 400
+    assert world.call("GET", "requests", colour="red")[0] == 400
+    assert world.call("DELETE", "requests") == (200, {"removed": 5})
+    assert world.call("GET", "requests")[1] == {"total": 0, "requests": []}
+
+
+def test_the_clock_is_frozen_advanced_and_resumed(world):
+    assert world.call("GET", "clock") == (200, {"now": NOW, "frozen": False})
+    assert world.call("POST", "clock", {"freeze": True}) == (200, {"now": NOW, "frozen": True})
+    assert world.call("POST", "clock", {"advance": 60}) == (200, {"now": NOW + 60, "frozen": True})
+    assert world.call("POST", "clock", {"resume": True, "advance": 0.5}) == (200, {"now": NOW + 60.5, "frozen": False})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        {},
+        [],
+        {"stop": True},
+        {"freeze": False},
+        {"freeze": True, "resume": True},
+        {"advance": -1},
+        {"advance": True},
+        {"advance": "1"},
+        {"freeze": True, "advance": -1},
+        b'{"advance": 1e999}',
+    ],
+)
+def test_a_clock_that_is_told_nonsense_does_not_move(world, body):
+    status, answer = world.call("POST", "clock", body)
+    assert (status, list(answer)) == (400, ["error"])
+    assert (world.clock.now(), world.clock.is_frozen) == (NOW, False)
+
+
+def test_streams_are_summarised(world):
+    world.post("CreateStream", StreamName="s", ShardCount=2)
+    world.post(
+        "PutRecords", StreamName="s", Records=[{"Data": "AAAA", "PartitionKey": "k", "ExplicitHashKey": "0"}] * 3
+    )
+    world.faults.reshard_at(delay=1, stream="s", action="split", shard=0)
+    world.clock.advance(1)
+    status, answer = world.call("GET", "streams")
+    assert status == 200
+    (stream,) = answer["streams"]
+    assert (stream["name"], stream["status"], stream["open_shards"], stream["records"]) == ("s", "ACTIVE", 3, 3)
+    assert stream["shards"][0] == {
+        "id": "shardId-000000000000",
+        "is_open": False,
+        "records": 3,
+        "written": 3,
+        "written_bytes": 12,
+    }
+
+
+def test_paths_and_methods_that_do_not_exist(world):
+    assert world.call("GET", "nothing")[0] == 404
+    assert "/_shardline/faults" in world.call("GET", "")[1]["error"]
+    assert world.call("GET", "clock/1")[0] == 404
+    assert world.call("PUT", "faults")[0] == 405
+    assert world.call("GET", "faults/1")[0] == 405
+    assert world.call("POST", "streams")[0] == 405
+
+
+def test_a_server_without_faults_and_record_says_so(world):
+    bare = Control(world.service, world.clock)
+    assert bare.control("GET", "/_shardline/faults", {}, b"") == (
+        400,
+        {"error": "this server was started without faults"},
+    )
+    assert bare.control("GET", "/_shardline/requests", {}, b"")[0] == 400
+    assert bare.control("GET", "/_shardline/clock", {}, b"")[0] == 200
