@@ -1,0 +1,1 @@
+"""``shardline`` on the command line: one file per command (extra ``cli``)."""

@@ -1,0 +1,38 @@
+"""A local Kinesis for tests: ``LocalKinesis``, and fixtures for pytest in ``shardline.testing.plugin``.
+
+The names load on first use: a test suite that has the fixtures and does not use them pays nothing.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shardline.server.model.settings import Delays as Delays
+    from shardline.server.model.settings import Limits as Limits
+    from shardline.testing.local_clock import LocalClock as LocalClock
+    from shardline.testing.local_kinesis import LocalKinesis as LocalKinesis
+    from shardline.testing.local_streams import LocalStream as LocalStream
+else:  # hidden from type checkers: one that saw __getattr__ would believe every misspelt name
+    from importlib import import_module
+
+    def __getattr__(name: str) -> object:
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module 'shardline.testing' has no attribute {name!r}")
+        value: object = getattr(import_module(f"shardline.{home}"), name)
+        globals()[name] = value
+        return value
+
+
+__all__ = ["Delays", "Limits", "LocalClock", "LocalKinesis", "LocalStream"]
+
+_HOMES = {
+    "Delays": "server.model.settings",
+    "Limits": "server.model.settings",
+    "LocalClock": "testing.local_clock",
+    "LocalKinesis": "testing.local_kinesis",
+    "LocalStream": "testing.local_streams",
+}
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOMES)

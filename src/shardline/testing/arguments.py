@@ -1,0 +1,92 @@
+"""Are the arguments of ``LocalKinesis`` what they must be?
+
+Each wrong one is a ``UsageError`` that names it, what was given, and what may be.
+"""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Final, TypeGuard, cast
+
+from shardline.errors import UsageError
+from shardline.server.model.settings import Delays, Limits
+
+_SHARDS_MOST: Final = 10_000
+_REGION: Final = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d{1,2}")
+_STREAM: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+_ACCOUNT: Final = re.compile(r"\d{12}")
+
+
+def check_shards(shards: object) -> int:
+    if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= _SHARDS_MOST:
+        raise UsageError(f"shards must be a whole number from 1 to {_SHARDS_MOST}, not {shards!r}")
+    return shards
+
+
+def check_flags(**flags: object) -> None:
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise UsageError(f"{name} must be True or False, not {value!r}")
+
+
+def check_place(*, host: object, region: object, account_id: object) -> None:
+    """Where it listens, and where it claims to be."""
+    if not isinstance(host, str) or not host or any(character in host for character in " /@[]"):
+        raise UsageError(f"host must be a name or an address such as '127.0.0.1', not {host!r}")
+    if not isinstance(region, str) or not _REGION.fullmatch(region):
+        raise UsageError(f"region must be one such as 'us-east-1', not {region!r}")
+    if not isinstance(account_id, str) or not _ACCOUNT.fullmatch(account_id):
+        raise UsageError(f"account_id must be a str of 12 digits, not {account_id!r}")
+
+
+def check_seed(seed: object) -> None:
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise UsageError(f"seed must be a whole number, not {seed!r}")
+
+
+def check_data(data: object) -> Path | None:
+    if data is None:
+        return None
+    if not isinstance(data, (str, Path)) or not str(data) or "\0" in str(data):
+        raise UsageError(f"data must be the path of a file, or None, not {data!r}")
+    if Path(data).is_dir():
+        raise UsageError(f"data must be the path of a file, and {data} is a directory")
+    return Path(data)
+
+
+def check_stream(stream: object) -> str:
+    if not isinstance(stream, str) or not _STREAM.fullmatch(stream):
+        allowed = "1 to 128 of the characters a-z, A-Z, 0-9, '_', '.' and '-'"
+        raise UsageError(f"a stream's name must be {allowed}, not {stream!r}")
+    return stream
+
+
+def check_delays(delays: object) -> Delays:
+    if delays is None:
+        return Delays()
+    if not isinstance(delays, Delays):
+        raise UsageError(f"delays must be a Delays, or None, not {delays!r}")
+    for one in fields(delays):
+        value: object = getattr(delays, one.name)
+        if not (_is_number(value) and 0 <= value < float("inf")):
+            raise UsageError(f"delays.{one.name} must be a number of seconds from 0, not {value!r}")
+    return delays
+
+
+def check_limits(limits: object) -> Limits:
+    if isinstance(limits, bool):
+        return Limits() if limits else Limits.without_rates()
+    if not isinstance(limits, Limits):
+        raise UsageError(f"limits must be True, False or a Limits, not {limits!r}")
+    values: dict[str, object] = {one.name: getattr(limits, one.name) for one in fields(limits)}
+    rates = values.pop("control_calls_per_second")
+    if not isinstance(rates, dict):
+        raise UsageError(f"limits.control_calls_per_second must map operations to rates, not {rates!r}")
+    for name, value in (values | cast("dict[str, object]", rates)).items():
+        if value is not None and not (_is_number(value) and value > 0):
+            raise UsageError(f"limits: {name} must be a number above 0, or None for no limit, not {value!r}")
+    return limits
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,259 @@
+"""How does a test get a Kinesis of its own?
+
+``LocalKinesis`` runs the embedded server in a thread: in well under a second, on a free loopback port, with no Docker
+and no account. It works the same as ``with`` and as ``async with`` (asyncio and trio), and any client can talk to it::
+
+    with LocalKinesis(limits=True) as kinesis:
+        kinesis.create_stream("orders", shards=4)
+        boto3.client("kinesis", **kinesis.boto3_arguments)
+
+Invariants:
+
+- LK1: leaving the block ends the server, whatever happened inside; so does a start that fails or is cancelled.
+- LK2: ``create_stream`` and ``streams`` go past HTTP, limits of rates, faults and signatures.
+- LK3: everything here may be called from any thread while the server runs.
+- LK4: it can be started again when it was stopped: at the same address, with the clock, faults and requests that it
+  had; its streams are gone, unless ``data`` has kept them.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self, final
+
+import anyio.to_thread
+
+from shardline.errors import Closed, UsageError
+from shardline.model.credentials import Credentials
+from shardline.server.model import inputs
+from shardline.server.model.faults import Faults
+from shardline.server.model.management import create_stream
+from shardline.server.model.refusals import Refused
+from shardline.server.model.settings import Delays, Limits, ServiceSettings
+from shardline.server.requests_seen import RequestsSeen
+from shardline.server.running import RunningServer, ServerSettings
+from shardline.server.signatures import Signatures
+from shardline.testing import arguments
+from shardline.testing.local_clock import LocalClock
+from shardline.testing.local_streams import LocalStream, LocalStreams, look
+
+if TYPE_CHECKING:
+    from shardline.aio.client import Client
+
+ACCESS_KEY: Final = "AKIASHARDLINELOCAL00"
+SECRET_KEY: Final = "shardline-local"  # noqa: S105 - the key of a server on loopback
+_NOT_STARTED: Final = "this LocalKinesis does not run: use 'with' or 'async with', or start()"
+
+
+@final
+class LocalKinesis:
+    """A Kinesis of one's own.
+
+    Args:
+        shards: how many shards ``create_stream`` gives a stream unless told.
+        limits: ``True`` for AWS's limits, ``False`` for none of the rates, or a ``Limits`` of your own.
+        delays: how long the service takes to carry out changes; nothing unless said.
+        stream: create this stream at once.
+        data: keep everything in this file, over restarts.
+        port: where to listen; 0 finds a free port.
+        host: the address to bind to.
+        tls: serve https, with a certificate that ``ca_path`` verifies (extra ``tls``).
+        region: the region that it plays.
+        account_id: the account that it plays.
+        seed: of all chance in the server.
+        verify_signatures: refuse requests that are not signed with ``credentials``.
+        h2c: serve HTTP/2 in cleartext beside HTTP/1.1 (extra ``h2c``).
+
+    Raises:
+        UsageError: an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        *,
+        shards: int = 1,
+        limits: bool | Limits = True,
+        delays: Delays | None = None,
+        stream: str | None = None,
+        data: str | Path | None = None,
+        port: int = 0,
+        host: str = "127.0.0.1",
+        tls: bool = False,
+        region: str = "us-east-1",
+        account_id: str = "000000000000",
+        seed: int = 0,
+        verify_signatures: bool = False,
+        h2c: bool = False,
+    ) -> None:
+        arguments.check_flags(tls=tls, verify_signatures=verify_signatures, h2c=h2c)
+        arguments.check_place(host=host, region=region, account_id=account_id)
+        arguments.check_seed(seed)
+        self._shards = arguments.check_shards(shards)
+        self._stream = None if stream is None else arguments.check_stream(stream)
+        self.region = region
+        self._server = RunningServer(
+            ServerSettings(
+                service=ServiceSettings(
+                    region=region,
+                    account_id=account_id,
+                    limits=arguments.check_limits(limits),
+                    delays=arguments.check_delays(delays),
+                ),
+                host=host,
+                port=port,
+                tls=tls,
+                h2c=h2c,
+                data=arguments.check_data(data),
+                seed=seed,
+                signatures=Signatures({ACCESS_KEY: (SECRET_KEY, None)}, region) if verify_signatures else None,
+            )
+        )
+        self._clock = LocalClock(self._server)
+
+    def start(self) -> None:
+        """Start it; return when it answers.
+
+        Raises:
+            UsageError: the port is taken, the data file cannot be used, an extra is missing, the stream cannot be
+                created, or it runs already.
+        """
+        self._server.start()
+        is_ready = False
+        try:
+            if self._stream is not None and self._stream not in self.streams:
+                self.create_stream(self._stream)
+            is_ready = True
+        finally:
+            if not is_ready:  # LK1
+                self.stop()
+
+    def stop(self) -> None:
+        """End it, at once. Harmless when it has ended."""
+        self._server.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        is_ready = False
+        try:
+            await anyio.to_thread.run_sync(self.start)
+            is_ready = True
+        finally:
+            if not is_ready:  # cancelled by asyncio's own means, the thread goes on and starts it: stop waits for that
+                await self._stop()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stop()
+
+    async def _stop(self) -> None:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self.stop)
+
+    def __repr__(self) -> str:
+        if not self._server.port:
+            return "<LocalKinesis, not started>"
+        return f"<LocalKinesis {self._server.endpoint_url}{'' if self._server.is_running else ', stopped'}>"
+
+    @property
+    def endpoint_url(self) -> str:
+        """Where it answers.
+
+        Raises:
+            Closed: it was not started.
+        """
+        if not self._server.port:
+            raise Closed(_NOT_STARTED)
+        return self._server.endpoint_url
+
+    @property
+    def ca_path(self) -> str | None:
+        """With ``tls``: the file that verifies its certificate."""
+        return None if self._server.certificate is None else self._server.certificate.ca_path
+
+    @property
+    def clock(self) -> LocalClock:
+        """The server's clock: ``freeze()``, ``advance(seconds)``, ``resume()``."""
+        return self._clock
+
+    @property
+    def faults(self) -> Faults:
+        """What goes wrong on demand: ``faults.throttle(operation="PutRecords", count=3)``, and so on."""
+        return self._server.faults
+
+    @property
+    def requests(self) -> RequestsSeen:
+        """The requests that came in, for assertions."""
+        return self._server.requests
+
+    @property
+    def streams(self) -> Mapping[str, LocalStream]:
+        """What is stored, by the stream's name (LK2)."""
+        return LocalStreams(self._server)
+
+    @property
+    def credentials(self) -> Credentials:
+        return Credentials(ACCESS_KEY, SECRET_KEY)
+
+    @property
+    def boto3_arguments(self) -> dict[str, str]:
+        """For ``boto3.client("kinesis", **kinesis.boto3_arguments)``, and aiobotocore's ``create_client``."""
+        arguments = {
+            "endpoint_url": self.endpoint_url,
+            "region_name": self.region,
+            "aws_access_key_id": ACCESS_KEY,
+            "aws_secret_access_key": SECRET_KEY,
+        }
+        return arguments if self.ca_path is None else arguments | {"verify": self.ca_path}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables that point every AWS SDK at it."""
+        variables = {
+            "AWS_ENDPOINT_URL_KINESIS": self.endpoint_url,
+            "AWS_REGION": self.region,
+            "AWS_DEFAULT_REGION": self.region,
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        }
+        return variables if self.ca_path is None else variables | {"AWS_CA_BUNDLE": self.ca_path}
+
+    def client(self) -> "Client":
+        """A ``Client`` of ours that talks to it: for ``async with``."""
+        from shardline.aio.client import Client  # noqa: PLC0415 - the command line starts sooner without
+
+        return Client(
+            region=self.region,
+            endpoint_url=self.endpoint_url,
+            credentials=self.credentials,
+            verify=True if self.ca_path is None else self.ca_path,
+        )
+
+    def create_stream(self, name: str, shards: int | None = None) -> LocalStream:
+        """Create a stream past the HTTP side; it is ACTIVE when this returns, unless a delay was set.
+
+        Raises:
+            UsageError: an argument is wrong, or there is such a stream.
+            Closed: the server does not run.
+        """
+        count = self._shards if shards is None else arguments.check_shards(shards)
+        members = {"StreamName": arguments.check_stream(name), "ShardCount": count}
+        if not self._server.is_running:
+            raise Closed(_NOT_STARTED)
+
+        try:
+            request = inputs.read_values("CreateStream", members)
+            assert isinstance(request, inputs.CreateStream)
+            look(self._server, lambda state: create_stream(state, request))
+        except Refused as refusal:
+            raise UsageError(f"the stream {name!r} cannot be created: {refusal.message}") from None
+        return self.streams[name]

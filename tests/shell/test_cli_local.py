@@ -1,0 +1,387 @@
+"""Does ``shardline local`` serve, say how to reach it, and end well?
+
+The real command, as a process of its own.
+"""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import os
+import pty
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import boto3
+import pytest
+from click.testing import CliRunner
+
+import shardline
+from shardline import Client, Credentials
+from shardline.cli import main
+from shardline.cli.local import local
+
+COMMAND = [sys.executable, "-m", "shardline"]
+CLIENTS = Path(__file__).parents[2] / ".servers" / "clients" / "bin"
+ROWS = ("shell", "AWS CLI", "boto3", "Shardline")
+
+
+class Running:
+    """The command, once it has said how to reach it."""
+
+    def __init__(self, *options):
+        self.began_at = time.perf_counter()
+        self.process = subprocess.Popen(
+            [*COMMAND, "local", "--port", "0", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.first = self.process.stdout.readline()
+        self.started_in = time.perf_counter() - self.began_at
+        found = re.match(r"A local Kinesis on (\S+), region (\S+)\.", self.first)
+        assert found, self.first + self.process.communicate(timeout=5)[1]
+        self.url, self.region = found.groups()
+        assert self.process.stdout.readline() == "\n"
+        self.rows = {}
+        while (line := self.process.stdout.readline()) != "\n":
+            name = next(one for one in ROWS if line.startswith(f"  {one} "))
+            self.rows[name] = line[2:].removeprefix(name).strip()
+
+    @property
+    def port(self):
+        return int(self.url.rpartition(":")[2])
+
+    def boto(self):
+        return eval(self.rows["boto3"], {"boto3": boto3})
+
+    def end(self, number=signal.SIGINT):
+        """What else was printed, after the signal."""
+        began_at = time.perf_counter()
+        self.process.send_signal(number)
+        output, errors = self.process.communicate(timeout=10)
+        assert time.perf_counter() - began_at < 2
+        assert errors == ""
+        assert self.process.returncode == 0
+        assert output.splitlines()[-1] == "stopped"
+        return output.splitlines()[:-1]
+
+
+@pytest.fixture
+def start():
+    with contextlib.ExitStack() as stack:
+
+        def begin(*options):
+            one = Running(*options)
+            stack.enter_context(one.process)
+            stack.callback(one.process.kill)
+            return one
+
+        yield begin
+
+
+def refused(*arguments):
+    """The exit code and the last line of a command that does not run; in this process, for that is quicker."""
+    handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    run = CliRunner().invoke(local, arguments)
+    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert isinstance(run.exception, SystemExit)
+    assert run.stdout == ""
+    return run.exit_code, run.stderr.splitlines()[-1]
+
+
+def refused_really(*arguments):
+    """The same, in a process of its own: all that it said."""
+    run = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=20, check=False)
+    assert run.stdout == ""
+    return run.returncode, run.stderr.splitlines()
+
+
+# ---- what it prints
+
+
+@pytest.mark.parametrize("options", [(), ("--tls",)], ids=["plain", "tls"])
+def test_every_line_of_how_to_reach_it_works(start, options, tmp_path):
+    running = start("--stream", "orders", "--region", "eu-west-1", *options)
+    assert tuple(running.rows) == ROWS
+    assert running.region == "eu-west-1"
+
+    with contextlib.closing(running.boto()) as client:
+        assert client.list_streams()["StreamNames"] == ["orders"]
+        assert client.meta.region_name == "eu-west-1"
+
+    async def ask():
+        async with eval(running.rows["Shardline"], {"Client": Client, "Credentials": Credentials}) as client:
+            return await client.list_streams()
+
+    assert [one.name for one in asyncio.run(ask())] == ["orders"]
+
+    code = "import boto3; print(boto3.client('kinesis').list_streams()['StreamNames'])"
+    shell = f"{running.rows['shell']}\n{shlex.quote(sys.executable)} -c {shlex.quote(code)}"
+    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=20, check=False)
+    assert done.stdout == "['orders']\n", done.stderr
+    assert running.end()[-1].split("requests")[1].split() == ["3", "in", "all", "1", "streams", "0", "records"]
+
+
+@pytest.mark.skipif(shutil.which("aws") is None, reason="the AWS CLI is not here")
+def test_the_line_for_the_aws_cli_works(start):
+    running = start("--stream", "orders", "--tls")
+    done = subprocess.run(
+        ["sh", "-c", running.rows["AWS CLI"]], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert json.loads(done.stdout)["StreamNames"] == ["orders"], done.stderr
+    running.end()
+
+
+def test_the_line_for_the_aws_cli_names_what_the_others_do(start):
+    running = start("--tls")
+    words = shlex.split(running.rows["AWS CLI"])
+    assert words[2:] == [
+        *["aws", "--endpoint-url", running.url, "--region", "us-east-1"],
+        *["--ca-bundle", re.search(r"verify='(.*)'", running.rows["boto3"])[1], "kinesis", "list-streams"],
+    ]
+    assert [one.partition("=")[0] for one in words[:2]] == ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]
+    running.end()
+
+
+def test_traffic_is_shown_in_plain_lines_where_there_is_no_terminal(start):
+    running = start("--stream", "s")
+    with contextlib.closing(running.boto()) as client:
+        for _ in range(3):
+            client.put_record(StreamName="s", Data=b"x", PartitionKey="a")
+        assert running.process.stdout.readline().split()[-4:] == ["1", "streams", "3", "records"]
+        client.put_record(StreamName="s", Data=b"x", PartitionKey="a")
+        (last,) = running.end()
+        assert last.split() == ["1", "requests", "4", "in", "all", "1", "streams", "4", "records"]
+
+
+def test_traffic_is_one_line_that_is_rewritten_on_a_terminal():
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([*COMMAND, "local", "--port", "0"], stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        while b"Shardline " not in shown:
+            shown += os.read(ours, 65_536)
+        port = re.search(rb"127\.0\.0\.1:(\d+)", shown)[1].decode()
+        target = {"X-Amz-Target": "Kinesis_20131202.ListStreams", "Content-Type": "application/x-amz-json-1.1"}
+        for total in (1, 2):
+            url = urllib.request.Request(f"http://127.0.0.1:{port}/", b"{}", target)
+            urllib.request.urlopen(url, timeout=5).close()
+            while b"%d in all" % total not in shown:
+                shown += os.read(ours, 65_536)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # the terminal is gone
+            while chunk := os.read(ours, 65_536):
+                shown += chunk
+        assert process.wait(5) == 0
+    os.close(ours)
+    assert shown.count(b"\r\x1b[K") == 2
+    assert shown.endswith(b"\r\nstopped\r\n")
+
+
+# ---- options
+
+
+def test_it_starts_in_well_under_a_second(start):
+    runs = [start() for _ in range(2)]
+    assert min(one.started_in for one in runs) < 1.0
+    for one in runs:
+        one.end()
+
+
+def test_streams_shards_limits_and_faults_are_as_told(start, tmp_path):
+    faults = tmp_path / "faults.json"
+    faults.write_text(json.dumps([{"kind": "throttle", "operation": "PutRecord", "count": 1}]))
+    options = ("--stream", "a", "--stream", "b", "--stream", "a", "--shards", "3", "--no-limits", "--faults", faults)
+    running = start(*map(str, options))
+    with contextlib.closing(running.boto()) as client:
+        assert client.list_streams()["StreamNames"] == ["a", "b"]
+        assert len(client.list_shards(StreamName="b")["Shards"]) == 3
+        client.put_record(StreamName="a", Data=b"x", PartitionKey="a")  # boto3 tries again
+        entries = [{"Data": b"x", "PartitionKey": "a"}] * 500
+        assert [client.put_records(StreamName="a", Records=entries)["FailedRecordCount"] for _ in range(3)] == [0] * 3
+    with urllib.request.urlopen(f"{running.url}/_shardline/requests?operation=PutRecord", timeout=5) as answer:
+        assert [one["status"] for one in json.load(answer)["requests"]] == [400, 200]
+    running.end()
+
+
+def test_limits_are_on_unless_told_otherwise(start):
+    running = start("--stream", "s")
+    entries = [{"Data": b"x", "PartitionKey": "a"}] * 500
+    with contextlib.closing(running.boto()) as client:
+        assert sum(client.put_records(StreamName="s", Records=entries)["FailedRecordCount"] for _ in range(4)) > 0
+    running.end()
+
+
+def test_data_outlives_the_command(start, tmp_path):
+    for count in range(2):
+        running = start("--data", str(tmp_path / "data"), "--stream", "s")
+        with contextlib.closing(running.boto()) as client:
+            wanted = {"StreamName": "s", "ShardId": "shardId-000000000000", "ShardIteratorType": "TRIM_HORIZON"}
+            page = client.get_records(ShardIterator=client.get_shard_iterator(**wanted)["ShardIterator"])
+            assert len(page["Records"]) == count
+            client.put_record(StreamName="s", Data=b"x", PartitionKey="a")
+        running.end(signal.SIGTERM)
+
+
+def test_http2_in_cleartext_is_served_if_asked_for(start):
+    import httpcore2
+
+    running = start("--h2c")
+    with httpcore2.ConnectionPool(http1=False, http2=True) as pool:
+        answer = pool.request("GET", f"{running.url}/_shardline/clock")
+        assert answer.extensions["http_version"] == b"HTTP/2"
+    running.end()
+
+
+# ---- the end
+
+
+@pytest.mark.parametrize(
+    ("number", "options"), [(signal.SIGINT, ()), (signal.SIGTERM, ("--h2c",))], ids=["SIGINT", "SIGTERM-h2c"]
+)
+def test_a_signal_ends_it_also_with_connections_and_requests_open(start, number, options, tmp_path):
+    faults = tmp_path / "faults.json"
+    faults.write_text('[{"kind": "latency", "seconds": 60, "operation": "ListShards"}]')
+    running = start("--stream", "s", "--faults", str(faults), *options)
+    client = running.boto()
+    consumer = client.register_stream_consumer(
+        StreamARN="arn:aws:kinesis:us-east-1:000000000000:stream/s", ConsumerName="c"
+    )["Consumer"]["ConsumerARN"]
+    position = {"Type": "TRIM_HORIZON"}
+    events = client.subscribe_to_shard(ConsumerARN=consumer, ShardId="shardId-000000000000", StartingPosition=position)[
+        "EventStream"
+    ]
+    next(iter(events))
+    idle = http.client.HTTPConnection("127.0.0.1", running.port, timeout=5)
+    idle.request("GET", "/_shardline/clock")
+    idle.getresponse().read()
+    late = http.client.HTTPConnection("127.0.0.1", running.port, timeout=5)
+    target = {"X-Amz-Target": "Kinesis_20131202.ListShards", "Content-Type": "application/x-amz-json-1.1"}
+    late.request("POST", "/", b'{"StreamName": "s"}', target)
+    time.sleep(0.05)
+    running.end(number)
+    for one in (idle, late, client):
+        one.close()
+    events.close()
+
+
+def test_signals_that_keep_coming_change_nothing(start):
+    running = start()
+    stop = threading.Event()
+
+    def pester():
+        while not stop.wait(0.001):
+            running.process.send_signal(signal.SIGINT)
+
+    thread = threading.Thread(target=pester)
+    thread.start()
+    time.sleep(0.3)
+    stop.set()
+    thread.join()
+    output, errors = running.process.communicate(timeout=5)
+    assert (running.process.returncode, output, errors) == (0, "stopped\n", "")
+
+
+def test_ctrl_c_before_it_has_begun_is_no_traceback(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "_run", interrupted)
+    with pytest.raises(SystemExit) as caught:
+        main.main()
+    assert caught.value.code == 130
+
+
+# ---- what is wrong
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--port", "70000"], "Error: Invalid value for '--port': 70000 is not in the range 0<=x<=65535."),
+        (["--port", "http"], "Error: Invalid value for '--port': 'http' is not a valid integer range."),
+        (["--shards", "0"], "Error: Invalid value for '--shards': 0 is not in the range 1<=x<=10000."),
+        (["--region", "Europe"], "Error: region must be one such as 'us-east-1', not 'Europe'"),
+        (["--host", ""], "Error: host must be a name or an address such as '127.0.0.1', not ''"),
+        (["--tls", "--h2c"], "Error: h2c is HTTP/2 in cleartext: it cannot be had together with tls"),
+        (["--nothing"], "Error: No such option '--nothing'."),
+        (["more"], "Error: Got unexpected extra argument (more)"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2_and_a_sentence(arguments, said):
+    assert refused(*arguments) == (2, said)
+
+
+def test_a_stream_that_cannot_be_is_wrong_usage():
+    code, said = refused("--port", "0", "--stream", "no spaces")
+    assert code == 2
+    assert said.startswith("Error: Invalid value for --stream: a stream's name must be 1 to 128 of the characters")
+
+
+def test_an_unknown_command_is_wrong_usage():
+    code, lines = refused_really("remote")
+    assert (code, lines[-1]) == (2, "Error: No such command 'remote'.")
+    code, lines = refused_really("local", "--port", "70000")
+    assert (code, lines[0]) == (2, "Usage: shardline local [OPTIONS]")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+        (b"\xff\xfe\xfa", "can't decode"),
+        (b'{"kind": "throttle"}', "a file of faults is a JSON list of objects"),
+        (b"[1]", "a file of faults is a JSON list of objects"),
+        (b'[{"kind": "thunder"}]', "a fault's kind is one of"),
+        (b'[{"kind": "throttle", "count": 0}]', "a throttle fault: "),
+    ],
+)
+def test_a_file_of_faults_that_is_wrong_is_named(tmp_path, content, said):
+    path = tmp_path / "faults.json"
+    path.write_bytes(content)
+    code, line = refused("--port", "0", "--faults", str(path))
+    assert code == 2
+    assert line.startswith(f"Error: Invalid value for --faults: {path}: ")
+    assert said in line
+
+
+def test_a_file_of_faults_that_is_not_there_is_wrong_usage(tmp_path):
+    code, line = refused("--faults", str(tmp_path / "none.json"))
+    assert (code, line) == (2, f"Error: Invalid value for '--faults': File '{tmp_path}/none.json' does not exist.")
+
+
+def test_a_port_that_is_taken_is_one_sentence_and_exit_code_1():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, (line,) = refused_really("local", "--port", str(port))
+    assert code == 1
+    assert line.startswith(f"Error: cannot serve on 127.0.0.1 port {port}: ")
+
+
+def test_a_data_file_that_is_none_is_one_sentence_and_exit_code_1(tmp_path):
+    path = tmp_path / "notes"
+    path.write_text("nothing of ours " * 200)
+    said = f"Error: {path} is no data file of Shardline's local server"
+    assert refused("--port", "0", "--data", str(path)) == (1, said)
+
+
+def test_without_click_the_extra_is_named():
+    code = "import sys; sys.modules['click'] = None; import runpy; runpy.run_module('shardline', run_name='__main__')"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=False)
+    assert run.returncode == 1
+    assert run.stderr == "the command line needs an extra: pip install 'shardline[cli]'\n"
+
+
+def test_version_and_help():
+    run = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, timeout=20, check=True)
+    assert run.stdout == f"shardline, version {shardline.__version__}\n"
+    run = CliRunner().invoke(local, ["--help"])
+    for option in ("port", "host", "shards", "stream", "data", "no-limits", "tls", "region", "faults", "h2c"):
+        assert f"--{option}" in run.stdout

@@ -1,0 +1,743 @@
+"""Does a test get a Kinesis of its own, whatever it does with it?"""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+
+import anyio
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from shardline import Client, Closed, Credentials, ServiceError, UsageError
+from shardline.server import running
+from shardline.server.running import RunningServer
+from shardline.server.storage import Storage
+from shardline.testing import Delays, Limits, LocalKinesis
+
+ONCE = Config(retries={"total_max_attempts": 1}, connect_timeout=5, read_timeout=30)
+SHARD = "shardId-000000000000"
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request):
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    yield
+    assert [one.name for one in threading.enumerate() if one.name == "shardline-local-kinesis"] == []
+
+
+def boto(kinesis, **changes):
+    return boto3.client("kinesis", config=ONCE, **(kinesis.boto3_arguments | changes))
+
+
+def put(kinesis, data=b"x", stream="s"):
+    with contextlib.closing(boto(kinesis)) as client:
+        return client.put_record(StreamName=stream, Data=data, PartitionKey="a")
+
+
+def answers(kinesis):
+    connection = http.client.HTTPConnection("127.0.0.1", int(kinesis.endpoint_url.rpartition(":")[2]), timeout=5)
+    try:
+        connection.request("GET", "/_shardline/clock")
+        return connection.getresponse().status == 200
+    except ConnectionRefusedError:
+        return False
+    finally:
+        connection.close()
+
+
+# ---- its life
+
+
+def test_with_serves_until_the_end_of_the_block():
+    with LocalKinesis(stream="s") as kinesis:
+        put(kinesis, b"hello")
+        assert [one.data for one in kinesis.streams["s"].records] == [b"hello"]
+        assert answers(kinesis)
+    assert not answers(kinesis)
+
+
+@pytest.mark.anyio
+async def test_async_with_serves_until_the_end_of_the_block():
+    async with LocalKinesis(stream="s", shards=2) as kinesis, kinesis.client() as client:
+        await client.put_record("s", b"hello", "a")
+        assert [one.data for one in kinesis.streams["s"].records] == [b"hello"]
+        assert len(await client.list_shards("s")) == 2
+    assert not answers(kinesis)
+
+
+def test_the_server_ends_when_the_block_fails():
+    with pytest.raises(ZeroDivisionError), LocalKinesis() as kinesis:
+        raise ZeroDivisionError
+    assert not answers(kinesis)
+
+
+@pytest.mark.anyio
+async def test_the_server_ends_when_the_block_is_cancelled():
+    kinesis = LocalKinesis()
+    with anyio.move_on_after(0.05) as scope:
+        async with kinesis:
+            await anyio.sleep_forever()
+    assert scope.cancelled_caught
+    assert not answers(kinesis)
+
+
+@pytest.mark.anyio
+async def test_a_start_that_is_cancelled_leaves_nothing():
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        async with LocalKinesis():
+            pytest.fail("the block was entered")  # pragma: no cover
+    assert scope.cancelled_caught
+
+
+def test_a_start_that_asyncio_itself_cancels_leaves_nothing():
+    async def main():
+        for turn in range(20):
+            task = asyncio.ensure_future(LocalKinesis(stream="s").__aenter__())
+            for _ in range(turn):
+                await asyncio.sleep(0.0003)
+            task.cancel()
+            try:
+                kinesis = await task
+            except asyncio.CancelledError:
+                continue
+            await kinesis.__aexit__(None, None, None)  # it was quicker
+
+    asyncio.run(main())
+
+
+def test_it_starts_and_stops_in_no_time():
+    began_at = time.perf_counter()
+    with LocalKinesis(stream="s"):
+        started_at = time.perf_counter()
+    assert started_at - began_at < 0.3
+    assert time.perf_counter() - started_at < 0.3
+
+
+def test_stopping_is_harmless_before_a_start_and_again():
+    kinesis = LocalKinesis()
+    kinesis.stop()
+    kinesis.start()
+    kinesis.stop()
+    kinesis.stop()
+
+
+def test_a_second_start_is_refused_while_it_runs():
+    with LocalKinesis() as kinesis:
+        with pytest.raises(UsageError, match=r"runs already, at http://127.0.0.1:"):
+            kinesis.start()
+        assert answers(kinesis)
+
+
+def test_it_can_be_started_again_at_the_same_address_and_is_empty():
+    kinesis = LocalKinesis(stream="s")
+    with kinesis:
+        address = kinesis.endpoint_url
+        kinesis.create_stream("other")
+        put(kinesis)
+    with kinesis:
+        assert kinesis.endpoint_url == address
+        assert list(kinesis.streams) == ["s"]
+        assert kinesis.streams["s"].records == []
+        put(kinesis)
+        assert kinesis.requests.count("PutRecord") == 2
+
+
+def test_what_was_stored_can_be_seen_after_the_end():
+    with LocalKinesis(stream="s") as kinesis:
+        put(kinesis)
+    assert kinesis.streams["s"].record_count == 1
+    assert kinesis.requests.count("PutRecord") == 1
+    with pytest.raises(Closed, match="does not run"):
+        kinesis.create_stream("t")
+
+
+def test_before_the_start_there_is_nothing_to_see():
+    kinesis = LocalKinesis()
+    for look in (lambda: kinesis.endpoint_url, lambda: list(kinesis.streams), lambda: kinesis.create_stream("s")):
+        with pytest.raises(Closed, match="use 'with' or 'async with'"):
+            look()
+
+
+def test_two_servers_side_by_side_know_nothing_of_each_other():
+    with LocalKinesis(stream="s") as one, LocalKinesis(stream="s") as other:
+        assert one.endpoint_url != other.endpoint_url
+        put(one)
+        one.faults.throttle()
+        put(other)
+        put(other)
+        assert (one.streams["s"].record_count, other.streams["s"].record_count) == (1, 2)
+
+
+def test_its_repr_says_where_it_is():
+    kinesis = LocalKinesis(stream="s")
+    assert repr(kinesis) == "<LocalKinesis, not started>"
+    with kinesis:
+        assert repr(kinesis) == f"<LocalKinesis {kinesis.endpoint_url}>"
+        assert repr(kinesis.streams) == "<LocalStreams s>"
+        assert repr(kinesis.streams["s"]) == "<LocalStream s>"
+        kinesis.clock.freeze()
+        assert repr(kinesis.clock).endswith(", frozen>")
+    assert repr(kinesis).endswith(", stopped>")
+
+
+# ---- stopping with something open
+
+
+def test_stopping_does_not_wait_for_idle_connections():
+    with LocalKinesis() as kinesis:
+        connections = []
+        for _ in range(5):
+            one = http.client.HTTPConnection("127.0.0.1", int(kinesis.endpoint_url.rpartition(":")[2]), timeout=5)
+            one.request("GET", "/_shardline/clock")
+            one.getresponse().read()
+            connections.append(one)
+        began_at = time.perf_counter()
+        kinesis.stop()
+        assert time.perf_counter() - began_at < 0.3
+        for one in connections:
+            assert one.sock.recv(1) == b""
+            one.close()
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_stopping_does_not_wait_for_late_answers(where):
+    with LocalKinesis(stream="s") as kinesis:
+        fault = kinesis.faults.latency(60, where=where)
+        ended = []
+
+        def call():
+            try:
+                put(kinesis)
+            except Exception as error:  # noqa: BLE001 - whatever the client makes of it
+                ended.append(error)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        while not fault.hits:
+            time.sleep(0.005)
+        began_at = time.perf_counter()
+        kinesis.stop()
+        assert time.perf_counter() - began_at < 0.3
+        thread.join(5)
+        assert len(ended) == 1
+
+
+@pytest.mark.anyio
+async def test_stopping_does_not_wait_for_subscriptions():
+    async with LocalKinesis(stream="s") as kinesis, kinesis.client() as client:
+        await client.put_record("s", b"x", "a")
+        consumer = await client.register_stream_consumer(kinesis.streams["s"].arn, "c", wait=True)
+        async with client.subscribe_to_shard(consumer.arn, SHARD, "TRIM_HORIZON") as events:
+            event = await anext(aiter(events))
+            assert [one.data for one in event.records] == [b"x"]
+            began_at = time.perf_counter()
+            await anyio.to_thread.run_sync(kinesis.stop)
+            assert time.perf_counter() - began_at < 0.3
+
+
+# ---- failing to start
+
+
+def test_a_port_that_is_taken_is_said_where_it_was_started():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        kinesis = LocalKinesis(port=port)
+        with pytest.raises(UsageError, match=f"^cannot serve on 127.0.0.1 port {port}: .*address already in use"):
+            kinesis.start()
+    with kinesis:  # which was not broken by that
+        assert kinesis.endpoint_url.endswith(f":{port}")
+
+
+@pytest.mark.anyio
+async def test_a_failure_to_start_is_raised_from_async_with():
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UsageError, match="cannot serve on"):
+        async with LocalKinesis(port=taken.getsockname()[1]):
+            pass  # pragma: no cover
+
+
+def test_a_host_that_is_not_ours_is_refused():
+    with pytest.raises(UsageError, match=r"cannot serve on no-such-host.invalid port 0: "):
+        LocalKinesis(host="no-such-host.invalid").start()
+    with pytest.raises(UsageError, match=r"cannot serve on 192.0.2.1 port 0: "):
+        LocalKinesis(host="192.0.2.1").start()
+
+
+def test_a_data_file_that_is_none_is_refused_and_left_alone(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database, but long enough to be looked at " * 100)
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match="is no data file of Shardline's local server"):
+        LocalKinesis(data=path).start()
+    assert path.read_bytes() == before
+
+
+def test_a_data_file_of_another_program_is_refused(tmp_path):
+    path = tmp_path / "other.db"
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE t (x)")
+    with pytest.raises(UsageError, match="the database of something else"):
+        LocalKinesis(data=path).start()
+
+
+def test_a_data_file_in_no_directory_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="cannot be opened"):
+        LocalKinesis(data=tmp_path / "nowhere" / "data").start()
+
+
+def test_a_data_file_in_use_is_refused(tmp_path):
+    with LocalKinesis(data=tmp_path / "data"), pytest.raises(UsageError, match="in use by another process"):
+        LocalKinesis(data=tmp_path / "data").start()
+
+
+@pytest.mark.parametrize(("module", "extra", "option"), [("cryptography", "tls", "tls"), ("hypercorn", "h2c", "h2c")])
+def test_a_missing_extra_is_named(monkeypatch, module, extra, option):
+    monkeypatch.setitem(sys.modules, module, None)
+    for name in [one for one in sys.modules if one.startswith((f"{module}.", "shardline.server.asgi"))]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(UsageError, match=rf"pip install 'shardline\[{extra}\]'"):
+        LocalKinesis(**{option: True}).start()
+
+
+def test_a_stream_that_cannot_be_is_refused_and_ends_the_server():
+    kinesis = LocalKinesis(stream="s", shards=2, limits=Limits(shards_per_account=1))
+    with pytest.raises(UsageError, match=r"^the stream 's' cannot be created: .*exceed the shard limit"):
+        kinesis.start()
+    assert not answers(kinesis)
+
+
+def test_ctrl_c_ends_a_program_that_is_inside_the_block():
+    code = """
+from shardline.testing import LocalKinesis
+import time
+try:
+    with LocalKinesis(stream="s") as kinesis:
+        print("ready", flush=True)
+        time.sleep(60)
+finally:
+    print(kinesis, flush=True)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stdout.readline() == "ready\n"
+        run.send_signal(signal.SIGINT)
+        output, errors = run.communicate(timeout=5)
+    assert output.endswith(", stopped>\n")
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+
+
+def delay_start(monkeypatch, work):
+    """Do this in the server's thread before it serves."""
+    make = RunningServer._make_server
+    monkeypatch.setattr(RunningServer, "_make_server", lambda self, stack: (work(), make(self, stack))[1])
+
+
+def test_a_start_that_takes_too_long_is_given_up(monkeypatch):
+    delay_start(monkeypatch, lambda: time.sleep(0.1))
+    monkeypatch.setattr(running, "_START_LIMIT", 0.001)
+    kinesis = LocalKinesis()
+    with pytest.raises(UsageError, match=r"did not start within 0.001 s"):
+        kinesis.start()
+    assert not answers(kinesis)
+
+
+def test_ctrl_c_inside_the_start_leaves_nothing(monkeypatch):
+    kinesis = LocalKinesis()
+    with monkeypatch.context() as patch:
+        delay_start(patch, lambda: (time.sleep(0.05), signal.raise_signal(signal.SIGINT), time.sleep(0.05)))
+        with pytest.raises(KeyboardInterrupt):
+            kinesis.start()
+    assert not answers(kinesis)
+    with kinesis:
+        assert answers(kinesis)
+
+
+def test_what_fails_at_the_end_is_raised_by_stop_once(monkeypatch, tmp_path):
+    def fail(self):
+        close(self)
+        raise OSError("no space left")
+
+    close = Storage.close
+    monkeypatch.setattr(Storage, "close", fail)
+    kinesis = LocalKinesis(data=tmp_path / "data")
+    kinesis.start()
+    with pytest.raises(OSError, match="no space left"):
+        kinesis.stop()
+    kinesis.stop()
+
+
+# ---- wrong arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"shards": 0}, "shards must be a whole number from 1 to 10000, not 0"),
+        ({"shards": True}, "shards must be a whole number from 1 to 10000, not True"),
+        ({"shards": "4"}, "shards must be a whole number from 1 to 10000, not '4'"),
+        ({"port": -1}, "port must be a whole number from 0 .* to 65535, not -1"),
+        ({"port": 65_536}, "port must be .*, not 65536"),
+        ({"port": "80"}, "port must be .*, not '80'"),
+        ({"limits": "yes"}, "limits must be True, False or a Limits, not 'yes'"),
+        ({"limits": None}, "limits must be True, False or a Limits, not None"),
+        (
+            {"limits": Limits(write_records_per_second=-1)},
+            "write_records_per_second must be a number above 0.*, not -1",
+        ),
+        (
+            {"limits": Limits(control_calls_per_second={"ListShards": 0})},
+            "ListShards must be a number above 0.*, not 0",
+        ),
+        ({"limits": Limits(control_calls_per_second=5)}, "control_calls_per_second must map operations .*, not 5"),
+        ({"delays": 3}, "delays must be a Delays, or None, not 3"),
+        ({"delays": Delays(create=-1)}, "delays.create must be a number of seconds from 0, not -1"),
+        ({"delays": Delays(update=float("nan"))}, "delays.update must be a number of seconds from 0, not nan"),
+        ({"stream": 5}, "a stream's name must be 1 to 128 of the characters .*, not 5"),
+        ({"stream": "no spaces"}, "a stream's name must be 1 to 128 of the characters .*, not 'no spaces'"),
+        ({"data": 5}, "data must be the path of a file, or None, not 5"),
+        ({"data": ""}, "data must be the path of a file, or None, not ''"),
+        ({"data": "/"}, "data must be the path of a file, and / is a directory"),
+        ({"host": ""}, "host must be a name or an address such as '127.0.0.1', not ''"),
+        ({"host": "http://x"}, "host must be a name or an address .*, not 'http://x'"),
+        ({"tls": 1}, "tls must be True or False, not 1"),
+        ({"h2c": "yes"}, "h2c must be True or False, not 'yes'"),
+        ({"tls": True, "h2c": True}, "h2c is HTTP/2 in cleartext: it cannot be had together with tls"),
+        ({"verify_signatures": None}, "verify_signatures must be True or False, not None"),
+        ({"region": "Europe"}, "region must be one such as 'us-east-1', not 'Europe'"),
+        ({"account_id": "123"}, "account_id must be a str of 12 digits, not '123'"),
+        ({"seed": 1.5}, "seed must be a whole number, not 1.5"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_what_may_be(arguments, message):
+    with pytest.raises(UsageError, match=f"{message}$"):
+        LocalKinesis(**arguments)
+
+
+def test_a_stream_is_created_with_right_arguments_alone():
+    with LocalKinesis(stream="s") as kinesis:
+        for name, shards, message in [
+            ("s", None, "the stream 's' cannot be created: .*already exists"),
+            ("t", 0, "shards must be a whole number from 1 to 10000, not 0"),
+            ("", None, "a stream's name must be 1 to 128 of the characters .*, not ''"),
+            (None, None, "a stream's name must be .*, not None"),
+            ("x" * 129, None, "a stream's name must be 1 to 128"),
+        ]:
+            with pytest.raises(UsageError, match=message):
+                kinesis.create_stream(name, shards)
+        assert list(kinesis.streams) == ["s"]
+
+
+# ---- settings
+
+
+def test_streams_are_created_past_rates_and_faults():
+    with LocalKinesis() as kinesis:
+        kinesis.faults.throttle()
+        kinesis.faults.reset()
+        for number in range(20):
+            assert kinesis.create_stream(f"s{number}", shards=2).status == "ACTIVE"
+        assert len(kinesis.streams) == 20
+        assert kinesis.requests.total == 0
+        with pytest.raises(KeyError):
+            kinesis.streams["s20"]
+
+
+def test_delays_are_the_servers():
+    with LocalKinesis(delays=Delays(create=10)) as kinesis:
+        stream = kinesis.create_stream("s")
+        assert stream.status == "CREATING"
+        kinesis.clock.advance(10)
+        assert stream.status == "ACTIVE"
+
+
+def test_limits_are_on_unless_told_otherwise():
+    entries = [{"Data": b"x", "PartitionKey": "a"}] * 500
+    for limits, failed in [(True, True), (False, False), (Limits(write_records_per_second=10), True)]:
+        with LocalKinesis(stream="s", limits=limits) as kinesis, contextlib.closing(boto(kinesis)) as client:
+            kinesis.clock.freeze()
+            counts = [client.put_records(StreamName="s", Records=entries)["FailedRecordCount"] for _ in range(3)]
+            assert (sum(counts) > 0) == failed
+
+
+def test_a_stream_shows_its_shards_and_records_in_order():
+    with LocalKinesis(stream="s", shards=3) as kinesis, contextlib.closing(boto(kinesis)) as client:
+        for number in range(20):
+            client.put_record(StreamName="s", Data=b"%d" % number, PartitionKey=str(number))
+        stream = kinesis.streams["s"]
+        assert stream.arn == "arn:aws:kinesis:us-east-1:000000000000:stream/s"
+        shown = [shard.shard_id for shard in stream.shards]
+        assert shown == [f"shardId-{number:012d}" for number in range(3)]
+        assert sorted(int(one.data) for one in stream.records) == list(range(20))
+        for shard in stream.shards:
+            numbers = [int(one.sequence_number) for one in stream.records if one.shard_id == shard.shard_id]
+            assert numbers == sorted(numbers)
+        assert {one.key for one in stream.records} == {str(number) for number in range(20)}
+
+
+def test_a_stream_that_was_deleted_says_so():
+    with LocalKinesis(stream="s") as kinesis, contextlib.closing(boto(kinesis)) as client:
+        stream = kinesis.streams["s"]
+        client.delete_stream(StreamName="s")
+        assert "s" not in kinesis.streams
+        with pytest.raises(UsageError, match="the stream s has been deleted"):
+            assert stream.records
+
+
+def test_the_environment_points_boto3_at_it(monkeypatch):
+    with LocalKinesis(stream="s", region="eu-west-1") as kinesis:
+        for name, value in kinesis.environment.items():
+            monkeypatch.setenv(name, value)
+        with contextlib.closing(boto3.client("kinesis")) as client:
+            assert client.list_streams()["StreamNames"] == ["s"]
+        assert kinesis.requests.last.access_key == kinesis.credentials.access_key
+
+
+@pytest.mark.anyio
+async def test_the_environment_points_our_client_at_it(monkeypatch):
+    async with LocalKinesis(stream="s") as kinesis:
+        for name, value in kinesis.environment.items():
+            monkeypatch.setenv(name, value)
+        async with Client() as client:
+            assert (await client.describe_stream_summary("s")).name == "s"
+
+
+def test_any_address_is_shown_as_one_that_can_be_reached():
+    with LocalKinesis(host="0.0.0.0") as kinesis:
+        assert kinesis.endpoint_url.startswith("http://127.0.0.1:")
+        assert answers(kinesis)
+
+
+# ---- clock, faults, requests
+
+
+def test_an_iterator_expires_without_waiting():
+    with LocalKinesis(stream="s") as kinesis, contextlib.closing(boto(kinesis)) as client:
+        wanted = {"StreamName": "s", "ShardId": SHARD, "ShardIteratorType": "TRIM_HORIZON"}
+        iterator = client.get_shard_iterator(**wanted)["ShardIterator"]
+        client.get_records(ShardIterator=iterator)
+        kinesis.clock.advance(301)
+        with pytest.raises(client.exceptions.ExpiredIteratorException):
+            client.get_records(ShardIterator=iterator)
+
+
+def test_the_clock_stands_moves_and_goes_on():
+    kinesis = LocalKinesis(stream="s")
+    kinesis.clock.freeze()  # before the start too
+    begun_at = kinesis.clock.now()
+    with kinesis:
+        time.sleep(0.01)
+        assert kinesis.clock.now() == begun_at
+        kinesis.clock.advance(90)
+        put(kinesis)
+        assert kinesis.clock.is_frozen
+        assert [one.arrived_at for one in kinesis.streams["s"].records] == [pytest.approx(begun_at + 90, abs=0.001)]
+        kinesis.clock.resume()
+        time.sleep(0.01)
+        assert kinesis.clock.now() > begun_at + 90
+        assert not kinesis.clock.is_frozen
+        with pytest.raises(UsageError, match="a clock advances by a number of seconds from 0, not -1"):
+            kinesis.clock.advance(-1)
+
+
+def test_retention_trims_when_the_clock_says_so():
+    with LocalKinesis(stream="s") as kinesis, contextlib.closing(boto(kinesis)) as client:
+        put(kinesis)
+        kinesis.clock.advance(25 * 3600)
+        wanted = {"StreamName": "s", "ShardId": SHARD, "ShardIteratorType": "TRIM_HORIZON"}
+        page = client.get_records(ShardIterator=client.get_shard_iterator(**wanted)["ShardIterator"])
+        assert page["Records"] == []
+
+
+def test_a_fault_hits_as_often_as_told():
+    with LocalKinesis(stream="s") as kinesis:
+        fault = kinesis.faults.throttle(operation="PutRecord", count=2)
+        for _ in range(2):
+            with pytest.raises(ClientError, match="ProvisionedThroughputExceeded"):
+                put(kinesis)
+        put(kinesis)
+        assert (fault.hits, fault.count_left) == (2, 0)
+        seen = [(one.status, one.error) for one in kinesis.requests.find("PutRecord")]
+        assert seen == [(400, "ProvisionedThroughputExceededException")] * 2 + [(200, None)]
+
+
+def test_a_reshard_happens_when_its_time_has_come():
+    with LocalKinesis(stream="s") as kinesis:
+        kinesis.faults.reshard_at(delay=60, stream="s", action="split", shard=0)
+        assert len(kinesis.streams["s"].shards) == 1
+        kinesis.clock.advance(60)
+        shards = kinesis.streams["s"].shards
+        assert [one.parent_id for one in shards] == [None, SHARD, SHARD]
+        assert [one.ending_sequence_number is None for one in shards] == [False, True, True]
+
+
+def test_all_of_it_may_be_used_from_other_threads_while_it_serves():
+    stop = threading.Event()
+    bugs = []
+    with LocalKinesis(stream="s", shards=4, limits=False) as kinesis:
+
+        def serve():
+            with contextlib.closing(boto(kinesis)) as client:
+                while not stop.is_set():
+                    answer = client.put_records(StreamName="s", Records=[{"Data": b"x", "PartitionKey": "a"}] * 50)
+                    assert len(answer["Records"]) == 50
+
+        def look(number):
+            turn = 0
+            while not stop.is_set():
+                turn += 1
+                kinesis.create_stream(f"s{number}-{turn}")
+                fault = kinesis.faults.throttle(operation="ListShards", count=1)
+                assert kinesis.streams["s"].record_count >= 0
+                assert len(kinesis.streams["s"].shards) == 4
+                kinesis.clock.freeze()
+                kinesis.clock.advance(0.001)
+                kinesis.clock.resume()
+                assert kinesis.requests.count("PutRecords") >= 0
+                fault.remove()
+
+        def guarded(work, *arguments):
+            try:
+                work(*arguments)
+            except Exception as error:  # noqa: BLE001 - shown by the assertion below
+                bugs.append(error)
+
+        threads = [threading.Thread(target=guarded, args=(serve,)) for _ in range(2)]
+        threads += [threading.Thread(target=guarded, args=(look, number)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(1.0)
+        stop.set()
+        for thread in threads:
+            thread.join(10)
+        assert bugs == []
+        assert kinesis.streams["s"].record_count == 50 * kinesis.requests.count("PutRecords")
+        assert kinesis.faults.rules == []
+
+
+def test_looking_while_it_stops_neither_fails_nor_hangs():
+    for _ in range(20):
+        kinesis = LocalKinesis(stream="s")
+        kinesis.start()
+        seen = []
+
+        def look(kinesis=kinesis, seen=seen):
+            for _ in range(200):
+                seen.append(kinesis.streams["s"].status)
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        kinesis.stop()
+        thread.join(5)
+        assert seen == ["ACTIVE"] * 200
+
+
+# ---- persistence, TLS, signatures
+
+
+def test_what_was_stored_outlives_the_server(tmp_path):
+    with LocalKinesis(data=tmp_path / "data", stream="s", shards=2) as kinesis:
+        put(kinesis, b"one")
+        kinesis.create_stream("quiet", shards=3)
+        before = kinesis.streams["s"].records
+    with LocalKinesis(data=str(tmp_path / "data"), stream="s") as kinesis:
+        assert kinesis.streams["s"].records == before
+        assert len(kinesis.streams["s"].shards) == 2
+        assert len(kinesis.streams["quiet"].shards) == 3
+        put(kinesis, b"two")
+        assert sorted(one.data for one in kinesis.streams["s"].records) == [b"one", b"two"]
+
+
+@pytest.mark.anyio
+async def test_what_was_stored_outlives_a_restart_of_the_same_object(tmp_path):
+    kinesis = LocalKinesis(data=tmp_path / "data", stream="s")
+    for count in range(3):
+        async with kinesis, kinesis.client() as client:
+            assert kinesis.streams["s"].record_count == count
+            await client.put_record("s", b"x", "a")
+
+
+def test_a_stream_created_past_http_is_kept_though_the_process_is_killed(tmp_path):
+    code = f"""
+from shardline.testing import LocalKinesis
+import os, signal
+kinesis = LocalKinesis(data={str(tmp_path / "data")!r})
+kinesis.start()
+kinesis.create_stream("s", shards=2)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=20).returncode == -signal.SIGKILL
+    with LocalKinesis(data=tmp_path / "data") as kinesis:
+        assert len(kinesis.streams["s"].shards) == 2
+
+
+def test_tls_is_served_with_a_certificate_that_verifies():
+    with LocalKinesis(tls=True, stream="s") as kinesis:
+        assert kinesis.endpoint_url.startswith("https://127.0.0.1:")
+        put(kinesis)
+        with contextlib.closing(boto(kinesis, verify=True)) as client, pytest.raises(Exception, match="CERTIFICATE"):
+            client.list_streams()
+        assert kinesis.environment["AWS_CA_BUNDLE"] == kinesis.ca_path
+        assert kinesis.requests.total == 1
+
+
+@pytest.mark.anyio
+async def test_tls_for_our_client():
+    async with LocalKinesis(tls=True, stream="s", host="localhost") as kinesis, kinesis.client() as client:
+        await client.put_record("s", b"x", "a")
+
+
+def test_signatures_are_verified_if_asked_for():
+    with LocalKinesis(verify_signatures=True, stream="s") as kinesis:
+        put(kinesis)
+        for wrong, code in [
+            ({"aws_secret_access_key": "wrong"}, "InvalidSignatureException"),
+            ({"aws_access_key_id": "AKIDEXAMPLE"}, "UnrecognizedClientException"),
+        ]:
+            with contextlib.closing(boto(kinesis, **wrong)) as client, pytest.raises(ClientError) as caught:
+                client.list_streams()
+            assert caught.value.response["Error"]["Code"] == code
+        assert kinesis.requests.last.was_handled is False
+
+
+@pytest.mark.anyio
+async def test_signatures_for_our_client():
+    async with LocalKinesis(verify_signatures=True, stream="s") as kinesis:
+        async with kinesis.client() as client:
+            await client.put_record("s", b"x", "a")
+        wrong = Credentials(kinesis.credentials.access_key, "wrong")
+        async with Client(endpoint_url=kinesis.endpoint_url, region="us-east-1", credentials=wrong) as client:
+            with pytest.raises(ServiceError) as caught:
+                await client.put_record("s", b"x", "a")
+        assert caught.value.kind == "denied"
+
+
+def test_the_control_path_moves_the_same_clock_and_faults():
+    with LocalKinesis() as kinesis:
+        connection = http.client.HTTPConnection("127.0.0.1", int(kinesis.endpoint_url.rpartition(":")[2]), timeout=5)
+        for path, body in [
+            ("clock", {"freeze": True, "advance": 10}),
+            ("faults", {"kind": "throttle", "operation": "ListShards"}),
+        ]:
+            connection.request("POST", f"/_shardline/{path}", json.dumps(body))
+            answer = connection.getresponse()
+            assert answer.status == 200
+            answer.read()
+        connection.close()
+        assert kinesis.clock.is_frozen
+        assert kinesis.clock.now() > time.time() + 5
+        assert [one.rule.kind for one in kinesis.faults.rules] == ["throttle"]
