@@ -1,0 +1,224 @@
+"""How is the same call put to two servers, and what of their answers must be equal?
+
+Sequence numbers become the order in which they were first seen: the same ones must come back in the same places, and
+``order`` tells how they sort within each shard. Of the numbers where a shard starts and ends it is said whether another
+shard has the same. Times, iterators and tokens must be there, whatever they say. Message texts, request ids and the
+account in ARNs are each server's own. All else is compared field by field.
+"""
+
+import re
+import time
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+ABSENT = "absent"
+LONG = 40  # of a value that holds names and ids
+ROUNDING = 10
+TOKENS = ("ShardIterator", "NextShardIterator", "NextToken")
+ACCOUNT = re.compile(r"(?<=:)\d{12}(?=:stream/)")
+CONSUMER_AGE = re.compile(r"(?<=:)\d{10,13}$")
+
+
+class Observed(NamedTuple):
+    """One place where the answers to one call differ."""
+
+    operation: str
+    case: str
+    path: str
+    theirs: object
+    ours: object
+
+
+@dataclass
+class Side:
+    """One server: its client, the sequence numbers that it gave out, and the answers that later calls refer to."""
+
+    client: Any
+    numbers: dict[str, str] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, Any] = field(default_factory=dict)
+
+    def answer(self, operation, params, keep):
+        """What it says to a call: the members of its answer, or its error. A function in ``params`` reads ``kept``."""
+        known = {name: value(self.kept) if callable(value) else value for name, value in params.items()}
+        try:
+            answer = getattr(self.client, operation)(**known)
+        except ClientError as error:
+            status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+            answer = {"Error": f"{error.response['Error']['Code']} ({status})"}
+        answer.pop("ResponseMetadata", None)
+        self.kept[keep] = answer
+        return self.comparable("", answer)
+
+    def comparable(self, name, value):
+        if name == "SequenceNumber":
+            return self.numbers.setdefault(value, f"number {len(self.numbers)}")
+        if name in TOKENS:
+            return "a token"
+        if name == "MillisBehindLatest":
+            return "behind" if value else 0
+        if isinstance(value, datetime):
+            return "a time"
+        if isinstance(value, str):
+            return CONSUMER_AGE.sub("0", ACCOUNT.sub("000000000000", value)) if value.startswith("arn:") else value
+        if isinstance(value, dict):
+            if "SequenceNumberRange" in value:
+                value = value | {"SequenceNumberRange": self.span(value["ShardId"], value["SequenceNumberRange"])}
+            return {key: self.comparable(key, inner) for key, inner in value.items()}
+        if name == "ParentShards":  # in no order that is documented
+            return sorted(value)
+        if isinstance(value, list):
+            return [self.comparable("", inner) for inner in value]
+        return value
+
+    def span(self, shard_id, numbers):
+        """Whether a shard has a start and an end that no other shard of the stream has."""
+        said = {}
+        for name, number in numbers.items():
+            owner = self.owners.setdefault(number, shard_id)
+            said[name] = "its own" if owner == shard_id else "that of another shard"
+        return said
+
+    def order(self):
+        """The sequence numbers that were seen, from the smallest to the largest in each shard."""
+        shards = {}
+        for number in sorted(self.numbers, key=int):
+            # the layout of both servers: the shard stands in the last digits but one
+            shards.setdefault(int(number) >> 4 & 0xFFFFFFFF, []).append(self.numbers[number])
+        return shards
+
+
+class Both:
+    """Two servers that are told the same."""
+
+    def __init__(self, theirs, ours):
+        self.theirs, self.ours = Side(client_of(theirs)), Side(client_of(ours))
+        self.observed = []
+        self.calls = 0
+
+    def __call__(self, operation, case="", keep="last", **params):
+        """Put a call to both; give our raw answer."""
+        theirs, ours = (side.answer(operation, params, keep) for side in (self.theirs, self.ours))
+        self.calls += 1
+        if ("Error" in theirs) != ("Error" in ours):
+            theirs, ours = ({"Error": answer.get("Error", "none")} for answer in (theirs, ours))
+        self.observed += [Observed(operation, case, *one) for one in differences_of(theirs, ours)]
+        return self.ours.kept[keep]
+
+    def wait(self, stream):
+        """Until the stream is ACTIVE on both."""
+        self._wait(_stream_status, "ACTIVE", StreamName=stream)
+
+    def wait_without(self, stream):
+        """Until the stream is gone from both."""
+        self._wait(_stream_status, None, StreamName=stream)
+
+    def wait_without_consumer(self, stream_arn, name):
+        """Until the consumer is gone from both."""
+        self._wait(_consumer_status, None, StreamARN=stream_arn, ConsumerName=name)
+
+    def _wait(self, status, wanted, **named):
+        for side in (self.theirs, self.ours):
+            give_up_at = time.monotonic() + 20
+            while status(side.client, **named) != wanted:
+                assert time.monotonic() < give_up_at, f"{named} does not become {wanted}"
+                time.sleep(0.01)
+
+    def create(self, stream, shards, **more):
+        self("create_stream", StreamName=stream, ShardCount=shards, **more)
+        self.wait(stream)
+
+    def register(self, stream_arn, name, keep="last"):
+        """Register a consumer, not while a second ends: kinesis-local may then lose its own ARN, which has the second."""
+        left = 1 - time.time() % 1
+        if left < 0.4:
+            time.sleep(left + 0.01)
+        self("register_stream_consumer", keep=keep, StreamARN=stream_arn, ConsumerName=name)
+        self._wait(_consumer_status, "ACTIVE", StreamARN=stream_arn, ConsumerName=name)
+
+    def put(self, stream, hash_keys, **more):
+        entries = [{"Data": b"at %d" % key, "PartitionKey": "k", "ExplicitHashKey": str(key)} for key in hash_keys]
+        self("put_records", StreamName=stream, Records=entries, **more)
+
+    def iterate(self, stream, shard_id, kind, *, case="", pages=1, limit=None, **more):
+        """Take an iterator, and read pages from it."""
+        params = {"StreamName": stream, "ShardId": shard_id, "ShardIteratorType": kind, **more}
+        answer = self("get_shard_iterator", case, keep="page", **params)
+        limits = {} if limit is None else {"Limit": limit}
+        for _ in range(pages):
+            if answer.get("ShardIterator") is None and answer.get("NextShardIterator") is None:
+                return
+            answer = self("get_records", case, keep="page", ShardIterator=_next_of, **limits)
+
+    def close(self):
+        for side in (self.theirs, self.ours):
+            side.client.close()
+
+
+def _next_of(kept):
+    """The iterator that the last answer gave; a server that gave none refuses this."""
+    page = kept["page"]
+    return page.get("NextShardIterator") or page.get("ShardIterator") or "none"
+
+
+def _stream_status(client, **named):
+    try:
+        return client.describe_stream_summary(**named)["StreamDescriptionSummary"]["StreamStatus"]
+    except client.exceptions.ResourceNotFoundException:
+        return None
+
+
+def _consumer_status(client, **named):
+    try:
+        return client.describe_stream_consumer(**named)["ConsumerDescription"]["ConsumerStatus"]
+    except client.exceptions.ResourceNotFoundException:
+        return None
+
+
+def client_of(url):
+    """Let everything pass: it is the servers that shall refuse it."""
+    return boto3.client(
+        "kinesis",
+        region_name="us-east-1",
+        endpoint_url=url,
+        aws_access_key_id="AKIDEXAMPLE",
+        aws_secret_access_key="secret",
+        config=Config(retries={"total_max_attempts": 1}, parameter_validation=False, read_timeout=60),
+    )
+
+
+def differences_of(theirs, ours, path=""):
+    """Where two answers differ: the path, and what each says there. Entries of a list share one path."""
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        for name in sorted({*theirs, *ours}):
+            inner = f"{path}.{name}" if path else name
+            yield from differences_of(theirs.get(name, ABSENT), ours.get(name, ABSENT), inner)
+    elif _ids(theirs) != _ids(ours):
+        yield path, _ids(theirs), _ids(ours)
+    elif isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
+        for one, other in zip(theirs, ours, strict=True):
+            yield from differences_of(one, other, f"{path}[]")
+    elif theirs != ours:
+        yield path, *_shown(path, theirs, ours)
+
+
+def _shown(path, theirs, ours):
+    """Two values that differ, without what differs by chance."""
+    if ABSENT in (theirs, ours):
+        is_short = [isinstance(one, int) or (isinstance(one, str) and len(one) < LONG) for one in (theirs, ours)]
+        return tuple(one if short else "present" for one, short in zip((theirs, ours), is_short, strict=True))
+    if path.endswith("HashKey") and abs(int(theirs) - int(ours)) < ROUNDING:
+        return "rounded otherwise", "rounded"
+    return theirs, ours
+
+
+def _ids(answer):
+    """Which shards a list is about."""
+    if isinstance(answer, list) and all(isinstance(one, dict) and "ShardId" in one for one in answer):
+        return [one["ShardId"].removeprefix("shardId-").lstrip("0") or "0" for one in answer]
+    return None

@@ -1,0 +1,322 @@
+"""Where does our server answer otherwise than kinesis-local 0.6.2, and why?
+
+Data: ``test_differential.py`` sees to it that nothing else differs, and that all of this still does. The page
+``docs/differences.md`` is made of it: ``python tests/interop/differences.py > docs/differences.md``.
+"""
+
+import sys
+from dataclasses import dataclass
+
+REFERENCE = "https://docs.aws.amazon.com/kinesis/latest/APIReference"
+GUIDE = "https://docs.aws.amazon.com/streams/latest/dev"
+VALIDATION = "ValidationException (400)"
+INVALID = "InvalidArgumentException (400)"
+LIMIT = "LimitExceededException (400)"
+MISSING = "ResourceNotFoundException (400)"
+NONE = "none"
+ABSENT = "absent"
+# What speaks for ours. No call was ever made to AWS.
+DOCUMENTED = "documented"
+QUOTED = "AWS's message, quoted by a user"
+KINESALITE = "kinesalite agrees with us"
+OPEN = "open"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One answer, or one field of it. Without cases it is the field that differs, in whatever call."""
+
+    operations: tuple[str, ...]
+    field: str
+    theirs: object
+    ours: object
+    why: str
+    source: str
+    cases: tuple[str, ...] = ()
+    basis: str = DOCUMENTED
+
+    def explains(self, observed):
+        return (
+            observed.operation in self.operations
+            and (not self.cases or observed.case in self.cases)
+            and (observed.path == self.field or observed.path.endswith((f".{self.field}", f"].{self.field}")))
+            and (str(observed.theirs), str(observed.ours)) == (str(self.theirs), str(self.ours))
+        )
+
+
+def api(operation):
+    return f"{REFERENCE}/API_{operation}.html"
+
+
+CONSTRAINTS = (
+    "Each member has its constraints in the reference (length, range, pattern, a set of values). That what breaks one is "
+    "a ValidationException is kinesalite's word: the reference names the constraints, not the error."
+)
+COMMON = f"{REFERENCE}/CommonErrors.html"
+SCALING = ("scaled to 2", "scaled to 4", "scaled up and down", "3 scaled to 6 and back")
+
+DIFFERENCES = (
+    Difference(
+        operations=(
+            "add_tags_to_stream", "create_stream", "decrease_stream_retention_period", "describe_stream",
+            "describe_stream_summary", "disable_enhanced_monitoring", "enable_enhanced_monitoring", "get_records",
+            "get_shard_iterator", "increase_stream_retention_period", "list_stream_consumers", "list_streams",
+            "list_tags_for_stream", "merge_shards", "put_record", "put_records", "register_stream_consumer",
+            "remove_tags_from_stream", "split_shard", "start_stream_encryption", "stop_stream_encryption",
+            "update_max_record_size", "update_shard_count",
+        ),
+        cases=(
+            "0 shards", "1023 KiB", "10241 KiB", "129 characters", "129 characters of key",
+            "257 characters of PartitionKey", "257 characters of value", "AFTER_SEQUENCE_NUMBER empty",
+            "AFTER_SEQUENCE_NUMBER x", "AT_SEQUENCE_NUMBER empty", "AT_SEQUENCE_NUMBER x", "ExplicitHashKey -1",
+            "ExplicitHashKey 01", "ExplicitHashKey of 40 digits", "Limit 0", "Limit 10001", "MaxResults 0",
+            "MaxResults 10001", "a space in the name", "a space in the shard's id", "an empty PartitionKey",
+            "an empty key", "an empty name", "at -1", "more than 1 MiB of data",
+        ),
+        field="Error", theirs=INVALID, ours=VALIDATION, why=CONSTRAINTS, source=COMMON, basis=KINESALITE,
+    ),
+    Difference(
+        operations=(
+            "create_stream", "enable_enhanced_monitoring", "get_records", "get_shard_iterator", "list_shards",
+            "put_record", "put_records", "register_stream_consumer", "update_shard_count",
+        ),
+        cases=(
+            "a filter of no type", "an entry has no PartitionKey", "an unknown metric", "an unknown type",
+            "another ScalingType", "mode NONE", "no ARN", "no Data", "no PartitionKey", "no ScalingType", "no ShardId",
+            "no ShardIteratorType", "no iterator", "no name",
+        ),
+        field="Error", theirs="SerializationException (400)", ours=VALIDATION,
+        why=f"{CONSTRAINTS} SerializationException is for a body that cannot be read.", source=COMMON, basis=KINESALITE,
+    ),
+    Difference(
+        operations=("get_records", "list_shards", "put_record", "put_records", "split_shard"),
+        cases=(
+            "ExplicitHashKey empty", "ExplicitHashKey x", "MaxResults 0", "SequenceNumberForOrdering is no number",
+            "an empty iterator", "at nothing", "at x",
+        ),
+        field="Error", theirs="500 (500)", ours=VALIDATION,
+        why=f"{CONSTRAINTS} A mistake of the client is no failure of the service.", source=COMMON, basis=KINESALITE,
+    ),
+    Difference(
+        operations=("add_tags_to_stream", "list_shards", "list_tags_for_stream", "put_records", "remove_tags_from_stream"),
+        cases=("501 entries", "Limit 51", "MaxResults 10001", "no entries", "no keys", "no tags"),
+        field="Error", theirs=NONE, ours=VALIDATION, why=CONSTRAINTS, source=COMMON, basis=KINESALITE,
+    ),
+    Difference(
+        operations=("list_shards",), cases=("a space in the name",), field="Error", theirs=MISSING, ours=VALIDATION,
+        why=CONSTRAINTS, source=COMMON, basis=KINESALITE,
+    ),
+    Difference(
+        operations=("create_stream",), cases=("ShardCount 0",), field="Error", theirs=LIMIT, ours=VALIDATION,
+        why=CONSTRAINTS, source=api("CreateStream"), basis=KINESALITE,
+    ),
+    Difference(
+        operations=("create_stream",), cases=("no ShardCount",), field="Error", theirs=NONE, ours=INVALID,
+        why="Shards are the caller's to count in a provisioned stream. The reference does not say what happens without.",
+        source=api("CreateStream"), basis=OPEN,
+    ),
+    Difference(
+        operations=("split_shard", "merge_shards", "update_shard_count"), cases=("an on-demand stream",),
+        field="Error", theirs=NONE, ours=VALIDATION,
+        why="These operations are for provisioned streams; ValidationException says that the stream is on-demand.",
+        source=api("SplitShard"),
+    ),
+    Difference(
+        operations=("put_record",), cases=("1 MiB of data and a key",), field="Error", theirs=NONE, ours=VALIDATION,
+        why="The size of a record is that of its data and its partition key together.", source=api("PutRecord"),
+    ),
+    Difference(
+        operations=("put_records",), cases=("more than 1 MiB of data",), field="Error", theirs=NONE, ours=VALIDATION,
+        why="An entry fails with ProvisionedThroughputExceededException or InternalFailure, and with nothing else: what is "
+        "wrong with an entry refuses the request.",
+        source=api("PutRecordsResultEntry"),
+    ),
+    Difference(
+        operations=("put_record", "put_records"), field="EncryptionType", theirs="NONE", ours=ABSENT,
+        why="The member is optional. The reference names NONE as a value, and does not say when it is left out.",
+        source=api("PutRecord"), basis=OPEN,
+    ),
+    Difference(
+        operations=("get_records",), field="EncryptionType", theirs="NONE", ours=ABSENT,
+        why="As for PutRecord.", source=api("Record"), basis=OPEN,
+    ),
+    Difference(
+        operations=("get_records",), field="MillisBehindLatest", theirs=0, ours="behind",
+        why="Zero says that there are no more records. kinesis-local says it while records of the same PutRecords as "
+        "the last one are still to come.",
+        source=api("GetRecords"),
+    ),
+    Difference(
+        operations=("get_records",), cases=("a broken iterator",), field="Error", theirs="500 (500)", ours=INVALID,
+        why="An iterator that the service did not give out is a parameter that cannot be used.",
+        source=api("GetRecords"), basis=KINESALITE,
+    ),
+    Difference(
+        operations=("get_shard_iterator",),
+        cases=(
+            "AT_SEQUENCE_NUMBER of another shard", "AFTER_SEQUENCE_NUMBER of another shard", "AT_SEQUENCE_NUMBER 7",
+            "AFTER_SEQUENCE_NUMBER 7",
+        ),
+        field="Error", theirs=MISSING, ours=INVALID,
+        why="The stream and the shard are there: it is the sequence number that cannot be used.",
+        source=api("GetShardIterator"), basis=KINESALITE,
+    ),
+    Difference(
+        operations=("get_shard_iterator",), cases=("a number with LATEST",), field="Error", theirs=NONE, ours=INVALID,
+        why="StartingSequenceNumber is used with AT_SEQUENCE_NUMBER and AFTER_SEQUENCE_NUMBER. kinesalite refuses "
+        "it with the other types.",
+        source=api("GetShardIterator"), basis=KINESALITE,
+    ),
+    Difference(
+        operations=("list_shards",), cases=("filter AT_TRIM_HORIZON", "filter AT_TIMESTAMP long ago"), field="Shards",
+        theirs=["0", "1", "2", "3", "4", "5"], ours=["0", "1", "2"],
+        why="AT_TRIM_HORIZON is the shards that were open then, and a time before the horizon means the horizon: shards "
+        "that came from later splits and merges are none of them.",
+        source=api("ShardFilter"),
+    ),
+    Difference(
+        operations=("list_shards",), cases=("ExclusiveStartShardId of no shard", "filter AFTER_SHARD_ID 9"),
+        field="Shards", theirs=["0", "1", "2", "3", "4", "5"], ours=[],
+        why="The list starts with the shard whose id follows the one given. A reader that has seen the last shard must "
+        "not get all of them again.",
+        source=api("ListShards"),
+    ),
+    Difference(
+        operations=("list_shards",), cases=("another StreamCreationTimestamp",), field="Error", theirs=NONE, ours=MISSING,
+        why="The time tells streams of one name apart: there is no stream of that name and time.",
+        source=api("ListShards"),
+    ),
+    Difference(
+        operations=("list_shards", "describe_stream"), field="SequenceNumberRange.EndingSequenceNumber",
+        theirs="that of another shard", ours="its own",
+        why="A sequence number belongs to one shard. kinesis-local ends all shards of a second with the same one.",
+        source=f"{GUIDE}/key-concepts.html",
+    ),
+    Difference(
+        operations=("list_shards", "describe_stream"), field="SequenceNumberRange.StartingSequenceNumber",
+        theirs="that of another shard", ours="its own",
+        why="A sequence number belongs to one shard. kinesis-local starts a merged shard where its parent started.",
+        source=f"{GUIDE}/key-concepts.html",
+    ),
+    Difference(
+        operations=("list_shards",), cases=("an on-demand stream", *SCALING), field="HashKeyRange.StartingHashKey",
+        theirs="rounded otherwise", ours="rounded",
+        why="Uniform shards are of equal size: each of two has 2^127 keys. kinesis-local divides one key less than there "
+        "are, so that its halves differ.",
+        source=api("UpdateShardCount"),
+    ),
+    Difference(
+        operations=("list_shards",), cases=("an on-demand stream", *SCALING), field="HashKeyRange.EndingHashKey",
+        theirs="rounded otherwise", ours="rounded", why="The same, one key before.",
+        source=api("UpdateShardCount"),
+    ),
+    Difference(
+        operations=("list_shards",), cases=("2 scaled to 3",), field="Shards", theirs=["2", "3", "4"], ours=["3", "6", "7"],
+        why="Uniform shards are of equal size. kinesis-local splits one of the two, and leaves a half and two quarters.",
+        source=api("UpdateShardCount"),
+    ),
+    Difference(
+        operations=("list_streams",), field="StreamSummaries", theirs=ABSENT, ours="present",
+        why="The answer has a summary of each stream.", source=api("ListStreams"),
+    ),
+    Difference(
+        operations=("describe_stream_summary",), field="MaxRecordSizeInKiB", theirs=ABSENT, ours=1024,
+        why="The summary tells the limit of a record.", source=api("StreamDescriptionSummary"),
+    ),
+    Difference(
+        operations=("describe_stream_summary",), cases=("an on-demand stream",), field="RecordDistributionStrategy",
+        theirs=ABSENT, ours="USER_PARTITION_KEY", why="The summary of an on-demand stream tells its strategy.",
+        source=api("StreamDescriptionSummary"),
+    ),
+    Difference(
+        operations=("split_shard",), cases=("at the first key", "at the second key", "at the last key"), field="Error",
+        theirs=NONE, ours=INVALID,
+        why="Both children need keys. kinesis-local makes a shard that ends before it starts. That the second and the last "
+        "key are refused too is kinesalite's word.",
+        source=api("SplitShard"), basis=KINESALITE,
+    ),
+    Difference(
+        operations=("split_shard", "merge_shards"), cases=("a closed shard",), field="Error",
+        theirs="ResourceInUseException (400)", ours=INVALID,
+        why="ResourceInUseException is about the stream, which is ACTIVE. A closed shard 'has already been merged or "
+        "split, and thus is not eligible for merging or splitting': InvalidArgumentException.",
+        source="https://github.com/mhart/kinesalite/issues/109", basis=QUOTED,
+    ),
+    Difference(
+        operations=("merge_shards",), cases=("the upper shard first",), field="Error", theirs=INVALID, ours=NONE,
+        why="Two shards are adjacent if the union of their ranges has no gap: the reference knows no order of the two. "
+        "But kinesalite wants the lower one first, as kinesis-local does.",
+        source=api("MergeShards"), basis=OPEN,
+    ),
+    Difference(
+        operations=("update_shard_count",), cases=("more than double",), field="Error", theirs=INVALID, ours=LIMIT,
+        why="More than double is one of the limits of the operation; the reference does not name the error.",
+        source=api("UpdateShardCount"), basis=OPEN,
+    ),
+    Difference(
+        operations=("update_shard_count",), cases=("less than half",), field="Error", theirs=NONE, ours=LIMIT,
+        why="Less than half is one of the limits of the operation; the reference does not name the error.",
+        source=api("UpdateShardCount"),
+    ),
+    Difference(
+        operations=("update_shard_count",), field="StreamARN", theirs=ABSENT, ours="present",
+        why="The answer has the ARN of the stream.", source=api("UpdateShardCount"),
+    ),
+    Difference(
+        operations=("list_stream_consumers",), field="NextToken", theirs="a token", ours=ABSENT,
+        why="There is a token when there are more consumers than were listed.", source=api("ListStreamConsumers"),
+    ),
+    Difference(
+        operations=("list_stream_consumers",), cases=("the first of two pages",), field="NextToken", theirs=ABSENT,
+        ours="a token", why="The same: here there are more.", source=api("ListStreamConsumers"),
+    ),
+    Difference(
+        operations=("list_stream_consumers",), cases=("a broken NextToken",), field="Error", theirs=NONE, ours=INVALID,
+        why="A token that the service did not give out is a parameter that cannot be used.",
+        source=api("ListStreamConsumers"), basis=OPEN,
+    ),
+)  # fmt: skip
+
+
+INTRODUCTION = """# How the local server differs from kinesis-local
+
+<!-- Made by tests/interop/differences.py from its table: change that. -->
+
+The embedded server is compared with [kinesis-local](https://www.npmjs.com/package/kinesis-local) 0.6.2, a Kinesis that
+others wrote: the same calls go to both, through boto3, and the answers are compared field by field. In the calls that
+are compared they differ in what follows. Sequence numbers, iterators, times and the texts of messages are each server's
+own.
+
+Nothing here was tried on AWS. The column "Basis" tells what speaks for ours: the reference's text, AWS's message as a
+user quoted it, kinesalite, or nothing that settles it (open).
+
+Not compared: states that last for milliseconds (CREATING, UPDATING, DELETING), DescribeLimits, SubscribeToShard, the
+order of ParentShards, and ListStreams after a name that is no stream's, where kinesis-local lists all streams.
+"""
+
+
+def page():
+    """The table, as a page of the documentation."""
+    lines = [
+        "| Operations | Case | Field | kinesis-local | Shardline | Why | Basis |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for one in DIFFERENCES:
+        operations = ", ".join(_camel(operation) for operation in one.operations)
+        cases = "; ".join(one.cases) or "any"
+        why = f"{one.why} [Reference]({one.source})"
+        cells = (operations, cases, one.field, _said(one.theirs), _said(one.ours), why, one.basis)
+        lines.append(f"| {' | '.join(cells)} |")
+    return f"{INTRODUCTION}\n" + "\n".join(lines) + "\n"
+
+
+def _camel(operation):
+    return "".join(part.capitalize() for part in operation.split("_"))
+
+
+def _said(value):
+    return f"shards {', '.join(value) or 'none'}" if isinstance(value, list) else str(value)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,93 @@
+"""Does our server answer as a server of others does, kinesis-local 0.6.2, field by field?
+
+The same calls go to both through boto3: cases that are written out, and sequences that a seed draws. Every difference
+stands in ``differences.py`` with the reason for ours and what it rests on, or it is a bug; and every difference that stands there is
+seen here, so that the table cannot rot. ``docs/differences.md`` is that table.
+"""
+
+from pathlib import Path
+from runpy import run_path
+
+import pytest
+
+from shardline.server.model.settings import Delays
+from shardline.testing import LocalKinesis
+
+pytestmark = pytest.mark.interop
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "differences.md"
+Both = run_path(str(HERE / "both_servers.py"))["Both"]
+CASES = run_path(str(HERE / "written_cases.py"))["CASES"]
+walk = run_path(str(HERE / "drawn_sequences.py"))["walk"]
+table = run_path(str(HERE / "differences.py"))
+DIFFERENCES, page = table["DIFFERENCES"], table["page"]
+
+SEEDS = range(4)
+
+
+@pytest.fixture(scope="module")
+def our_url():
+    delays = Delays(create=0.05, delete=0.05, update=0.05, register=0.05, deregister=0.05)
+    with LocalKinesis(limits=False, delays=delays) as kinesis:
+        yield kinesis.endpoint_url
+
+
+@pytest.fixture
+def both(kinesis_local, our_url):
+    servers = Both(kinesis_local.http_url, our_url)
+    yield servers
+    servers.close()
+
+
+@pytest.fixture(scope="module")
+def seen():
+    """What of the table was seen: the operations and the cases of each entry."""
+    return [(set(), set()) for _ in DIFFERENCES]
+
+
+def unlisted(observed, seen):
+    """The differences that nothing in the table explains; what it explains is noted."""
+    rest = []
+    for one in observed:
+        entries = [at for at, entry in enumerate(DIFFERENCES) if entry.explains(one)]
+        for at in entries:
+            seen[at][0].add(one.operation)
+            seen[at][1].add(one.case)
+        if not entries:
+            rest.append(one)
+    return rest
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_the_servers_differ_only_as_listed(both, stream_name, seen, case):
+    case(both, stream_name)
+    assert unlisted(both.observed, seen) == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_servers_differ_only_as_listed_whatever_a_seed_draws(both, stream_name, seen, seed):
+    walk(both, stream_name, seed)
+    assert unlisted(both.observed, seen) == []
+    assert both.calls > 80
+    assert both.theirs.order() == both.ours.order()
+
+
+def test_every_listed_difference_was_seen(request, seen):
+    ran = {item.name for item in request.session.items if item.path == Path(__file__)}
+    if not {f"test_the_servers_differ_only_as_listed[{case.__name__}]" for case in CASES} <= ran:
+        return  # some of the cases were not asked for
+    for entry, (operations, cases) in zip(DIFFERENCES, seen, strict=True):
+        assert operations == set(entry.operations), entry
+        assert cases == set(entry.cases) or (not entry.cases and cases), entry
+
+
+def test_a_difference_that_is_not_listed_is_seen(both, stream_name, seen):
+    both.create(stream_name, 1)
+    both.ours.client.add_tags_to_stream(StreamName=stream_name, Tags={"ours": "alone"})
+    both("list_tags_for_stream", StreamName=stream_name)
+    assert [(one.operation, one.path) for one in unlisted(both.observed, seen)] == [("list_tags_for_stream", "Tags")]
+
+
+def test_the_page_of_the_documentation_is_the_table():
+    assert PAGE.read_text() == page(), "run: python tests/interop/differences.py > docs/differences.md"
