@@ -1,0 +1,209 @@
+"""How fast are aggregates built and opened, next to aws_kinesis_agg?
+
+    .venv/bin/python benchmarks/bench_aggregation.py [--rounds N] [--check]
+
+Both sides get the same records, in rounds that alternate (ours, peer, ours, peer, ...), timed in CPU seconds of this
+process. ``--check`` judges the best rounds, which other jobs on the machine disturb least. Before anything is timed the
+results are compared: the aggregates must be byte-identical, and the records that come out of them equal. The peer gets
+its keys as bytes, its best case: with str keys it misjudges sizes and seals early.
+
+- build: size check, add and seal at 51,200 bytes. Ours is ``add_within`` and ``build``; the peer's is
+  ``RecordAggregator.add_user_record`` and ``get_contents``.
+- open: one aggregate at a time, and its records dropped before the next, as a consumer does.
+  - Lambda: a Lambda record in, MD5 checked, one object per user record out. The peer leaves the payloads in base64.
+  - bytes: bytes in, MD5 checked, key, payload as bytes and explicit hash key out. The peer's format for boto3 spares it
+    decoding the input; its payloads come in base64 all the same, and are decoded.
+"""
+
+import argparse
+import random
+import statistics
+import sys
+import uuid
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from time import process_time
+from typing import NamedTuple, TypeVar
+
+from aws_kinesis_agg.aggregator import RecordAggregator
+from aws_kinesis_agg.deaggregator import deaggregate_records, iter_deaggregate_records
+
+from shardline.codec.aggregation import AggregateBuilder, split_aggregate
+from shardline.codec.raw_records import deaggregate
+
+T = TypeVar("T")
+
+SEAL_BYTES = 51_200
+RECORDS = 4_000  # a round lasts milliseconds: short enough to be undisturbed now and then
+BUILD_TARGET = 2.5
+OPEN_TARGET = 3.0
+
+
+class Result(NamedTuple):
+    name: str
+    ours_best: float
+    """Records per CPU second."""
+    ours_median: float
+    peer_best: float
+    peer_median: float
+    target: float
+
+    @property
+    def best_ratio(self) -> float:
+        return self.ours_best / self.peer_best
+
+    @property
+    def median_ratio(self) -> float:
+        return self.ours_median / self.peer_median
+
+
+def records_of(keys: list[str]) -> list[tuple[str, bytes]]:
+    chance = random.Random(7)
+    return [(key, chance.randbytes(100)) for key in keys]
+
+
+def build_ours(records: list[tuple[str, bytes]]) -> list[bytes]:
+    blobs = []
+    builder = AggregateBuilder()
+    for key, data in records:
+        if not builder.add_within(SEAL_BYTES, key, data):
+            blobs.append(builder.build())
+            builder = AggregateBuilder()
+            builder.add(key, data)
+    blobs.append(builder.build())
+    return blobs
+
+
+def build_peer(records: list[tuple[bytes, bytes]]) -> list[bytes]:
+    blobs = []
+    aggregator = RecordAggregator(SEAL_BYTES)
+    for key, data in records:
+        full = aggregator.add_user_record(key, data)
+        if full is not None:
+            blobs.append(full.get_contents()[2])
+    blobs.append(aggregator.clear_and_get().get_contents()[2])
+    return blobs
+
+
+def lambda_record(blob: bytes) -> dict[str, object]:
+    number = "49590338271490256608559692538361571095921575989136588898"
+    return {
+        "kinesis": {
+            "kinesisSchemaVersion": "1.0",
+            "partitionKey": "a",
+            "sequenceNumber": number,
+            "data": b64encode(blob).decode(),
+            "approximateArrivalTimestamp": 1545084650.987,
+        },
+        "eventSource": "aws:kinesis",
+        "eventVersion": "1.0",
+        "eventID": f"shardId-000000000006:{number}",
+        "eventName": "aws:kinesis:record",
+        "invokeIdentityArn": "arn:aws:iam::123456789012:role/lambda-role",
+        "awsRegion": "us-east-2",
+        "eventSourceARN": "arn:aws:kinesis:us-east-2:123456789012:stream/orders",
+    }
+
+
+def boto3_record(blob: bytes) -> dict[str, object]:
+    return {"SequenceNumber": "1", "ApproximateArrivalTimestamp": 1.0, "Data": blob, "PartitionKey": "a"}
+
+
+def open_peer_lambda(record: dict[str, object]) -> list[dict[str, dict[str, object]]]:
+    return deaggregate_records([record])
+
+
+def open_peer_bytes(record: dict[str, object]) -> list[tuple[str, bytes, str | None]]:
+    return [
+        (one["kinesis"]["partitionKey"], b64decode(one["kinesis"]["data"]), one["kinesis"]["explicitHashKey"])
+        for one in iter_deaggregate_records([record], "Boto3")
+    ]
+
+
+def each(call: Callable[[T], object], items: list[T]) -> Callable[[], None]:
+    def run_once() -> None:
+        for item in items:
+            call(item)
+
+    return run_once
+
+
+def measure(
+    name: str, ours: Callable[[], object], peer: Callable[[], object], *, rounds: int, count: int, target: float
+) -> Result:
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds):
+        for side, run_once in zip(times, (ours, peer), strict=True):
+            started_at = process_time()
+            run_once()
+            side.append(process_time() - started_at)
+    best, median = [count / min(side) for side in times], [count / statistics.median(side) for side in times]
+    return Result(name, best[0], median[0], best[1], median[1], target)
+
+
+def run(rounds: int = 101) -> list[Result]:
+    """All comparisons. Raises ``AssertionError`` if the two sides do not agree."""
+    chance = random.Random(1)
+    hot_keys = [str(uuid.UUID(int=chance.getrandbits(128))) for _ in range(1_000)]
+    workloads = {
+        "uuid keys": records_of([str(uuid.UUID(int=chance.getrandbits(128))) for _ in range(RECORDS)]),
+        "1,000 keys": records_of([chance.choice(hot_keys) for _ in range(RECORDS)]),
+        "30 keys": records_of([chance.choice(hot_keys[:30]) for _ in range(RECORDS)]),
+    }
+    results = []
+    for name, records in workloads.items():
+        theirs = [(key.encode(), data) for key, data in records]
+        blobs = build_ours(records)
+        assert blobs == build_peer(theirs), "different aggregates"
+        results.append(
+            measure(
+                f"build, {name}",
+                lambda records=records: build_ours(records),
+                lambda theirs=theirs: build_peer(theirs),
+                rounds=rounds,
+                count=RECORDS,
+                target=BUILD_TARGET,
+            )
+        )
+        results += measure_opening(name, blobs, rounds, RECORDS)
+    return sorted(results, key=lambda result: result.name)
+
+
+def measure_opening(name: str, blobs: list[bytes], rounds: int, count: int) -> tuple[Result, Result]:
+    from_lambda, from_boto3 = [lambda_record(blob) for blob in blobs], [boto3_record(blob) for blob in blobs]
+    for blob, lambda_one, boto3_one in zip(blobs, from_lambda, from_boto3, strict=True):
+        expected = split_aggregate(blob)
+        assert expected == open_peer_bytes(boto3_one), "different records"
+        assert expected == [(one.key, one.data, one.explicit_hash_key) for one in deaggregate(lambda_one)]
+        peer = [one["kinesis"] for one in open_peer_lambda(lambda_one)]
+        assert expected == [(one["partitionKey"], b64decode(one["data"]), one["explicitHashKey"]) for one in peer]
+    common = {"rounds": rounds, "count": count, "target": OPEN_TARGET}
+    return (
+        measure(f"open, Lambda, {name}", each(deaggregate, from_lambda), each(open_peer_lambda, from_lambda), **common),
+        measure(f"open, bytes, {name}", each(split_aggregate, blobs), each(open_peer_bytes, from_boto3), **common),
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Aggregation, next to aws_kinesis_agg.")
+    parser.add_argument("--rounds", type=int, default=101)
+    parser.add_argument("--check", action="store_true", help="fail if a ratio of bests is below its target")
+    arguments = parser.parse_args()
+    results = run(arguments.rounds)
+    print(f"100-byte records, aggregates of {SEAL_BYTES:,} bytes; records per CPU second, {arguments.rounds} rounds")
+    print(f"{'':28}{'ours':^21}{'aws_kinesis_agg':^21}{'ratio':^14}")
+    print(f"{'':28}{'best':>10}{'median':>10} {'best':>10}{'median':>10} {'best':>7}{'median':>7}{'target':>8}")
+    for one in results:
+        print(
+            f"{one.name:28}{one.ours_best:>10,.0f}{one.ours_median:>10,.0f} {one.peer_best:>10,.0f}"
+            f"{one.peer_median:>10,.0f} {one.best_ratio:>6.1f}x{one.median_ratio:>6.1f}x{one.target:>7.1f}x"
+        )
+    missed = [one.name for one in results if one.best_ratio < one.target]
+    if arguments.check and missed:
+        print(f"below target: {'; '.join(missed)}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,368 @@
+"""How fast, how lean and how soon there is the local server, beside the others that can be had?
+
+Records per CPU second of the server's processes, user and system: the time on the clock says more about the machine.
+The client is the same for all, eight plain sockets with requests that were built before, and its CPU does not count.
+The servers take turns burst by burst, in several rounds with new processes, and the best of each stands: other jobs on
+the machine only ever add CPU. For PutRecords that is a whole round, from an empty stream to the same number of records
+for all, since not every server is as fast with a full stream.
+`--check` fails when a target is missed.
+
+    python benchmarks/bench_server.py [--quick] [--check]
+"""
+
+import argparse
+import base64
+import contextlib
+import http.client
+import json
+import random
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from emulators import HERE, RunningServer, running
+
+CONNECTIONS = 8
+ENTRIES, SIZE, SHARDS = 500, 200, 4
+BODIES = 16  # different ones, sent in turn
+PAGE = 10_000
+GROWTH_BURSTS = 8
+STREAM = "bench"
+PEERS = ("ministack", "kinesalite")
+CELL = "{:>14}"
+# None of the servers is told to check a signature, but kinesalite wants to see one.
+SIGNED = {
+    "Content-Type": "application/x-amz-json-1.1",
+    "X-Amz-Date": "20130101T000000Z",
+    "Authorization": "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20130101/us-east-1/kinesis/aws4_request, "
+    "SignedHeaders=host;x-amz-date;x-amz-target, Signature=00",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    rounds: int
+    bursts: int  # in a round
+    put_requests: int  # in a burst
+    pages: dict[str, int]
+    fill: list[int]  # records stored when flatness is measured
+    starts: int
+
+
+FULL = Plan(
+    3,
+    4,
+    50,
+    {"shardline": 40, "ministack": 4, "kinesalite": 2},
+    [100_000, 500_000, 1_000_000],
+    5,
+)
+QUICK = Plan(
+    1,
+    2,
+    50,
+    {"shardline": 20, "ministack": 2, "kinesalite": 1},
+    [50_000, 100_000, 200_000],
+    3,
+)
+
+# ---- the client
+
+
+class Connection:
+    """One keep-alive connection that sends bytes as they are."""
+
+    def __init__(self, port: int) -> None:
+        self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self._http.connect()
+
+    def exchange(self, operation: str, body: bytes) -> bytes:
+        self._http.request("POST", "/", body, SIGNED | {"X-Amz-Target": f"Kinesis_20131202.{operation}"})
+        answer = self._http.getresponse()
+        content = answer.read()
+        if answer.status != http.HTTPStatus.OK:
+            raise RuntimeError(f"{operation} was answered with {answer.status}: {content[:200]!r}")
+        return content
+
+    def call(self, operation: str, **members: object) -> dict[str, object]:
+        return json.loads(self.exchange(operation, json.dumps(members).encode()) or b"{}")
+
+    def close(self) -> None:
+        self._http.close()
+
+
+def answers(port: int) -> bool:
+    """Whether a server is there, and speaks Kinesis."""
+    try:
+        with contextlib.closing(Connection(port)) as connection:
+            connection.call("ListStreams")
+    except (OSError, http.client.HTTPException, RuntimeError):
+        return False
+    return True
+
+
+def put_bodies() -> list[bytes]:
+    chance = random.Random(7)
+
+    def entry() -> dict[str, str]:
+        data = base64.b64encode(chance.randbytes(SIZE)).decode()
+        return {"Data": data, "PartitionKey": str(uuid.UUID(int=chance.getrandbits(128)))}
+
+    bodies = [{"StreamName": STREAM, "Records": [entry() for _ in range(ENTRIES)]} for _ in range(BODIES)]
+    return [json.dumps(body).encode() for body in bodies]
+
+
+@dataclass(frozen=True)
+class Burst:
+    records: int
+    cpu_seconds: float  # of the server
+    seconds: float
+
+    @property
+    def cpu(self) -> float:
+        """Records per server CPU second."""
+        return self.records / self.cpu_seconds
+
+    @property
+    def clock(self) -> float:
+        """Records per second."""
+        return self.records / self.seconds
+
+
+def total(bursts: list[Burst]) -> Burst:
+    seconds = sum(one.seconds for one in bursts)
+    return Burst(sum(one.records for one in bursts), sum(one.cpu_seconds for one in bursts), seconds)
+
+
+def best(bursts: list[Burst]) -> Burst:
+    return max(bursts, key=lambda one: one.cpu)
+
+
+class Load:
+    """Eight connections to one server, and its stream."""
+
+    def __init__(self, server: RunningServer, pool: ThreadPoolExecutor, bodies: list[bytes]) -> None:
+        self.server = server
+        self._pool = pool
+        self._bodies = bodies
+        self._connections = [Connection(server.port) for _ in range(CONNECTIONS)]
+        self._iterators: list[str] = []
+        self.stored = 0
+
+    def create_stream(self) -> None:
+        first = self._connections[0]
+        first.call("CreateStream", StreamName=STREAM, ShardCount=SHARDS)
+        while b'"ACTIVE"' not in first.exchange("DescribeStreamSummary", json.dumps({"StreamName": STREAM}).encode()):
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
+
+    def put(self, requests: int) -> Burst:
+        """So many PutRecords, over all connections at once."""
+
+        def work(number: int) -> None:
+            connection = self._connections[number]
+            for turn in range(number, requests, CONNECTIONS):
+                answer = connection.exchange("PutRecords", self._bodies[turn % BODIES])
+                if b'"ErrorCode"' in answer or answer.count(b'"SequenceNumber"') != ENTRIES:
+                    raise RuntimeError(f"not all records were stored: {answer[:200]!r}")
+
+        self.stored += requests * ENTRIES
+        return self._measure(work, requests * ENTRIES)
+
+    def open_shards(self) -> None:
+        first = self._connections[0]
+        shards = [f"shardId-{number:012d}" for number in range(SHARDS)]
+        where = {"StreamName": STREAM, "ShardIteratorType": "TRIM_HORIZON"}
+        self._iterators = [first.call("GetShardIterator", ShardId=one, **where)["ShardIterator"] for one in shards]
+
+    def get(self, pages: int) -> Burst:
+        """So many pages from the beginning of the shards, over all connections at once."""
+        requests = [
+            json.dumps({"ShardIterator": self._iterators[page % SHARDS], "Limit": PAGE}).encode()
+            for page in range(pages)
+        ]
+
+        def work(number: int) -> None:
+            for page in requests[number::CONNECTIONS]:
+                answer = self._connections[number].exchange("GetRecords", page)
+                if answer.count(b'"PartitionKey"') != PAGE:
+                    raise RuntimeError(f"a page of {answer.count(b'PartitionKey')} records, not of {PAGE}")
+
+        return self._measure(work, pages * PAGE)
+
+    def _measure(self, work: Callable[[int], None], records: int) -> Burst:
+        cpu, clock = self.server.cpu(), time.perf_counter()
+        for done in [self._pool.submit(work, number) for number in range(CONNECTIONS)]:
+            done.result()
+        return Burst(records, self.server.cpu() - cpu, time.perf_counter() - clock)
+
+
+# ---- what is measured
+
+
+@dataclass
+class Figures:
+    put: dict[str, list[list[Burst]]]  # by round
+    get: dict[str, list[Burst]]
+    flat: list[tuple[int, float]]  # records stored, records per CPU second
+    memory: float  # bytes a record
+    started: dict[str, float]  # seconds
+
+
+def measure_rates(plan: Plan, pool: ThreadPoolExecutor, bodies: list[bytes], found: Figures) -> None:
+    """Bursts of PutRecords, then of GetRecords, to all servers in turn."""
+    with contextlib.ExitStack() as stack:
+        loads = [Load(stack.enter_context(running(name, answers)), pool, bodies) for name in ("shardline", *PEERS)]
+        for load in loads:
+            load.create_stream()
+            load.put(CONNECTIONS)  # whoever compiles as it runs has compiled
+            found.put.setdefault(load.server.name, []).append([])
+        for _ in range(plan.bursts):
+            for load in loads:
+                found.put[load.server.name][-1].append(load.put(plan.put_requests))
+        for load in loads:
+            missing = SHARDS * PAGE * 11 // 10 - load.stored  # hashing does not share out quite evenly
+            if missing > 0:
+                load.put(-(-missing // ENTRIES))
+            load.open_shards()
+        for _ in range(plan.bursts):
+            for load in loads:
+                found.get.setdefault(load.server.name, []).append(load.get(plan.pages[load.server.name]))
+        for load in loads:
+            load.close()
+
+
+def measure_growth(plan: Plan, pool: ThreadPoolExecutor, bodies: list[bytes], found: Figures) -> None:
+    """Servers of ours that hold more and more: the memory of the fullest, and the rates of all, in turn."""
+    with contextlib.ExitStack() as stack:
+        loads = [Load(stack.enter_context(running("shardline", answers)), pool, bodies) for _ in plan.fill]
+        for load, mark in zip(loads, plan.fill, strict=True):
+            load.create_stream()
+            load.put(5 * CONNECTIONS)  # with it come the buffers, which stay
+            before, warm = load.server.memory(), load.stored
+            load.put((mark - load.stored) // ENTRIES)
+            found.memory = (load.server.memory() - before) / (load.stored - warm)
+        bursts: dict[int, list[Burst]] = {mark: [] for mark in plan.fill}
+        for _ in range(GROWTH_BURSTS):
+            for load, mark in zip(loads, plan.fill, strict=True):
+                bursts[mark].append(load.put(5 * CONNECTIONS))
+        found.flat = [(mark, best(taken).cpu) for mark, taken in bursts.items()]
+        for load in loads:
+            load.close()
+
+
+# what the client needs is imported after ours, so that ours pays for all that it needs itself
+IN_PROCESS = """
+import time
+began = time.perf_counter()
+from shardline.testing.local_kinesis import LocalKinesis
+importing = time.perf_counter() - began
+import sys
+sys.path.insert(0, {path!r})
+from bench_server import answers
+began = time.perf_counter()
+with LocalKinesis() as kinesis:
+    while not answers(int(kinesis.endpoint_url.rpartition(":")[2])):
+        pass
+    took = time.perf_counter() - began
+    print(took, importing + took)
+"""
+
+
+def measure_starts(plan: Plan, found: Figures) -> None:
+    script = IN_PROCESS.format(path=str(HERE))
+    for _ in range(plan.starts):
+        said = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+        after_imports, whole = map(float, said.split())
+        times = {"in process": after_imports, "in process, with imports": whole}
+        for name in ("shardline local", *PEERS):
+            with running(name, answers) as server:
+                times[name] = server.took
+        for name, took in times.items():
+            found.started[name] = min(took, found.started.get(name, took))
+
+
+# ---- the report
+
+
+def row(name: str, cells: list[str], target: str = "", *, met: bool | None = None) -> bool:
+    verdict = "" if met is None else ("yes" if met else "NO")
+    print(f"{name:<34}" + "".join(CELL.format(cell) for cell in cells) + f"   {target:<34} {verdict}", flush=True)
+    return met is not False
+
+
+def report_rates(found: Figures) -> list[bool]:
+    rounds = {name: max(rounds, key=lambda one: total(one).cpu) for name, rounds in found.put.items()}
+    stored = total(rounds["shardline"]).records
+    print("\nRecords per server CPU second")
+    row("", ["shardline", *PEERS, *(f"x {peer}" for peer in PEERS)], "target")
+    put = {name: total(bursts) for name, bursts in rounds.items()}
+    get = {name: best(bursts) for name, bursts in found.get.items()}
+    verdicts = [
+        report_rate(f"PutRecords, 0 to {stored:,} stored", put, {"ministack": 8, "kinesalite": 15}),
+        report_rate("GetRecords, pages of 10,000", get, {"ministack": 10, "kinesalite": 10}),
+    ]
+    for name, at in (("PutRecords, the first burst", 0), ("PutRecords, the last burst", -1)):
+        report_rate(name, {one: bursts[at] for one, bursts in rounds.items()}, {})
+    row("PutRecords by the clock", [f"{put[one].clock:,.0f}" for one in ("shardline", *PEERS)])
+    row("GetRecords by the clock", [f"{get[one].clock:,.0f}" for one in ("shardline", *PEERS)])
+    return verdicts
+
+
+def report_rate(name: str, rates: dict[str, Burst], wanted: dict[str, int]) -> bool:
+    ratios = {peer: rates["shardline"].cpu / rates[peer].cpu for peer in PEERS}
+    cells = [f"{rates[one].cpu:,.0f}" for one in ("shardline", *PEERS)] + [f"{ratios[one]:.1f}" for one in PEERS]
+    met = all(ratios[peer] >= least for peer, least in wanted.items()) if wanted else None
+    return row(name, cells, ", ".join(f"{least} x {peer}" for peer, least in wanted.items()), met=met)
+
+
+def report_growth(found: Figures) -> list[bool]:
+    print("\nAs the stream grows: PutRecords, records per server CPU second")
+    rates = [rate for _, rate in found.flat]
+    row("records stored", [f"{stored:,}" for stored, _ in found.flat])
+    flat = row(
+        "rate", [f"{rate:,.0f}" for rate in rates], "last within 20 % of the first", met=rates[-1] >= 0.8 * rates[0]
+    )
+    memory = row("memory per record of 200 B", [f"{found.memory:.0f} B"], "under 500 B", met=found.memory < 500)
+    return [flat, memory]
+
+
+def report_starts(found: Figures) -> list[bool]:
+    print("\nStart to first answer in seconds, best")
+    limits = {"in process": 0.3, "shardline local": 0.6}
+    verdicts = []
+    for name, took in found.started.items():
+        limit = limits.get(name)
+        met = None if limit is None else took < limit
+        verdicts.append(row(name, [f"{took:.3f}"], "" if limit is None else f"under {limit} s", met=met))
+    return verdicts
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Compare the local server with the others that can be had.")
+    parser.add_argument("--quick", action="store_true", help="shorter bursts, rougher figures")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
+    options = parser.parse_args()
+    plan = QUICK if options.quick else FULL
+    began = time.monotonic()
+    found = Figures({}, {}, [], 0.0, {})
+    bodies = put_bodies()
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        measure_starts(plan, found)
+        measure_growth(plan, pool, bodies, found)
+        for _ in range(plan.rounds):
+            measure_rates(plan, pool, bodies, found)
+    verdicts = report_rates(found) + report_growth(found) + report_starts(found)
+    print(f"\n{time.monotonic() - began:.0f} s; {'all targets met' if all(verdicts) else 'A TARGET IS MISSED'}")
+    return 1 if options.check and not all(verdicts) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
