@@ -84,6 +84,8 @@ async def test_closing_twice_and_closing_what_never_started_is_harmless(server, 
         tasks.start_soon(started.close)
         tasks.start_soon(started.close)
     await started.close()
+    assert "closed" in repr(client)
+    assert "closed" in repr(started)
 
 
 async def test_starting_twice_connects_once(server, make_client, monkeypatch):
@@ -147,6 +149,7 @@ async def test_a_start_that_is_cancelled_can_be_made_again(server, make_client, 
     await client.start()
     await client.put_records("orders", ENTRIES)
     await client.close()
+    assert len(server.requests) == 1
 
 
 async def test_the_block_closes_when_it_is_left_by_an_exception(server, make_client, eventually):

@@ -118,6 +118,7 @@ def test_a_start_that_asyncio_itself_cancels_leaves_nothing():
             await kinesis.__aexit__(None, None, None)  # it was quicker
 
     asyncio.run(main())
+    assert [one for one in threading.enumerate() if "kinesis" in one.name.lower()] == []
 
 
 def test_it_starts_and_stops_in_no_time():
@@ -134,6 +135,7 @@ def test_stopping_is_harmless_before_a_start_and_again():
     kinesis.start()
     kinesis.stop()
     kinesis.stop()
+    assert "not started" in repr(kinesis) or "stopped" in repr(kinesis)
 
 
 def test_a_second_start_is_refused_while_it_runs():
@@ -699,6 +701,8 @@ def test_tls_is_served_with_a_certificate_that_verifies():
 async def test_tls_for_our_client():
     async with LocalKinesis(tls=True, stream="s", host="localhost") as kinesis, kinesis.client() as client:
         await client.put_record("s", b"x", "a")
+        assert kinesis.endpoint_url.startswith("https:")
+        assert kinesis.streams["s"].record_count == 1
 
 
 def test_signatures_are_verified_if_asked_for():

@@ -325,6 +325,7 @@ async def test_a_url_with_a_path_or_a_default_port(server, make_client):
 async def test_verify_is_not_looked_at_for_a_plain_endpoint(server, make_client):
     async with make_client(server, verify=ssl.create_default_context()) as client:
         await client.put_records("orders", ENTRIES)
+    assert len(server.requests) == 1
 
 
 async def test_an_operation_that_nobody_knows(server, make_client):

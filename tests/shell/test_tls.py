@@ -58,6 +58,7 @@ async def test_the_right_authority_is_trusted_by_context(tls_server, authority, 
     context = ssl.create_default_context()
     authority.configure_trust(context)
     await accepted(make_client(tls_server, verify=context))
+    assert len(tls_server.requests) == 1
 
 
 @pytest.mark.parametrize("variable", ["AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"])
@@ -66,6 +67,7 @@ async def test_the_right_authority_is_trusted_by_the_environment(
 ):
     monkeypatch.setenv(variable, ca_path)
     await accepted(make_client(tls_server))
+    assert len(tls_server.requests) == 1
 
 
 async def test_the_right_authority_is_trusted_by_the_environment_with_aws_settings(
@@ -75,6 +77,7 @@ async def test_the_right_authority_is_trusted_by_the_environment_with_aws_settin
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     await accepted(make_client(tls_server, credentials=None))
+    assert len(tls_server.requests) == 1
 
 
 async def test_the_right_authority_is_trusted_by_the_profile(tls_server, ca_path, make_client, tmp_path):
@@ -82,6 +85,7 @@ async def test_the_right_authority_is_trusted_by_the_profile(tls_server, ca_path
         f"[profile own]\nca_bundle = {ca_path}\naws_access_key_id = AKIDEXAMPLE\naws_secret_access_key = s\n"
     )
     await accepted(make_client(tls_server, credentials=None, profile="own"))
+    assert len(tls_server.requests) == 1
 
 
 async def test_an_explicit_authority_wins_over_the_environment(tls_server, ca_path, make_client, monkeypatch, tmp_path):
@@ -144,8 +148,9 @@ async def test_the_client_stays_usable_after_cancelled_handshakes(tls_server, ca
         for step in range(12):
             with anyio.move_on_after(step / 1000):
                 await client.put_records("orders", ENTRIES)
-        await client.put_records("orders", ENTRIES)
+        answer = await client.put_records("orders", ENTRIES)
     gc.collect()
+    assert answer.failed_count == 0
 
 
 async def test_a_client_that_asks_for_http2_makes_do_with_http1(tls_server, ca_path, make_client):

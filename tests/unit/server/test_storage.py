@@ -391,6 +391,7 @@ def test_closing_twice_is_harmless(life):
     one.begin().create()
     one.storage.close()
     one.storage.close()
+    assert "s" in life().begin().service.state.streams
 
 
 def test_an_empty_file_is_a_new_one(tmp_path):

@@ -153,6 +153,7 @@ def test_a_split_outside_the_shard_or_at_its_edges_is_an_invalid_argument(server
 def test_a_split_just_inside_the_edges_works(server, at):
     server.create(shards=2)
     server.split(at=at)
+    assert str(at) in {one["HashKeyRange"]["StartingHashKey"] for one in server.open_shards()}
 
 
 def test_a_closed_or_unknown_shard_is_not_split(server):

@@ -1,0 +1,263 @@
+"""Does the tree keep the architecture? Import contracts, sizes, names and words (ARCHITECTURE sections 2, 9 and 10).
+
+A rule that nothing can break is no rule: every import contract, and every check of our own, is also seen to fail.
+"""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SRC = ROOT / "src" / "shardline"
+UNIT = ROOT / "tests" / "unit"
+PURE = ("model", "codec", "core")
+
+MODULES = sorted(SRC.rglob("*.py"))
+PURE_MODULES = [path for path in MODULES if path.relative_to(SRC).parts[0] in PURE]
+
+MAX_MODULE_LINES = 400
+MAX_FUNCTION_LINES = 60
+NO_NAMES = {"utils", "helpers", "common", "base", "manager"}
+NO_WORDS = re.compile(r"\b(?:TODO|FIXME|XXX|HACK|NotImplementedError)\b|pragma:\s*no\s*cover")
+
+
+def named(path):
+    return str(path.relative_to(SRC))
+
+
+# ---- import contracts
+
+CONTRACTS = {
+    contract["id"]: contract["name"]
+    for contract in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+}
+# Packages that contracts name; import-linter refuses to check a contract about one that is not there yet.
+PLANNED = ("core/producer", "core/consumer")
+
+# What is done to a copy of the tree: file, the line added to it; then the contracts that this breaks, and no others.
+BREACHES = {
+    "codec imports aio": (
+        {"aio/quiet.py": "", "codec/shapes.py": "import shardline.aio.quiet"},
+        {"layers", "acyclic"},  # acyclic, for aio imports codec
+    ),
+    "model imports codec": ({"model/limits.py": "import shardline.codec"}, {"layers", "acyclic"}),
+    "a top-level package that no layer names": ({"utils/__init__.py": ""}, {"layers"}),
+    "failures imports requests": ({"core/failures.py": "import shardline.core.requests"}, {"core-layers"}),
+    "a part of core that no layer names": ({"core/gossip.py": ""}, {"core-layers"}),
+    "core reads the clock": ({"core/producer/machine.py": "import time"}, {"pure"}),
+    "core draws chance": ({"core/requests.py": "from random import Random"}, {"pure"}),
+    "the ports log": ({"ports.py": "import logging"}, {"pure"}),
+    "an adapter knows a machine": (
+        {"core/producer/machine.py": "", "adapters/kinesis.py": "import shardline.core.producer.machine"},
+        {"adapters"},
+    ),
+    "an adapter reads the clock": ({"adapters/endpoints.py": "import time"}, {"clock"}),
+    "the server imports core": ({"server/endpoint.py": "import shardline.core.failures"}, {"oracle"}),
+    "the server's model reads the clock": ({"server/model/buckets.py": "import time"}, {"pure"}),
+    "two siblings import each other": (
+        {"model/one.py": "import shardline.model.two", "model/two.py": "import shardline.model.one"},
+        {"acyclic"},
+    ),
+}
+
+
+def lint(tree):
+    """The exit code of ``lint-imports`` in ``tree`` and what it printed."""
+    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "COLUMNS": "200", "NO_COLOR": "1"}
+    run = subprocess.run(
+        [str(Path(sys.executable).parent / "lint-imports"), "--no-cache", "--no-logo"],
+        cwd=tree,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return run.returncode, run.stdout + run.stderr
+
+
+def verdicts(output):
+    """The contracts that were kept, and those that were broken, by their ids."""
+    lines = {" ".join(line.split()) for line in output.splitlines()}
+    kept = {key for key, name in CONTRACTS.items() if f"{name} KEPT" in lines}
+    broken = {key for key, name in CONTRACTS.items() if f"{name} BROKEN" in lines}
+    return kept, broken
+
+
+def analysed_files(output):
+    found = re.search(r"Analyzed (\d+) files", output)
+    assert found, output
+    return int(found[1])
+
+
+def add(tree, files):
+    for name, line in files.items():
+        path = tree / "src" / "shardline" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        old = path.read_text() if path.exists() else '"""New."""\n'
+        path.write_text(f"{old}\n{line}\n")
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """The tree as it stands, with what is planned, to be broken."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    add(tmp_path, {f"{name}/__init__.py": "" for name in PLANNED if not (SRC / name).exists()})
+    return tmp_path
+
+
+def test_the_repository_keeps_every_contract():
+    code, output = lint(ROOT)
+    assert verdicts(output) == (set(CONTRACTS), set()), output
+    assert code == 0, output
+
+
+def test_a_copy_of_the_tree_keeps_every_contract_and_is_what_is_analysed(copy):
+    code, output = lint(copy)
+    assert verdicts(output) == (set(CONTRACTS), set()), output
+    assert code == 0, output
+    add(copy, {"model/harmless.py": ""})
+    assert analysed_files(lint(copy)[1]) == analysed_files(output) + 1
+
+
+@pytest.mark.parametrize("breach", BREACHES)
+def test_each_contract_can_be_broken(copy, breach):
+    files, broken = BREACHES[breach]
+    add(copy, files)
+    code, output = lint(copy)
+    assert code != 0
+    assert verdicts(output) == (set(CONTRACTS) - broken, broken), output
+
+
+def test_every_contract_is_seen_broken():
+    assert set().union(*(broken for _, broken in BREACHES.values())) == set(CONTRACTS)
+
+
+# ---- sizes
+
+
+def long_functions(source):
+    """Name and length of the functions that are too long, from ``def`` to the last line."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+    lengths = [(node.name, node.end_lineno - node.lineno + 1) for node in functions]
+    return [(name, length) for name, length in lengths if length > MAX_FUNCTION_LINES]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=named)
+def test_a_module_is_short_and_so_are_its_functions(path):
+    source = path.read_text()
+    assert len(source.splitlines()) <= MAX_MODULE_LINES
+    assert long_functions(source) == []
+
+
+def test_a_long_function_is_seen():
+    body = "    pass\n"
+    assert long_functions("def f():\n" + body * 59) == []
+    assert long_functions("def f():\n" + body * 60) == [("f", 61)]
+    assert long_functions("class C:\n    async def f():\n" + ("    " + body) * 60) == [("f", 61)]
+
+
+# ---- names
+
+
+def bad_names(path):
+    return NO_NAMES & {part.removesuffix(".py").strip("_") for part in path.parts}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=named)
+def test_a_module_is_named_for_what_it_is_about(path):
+    assert bad_names(path.relative_to(SRC)) == set()
+
+
+def test_a_name_that_says_nothing_is_seen():
+    assert bad_names(Path("core/utils.py")) == {"utils"}
+    assert bad_names(Path("core/_helpers.py")) == {"helpers"}
+    assert bad_names(Path("common/records.py")) == {"common"}
+    assert bad_names(Path("core/database.py")) == set()
+
+
+# ---- words
+
+
+def broad_handlers(source):
+    """The lines of handlers that would also catch cancellation: bare ones, and those of ``BaseException``."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ExceptHandler):
+            caught = [] if node.type is None else list(ast.walk(node.type))
+            names = {getattr(inner, "id", None) or getattr(inner, "attr", None) for inner in caught}
+            if node.type is None or "BaseException" in names:
+                lines.append(node.lineno)
+    return lines
+
+
+@pytest.mark.parametrize("path", PURE_MODULES, ids=named)
+def test_nothing_is_left_for_later_in_the_pure_half(path):
+    assert NO_WORDS.findall(path.read_text()) == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=named)
+def test_no_handler_swallows_cancellation(path):
+    assert broad_handlers(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "line", ["# TODO later", "raise NotImplementedError", "x = 1  # pragma: no cover", "# XXX", "# HACK: y"]
+)
+def test_a_word_for_later_is_seen(line):
+    assert NO_WORDS.search(line)
+
+
+@pytest.mark.parametrize(
+    "clause", ["except:", "except BaseException:", "except (ValueError, builtins.BaseException) as e:"]
+)
+def test_a_broad_handler_is_seen(clause):
+    assert broad_handlers(f"try:\n    pass\n{clause}\n    pass\n") == [3]
+    assert broad_handlers("try:\n    pass\nexcept Exception:\n    pass\n") == []
+
+
+# ---- docstrings
+
+
+def opening(source):
+    """The first line of the module's docstring."""
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=named)
+def test_a_module_opens_with_the_question_it_answers_or_with_what_it_is(path):
+    line = opening(path.read_text())
+    assert not line[:1].islower()
+    assert len(line.split()) > 1
+
+
+def test_a_module_without_an_opening_is_seen():
+    assert opening("x = 1\n") == ""
+    assert opening('"""Why?\n\nBecause."""\n') == "Why?"
+
+
+# ---- tests
+
+
+def mirror_of(module):
+    """Where the examples of a module stand."""
+    return module.parent / f"test_{module.name}"
+
+
+@pytest.mark.parametrize("path", [path for path in PURE_MODULES if path.name != "__init__.py"], ids=named)
+def test_every_module_of_the_pure_half_has_a_test_file_of_its_own(path):
+    assert (UNIT / mirror_of(path.relative_to(SRC))).is_file()
+
+
+def test_the_tree_was_really_read():
+    assert len(MODULES) > 20
+    assert {path.relative_to(SRC).parts[0] for path in PURE_MODULES} == set(PURE)
