@@ -1,7 +1,7 @@
 """How do bytes go to and from a socket, on asyncio and on trio?
 
-Two implementations of one small protocol. On asyncio a ``Protocol`` of our own: it costs half of what asyncio's
-streams, anyio's or aiohttp's cost a call. On trio anyio's streams, which are thin there.
+Two implementations of one small protocol. On asyncio a ``Protocol`` of our own, which costs less a call than
+anyio's streams do there (ADR 5 has the figures). On trio anyio's streams.
 
 Invariants:
 
