@@ -172,6 +172,28 @@ def test_boto3_is_throttled_and_sees_which_entries_failed(kinesis, client):
         client.put_record(StreamName="s", **entries[0])
 
 
+def test_boto3_asks_what_would_succeed(kinesis, client):
+    kinesis.create_stream("s", shards=1)
+    arn = client.describe_stream_summary(StreamName="s")["StreamDescriptionSummary"]["StreamARN"]
+    consumer = client.register_stream_consumer(StreamARN=arn, ConsumerName="c")["Consumer"]["ConsumerARN"]
+    iterator = client.get_shard_iterator(StreamName="s", ShardId=FIRST, ShardIteratorType="TRIM_HORIZON")
+    entry = {"Data": b"x", "PartitionKey": "k"}
+    for operation, members in (
+        ("put_record", {"StreamName": "s", **entry}),
+        ("put_records", {"StreamName": "s", "Records": [entry]}),
+        ("get_shard_iterator", {"StreamName": "s", "ShardId": FIRST, "ShardIteratorType": "LATEST"}),
+        ("get_records", {"ShardIterator": iterator["ShardIterator"]}),
+        ("subscribe_to_shard", {"ConsumerARN": consumer, "ShardId": FIRST, "StartingPosition": {"Type": "LATEST"}}),
+    ):
+        with pytest.raises(client.exceptions.DryRunOperationException) as dry:
+            getattr(client, operation)(**members, DryRun=True)
+        assert dry.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
+    with pytest.raises(client.exceptions.ResourceNotFoundException):
+        client.put_record(StreamName="t", **entry, DryRun=True)
+    assert list(kinesis.streams["s"].records) == []
+    assert client.get_records(ShardIterator=iterator["ShardIterator"])["Records"] == []
+
+
 # ---- aiobotocore, on HTTP/1.1
 
 

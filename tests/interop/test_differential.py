@@ -89,5 +89,11 @@ def test_a_difference_that_is_not_listed_is_seen(both, stream_name, seen):
     assert [(one.operation, one.path) for one in unlisted(both.observed, seen)] == [("list_tags_for_stream", "Tags")]
 
 
+def test_every_listed_difference_rests_on_what_aws_says_or_answered():
+    for entry in DIFFERENCES:
+        assert entry.source.startswith("https://docs.aws.amazon.com/"), entry
+        assert entry.basis == table["DOCUMENTED"] or (entry.basis == table["RECORDED"] and entry.records), entry
+
+
 def test_the_page_of_the_documentation_is_the_table():
     assert PAGE.read_text() == page(), "run: python tests/interop/differences.py > docs/differences.md"

@@ -50,6 +50,10 @@ def streams(both, stream):
     both("describe_stream", "Limit 10001", StreamName=stream, Limit=10_001)
     both("describe_stream", "nothing names a stream")
     both("create_stream", "no ShardCount", StreamName=f"{stream}-2")
+    both.wait(f"{stream}-2")
+    both("describe_stream_summary", "no ShardCount", StreamName=f"{stream}-2")
+    mode = {"StreamModeDetails": {"StreamMode": "PROVISIONED"}}
+    both("create_stream", "PROVISIONED, no ShardCount", StreamName=f"{stream}-5", **mode)
     both("create_stream", "ShardCount 0", StreamName=f"{stream}-3", ShardCount=0)
     both("create_stream", "a space in the name", StreamName="a name", ShardCount=1)
     both("create_stream", "an empty name", StreamName="", ShardCount=1)
@@ -257,6 +261,7 @@ def reshards(both, stream):
         both.iterate(stream, SHARD(shard), "LATEST", pages=2)
     both("describe_stream", keep="described", StreamName=stream)
     merge = {"StreamName": stream, "ShardToMerge": SHARD(0)}
+    both("merge_shards", "the upper shard first", **merge | {"ShardToMerge": SHARD(3)}, AdjacentShardToMerge=SHARD(0))
     both("merge_shards", "not adjacent", **merge, AdjacentShardToMerge=SHARD(2))
     both("merge_shards", "a closed shard", **merge, AdjacentShardToMerge=SHARD(1))
     both("merge_shards", "with itself", **merge, AdjacentShardToMerge=SHARD(0))
@@ -293,11 +298,6 @@ def scaling(both, stream):
     for target in (6, 3, 3):
         scaled(both, three, target)
     both("list_shards", "3 scaled to 6 and back", StreamName=three)
-    merged = f"{stream}-merged"
-    both.create(merged, 3)
-    both(
-        "merge_shards", "the upper shard first", StreamName=merged, ShardToMerge=SHARD(1), AdjacentShardToMerge=SHARD(0)
-    )
 
 
 def scaled(both, stream, target):

@@ -122,8 +122,12 @@ class ServerStream(RuleBasedStateMachine):
         ids = self.open_ids()
         at = pick % (len(ids) - 1)
         low, high = ids[at], ids[at + 1]
-        pair = (high, low) if swap else (low, high)
-        self.call("MergeShards", ShardToMerge=pair[0], AdjacentShardToMerge=pair[1])
+        if swap:
+            members = {"StreamName": "s", "ShardToMerge": high, "AdjacentShardToMerge": low}
+            refusal = self.service.handle("MergeShards", members, self.now).refusal
+            assert refusal.code == "InvalidArgumentException"
+            return
+        self.call("MergeShards", ShardToMerge=low, AdjacentShardToMerge=high)
         self.shards[low].closed_at = self.shards[high].closed_at = self.now
         self.add(self.shards[low].start, self.shards[high].end)
 

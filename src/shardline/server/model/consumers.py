@@ -15,7 +15,7 @@ from shardline.server.model import inputs, sequence_numbers
 from shardline.server.model.buckets import Bucket
 from shardline.server.model.descriptions import check_created, read_page_token
 from shardline.server.model.records import ChildShardOutput, child_shards, place_of
-from shardline.server.model.refusals import in_use, invalid, limit_exceeded, not_found
+from shardline.server.model.refusals import dry_run, in_use, invalid, limit_exceeded, not_found
 from shardline.server.model.shard_log import Page
 from shardline.server.model.shards import ServerShard
 from shardline.server.model.state import ServerConsumer, ServiceState
@@ -240,6 +240,8 @@ class Subscriptions:
             timestamp=start.timestamp,
             operation="SubscribeToShard",
         )
+        if request.dry_run:
+            raise dry_run("SubscribeToShard")
         if old is not None:
             old.ended = True
         subscription = ServerSubscription(state, consumer, stream, shard, place)

@@ -63,6 +63,7 @@ class EntryInput(Struct, rename="pascal", gc=False):
 
 class PutRecords(StreamInput):
     records: Annotated[list[EntryInput], Meta(min_length=1)]
+    dry_run: bool | None = None
 
 
 class PutRecord(StreamInput):
@@ -70,11 +71,13 @@ class PutRecord(StreamInput):
     partition_key: PartitionKey | UnsetType = UNSET
     explicit_hash_key: HashKey | None = None
     sequence_number_for_ordering: SequenceNumber | None = None
+    dry_run: bool | None = None
 
 
 class GetRecords(Struct, rename="pascal"):
     shard_iterator: Annotated[str, Meta(min_length=1, max_length=512)]
     limit: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    dry_run: bool | None = None
 
 
 class GetShardIterator(StreamInput):
@@ -82,6 +85,7 @@ class GetShardIterator(StreamInput):
     shard_iterator_type: PositionType
     starting_sequence_number: SequenceNumber | None = None
     timestamp: float | None = None
+    dry_run: bool | None = None
 
 
 class ShardFilterInput(Struct, rename="pascal"):
@@ -173,6 +177,7 @@ class SubscribeToShard(Struct, rename="pascal"):
     consumer_arn: Arn = field(name="ConsumerARN")
     shard_id: ShardId
     starting_position: StartingPosition
+    dry_run: bool | None = None
 
 
 class RetentionInput(StreamInput):

@@ -31,7 +31,7 @@ def create_stream(state: ServiceState, request: inputs.CreateStream) -> None:
     account, limits = state.settings.account_id, state.settings.limits
     if request.stream_name in state.streams:
         raise in_use(f"Stream {request.stream_name} under account {account} already exists.")
-    mode = "PROVISIONED" if request.stream_mode_details is None else request.stream_mode_details.stream_mode
+    mode = _mode_of(request)
     if mode == "ON_DEMAND":
         if request.shard_count is not None:
             raise invalid("ShardCount must not be set for an on-demand stream.")
@@ -59,6 +59,17 @@ def create_stream(state: ServiceState, request: inputs.CreateStream) -> None:
     stream.begin("CREATING", Change(state.now + state.settings.delays.create, "create", number=count))
     state.streams[stream.name] = stream
     _changed(state, stream)
+
+
+def _mode_of(request: inputs.CreateStream) -> str:
+    """The mode that is asked for. Without one, a stream whose shards are not counted is none that is provisioned.
+
+    [API] CreateStream: a provisioned stream needs a count. AWS makes a stream of four shards, with which on-demand ones
+    begin, if it gets neither mode nor count (recorded in LocalStack's tests, see docs/differences.md).
+    """
+    if request.stream_mode_details is not None:
+        return request.stream_mode_details.stream_mode
+    return "ON_DEMAND" if request.shard_count is None else "PROVISIONED"
 
 
 def _check_on_demand(state: ServiceState) -> None:
@@ -100,8 +111,7 @@ def merge_shards(state: ServiceState, request: inputs.MergeShards) -> None:
     adjacent = state.shard(stream, request.adjacent_shard_to_merge)
     _check_open(state, stream, shard)
     _check_open(state, stream, adjacent)
-    ranges = sorted([shard.hash_range, adjacent.hash_range])
-    if ranges[0].end + 1 != ranges[1].start:
+    if shard.hash_range.end + 1 != adjacent.hash_range.start:  # the lower one comes first, as AWS wants it
         raise invalid(
             f"Shards {shard.shard_id} and {adjacent.shard_id} in stream {stream.name} under account "
             f"{state.settings.account_id} are not an adjacent pair of shards eligible for merging"
@@ -123,7 +133,7 @@ def update_shard_count(state: ServiceState, request: inputs.UpdateShardCount) ->
     current, target = len(stream.open_shards), request.target_shard_count
     if target > 2 * current or 2 * target < current:
         how = "up over double" if target > current else "down below half"
-        raise limit_exceeded(
+        raise invalid(
             f"UpdateShardCount cannot scale {how} your current open shard count. Current open shard count: {current} "
             f"Target shard count: {target}"
         )

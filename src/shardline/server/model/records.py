@@ -3,7 +3,7 @@
 Invariants:
 
 - RC1: an entry of PutRecords is stored or refused by itself; what breaks the request's form refuses all of it.
-- RC2: what is refused is not stored, and costs nothing.
+- RC2: what is refused is not stored, and costs nothing; a dry run is refused last, when nothing else is wrong.
 - RC3: a page never passes over a record: the next iterator goes on after its last one.
 """
 
@@ -16,6 +16,8 @@ from shardline.model.limits import KIB, MIB
 from shardline.server.model import sequence_numbers
 from shardline.server.model.inputs import EntryInput, GetRecords, GetShardIterator, PutRecord, PutRecords
 from shardline.server.model.refusals import (
+    Refused,
+    dry_run,
     expired_iterator,
     invalid,
     not_found,
@@ -68,7 +70,11 @@ def put_records(state: ServiceState, request: PutRecords) -> PutRecordsOutput:
     stream = state.serving(request.stream_name, request.stream_arn)
     entries = request.records
     sizes = _check_request(state, stream, entries)
+    if request.dry_run and stream.record_distribution == "AUTO":
+        raise dry_run("PutRecords")  # before chance is drawn
     shards = _shards_for(state, stream, entries)
+    if request.dry_run:
+        raise dry_run("PutRecords")
     if state.faults is not None and state.faults.for_entries:
         return _put_with_faults(state, stream, state.faults, (entries, sizes, shards))
     return _put(state, stream, (entries, sizes, shards))
@@ -117,6 +123,8 @@ def put_record(state: ServiceState, request: PutRecord) -> dict[str, object]:
     after = request.sequence_number_for_ordering
     if after is not None and sequence_numbers.parse(after) is None:
         raise invalid(f"ExclusiveMinimumSequenceNumber {after} is invalid.")
+    if request.dry_run:
+        raise _dry_run_of_put(state, stream, entry, size)
     shard = _shard_for(state, stream, entry)
     if not shard.may_write(size, state.now):
         raise throttled(_rate_exceeded(state, stream, shard))
@@ -127,6 +135,14 @@ def put_record(state: ServiceState, request: PutRecord) -> dict[str, object]:
     if stream.key_id is not None:
         answer["EncryptionType"] = stream.encryption_type
     return answer
+
+
+def _dry_run_of_put(state: ServiceState, stream: ServerStream, entry: EntryInput, size: int) -> Refused:
+    """What a PutRecord that only asks is told: nothing is charged, no chance is drawn (RC2)."""
+    shards = stream.open_shards if stream.record_distribution == "AUTO" else [_shard_for(state, stream, entry)]
+    if any(shard.could_write(size, state.now) for shard in shards):
+        return dry_run("PutRecord")
+    return throttled(_rate_exceeded(state, stream, shards[0]))
 
 
 def _check_request(state: ServiceState, stream: ServerStream, entries: list[EntryInput]) -> list[int]:
@@ -254,7 +270,7 @@ def _encryption(stream: ServerStream) -> str | None:
 def get_shard_iterator(state: ServiceState, request: GetShardIterator) -> dict[str, object]:
     stream = state.serving(request.stream_name, request.stream_arn)
     shard = state.shard(stream, request.shard_id)
-    if not shard.may_iterate(state.now):
+    if not (shard.could_iterate(state.now) if request.dry_run else shard.may_iterate(state.now)):
         raise throttled(_rate_exceeded(state, stream, shard))
     place = place_of(
         state,
@@ -265,6 +281,8 @@ def get_shard_iterator(state: ServiceState, request: GetShardIterator) -> dict[s
         timestamp=request.timestamp,
         operation="GetShardIterator",
     )
+    if request.dry_run:
+        raise dry_run("GetShardIterator")
     return {"ShardIterator": write_iterator(state, stream, shard, place)}
 
 
@@ -325,8 +343,10 @@ def write_iterator(state: ServiceState, stream: ServerStream, shard: ServerShard
 
 def get_records(state: ServiceState, request: GetRecords) -> GetRecordsOutput:
     stream, shard, place = _read_iterator(state, request.shard_iterator)
-    if not shard.may_read(state.now):
+    if not (shard.could_read(state.now) if request.dry_run else shard.may_read(state.now)):
         raise throttled(_rate_exceeded(state, stream, shard))
+    if request.dry_run:
+        raise dry_run("GetRecords")
     limits = state.settings.limits
     log = shard.log
     log.trim(stream.trim_horizon(state.now))

@@ -62,6 +62,11 @@ def provisioned_only(operation: str) -> Refused:
     return Refused("ValidationException", f"{operation} is only supported for streams in the provisioned mode.")
 
 
+def dry_run(operation: str) -> Refused:
+    """Every check was passed, and nothing was done: with the status 400 (developer guide, kds-dryrun-validation)."""
+    return Refused("DryRunOperationException", f"{operation} would be carried out: DryRun is set, so it was not.")
+
+
 def serialization(message: str) -> Refused:
     return Refused("SerializationException", message)
 

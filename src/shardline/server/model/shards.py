@@ -90,11 +90,19 @@ class ServerShard:
             volume.charge(size)
         return True
 
+    def could_write(self, size: int, now: float) -> bool:
+        """As ``may_write``, charging nothing."""
+        return _allows(self._write_bytes, size, now) and _allows(self._write_records, 1, now)
+
     def may_read(self, now: float) -> bool:
         """Whether a GetRecords passes now. Its bytes are charged afterwards, by ``charge_read``."""
         if self._read_bytes is not None and not self._read_bytes.allows(0, now):
             return False
         return self._read_calls is None or self._read_calls.take(1, now)
+
+    def could_read(self, now: float) -> bool:
+        """As ``may_read``, charging nothing."""
+        return _allows(self._read_bytes, 0, now) and _allows(self._read_calls, 1, now)
 
     def charge_read(self, size: int) -> None:
         if self._read_bytes is not None:
@@ -103,6 +111,10 @@ class ServerShard:
     def may_iterate(self, now: float) -> bool:
         return self._iterator_calls is None or self._iterator_calls.take(1, now)
 
+    def could_iterate(self, now: float) -> bool:
+        """As ``may_iterate``, charging nothing."""
+        return _allows(self._iterator_calls, 1, now)
+
 
 def shard_id_of(index: int) -> str:
     return f"shardId-{index:012d}"
@@ -110,3 +122,7 @@ def shard_id_of(index: int) -> str:
 
 def _bucket(rate: float | None, now: float) -> Bucket | None:
     return None if rate is None else Bucket(rate, now)
+
+
+def _allows(bucket: Bucket | None, cost: float, now: float) -> bool:
+    return bucket is None or bucket.allows(cost, now)

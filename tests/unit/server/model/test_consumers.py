@@ -191,6 +191,21 @@ def test_fo1_a_refused_request_ends_nothing_and_does_not_begin_the_wait(server):
     server.subscribe(arn)
 
 
+def test_fo1_a_dry_run_subscribes_to_nothing_and_ends_nothing(server):
+    server.create()
+    arn = server.register()
+    request = {"ConsumerARN": arn, "ShardId": "shardId-000000000000", "StartingPosition": {"Type": "LATEST"}}
+    for _ in range(3):
+        assert server.refused("SubscribeToShard", **request, DryRun=True) == "DryRunOperationException"
+    first = server.subscribe(arn)  # at once: no dry run began the wait
+    assert server.refused("SubscribeToShard", **request, DryRun=True) == "ResourceInUseException"
+    server.pass_time(5)
+    assert server.refused("SubscribeToShard", **request, DryRun=True) == "DryRunOperationException"
+    assert not first.ended
+    unknown = request | {"ShardId": "shardId-000000000009"}
+    assert server.refused("SubscribeToShard", **unknown, DryRun=True) == "ResourceNotFoundException"
+
+
 def test_fo1_without_the_wait_one_call_a_second(make_server):
     server = make_server(limits=Limits(subscription_takeover_wait=None)).create()
     arn = server.register()

@@ -435,10 +435,10 @@ def test_a_closed_shard_ends_with_its_children(server):
 
 def test_a_merged_child_names_both_parents(server):
     server.create(shards=2)
-    server.merge(1, 0)
+    server.merge(0, 1)
     (child,) = server.page(server.iterator(0))["ChildShards"]
     assert child["ShardId"] == "shardId-000000000002"
-    assert child["ParentShards"] == ["shardId-000000000001", FIRST]
+    assert child["ParentShards"] == [FIRST, "shardId-000000000001"]
 
 
 def test_pages_are_empty_while_catching_up_where_that_is_asked_for(make_server):
@@ -575,3 +575,93 @@ def test_read_rates_can_be_switched_off(make_server):
     server = make_server(limits=limits).create()
     for _ in range(50):
         assert server.read() == []
+
+
+# ---- dry runs
+
+DRY = "DryRunOperationException"
+RECORD = {"StreamName": "s", "Data": b"x", "PartitionKey": "k"}
+
+
+def test_a_dry_run_puts_nothing_and_gives_out_no_number(make_server):
+    server, twin = make_server().create(), make_server().create()
+    server.service.state.keeps_stored = True
+    entries = {"StreamName": "s", "Records": [{"Data": b"x", "PartitionKey": "k"}] * 3}
+    assert server.refused("PutRecord", **RECORD, DryRun=True) == DRY
+    assert server.refused("PutRecords", **entries, DryRun=True) == DRY
+    assert server.read() == []
+    assert server.service.take_stored() == []
+    assert server.put(b"x") == twin.put(b"x")
+    for not_dry in (False, None):
+        assert "SequenceNumber" in server.call("PutRecord", **RECORD, DryRun=not_dry)
+        assert server.call("PutRecords", **entries, DryRun=not_dry)["FailedRecordCount"] == 0
+
+
+def test_a_dry_run_reads_nothing(server):
+    server.create()
+    server.put(b"x")
+    members = {"StreamName": "s", "ShardId": FIRST, "ShardIteratorType": "TRIM_HORIZON"}
+    assert server.refused("GetShardIterator", **members, DryRun=True) == DRY
+    iterator = server.iterator()
+    assert server.refused("GetRecords", ShardIterator=iterator, DryRun=True) == DRY
+    assert len(server.page(iterator, DryRun=False)["Records"]) == 1
+
+
+def test_a_dry_run_is_told_what_is_wrong_first(server):
+    server.create()
+    entry = {"Data": b"x", "PartitionKey": "k"}
+    off = {"ExplicitHashKey": str(HASH_KEY_COUNT)}
+    position = {"StreamName": "s", "ShardId": FIRST, "ShardIteratorType": "LATEST"}
+    for operation, members, code in (
+        ("PutRecord", RECORD | {"StreamName": "t"}, "ResourceNotFoundException"),
+        ("PutRecord", RECORD | {"PartitionKey": ""}, "ValidationException"),
+        ("PutRecord", RECORD | {"Data": bytes(MIB)}, "ValidationException"),
+        ("PutRecord", RECORD | off, "InvalidArgumentException"),
+        ("PutRecord", RECORD | {"SequenceNumberForOrdering": "7"}, "InvalidArgumentException"),
+        ("PutRecords", {"StreamName": "t", "Records": [entry]}, "ResourceNotFoundException"),
+        ("PutRecords", {"StreamName": "s", "Records": [entry] * 501}, "ValidationException"),
+        ("PutRecords", {"StreamName": "s", "Records": [entry, entry | off]}, "InvalidArgumentException"),
+        ("GetShardIterator", position | {"ShardId": "shardId-000000000009"}, "ResourceNotFoundException"),
+        ("GetShardIterator", position | {"ShardIteratorType": "AT_TIMESTAMP"}, "InvalidArgumentException"),
+        ("GetRecords", {"ShardIterator": "nonsense"}, "InvalidArgumentException"),
+        ("GetRecords", {"ShardIterator": "x", "Limit": 0}, "ValidationException"),
+    ):
+        assert server.refused(operation, **members, DryRun=True) == code
+        assert server.refused(operation, **members) == code
+    iterator = server.iterator()
+    server.pass_time(301)
+    assert server.refused("GetRecords", ShardIterator=iterator, DryRun=True) == "ExpiredIteratorException"
+    assert server.refused("PutRecord", **RECORD, DryRun="yes") == "SerializationException"
+
+
+def test_rc2_a_dry_run_costs_nothing_and_is_throttled_where_the_request_would_be(make_server):
+    rates = {"write_records_per_second": 2, "read_calls_per_second": 1, "iterator_calls_per_second": 1}
+    server = make_server(limits=Limits(control_calls_per_second={}, **rates)).create()
+    position = {"StreamName": "s", "ShardId": FIRST, "ShardIteratorType": "LATEST"}
+    entries = {"StreamName": "s", "Records": [{"Data": b"x", "PartitionKey": "k"}] * 2}
+    for _ in range(5):
+        assert server.refused("PutRecord", **RECORD, DryRun=True) == DRY
+        assert server.refused("PutRecords", **entries, DryRun=True) == DRY
+        assert server.refused("GetShardIterator", **position, DryRun=True) == DRY
+    iterator = server.iterator()
+    for _ in range(5):
+        assert server.refused("GetRecords", ShardIterator=iterator, DryRun=True) == DRY
+    server.page(iterator)
+    assert server.call("PutRecords", **entries)["FailedRecordCount"] == 0
+    throttled = "ProvisionedThroughputExceededException"
+    assert server.refused("PutRecord", **RECORD, DryRun=True) == throttled
+    assert server.refused("GetShardIterator", **position, DryRun=True) == throttled
+    assert server.refused("GetRecords", ShardIterator=iterator, DryRun=True) == throttled
+    # the request itself would be answered, entry by entry
+    assert server.refused("PutRecords", **entries, DryRun=True) == DRY
+
+
+def test_a_dry_run_draws_no_chance_where_records_are_spread_by_chance(make_server):
+    auto = {"StreamModeDetails": {"StreamMode": "ON_DEMAND"}, "RecordDistributionStrategy": "AUTO"}
+    server, twin = make_server(), make_server()
+    entries = {"StreamName": "s", "Records": [{"Data": b"x"}] * 20}
+    for one in (server, twin):
+        one.call("CreateStream", StreamName="s", **auto)
+    assert server.refused("PutRecord", StreamName="s", Data=b"x", DryRun=True) == DRY
+    assert server.refused("PutRecords", **entries, DryRun=True) == DRY
+    assert server.call("PutRecords", **entries) == twin.call("PutRecords", **entries)

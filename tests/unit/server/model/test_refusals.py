@@ -43,5 +43,11 @@ def test_a_broken_constraint_shows_the_value(value, constraint, shown):
     )
 
 
+def test_a_dry_run_is_told_that_nothing_was_done():
+    refusal = refusals.dry_run("PutRecord")
+    assert (refusal.code, refusal.status) == ("DryRunOperationException", 400)
+    assert refusal.message.startswith("PutRecord ")
+
+
 def test_an_operation_of_provisioned_streams_only():
     assert refusals.provisioned_only("SplitShard").code == "ValidationException"

@@ -38,8 +38,37 @@ def test_sh2_both_rates_or_none():
     assert not one.is_unlimited
 
 
+def test_asking_what_would_pass_charges_nothing():
+    one = shard(
+        write_records_per_second=1,
+        write_bytes_per_second=10,
+        read_calls_per_second=1,
+        read_bytes_per_second=10,
+        iterator_calls_per_second=1,
+    )
+    for _ in range(3):
+        assert one.could_write(10, 100.0)
+        assert one.could_read(100.0)
+        assert one.could_iterate(100.0)
+    assert one.may_write(4, 100.0)
+    assert one.may_read(100.0)
+    assert one.may_iterate(100.0)
+    assert not one.could_write(0, 100.0)  # no records left
+    assert not one.could_read(100.0)
+    assert not one.could_iterate(100.0)
+    one.charge_read(30)
+    assert one.could_write(10, 101.0)
+    assert one.may_write(9, 101.0)
+    assert not one.could_write(8, 101.5)  # no bytes left
+    assert not one.could_read(102.0)  # no bytes left, but calls
+    assert one.could_iterate(101.0)
+
+
 def test_without_limits_everything_passes():
     one = ServerShard(0, WHOLE_RING, Limits.without_rates(), 0.0, began=0)
     assert one.is_unlimited
     one.charge_read(10**9)
     assert all(one.may_write(10**9, 0.0) and one.may_read(0.0) and one.may_iterate(0.0) for _ in range(100))
+    assert one.could_write(10**9, 0.0)
+    assert one.could_read(0.0)
+    assert one.could_iterate(0.0)
