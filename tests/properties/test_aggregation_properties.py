@@ -20,6 +20,7 @@ from shardline.codec.aggregation import (
     MAGIC,
     AggregateBuilder,
     UserRecord,
+    encode_aggregate,
     is_framed,
     looks_aggregated,
     split_aggregate,
@@ -166,6 +167,34 @@ class TestSizes:
         split = [split_aggregate(blob) for blob in blobs]
         assert [record for found in split for record in found] == many
         assert all(len(blob) <= limit or len(found) == 1 for blob, found in zip(blobs, split, strict=True))
+
+
+class TestEncodingWholeLists:
+    """AG1."""
+
+    @staticmethod
+    def encode(many):
+        hash_keys = {place: hash_key for place, (_, _, hash_key) in enumerate(many) if hash_key is not None}
+        return encode_aggregate([key for key, _, _ in many], [data for _, data, _ in many], hash_keys)
+
+    @thorough
+    @given(records)
+    def test_it_is_what_a_builder_makes(self, many):
+        assert self.encode(many) == build(many)
+
+    @varied
+    @given(
+        st.lists(st.tuples(texts, st.binary(max_size=60) | st.integers(0, 2_100).map(bytes)), min_size=1, max_size=40)
+    )
+    def test_also_without_explicit_hash_keys_where_every_head_is_ready(self, many):
+        whole = [(key, data, None) for key, data in many]
+        assert self.encode(whole) == build(whole)
+
+    @thorough
+    @given(st.integers(1, 4_000), st.integers(1, 2_500), st.integers(0, 60))
+    def test_also_for_many_records_and_keys(self, count, keys, length):
+        many = [(f"key-{number % keys}", b"x" * length, None) for number in range(count)]
+        assert self.encode(many) == build(many)
 
 
 class TestAgainstProtobuf:

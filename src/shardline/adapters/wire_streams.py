@@ -25,6 +25,7 @@ from anyio.streams.tls import TLSStream
 
 _UNREAD_MAX: Final = 1024 * 1024
 _RECEIVE: Final = 256 * 1024
+_SEND: Final = 256 * 1024  # at a time: what the socket does not take at once, asyncio copies, and moves at every turn
 _HAPPY_EYEBALLS: Final = 0.25
 
 
@@ -114,6 +115,14 @@ class AsyncioStream(asyncio.Protocol):
     # ---- what we call
 
     async def send(self, data: bytes, timeout: float) -> None:  # noqa: ASYNC109 - see WireStream
+        if len(data) <= _SEND:
+            await self._send_part(data, timeout)
+            return
+        view = memoryview(data)
+        for start in range(0, len(data), _SEND):
+            await self._send_part(view[start : start + _SEND], timeout)
+
+    async def _send_part(self, data: bytes | memoryview, timeout: float) -> None:  # noqa: ASYNC109 - see WireStream
         transport = self._transport
         if transport is None or transport.is_closing():
             raise self._error or ConnectionResetError("closed")

@@ -38,8 +38,6 @@ _ALLOWED: Final = (
     " record (with 'recordId' and 'data'), a response or event that holds such records, a shardline Record, or an"
     " iterable of these"
 )
-# Under ``map`` it runs no Python code per record: half of the time of calling the class.
-_new_tuple: Final = tuple[object, ...].__new__
 
 
 def aggregate(records: Iterable[UserTuple], *, within: HashRange | None = None) -> bytes:
@@ -111,7 +109,8 @@ def deaggregate(records: Raw | Page | Iterable[Raw]) -> list[Record]:
 
 def _members(outer: Record, columns: Columns) -> Iterator[Record]:
     """The records inside of an aggregate, each with what is known about the aggregate (RR3)."""
-    fields = zip(
+    return map(
+        Record,
         columns.payloads,
         columns.keys,
         columns.explicit_hash_keys,
@@ -120,10 +119,8 @@ def _members(outer: Record, columns: Columns) -> Iterator[Record]:
         repeat(outer.shard_id),
         repeat(outer.arrived_at),
         repeat(outer.stream),
-        repeat(True),  # noqa: FBT003 - a column of the tuple, not an argument
-        strict=False,
+        repeat(True),  # noqa: FBT003 - a column of the record, not an argument
     )
-    return map(_new_tuple, repeat(Record), fields)
 
 
 def _check_user_tuple(record: object) -> tuple[str, bytes, str | None, int]:

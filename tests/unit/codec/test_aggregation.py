@@ -16,6 +16,7 @@ from shardline.codec.aggregation import (
     AggregateBuilder,
     Columns,
     UserRecord,
+    encode_aggregate,
     is_framed,
     looks_aggregated,
     split_aggregate,
@@ -139,6 +140,74 @@ class TestBuilding:
     def test_nothing_is_no_aggregate(self):
         with pytest.raises(AssertionError, match="at least one record"):
             AggregateBuilder().build()
+
+
+class TestEncodingWholeLists:
+    """AG1: what ``encode_aggregate`` makes is what a builder makes."""
+
+    @staticmethod
+    def same(*records):
+        """Encode them, and compare with the builder's bytes."""
+        keys = [each[0] for each in records]
+        payloads = [each[1] for each in records]
+        hash_keys = {place: each[2] for place, each in enumerate(records) if len(each) > 2 and each[2] is not None}
+        blob = encode_aggregate(keys, payloads, hash_keys)
+        assert blob == built(*records)
+        return blob
+
+    def test_two_records_byte_for_byte(self):
+        assert encode_aggregate(["a", "b"], [b"x", b"y"], {}) == frame(
+            key("a") + key("b") + simple(0, b"x") + simple(1, b"y")
+        )
+
+    def test_one_record(self):
+        assert encode_aggregate(["k"], [b""], {}) == frame(key("k") + simple(0, b""))
+
+    def test_repeated_keys_are_written_once_in_order_of_first_use(self):
+        self.same(("b", b"1"), ("a", b"2"), ("b", b"3"), ("a", b"4"), ("c", b"5"))
+        self.same(*[("k", b"%d" % number) for number in range(300)])
+
+    def test_keys_that_are_not_ascii(self):
+        self.same(("schlüssel-鍵", b"1"), ("😀" * 256, b"2"), ("schlüssel-鍵", b"3"))
+
+    def test_explicit_hash_keys_of_some_records_and_of_all(self):
+        self.same(("k", b"1", "7"), ("l", b"2"), ("k", b"3", "0"), ("l", b"4", "7"))
+        self.same(*[("k", b"x", str(number)) for number in range(200)])
+
+    @pytest.mark.parametrize("count", [127, 128, 129, 2_047, 2_048, 2_049, 3_000])
+    def test_any_number_of_keys(self, count):
+        self.same(*[(f"key-{number}", b"x") for number in range(count)])
+        self.same(*[(f"key-{number % count}", b"x") for number in range(count + 5)])
+
+    @pytest.mark.parametrize(
+        "length",
+        [0, 121, 122, 123, 127, 128, 2_030, 2_031, 2_032, 2_033, 2_040, 2_047, 2_048, 16_383, 16_384, 3_000_000],
+    )
+    def test_any_length_of_data(self, length):
+        self.same(("k", b"x" * length), ("l", b"small"))
+        self.same(*[(f"{number}", b"") for number in range(200)], ("last", b"x" * length))
+
+    @pytest.mark.parametrize("length", [1, 127, 128, 256])
+    def test_any_length_of_keys_that_the_service_takes(self, length):
+        self.same(("k" * length, b"1"), ("鍵" * length, b"2"), ("😀" * length, b"3"))
+
+    def test_tuples_serve_as_well_as_lists(self):
+        assert encode_aggregate(("a", "b"), (b"x", b"y"), {}) == built(("a", b"x"), ("b", b"y"))
+
+    def test_what_it_makes_is_read_back(self):
+        blob = self.same(("a", b"x"), ("b", b"y"), ("a", b"z"))
+        assert split_aggregate(blob) == [("a", b"x", None), ("b", b"y", None), ("a", b"z", None)]
+
+    def test_nothing_is_no_aggregate(self):
+        with pytest.raises(AssertionError, match="at least one record"):
+            encode_aggregate([], [], {})
+
+    @pytest.mark.parametrize("hash_keys", [{}, {0: "7"}])
+    def test_lists_of_different_lengths_are_an_internal_error(self, hash_keys):
+        with pytest.raises(ValueError, match="zip"):
+            encode_aggregate(["a", "b"], [b"x"], hash_keys)
+        with pytest.raises(ValueError, match="zip"):
+            encode_aggregate(["a"], [b"x", b"y"], hash_keys)
 
 
 class TestSizes:
