@@ -1,0 +1,1 @@
+"""The producer's machines: from ``put`` to receipt, without I/O. ``machine`` composes them all."""

@@ -1,0 +1,243 @@
+"""Which records travel together, and how large are they exactly?
+
+An ``Aggregate`` is filled record by record, sealed, sent, and sent again if need be. It is sized exactly at put and
+encoded at dispatch, so a waiting payload exists once (P11). Its records share one entry of a request; a ``separate``
+one is but a bundle, handled as one thing until it is sent: each of its records is an entry of its own.
+
+Invariants:
+
+- P2: all its records were predicted to belong to one shard; that is its lane's doing.
+- P8: keyless records take one random key and one explicit hash key inside their lane's range, the same for all in the
+  aggregate, also inside it, so that every reader accepts them. The outer key is the first record's.
+- P12: a record that goes alone goes as it is, unless its data would itself be opened by a reader: then it is wrapped.
+- G1: ``size`` is the exact length of the data that ``entries`` makes, for two records or more; of a separate one it is
+  the sum of what its entries cost.
+"""
+
+from typing import Final, final
+
+from shardline.codec.aggregation import FRAME_BYTES, MAGIC, encode_aggregate, is_framed
+from shardline.codec.protobuf import varint_size
+from shardline.core.clock import Instant
+from shardline.core.producer.record import BufferedRecord, payload_bytes
+from shardline.model.hashing import hash_digest_of
+from shardline.model.record import Entry
+
+_ONE_BYTE: Final = 1 << 7  # numbers below need one byte on the wire
+_SMALL: Final = (1 << 14) - 16  # up to here a number, and a record's with its head, need two
+
+
+_new_entry: Final = tuple[bytes | str | None, ...].__new__  # without the detour through the class: half the time
+_NO_KEYS: Final[dict[str, int]] = {}  # of a sealed aggregate, never written to
+
+
+@final
+class KeylessAddress:
+    """The key and explicit hash key that the keyless records of one aggregate take (P8)."""
+
+    __slots__ = ("explicit_hash_key", "key")
+
+    def __init__(self, key: str | None, explicit_hash_key: str | None) -> None:
+        self.key: str | None = key
+        """``None`` sends none: for streams under AUTO record distribution."""
+        self.explicit_hash_key: str | None = explicit_hash_key
+
+
+@final
+class Aggregate:
+    """Records that travel as one entry."""
+
+    __slots__ = (
+        "_cost_bytes",
+        "_hash_keys",
+        "_keys",
+        "address",
+        "due_at",
+        "has_hash_keys",
+        "order",
+        "payload_bytes",
+        "records",
+        "separate",
+        "size",
+    )
+
+    def __init__(self, due_at: Instant, address: KeylessAddress, *, separate: bool = False) -> None:
+        self.records: list[BufferedRecord] = []
+        self.separate: bool = separate
+        """Every record is an entry of its own."""
+        self.size: int = 0 if separate else FRAME_BYTES
+        self.payload_bytes: int = 0
+        """What its records count against the buffer."""
+        self.due_at: Instant = due_at
+        """When its oldest record has lingered long enough."""
+        self.order: int = 0
+        """Its place among those of its lane that are due at the same time; 0 while it is open."""
+        self.address: KeylessAddress = address
+        self.has_hash_keys: bool = False
+        self._cost_bytes: int = 0  # once it is sealed
+        self._keys: dict[str, int] = {}
+        self._hash_keys: dict[str, int] = {}
+
+    def add(self, record: BufferedRecord, max_bytes: int) -> bool:
+        """Add a record unless that would make the aggregate too large. The first always fits: alone it has no frame."""
+        data, key = record.data, record.key
+        assert data is not None
+        length = len(data)
+        if self.separate:
+            return self._add_separate(record, max_bytes)
+        keys = self._keys
+        fresh = len(keys)
+        if key is None or record.explicit_hash_key is not None or length > _SMALL or fresh > _SMALL:
+            return self._add_any(record, max_bytes)
+        place = keys.setdefault(key, fresh)
+        size = self.size
+        if place == fresh:
+            width = len(key) if key.isascii() else len(key.encode())
+            size += width + (2 if width < _ONE_BYTE else 3)
+        content = length + 4 + (length >= _ONE_BYTE) + (place >= _ONE_BYTE)
+        size += content + (2 if content < _ONE_BYTE else 3)
+        if size > max_bytes and self.records:
+            if place == fresh:
+                del keys[key]
+            return False
+        self.size = size
+        self.payload_bytes += length + len(key)
+        self.records.append(record)
+        return True
+
+    def _add_separate(self, record: BufferedRecord, max_bytes: int) -> bool:
+        data, key = record.data, record.key
+        assert data is not None
+        plain = key is not None and key.isascii() and not data.startswith(MAGIC)
+        cost = len(data) + len(key) if plain and key is not None else self.cost_of(record)
+        if self.size + cost > max_bytes and self.records:
+            return False
+        self.size += cost
+        self.payload_bytes += cost if plain else payload_bytes(record)
+        self.records.append(record)
+        return True
+
+    def cost_of(self, record: BufferedRecord) -> int:
+        """What one record costs as an entry of its own."""
+        data, key = record.data, record.key
+        assert data is not None
+        if key is None:
+            key = self.address.key or ""
+        if data.startswith(MAGIC):
+            alone = Aggregate(self.due_at, self.address)
+            alone.add(record, 0)
+            return alone.cost_bytes
+        return len(data) + (len(key) if key.isascii() else len(key.encode()))
+
+    @property
+    def entry_count(self) -> int:
+        """How many entries of a request it makes."""
+        return len(self.records) if self.separate else 1
+
+    def _add_any(self, record: BufferedRecord, max_bytes: int) -> bool:
+        """As ``add``, for records of every kind."""
+        data, key, hash_key = record.data, record.key, record.explicit_hash_key
+        assert data is not None
+        length = len(data)
+        if key is None:
+            key, hash_key = self.address.key or "", self.address.explicit_hash_key
+        place = self._keys.get(key, len(self._keys))
+        size = self.size
+        if key not in self._keys:
+            width = len(key.encode())
+            size += width + (2 if width < _ONE_BYTE else 3)
+        content = length + 2 + varint_size(place) + varint_size(length)
+        if hash_key is not None:
+            size += 0 if hash_key in self._hash_keys else 2 + len(hash_key)
+            content += 1 + varint_size(self._hash_keys.get(hash_key, len(self._hash_keys)))
+        size += content + 1 + varint_size(content)
+        if size > max_bytes and self.records:
+            return False
+        self._keys.setdefault(key, place)
+        if hash_key is not None:
+            self.has_hash_keys = True
+            self._hash_keys.setdefault(hash_key, len(self._hash_keys))
+        self.size = size
+        self.payload_bytes += payload_bytes(record)
+        self.records.append(record)
+        return True
+
+    def seal(self) -> None:
+        """No record follows: what served to size it can go."""
+        self._keys = self._hash_keys = _NO_KEYS
+        self._cost_bytes = self._cost()
+
+    @property
+    def cost_bytes(self) -> int:
+        """What the service counts against the shard and the request: data and key."""
+        return self._cost_bytes or self._cost()
+
+    def _cost(self) -> int:
+        records = self.records
+        if self.separate:
+            return self.size
+        key = self._outer_key()
+        width = len(key) if key.isascii() else len(key.encode())
+        if len(records) > 1:
+            return self.size + width
+        data = records[0].data
+        assert data is not None
+        return width + (self.size if data.startswith(MAGIC) else len(data))
+
+    def entries(self) -> list[Entry]:
+        """What goes on the wire."""
+        if not self.separate:
+            return [self.entry()]
+        entries: list[Entry] = []
+        for record in self.records:
+            data, key = record.data, record.key
+            assert data is not None
+            if key is not None and not data.startswith(MAGIC):
+                entries.append(_new_entry(Entry, (data, key, record.explicit_hash_key)))
+            else:
+                alone = Aggregate(self.due_at, self.address)
+                alone.add(record, 0)
+                entries.append(alone.entry())
+        return entries
+
+    def entry(self) -> Entry:
+        """The one entry of records that share it."""
+        first = self.records[0]
+        if first.key is None:
+            outer_key, outer_hash_key = self.address.key, self.address.explicit_hash_key
+        else:
+            outer_key, outer_hash_key = first.key, first.explicit_hash_key
+        if len(self.records) == 1:
+            data = first.data
+            assert data is not None
+            if not data.startswith(MAGIC) or not is_framed(data):
+                return Entry(data, outer_key, outer_hash_key)
+        return Entry(self._encoded(), outer_key, outer_hash_key)
+
+    def _encoded(self) -> bytes:
+        records, address = self.records, self.address
+        payloads = [record.data for record in records if record.data is not None]
+        keys = [record.key or address.key or "" for record in records]
+        hash_keys: dict[int, str] = {}
+        if self.has_hash_keys:
+            for place, record in enumerate(records):
+                hash_key = address.explicit_hash_key if record.key is None else record.explicit_hash_key
+                if hash_key is not None:
+                    hash_keys[place] = hash_key
+        return encode_aggregate(keys, payloads, hash_keys)
+
+    def _outer_key(self) -> str:
+        first = self.records[0]
+        return (self.address.key or "") if first.key is None else first.key
+
+    def hash_digest(self, record: BufferedRecord) -> bytes:
+        """Where one of its records belongs, as it was sent."""
+        key, hash_key = record.key, record.explicit_hash_key
+        if key is None:
+            key, hash_key = self.address.key or "", self.address.explicit_hash_key
+        return digest_of(key, hash_key)
+
+
+def digest_of(key: str, explicit_hash_key: str | None) -> bytes:
+    """The place in the ring, as 16 bytes."""
+    return hash_digest_of(key) if explicit_hash_key is None else int(explicit_hash_key).to_bytes(16, "big")

@@ -1,0 +1,230 @@
+"""When does a request go out, and what travels in it?
+
+Sealed aggregates wait in their lanes. A request is made when enough of them wait to fill one, or when the first of all
+is due: then everything goes.
+
+Invariants:
+
+- U1: a request holds at most ``request_max_entries`` entries and ``request_max_bytes`` bytes; one that is larger by
+  itself goes alone.
+- U2: fair over lanes: each lane in turn gives one aggregate, and lanes that gave one stand behind those that wait.
+- U3: at most ``max_in_flight`` requests are under way. After a request failed whole there is a pause with jitter, and
+  one request at a time until one succeeds: a server that is down sees a trickle, not a storm.
+- U4: a lane that may not send (tokens, pause, order) is set aside until its time comes, and costs nothing meanwhile.
+- U5: what was refused as invalid is sent again in halves, each in a request of its own, one at a time (P5).
+- U6: ``next_deadline`` never lies in the past unless ``poll_group`` has something to give.
+"""
+
+from collections import deque
+from math import inf
+from typing import Final, NamedTuple, final
+
+from shardline.core.backoff import Backoff, Chance
+from shardline.core.clock import NEVER, Instant
+from shardline.core.producer.aggregate import Aggregate
+from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.lane import Lane
+
+_GATHER_SHARE: Final = 0.2  # of linger: lanes whose tokens come back one by one are gathered for so long ...
+_GATHER_MAX: Final = 0.05  # ... but no longer than this: the KPL's collector waits as much
+
+
+@final
+class Shipment(NamedTuple):
+    """One aggregate on its way, and the lane that it came from."""
+
+    aggregate: Aggregate
+    lane: Lane
+
+
+@final
+class Group(NamedTuple):
+    """What travels in one request."""
+
+    shipments: list[Shipment]
+    isolated: bool = False
+    """A half of something that was refused."""
+
+
+@final
+class Collector:
+    """Composes requests out of lanes."""
+
+    def __init__(self, config: ProducerConfig, chance: Chance) -> None:
+        self._max_entries = config.request_max_entries
+        self._max_bytes = config.request_max_bytes
+        self._burst_bytes = config.shard_burst_bytes
+        self._max_in_flight = config.max_in_flight
+        self._gather = min(_GATHER_SHARE * config.linger, _GATHER_MAX)
+        self._backoff = Backoff(config.retry_backoff, config.retry_backoff_max, chance)
+        self._blocked_until: Instant = -NEVER
+        self._ready: dict[Lane, None] = {}
+        self._aside: dict[Lane, Instant] = {}  # may not send now, and when to look again (U4)
+        self._waiting_bytes = 0  # in lanes that are ready
+        self._waiting_entries = 0
+        self._draining = False
+        self._isolated: deque[list[Shipment]] = deque()
+        self._isolated_in_flight = False
+        self.in_flight = 0
+
+    # ---- inputs
+
+    def note_sealed(self, lane: Lane, now: Instant) -> bool:
+        """A lane sealed aggregates. Says whether a request can be filled now."""
+        if lane in self._aside:
+            return False
+        self._ready[lane] = None
+        self._count(lane)
+        return (
+            self._waiting_entries >= self._max_entries
+            or self._waiting_bytes >= self._max_bytes
+            or lane.queued_bytes >= self._burst_bytes
+        ) and self._may_send(now)
+
+    def note_returned(self, lane: Lane, now: Instant) -> None:
+        """Something changed for a lane: an answer came, or aggregates came back to it. Look at it again."""
+        self._aside.pop(lane, None)
+        if lane.queued:
+            self._ready[lane] = None
+            self._count(lane)
+            if lane.is_due(now):
+                self._draining = True
+
+    def note_expired(self, lane: Lane, now: Instant) -> None:
+        """Something left a lane otherwise than by a request: what is first there now may go earlier."""
+        if lane in self._ready or lane in self._aside:
+            self.forget(lane)
+            self.note_returned(lane, now)
+
+    def forget(self, lane: Lane) -> None:
+        """A lane that has nothing to send any more."""
+        self._aside.pop(lane, None)
+        if lane in self._ready:
+            del self._ready[lane]
+            self._waiting_bytes -= lane.counted_bytes
+            self._waiting_entries -= lane.counted_entries
+            lane.counted_bytes = lane.counted_entries = 0
+
+    def drain(self) -> None:
+        """Send all that is sealed, full requests or not."""
+        self._draining = True
+
+    def isolate(self, *halves: list[Shipment]) -> None:
+        """Send each of these in a request of its own (U5), before others that wait for that: they came earlier."""
+        self._isolated.extendleft(reversed(halves))
+
+    def handle_answered(self, group: Group) -> None:
+        """A request came to its end, well or badly."""
+        self.in_flight -= 1
+        if group.isolated:
+            self._isolated_in_flight = False
+
+    def handle_success(self) -> None:
+        """The service answered: requests may flow again."""
+        self._backoff.reset()
+        self._blocked_until = -NEVER
+
+    def handle_failure(self, retry_after: float | None, now: Instant) -> None:
+        """A request failed whole (U3). Requests that were under way together make one failure."""
+        if now >= self._blocked_until:
+            self._blocked_until = now + max(self._backoff.next_delay(), retry_after or 0.0)
+
+    # ---- outputs
+
+    def poll_group(self, now: Instant) -> Group | None:
+        """What the next request carries, if one is to go now."""
+        if not self._may_send(now):
+            return None
+        if self._isolated and not self._isolated_in_flight:
+            self._isolated_in_flight = True
+            return self._departing(Group(self._isolated.popleft(), isolated=True))
+        self._wake(now)
+        if not self._draining and not self._is_full():
+            return None
+        shipments = self._fill(now)
+        if not self._ready:
+            self._draining = False
+        self._waiting_bytes = self._waiting_entries = 0
+        for lane in self._ready:
+            lane.counted_bytes = lane.counted_entries = 0
+            self._count(lane)
+        return self._departing(Group(shipments)) if shipments else None
+
+    def next_deadline(self) -> Instant:
+        """When ``poll_group`` is worth another try, if no answer comes before."""
+        if not self._has_slot():
+            return NEVER
+        work = -NEVER if self._draining and self._ready else min(self._aside.values(), default=NEVER)
+        if self._isolated and not self._isolated_in_flight:
+            work = -NEVER
+        return max(work, self._blocked_until)
+
+    def isolated_shipments(self) -> list[Shipment]:
+        """What waits to be sent in halves."""
+        return [shipment for shipments in self._isolated for shipment in shipments]
+
+    def take_isolated(self) -> list[list[Shipment]]:
+        waiting = list(self._isolated)
+        self._isolated.clear()
+        return waiting
+
+    def recall(self, lanes: set[Lane]) -> list[Shipment]:
+        """Take back what these lanes have waiting to be sent in halves, in its order."""
+        found: list[Shipment] = []
+        for shipments in self.take_isolated():
+            found += [shipment for shipment in shipments if shipment.lane in lanes]
+            others = [shipment for shipment in shipments if shipment.lane not in lanes]
+            self._isolated.extend([others] if others else [])
+        return found
+
+    # ---- inside
+
+    def _departing(self, group: Group) -> Group:
+        self.in_flight += 1
+        return group
+
+    def _has_slot(self) -> bool:
+        return self.in_flight < (1 if self._backoff.failures else self._max_in_flight)
+
+    def _may_send(self, now: Instant) -> bool:
+        return now >= self._blocked_until and self._has_slot()
+
+    def _is_full(self) -> bool:
+        return (
+            self._waiting_entries >= self._max_entries
+            or self._waiting_bytes >= self._max_bytes
+            or any(lane.queued_bytes >= self._burst_bytes for lane in self._ready)
+        )
+
+    def _wake(self, now: Instant) -> None:
+        """Lanes whose time has come are ready again; if what they hold is due, it goes."""
+        for lane in [lane for lane, at in self._aside.items() if at <= now]:
+            self.note_returned(lane, now)
+
+    def _count(self, lane: Lane) -> None:
+        """Count what was sealed in a lane since it was last counted."""
+        self._waiting_bytes += lane.queued_bytes - lane.counted_bytes
+        self._waiting_entries += lane.queued - lane.counted_entries
+        lane.counted_bytes, lane.counted_entries = lane.queued_bytes, lane.queued
+
+    def _fill(self, now: Instant) -> list[Shipment]:
+        shipments: list[Shipment] = []
+        room = inf  # U1: the first may be larger than a request
+        entries = self._max_entries
+        while self._ready and entries:
+            lane = next(iter(self._ready))
+            aggregate = lane.poll_aggregate(now, room, entries)
+            if aggregate is None and lane.wakes_at(now) <= now:
+                break  # it does not fit: it is the first of the next request
+            del self._ready[lane]
+            lane.counted_bytes = lane.counted_entries = 0
+            if aggregate is None:
+                if lane.queued:
+                    self._aside[lane] = max(lane.wakes_at(now), now + self._gather)
+                continue
+            shipments.append(Shipment(aggregate, lane))
+            room = (self._max_bytes if room == inf else room) - aggregate.cost_bytes
+            entries -= aggregate.entry_count
+            if lane.queued:
+                self._ready[lane] = None  # U2: behind the others
+        return shipments

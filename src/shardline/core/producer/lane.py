@@ -1,0 +1,326 @@
+"""What waits for one shard, and when may the next of it go?
+
+A lane is one predicted shard: an open aggregate that fills, and a queue of sealed ones in the order of their deadlines.
+The catch-all lane takes what has no prediction: it does not aggregate (P2).
+
+Invariants:
+
+- P2: an aggregate holds records of one lane only; a lane that does not aggregate has bundles of separate records.
+- P5: throttling lowers the lane's rates by a factor and success raises them again by steps (AIMD); failures in a row
+  pause the lane with jitter; after ``TRIP`` of them its circuit is open, and one aggregate at a time tries the shard.
+- P6: an aggregate costs one record and its bytes, data and key, whatever it carries; a bundle is cut where tokens or
+  room for it end.
+- P9: in an ordered lane at most one aggregate is in flight, and the queue is first in, first out.
+- A1: what has expired leaves before anything is admitted, and consumes no tokens.
+- A2: an aggregate is due when its oldest record is, and all records live equally long: the first due is the first to
+  expire. In an ordered lane later aggregates are due later, so that the order of deadlines is the order of arrival.
+- A3: what a flush or a deadline has released, and what is sent again, goes as soon as it may: it is not held back once
+  more to wait for company.
+"""
+
+from bisect import insort
+from collections import deque
+from typing import Final, final
+
+from shardline.core.backoff import Backoff, Chance
+from shardline.core.clock import NEVER, Instant
+from shardline.core.producer.aggregate import Aggregate, KeylessAddress
+from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.record import BufferedRecord
+from shardline.core.producer.tokens import TokenBucket
+from shardline.model.hashing import WHOLE_RING, HashRange
+from shardline.model.limits import SHARD_WRITE_BYTES_PER_SECOND, SHARD_WRITE_RECORDS_PER_SECOND
+
+TRIP: Final = 5  # failures in a row that open the circuit
+_DECREASE: Final = 0.7  # AIMD: what is left of the rate after throttling ...
+_DECREASE_PAUSE: Final = 0.25  # ... at most once in so many seconds: one burst is one signal, not many
+_INCREASE_PER_SECOND: Final = 0.05  # ... and how fast the share grows back
+_LOWEST_SHARE: Final = 0.02
+_FAILURE_MEMORY: Final = 10.0  # seconds until a failure counts half in the choice of a healthy lane
+_UNLIMITED: Final = 1e12
+_BUNDLE: Final = 16  # separate records that are handled as one thing
+_APART: Final = 1 << 32  # between the places of two aggregates: there is one for each record, should they be cut up
+
+
+@final
+class Lane:
+    """One predicted shard, or what has no prediction (``shard_id`` is ``None``)."""
+
+    def __init__(
+        self, shard_id: str | None, hash_range: HashRange | None, config: ProducerConfig, chance: Chance, now: Instant
+    ) -> None:
+        self.shard_id = shard_id
+        self.hash_range = hash_range or WHOLE_RING
+        self.aggregates = config.aggregation and shard_id is not None
+        self.vanished = False
+        """The map no longer has it: nothing new comes, and what is unsent goes elsewhere."""
+        self.in_flight = 0
+        """Aggregates under way, or sent and not yet judged."""
+        self.sends_no_key = False
+        """Keyless records go out without a key: the service chooses their shard."""
+        self.held = False
+        """It must wait for a lane of an overlapping range (P9)."""
+        self.released = False
+        """What waits here was due once, and is to go (A3)."""
+        self.queued = 0
+        """Entries that wait, sealed, and their bytes."""
+        self.queued_bytes = 0
+        self.counted_bytes = 0
+        """What the collector has counted of it, and of ``queued``."""
+        self.counted_entries = 0
+        self.open: Aggregate | None = None
+        self._ordered = config.ordered
+        self._life_after_due = config.record_ttl - config.linger
+        self._chance = chance
+        self.max_bytes = config.aggregate_max_bytes
+        self.max_count = self._max_count(config)
+        self._queue: deque[tuple[Instant, int, Aggregate]] = deque()  # sorted
+        self._sealed_so_far = 0
+        limited = shard_id is not None  # without a map nobody knows over how many shards the catch-all spreads
+        self._rates = (config.records_per_second, config.bytes_per_second) if limited else (_UNLIMITED, _UNLIMITED)
+        self._bucket = TokenBucket(self._rates, now)
+        self._backoff = Backoff(config.retry_backoff, config.retry_backoff_max, chance)
+        self._blocked_until: Instant = -NEVER
+        self._share = 1.0
+        self._share_changed_at: Instant = now
+        self._sickness = 0.0
+        self._sick_at: Instant = now
+        self._spare_address = self._new_address()  # for the keyless that join an aggregate that one with a key opened
+
+    def _max_count(self, config: ProducerConfig) -> float:
+        """Records in a full aggregate, or bundle."""
+        if self.aggregates:
+            return config.aggregate_max_count or NEVER
+        return 1 if config.ordered else min(_BUNDLE, config.request_max_entries)
+
+    # ---- filling
+
+    def add(self, record: BufferedRecord) -> int:
+        """Take a record in. Returns how many aggregates this sealed: 0, 1 or 2."""
+        sealed = 0
+        current = self.open
+        if current is not None:
+            if current.add(record, self.max_bytes):
+                return self.seal() if len(current.records) >= self.max_count else 0
+            if self._ordered or self._fits_with_others(record):
+                sealed = self.seal()
+        address = self._spare_address if record.key is not None else self._new_address()
+        fresh = Aggregate(record.expires_at - self._life_after_due, address, separate=not self.aggregates)
+        fresh.add(record, self.max_bytes)
+        if self.open is not None or fresh.size > self.max_bytes or self.max_count == 1:
+            self._enqueue(fresh)
+            return sealed + 1
+        self.open = fresh
+        return sealed
+
+    def _fits_with_others(self, record: BufferedRecord) -> bool:
+        """Whether a record is worth a new open aggregate, or is so large that it goes alone beside the open one."""
+        assert record.data is not None
+        return len(record.data) < self.max_bytes // 2
+
+    def seal(self) -> int:
+        """Close the open aggregate, if there is one. Returns how many were sealed: 0 or 1."""
+        if self.open is None:
+            return 0
+        self._enqueue(self.open)
+        self.open = None
+        return 1
+
+    def release(self) -> None:
+        """Let all that waits go as soon as it may (A3)."""
+        self.seal()
+        self.released = bool(self._queue)
+
+    def add_again(self, record: BufferedRecord) -> None:
+        """Take in a record that was put before others here: its aggregate becomes due as early as the record is."""
+        if self.open is not None:  # before it is added: that may seal it
+            self.open.due_at = min(self.open.due_at, record.expires_at - self._life_after_due)
+        self.add(record)
+
+    def requeue(self, aggregate: Aggregate) -> None:
+        """Send it again (A3): it keeps its place by its deadline, which is before all that came later."""
+        self._enqueue(aggregate)
+        self.released = True
+
+    def _enqueue(self, aggregate: Aggregate) -> None:
+        aggregate.seal()
+        if not aggregate.order:  # one that comes back goes before those that were sealed after it
+            self._sealed_so_far += _APART
+            aggregate.order = self._sealed_so_far
+        self.queued += aggregate.entry_count
+        self.queued_bytes += aggregate.cost_bytes
+        queue = self._queue
+        place = (aggregate.due_at, aggregate.order, aggregate)
+        if not queue or queue[-1] < place:
+            queue.append(place)
+        else:  # it comes back, or its records were put before others
+            insort(queue, place)
+
+    def unsent(self) -> list[BufferedRecord]:
+        """All that waits, in order."""
+        aggregates = [aggregate for _, _, aggregate in self._queue]
+        if self.open is not None:
+            aggregates.append(self.open)
+        return [record for aggregate in aggregates for record in aggregate.records]
+
+    def take_unsent(self) -> list[BufferedRecord]:
+        """The same, and the lane is empty: it vanished, or its order must be made anew."""
+        records = self.unsent()
+        self._queue.clear()
+        self.open, self.queued, self.queued_bytes, self.released = None, 0, 0, False
+        return records
+
+    def send_no_key(self, *, on: bool) -> None:
+        """Whether keyless records go out without a key."""
+        self.sends_no_key = on
+        self._spare_address = self._new_address()
+
+    def _new_address(self) -> KeylessAddress:
+        """Where keyless records of a new aggregate go: a short random key, and a hash key inside the range (P8)."""
+        chance = self._chance
+        key = f"{chance.getrandbits(40):010x}"
+        if self.shard_id is None:
+            return KeylessAddress(None if self.sends_no_key else key, None)
+        start, size = self.hash_range.start, self.hash_range.size
+        return KeylessAddress(key, str(start + chance.getrandbits(128) % size))
+
+    # ---- leaving
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits and nothing is under way."""
+        return not self._queue and self.open is None and not self.in_flight
+
+    def due_at(self) -> Instant:
+        """The deadline of the first that waits."""
+        sealed = self._queue[0][0] if self._queue else NEVER
+        return sealed if self.open is None else min(sealed, self.open.due_at)
+
+    def is_due(self, now: Instant) -> bool:
+        """Whether what waits is to go now."""
+        return self.released or self.due_at() <= now
+
+    def expires_at(self) -> Instant:
+        """When the first that waits reaches its end of life: as all live equally long, that is the first due."""
+        return self.due_at() + self._life_after_due
+
+    def take_expired(self, now: Instant) -> list[BufferedRecord]:
+        """The records whose life is over (A1). The others stay, in their order."""
+        expired: list[BufferedRecord] = []
+        life = self._life_after_due
+        if self.open is not None and self.open.due_at + life <= now:
+            self.seal()
+        while self._queue and self._queue[0][0] + life <= now:
+            _, _, aggregate = self._queue.popleft()
+            self.queued -= aggregate.entry_count
+            self.queued_bytes -= aggregate.cost_bytes
+            # Rounded as ``expires_at`` is: a record that is due now and alive until a moment later would never leave.
+            rest = [record for record in aggregate.records if record.expires_at - life + life > now]
+            expired += [record for record in aggregate.records if record.expires_at - life + life <= now]
+            if rest:
+                due_at = min(record.expires_at for record in rest) - life
+                self._enqueue(repacked(rest, due_at, aggregate))
+        return expired
+
+    def poll_aggregate(self, now: Instant, room_bytes: float, room_entries: float = NEVER) -> Aggregate | None:
+        """The next to send, if it may go now and fits. Its tokens are taken with it (P6)."""
+        if not self._queue or now < self._blocked_until or self._is_busy():
+            return None
+        aggregate = self._queue[0][2]
+        count, cost = aggregate.entry_count, aggregate.cost_bytes
+        if count > 1 and (count > room_entries or cost > room_bytes or not self._bucket.covers((count, cost))):
+            aggregate = self._cut()
+            count, cost = 1, aggregate.cost_bytes
+        if cost > room_bytes or not self._bucket.try_take((count, cost), now):
+            if count == 1:
+                return None
+            aggregate = self._cut()
+            count, cost = 1, aggregate.cost_bytes
+            if not self._bucket.try_take((count, cost), now):
+                return None
+        self._queue.popleft()
+        self.queued -= count
+        self.queued_bytes -= cost
+        self.in_flight += 1
+        if not self._queue:
+            self.released = False
+        return aggregate
+
+    def _cut(self) -> Aggregate:
+        """Let the first record of the bundle that is next stand alone."""
+        due_at, _, bundle = self._queue.popleft()
+        first = repacked(bundle.records[:1], due_at, bundle)
+        rest = repacked(bundle.records[1:], due_at, bundle, 1)
+        self._queue.appendleft((due_at, rest.order, rest))
+        self._queue.appendleft((due_at, first.order, first))
+        return first
+
+    def _is_busy(self) -> bool:
+        """Whether its next must wait for the answer to the one before: in order (P9), or as a trial (P5)."""
+        return self.held or (self.in_flight > 0 and (self._ordered or self.is_tripped))
+
+    def wakes_at(self, now: Instant) -> Instant:
+        """When ``poll_aggregate`` is worth another try; NEVER if only an answer can change that."""
+        if not self._queue or self._is_busy():
+            return NEVER
+        first = self._queue[0][2]
+        cost = first.cost_of(first.records[0]) if first.separate else first.cost_bytes
+        return max(self._blocked_until, self._bucket.ready_at((1.0, cost), now))
+
+    # ---- how the shard does
+
+    @property
+    def is_tripped(self) -> bool:
+        """The circuit is open: failures in a row, and none of its answers was good since."""
+        return self._backoff.failures >= TRIP
+
+    @property
+    def share(self) -> float:
+        """What is left of the configured rates after throttling: 1 is all."""
+        return self._share
+
+    def handle_success(self, now: Instant) -> None:
+        """It stored an entry. A pause goes on: other entries were refused just before."""
+        self._backoff.reset()
+        if self._share < 1.0:
+            self._set_share(min(1.0, self._share + _INCREASE_PER_SECOND * (now - self._share_changed_at)), now)
+
+    def handle_failure(self, now: Instant, *, throttled: bool) -> None:
+        """An entry for this shard was refused: slow down."""
+        self._sickness = self.sickness(now) + 1.0
+        self._sick_at = now
+        if now >= self._blocked_until:  # entries of one request fail together: one pause for all
+            self._blocked_until = now + self._backoff.next_delay()
+        if throttled and (self._share == 1.0 or now - self._share_changed_at >= _DECREASE_PAUSE):
+            self._set_share(max(_LOWEST_SHARE, self._share * _DECREASE), now)
+
+    def sickness(self, now: Instant) -> float:
+        """Recent failures, the older the less."""
+        return self._sickness * float(0.5 ** ((now - self._sick_at) / _FAILURE_MEMORY))
+
+    def load(self, now: Instant) -> float:
+        """How bad a choice this lane is for a record that may go anywhere (P8): bytes that wait, weighed by health."""
+        waiting = self.queued_bytes + (self.in_flight + 1) * self.max_bytes / 8
+        blocked = 1.0 if now < self._blocked_until else 0.0
+        return (waiting / self._share) * (1.0 + self.sickness(now)) * (1.0 + 9.0 * blocked)
+
+    def _set_share(self, share: float, now: Instant) -> None:
+        """A share of what the service allows a shard, if less was configured of that; all of the configured at 1."""
+        self._share = share
+        self._share_changed_at = now
+        records, size = self._rates
+        if share < 1.0 and self.shard_id is not None:
+            records = min(records, SHARD_WRITE_RECORDS_PER_SECOND) * share
+            size = min(size, SHARD_WRITE_BYTES_PER_SECOND) * share
+        self._bucket.set_rates((records, size), now)
+
+
+def repacked(records: list[BufferedRecord], due_at: Instant, of: Aggregate, place: int = 0) -> Aggregate:
+    """What is left of an aggregate, sized anew, in its place; or its part that begins at ``place``."""
+    aggregate = Aggregate(due_at, of.address, separate=of.separate)
+    aggregate.order = of.order + place
+    for record in records:
+        added = aggregate.add(record, 1 << 62)
+        assert added
+    aggregate.seal()
+    return aggregate

@@ -1,0 +1,371 @@
+"""What happens to a record between ``put`` and its end?
+
+It is routed to the lane of its shard, shares an aggregate there, is sent when a request is full or a record is due, and
+is settled by the answer. The shell feeds this machine, sends what it polls, and wakes whom it names.
+
+Invariants (the others stand in the parts that keep them):
+
+- P1: every accepted record ends exactly once.
+- P3: the machine works on while the map is fetched.
+- P7: ``put`` answers FULL and takes nothing when there is no room.
+- P9: with ``ordered`` nothing is sent before there is a map, and a lane waits for lanes of overlapping ranges.
+- P10: ``flush`` makes everything due; it keeps the rate limits.
+- P11: ``put`` answers PUMP only when no deadline was armed or a request can be filled, else QUIET.
+- W1: what waits without a map is held back until the first listing is answered, and all is until the stream has told of
+  itself, but no longer than ``BLIND_PATIENCE``: a map that comes within milliseconds makes aggregates of it, and a
+  stream that distributes records by itself gets none.
+- W2: ``next_deadline`` is never in the past unless a poll has something to give.
+"""
+
+from enum import IntEnum
+from typing import Final, final
+
+from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, StreamSummary
+from shardline.core.backoff import Chance
+from shardline.core.clock import NEVER, Instant
+from shardline.core.events import Event, ShardMapFailed, ShardsChanged
+from shardline.core.failures import Failure
+from shardline.core.producer.collector import Collector
+from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.lane import Lane
+from shardline.core.producer.ledger import Ledger
+from shardline.core.producer.record import BufferedRecord
+from shardline.core.producer.returns import Returns
+from shardline.core.producer.router import Router
+from shardline.core.producer.settlement import Flight, Settlement
+from shardline.core.producer.shard_map import ShardMap
+from shardline.core.producer.stats import LaneStats, ProducerStats
+from shardline.core.producer.stream_facts import StreamFacts
+from shardline.core.requests import DescribeStreamSummary, ListShards, PutRecords
+from shardline.model.stream import StreamRef
+
+BLIND_PATIENCE: Final = 1.0
+
+
+@final
+class Put(IntEnum):
+    """What came of a ``put``."""
+
+    FULL = 0  # not accepted: there is no room
+    QUIET = 1  # accepted; nothing to do for the shell
+    PUMP = 2  # accepted; the shell must poll, or arm its timer anew
+
+
+_FULL, _QUIET = Put.FULL, Put.QUIET  # looked up once: put is the hot path
+
+
+@final
+class ProducerMachine:
+    """The producer, without I/O."""
+
+    def __init__(self, stream: StreamRef, config: ProducerConfig, chance: Chance, now: Instant) -> None:
+        self._stream = stream
+        self._config = config
+        self._map = ShardMap(stream, chance, closed_shard_ttl=config.closed_shard_ttl)
+        self._facts = StreamFacts(stream, config, chance)
+        self._ledger = Ledger(config)
+        self._router = Router(config, chance, now)
+        self._router.limit_aggregates(config.known_record_max_bytes)
+        self._collector = Collector(config, chance)
+        self._returns = Returns(config, self._ledger, self._router, self._collector)
+        self._settlement = Settlement(
+            config=config,
+            ledger=self._ledger,
+            returns=self._returns,
+            collector=self._collector,
+            shard_map=self._map,
+            facts=self._facts,
+        )
+        self._flights: dict[int, Flight] = {}
+        self._flight_count = 0
+        self._blind_at: Instant = now + BLIND_PATIENCE  # W1
+        self._sends_blind = False
+        self._due_at: Instant = NEVER  # when the first record is due, or earlier; NEVER: nothing lingers
+        self._expires_at: Instant = NEVER  # when the first record expires, or earlier
+        self._entries_sent = 0
+        self._map_requests = 0
+        self.record_max_bytes = self._facts.record_max_bytes
+        """The largest record, data and key, as far as known."""
+        self.wall_offset = 0.0
+        """What to add to an instant to get seconds since 1970; kept by the shell."""
+
+    # ---- commands
+
+    def put(self, record: BufferedRecord, now: Instant) -> Put:
+        """Accept a record that the shell has checked, or refuse it for lack of room (P7)."""
+        data, key = record.data, record.key
+        assert data is not None
+        ledger = self._ledger
+        size = len(data) if key is None else len(data) + len(key)
+        records, payload_bytes = ledger.records, ledger.payload_bytes + size
+        if records >= ledger.max_records or (payload_bytes > ledger.max_bytes and records):
+            return _FULL
+        ledger.records, ledger.payload_bytes = records + 1, payload_bytes
+        lane = self._router.lane_for(record, now)
+        current = lane.open
+        if current is not None and current.add(record, lane.max_bytes) and len(current.records) < lane.max_count:
+            return _QUIET  # by far the most: what is open was armed when it was opened
+        return self._put_and_arm(record, lane, now)
+
+    def _put_and_arm(self, record: BufferedRecord, lane: Lane, now: Instant) -> Put:
+        """The rest of ``put``: an aggregate is opened, or sealed, or both."""
+        current = lane.open
+        added = current is not None and current.records[-1] is record
+        sealed = lane.seal() if added else lane.add(record)
+        pump = sealed > 0 and self._note_sealed(lane, now)
+        if self._expires_at == NEVER:
+            self._expires_at = record.expires_at
+        if self._due_at == NEVER:
+            self._due_at = now + self._config.linger
+            return Put.PUMP
+        return Put.PUMP if pump else Put.QUIET
+
+    def flush(self) -> None:
+        """Everything that was put is due now (P10)."""
+        self._due_at = -NEVER
+
+    def unfinished(self) -> list[BufferedRecord]:
+        """All records that have not ended, the oldest of each lane first."""
+        shipments = [shipment for flight in self._flights.values() for shipment in flight.group.shipments]
+        shipments += self._settlement.parked + self._collector.isolated_shipments()
+        records = [record for shipment in shipments for record in shipment.aggregate.records]
+        for lane in self._router.all_lanes():
+            records += lane.unsent()
+        return records
+
+    def abandon(self, code: str, message: str) -> None:
+        """The end: give up everything that is not under way. What is, is delivered or given up by its answer."""
+        self._returns.ending = (code, message)
+        records = [record for lane in self._router.all_lanes() for record in lane.take_unsent()]
+        isolated = [shipment for shipments in self._collector.take_isolated() for shipment in shipments]
+        for shipment in self._settlement.take_parked() + isolated:
+            shipment.lane.in_flight -= 1
+            records += shipment.aggregate.records
+        for lane in self._router.all_lanes():
+            self._collector.forget(lane)
+        self._ledger.fail(records, code, message)
+
+    # ---- outputs
+
+    def poll_put(self, now: Instant) -> "tuple[int, PutRecords] | None":
+        """The next PutRecords to send, with the number under which to answer it."""
+        self._advance(now)
+        if self._waits_for_facts(now):
+            return None
+        group = self._collector.poll_group(now)
+        if group is None:
+            return None
+        entries = [entry for shipment in group.shipments for entry in shipment.aggregate.entries()]
+        size = sum(shipment.aggregate.cost_bytes for shipment in group.shipments)
+        self._flight_count += 1
+        self._entries_sent += len(entries)
+        self._router.judge_cache(self._ledger.accepted_records)
+        self._flights[self._flight_count] = Flight(group, now, now + self.wall_offset, size)
+        return self._flight_count, PutRecords(self._stream, entries)
+
+    def poll_list_shards(self, now: Instant) -> ListShards | None:
+        request = self._map.poll_request(now)
+        self._map_requests += request is not None
+        return request
+
+    def poll_summary(self, now: Instant) -> DescribeStreamSummary | None:
+        return self._facts.poll_request(now)
+
+    def take_finished(self) -> list[BufferedRecord]:
+        """Records that ended and that someone waits for."""
+        return self._ledger.take_finished()
+
+    def take_failed(self) -> list[BufferedRecord]:
+        """All records that were given up since the last call."""
+        return self._ledger.take_failed()
+
+    def take_events(self) -> list[Event]:
+        events, self._ledger.events = self._ledger.events, []
+        events += self._facts.events
+        self._facts.events = []
+        return events
+
+    def next_deadline(self) -> Instant:
+        """When to poll again, if nothing happens before (W2)."""
+        waits_blind = self._is_blind and not self._sends_blind and not self._config.ordered
+        blind_at = self._blind_at if waits_blind and self._router.catch_all.queued else NEVER
+        collecting = self._collector.next_deadline()
+        if not self._facts.answered and collecting != NEVER:
+            collecting = max(collecting, self._blind_at)
+        return min(
+            self._due_at,
+            blind_at,
+            self._expires_at,
+            collecting,
+            self._map.next_deadline(),
+            self._facts.next_deadline(),
+        )
+
+    # ---- inputs
+
+    def handle_put(self, number: int, answer: PutRecordsResponse | Failure, now: Instant) -> None:
+        """What became of a PutRecords."""
+        self._settlement.settle(self._flights[number], answer, now)
+        del self._flights[number]  # not before: if it breaks, its records are still found (P1)
+        self._arm(now)
+
+    def handle_list_shards(self, answer: ListShardsResponse | Failure, now: Instant) -> None:
+        """What became of a ListShards."""
+        if self._map.handle_page(answer, now):
+            self._install(now)
+        elif self._map.failure is not None:
+            self._ledger.events.append(ShardMapFailed(self._map.failure))
+
+    def handle_summary(self, answer: StreamSummary | Failure, now: Instant) -> None:
+        """What became of a DescribeStreamSummary."""
+        changed = self._facts.handle_summary(answer, now)
+        self.record_max_bytes = self._facts.record_max_bytes
+        self._router.limit_aggregates(self.record_max_bytes)
+        if changed:
+            self._router.catch_all.send_no_key(on=self._facts.auto)
+            self._install(now)
+        else:
+            self._settlement.reconsider_parked(now)
+            self._arm(now)
+
+    # ---- queries
+
+    @property
+    def outstanding(self) -> int:
+        """Records that were accepted and have not ended."""
+        return self._ledger.records
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._ledger.payload_bytes
+
+    @property
+    def refuses_order(self) -> bool:
+        """The stream distributes records by itself: there is no order to keep."""
+        return self._config.ordered and self._facts.auto
+
+    def stats(self, now: Instant) -> ProducerStats:
+        ledger = self._ledger
+        waiting = [lane.expires_at() for lane in self._router.all_lanes()]
+        oldest = min(waiting, default=NEVER) - self._config.record_ttl
+        return ProducerStats(
+            outstanding=ledger.records,
+            buffered_bytes=ledger.payload_bytes,
+            delivered_records=ledger.delivered_records,
+            delivered_bytes=ledger.delivered_bytes,
+            failed_records=ledger.failed_records,
+            retried_records=ledger.retried_records,
+            requests=self._flight_count,
+            requests_in_flight=self._collector.in_flight,
+            entries=self._entries_sent,
+            map_state=self._map.state.value,
+            map_requests=self._map_requests,
+            oldest_waiting=0.0 if oldest == NEVER else max(0.0, now - oldest),
+            lanes=tuple(_lane_stats(lane) for lane in self._router.all_lanes() if lane.shard_id is not None),
+        )
+
+    # ---- inside
+
+    def _waits_for_facts(self, now: Instant) -> bool:
+        """W1: on a stream that distributes records by itself, what was aggregated would have to be sent again."""
+        return not self._facts.answered and now < self._blind_at
+
+    @property
+    def _is_blind(self) -> bool:
+        """There is no map to route by, nor a reason to do without."""
+        return not self._router.lanes and self._facts.may_aggregate
+
+    def _note_sealed(self, lane: Lane, now: Instant) -> bool:
+        if lane is self._router.catch_all and self._is_blind and not self._sends_blind:
+            return False  # W1, P9
+        return self._collector.note_sealed(lane, now)
+
+    def _advance(self, now: Instant) -> None:
+        """Let time pass: what expired leaves first, then what is due is sealed."""
+        if now >= self._expires_at:
+            self._expire(now)
+        if self._is_blind:
+            self._advance_blind(now)
+        if now >= self._due_at:
+            self._release_due(now)
+
+    def _advance_blind(self, now: Instant) -> None:
+        catch_all, failure = self._router.catch_all, self._map.failure
+        if self._config.ordered:
+            if failure is not None and not failure.retryable and catch_all.queued:
+                self._ledger.fail(catch_all.take_unsent(), failure.code, failure.message)
+        elif not self._sends_blind and (self._map.answered or now >= self._blind_at):
+            self._sends_blind = True
+            self._collector.note_returned(catch_all, now)
+
+    def _release_due(self, now: Instant) -> None:
+        """Seal and send everything, if something is really due; else arm the deadline that is."""
+        flushed = self._due_at == -NEVER
+        self._due_at = min((lane.due_at() for lane in self._router.all_lanes()), default=NEVER)
+        if not flushed and self._due_at > now:
+            return
+        self._due_at = NEVER
+        for lane in self._router.all_lanes():
+            lane.release()
+            if lane.queued:
+                self._note_sealed(lane, now)
+        self._collector.drain()
+
+    def _expire(self, now: Instant) -> None:
+        for lane in self._router.all_lanes():
+            expired = lane.take_expired(now)
+            if expired:
+                self._returns.fail_expired(expired)
+                self._collector.note_expired(lane, now)
+        self._returns.expire_isolated(now)
+        self._settlement.expire_parked(now)
+        self._arm(now)
+
+    def _arm(self, now: Instant) -> None:
+        """Records came back to lanes, or left them: find the deadlines anew."""
+        lanes = self._router.all_lanes()
+        waiting = [lane.expires_at() for lane in lanes]
+        beside = self._settlement.parked + self._collector.isolated_shipments()
+        waiting += [record.expires_at for shipment in beside for record in shipment.aggregate.records]
+        self._expires_at = min(waiting)
+        lingering = [lane.open.due_at for lane in lanes if lane.open is not None]
+        # What is sealed and not due came back from a request that was sent early. What is overdue is the collector's.
+        lingering += [due_at for due_at in (lane.due_at() for lane in lanes) if due_at > now]
+        self._due_at = min([self._due_at, *lingering])
+
+    def _install(self, now: Instant) -> None:
+        """The map is new, or whether it is to be used: records of lanes that vanished find new ones."""
+        before = {lane.shard_id for lane in self._router.lanes}
+        usable = self._facts.may_aggregate
+        fresh, gone = self._router.install(self._map.snapshot if usable else None, now)
+        catch_all = self._router.catch_all
+        for lane in fresh:
+            lane.held = self._config.ordered and self._router.must_wait(lane)
+        leaving = [*gone, catch_all] if self._router.lanes else gone
+        was_released = any(lane.released for lane in leaving)
+        self._returns.route_unsent(leaving, now)
+        if self._is_blind:  # keys count again, and there is no map yet
+            self._collector.forget(catch_all)
+            self._sends_blind = False
+        else:
+            self._collector.note_returned(catch_all, now)
+        self._settlement.reconsider_parked(now)
+        self._router.forget_settled()
+        self._arm(now)
+        if was_released:
+            self.flush()  # A3: what a flush found without a map, or in a lane that vanished, does not linger again
+        opened = tuple(lane.shard_id or "" for lane in fresh)
+        vanished = tuple(lane.shard_id or "" for lane in gone)
+        if opened or vanished or not before:
+            self._ledger.events.append(ShardsChanged(len(self._router.lanes), opened, vanished))
+
+
+def _lane_stats(lane: Lane) -> LaneStats:
+    return LaneStats(
+        shard_id=lane.shard_id or "",
+        queued_entries=lane.queued,
+        queued_bytes=lane.queued_bytes,
+        in_flight=lane.in_flight,
+        rate_share=lane.share,
+        tripped=lane.is_tripped,
+    )

@@ -1,0 +1,182 @@
+"""What was not delivered: how does it go on?
+
+Invariants:
+
+- P1: every record that is handed over here ends, or is in a lane again.
+- P8: keyless records of a refused entry choose their lane anew.
+- P9: records that come back to an ordered lane stand before those that wait there, by the time of their put; and a part
+  of an aggregate that was cut up never overtakes the part before it.
+"""
+
+from collections.abc import Iterable
+from typing import Final, final
+
+from shardline.core.clock import Instant
+from shardline.core.events import RecordsRetried
+from shardline.core.producer.collector import Collector, Shipment
+from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.lane import Lane, repacked
+from shardline.core.producer.ledger import Ledger
+from shardline.core.producer.record import BufferedRecord
+from shardline.core.producer.router import Router
+
+EXPIRED: Final = "Expired"
+
+
+@final
+class Returns:
+    """The way back into lanes, or out."""
+
+    def __init__(self, config: ProducerConfig, ledger: Ledger, router: Router, collector: Collector) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._router = router
+        self._collector = collector
+        self.ending: tuple[str, str] | None = None
+        """Code and message for what would have to be sent again: the producer is at its end."""
+
+    # ---- one entry
+
+    def resend(self, shipment: Shipment, code: str, message: str, now: Instant, *, reroute: bool) -> None:
+        """Send it again as it is, as far as possible; ``reroute``: but for keyless records, which go elsewhere (P8)."""
+        aggregate, lane = shipment
+        alive = self._give_up_some(aggregate.records, now, code, message)
+        if not alive:
+            return
+        self._ledger.retried_records += len(alive)
+        self._ledger.events.append(RecordsRetried(len(alive), lane.shard_id, code, message))
+        if lane.vanished or lane is self._router.catch_all:
+            self._route(alive, now)
+            return
+        staying = [record for record in alive if record.key is not None] if reroute else alive
+        if len(staying) == len(aggregate.records):
+            lane.requeue(aggregate)
+        elif staying:
+            lane.requeue(repacked(staying, aggregate.due_at, aggregate))
+        if len(staying) < len(alive):
+            self._route([record for record in alive if record.key is None], now)
+
+    def send_again(self, records: list[BufferedRecord], now: Instant, code: str, message: str) -> None:
+        """Each record by the newest map."""
+        alive = self._give_up_some(records, now, code, message)
+        self._ledger.retried_records += len(alive)
+        self._route(alive, now)
+
+    def _give_up_some(
+        self, records: list[BufferedRecord], now: Instant, code: str, message: str
+    ) -> list[BufferedRecord]:
+        """Fail those that have no time or no attempt left. Returns the others."""
+        if self.ending is not None:
+            self._ledger.fail(records, *self.ending)
+            return []
+        limit = self._config.max_attempts
+        if limit is not None:
+            spent = [record for record in records if record.attempt_count >= limit]
+            if spent:
+                self._ledger.fail(spent, code, f"{message} (given up after {limit} attempts)")
+                records = [record for record in records if record.ending is None]
+        expired = [record for record in records if record.expires_at <= now]
+        if expired:
+            self.fail_expired(expired)
+            records = [record for record in records if record.ending is None]
+        return records
+
+    def fail_expired(self, records: list[BufferedRecord]) -> None:
+        """Their life is over. The message tells what went wrong last."""
+        ttl = f"not delivered within record_ttl ({self._config.record_ttl:g} s)"
+        by_reason: dict[str, list[BufferedRecord]] = {}
+        for record in records:
+            last = record.history.kept[-1] if record.history is not None else None
+            reason = ttl if last is None else f"{ttl}; last failure: {last.code}: {last.message}"
+            by_reason.setdefault(reason, []).append(record)
+        for reason, group in by_reason.items():
+            self._ledger.fail(group, EXPIRED, reason)
+
+    # ---- what is sent in halves
+
+    def expire_isolated(self, now: Instant) -> None:
+        """Give up records that wait to be sent in halves and whose life is over."""
+        kept: list[list[Shipment]] = []
+        for shipments in self._collector.take_isolated():
+            alive = [shipment for shipment in (self._without_expired(one, now) for one in shipments) if shipment]
+            kept += [alive] if alive else []
+        self._collector.isolate(*kept)
+
+    def _without_expired(self, shipment: Shipment, now: Instant) -> Shipment | None:
+        aggregate, lane = shipment
+        rest = [record for record in aggregate.records if record.expires_at > now]
+        if len(rest) == len(aggregate.records):
+            return shipment
+        self.fail_expired([record for record in aggregate.records if record.expires_at <= now])
+        if rest:
+            return Shipment(repacked(rest, aggregate.due_at, aggregate), lane)
+        lane.in_flight -= 1
+        self._collector.note_returned(lane, now)
+        return None
+
+    def recall(self, lanes: Iterable[Lane], now: Instant) -> None:
+        """A part of something that was cut up has to be sent again: what comes after it in its lane waits for it (P9).
+
+        Left as they are, the later parts would go out while the first one pauses, or waits for a map.
+        """
+        homeless: list[BufferedRecord] = []
+        for aggregate, lane in self._collector.recall(set(lanes)):
+            lane.in_flight -= 1
+            if lane.vanished:
+                homeless += aggregate.records
+            else:
+                lane.requeue(aggregate)
+        self._route(homeless, now)
+
+    # ---- into lanes
+
+    def _route(self, records: list[BufferedRecord], now: Instant) -> None:
+        """Back into lanes, in front of what waits there (P9). They waited long enough: what they join is sealed."""
+        for lane in self._add_again(records, now):
+            lane.release()
+            self._collector.note_returned(lane, now)
+
+    def route_unsent(self, lanes: list[Lane], now: Instant) -> None:
+        """Lanes vanished: what they had not sent goes to the lanes of the newer map. A flush holds there too."""
+        records: list[BufferedRecord] = []
+        released = any(lane.released for lane in lanes)
+        for lane in lanes:
+            self._collector.forget(lane)
+            records += lane.take_unsent()
+        for lane in self._add_again(records, now):
+            if released:
+                lane.release()
+            self._collector.note_returned(lane, now)
+
+    def _add_again(self, records: list[BufferedRecord], now: Instant) -> list[Lane]:
+        """Distribute records over lanes. Returns the lanes."""
+        by_lane: dict[Lane, list[BufferedRecord]] = {}
+        for record in records:
+            lane = self._router.lane_for(record, now)
+            returning = by_lane.setdefault(lane, [])
+            if record.key is None:
+                lane.add_again(record)  # at once: the next one chooses by what this one fills (P8)
+            else:
+                returning.append(record)
+        for lane, returning in by_lane.items():
+            together = returning
+            released = lane.released
+            if self._config.ordered:
+                # By the time of their put: two parents' records come here one after the other, and deadlines decide
+                # which aggregate goes first. Equal ones keep their places, so those of one key never change theirs.
+                together = sorted(returning + lane.take_unsent(), key=lambda record: record.expires_at)
+            for record in together:
+                lane.add_again(record)
+            if released:
+                lane.release()
+        return list(by_lane)
+
+    def release_held(self, now: Instant) -> None:
+        """Lanes that waited for a lane of an overlapping range may go on when that is settled (P9)."""
+        if not self._router.vanished:
+            return
+        for lane in self._router.lanes:
+            if lane.held and not self._router.must_wait(lane):
+                lane.held = False
+                self._collector.note_returned(lane, now)
+        self._router.forget_settled()

@@ -1,0 +1,157 @@
+"""Which lane does a record go to?
+
+Invariants:
+
+- P2: a record goes to the lane of the shard that its hash key belongs to; without a map to the catch-all lane.
+- P8: a keyless record goes to the healthiest lane, by load and recent failures, sticky until that lane's aggregate is
+  sealed; chosen anew for every retry. A record with a key never changes its key.
+- J1: the lanes are those of the newest snapshot. A lane that vanished stays known, for P9, until all that it sent is
+  settled; then it is forgotten.
+"""
+
+from bisect import bisect_left
+from enum import IntEnum
+from typing import Final, final
+
+from shardline.core.backoff import Chance
+from shardline.core.clock import Instant
+from shardline.core.producer.aggregate import digest_of
+from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.lane import Lane
+from shardline.core.producer.record import BufferedRecord
+from shardline.core.producer.shard_map import Snapshot
+from shardline.model.hashing import hash_digest_of
+from shardline.model.limits import KIB
+
+_CACHE_MAX: Final = 16_384  # hot keys whose lane is remembered: a third of the time of hashing again
+_CACHE_TRIAL: Final = 1_024
+_CACHE_LIFE: Final = 1 << 20  # look-ups after which it is tried anew
+_LOOK_AT_ALL: Final = 16  # lanes among which the best is sought by looking at all; among more, at a sample
+_SAMPLE: Final = 8
+
+
+@final
+class _Cache(IntEnum):
+    """What is done with a key that is not in the cache."""
+
+    LEFT_ALONE = 0  # nothing: the cache is as full as it pays, or empty because it does not
+    FILLING = 1  # it goes in
+    ON_TRIAL = 2  # it is counted
+
+
+@final
+class Router:
+    """The lanes, and the way to them."""
+
+    def __init__(self, config: ProducerConfig, chance: Chance, now: Instant) -> None:
+        self._config = config
+        self._chance = chance
+        self._endings: tuple[bytes, ...] = ()
+        self._lane_by_key: dict[str | None, Lane] = {}  # no key is never in it
+        self._cache = _Cache.FILLING
+        self._cache_max = _CACHE_TRIAL
+        self._misses = 0
+        self._counted_from = 0
+        self._sticky: Lane | None = None
+        self._aggregate_max_bytes = config.aggregate_max_bytes
+        self.catch_all = Lane(None, None, config, chance, now)
+        self.lanes: tuple[Lane, ...] = ()
+        """In the order of their hash ranges."""
+        self.vanished: list[Lane] = []
+
+    def lane_for(self, record: BufferedRecord, now: Instant) -> Lane:
+        key, hash_key = record.key, record.explicit_hash_key
+        lane = self._lane_by_key.get(key) if hash_key is None else None
+        if lane is None:
+            if not self._endings:
+                return self.catch_all
+            if key is None:
+                return self._healthiest(now)
+            if hash_key is not None:
+                return self.lanes[bisect_left(self._endings, digest_of(key, hash_key))]
+            lane = self.lanes[bisect_left(self._endings, hash_digest_of(key))]
+            if self._cache:
+                self._note_miss(key, lane)
+        return lane
+
+    def _note_miss(self, key: str, lane: Lane) -> None:
+        self._misses += 1
+        if self._cache is _Cache.FILLING:
+            self._lane_by_key[key] = lane
+            if len(self._lane_by_key) >= self._cache_max:
+                self._cache = _Cache.ON_TRIAL
+                self._counted_from = -1
+
+    def judge_cache(self, routed: int) -> None:
+        """Now and then: does remembering keys pay? ``routed`` counts the records that were routed so far.
+
+        A small cache is tried first. If its keys come again, it may grow; if not, as with keys that never come again,
+        it is left alone for a while. Then all starts anew: yesterday's hot keys may be cold.
+        """
+        looked_up = routed - self._counted_from
+        if self._cache is _Cache.ON_TRIAL and self._counted_from < 0:
+            self._counted_from, self._misses = routed, 0
+        elif self._cache is _Cache.ON_TRIAL and looked_up >= _CACHE_TRIAL:
+            pays = self._misses * 2 < looked_up
+            grows = pays and self._cache_max < _CACHE_MAX
+            self._cache = _Cache.FILLING if grows else _Cache.LEFT_ALONE
+            self._cache_max = _CACHE_MAX
+            if not pays:
+                self._lane_by_key = {}
+        elif self._cache is _Cache.LEFT_ALONE and looked_up >= _CACHE_LIFE:
+            self._lane_by_key = {}
+            self._cache_max = _CACHE_TRIAL
+            self._cache = _Cache.FILLING
+
+    def _healthiest(self, now: Instant) -> Lane:
+        """The lane for a keyless record (P8)."""
+        sticky = self._sticky
+        if sticky is not None and sticky.open is not None and not sticky.vanished:
+            return sticky
+        lanes = self.lanes
+        if len(lanes) > _LOOK_AT_ALL:
+            chance = self._chance
+            lanes = tuple(lanes[chance.getrandbits(32) % len(lanes)] for _ in range(_SAMPLE))
+        best = min(lanes, key=lambda lane: lane.load(now))
+        self._sticky = best
+        return best
+
+    def install(self, snapshot: Snapshot | None, now: Instant) -> tuple[list[Lane], list[Lane]]:
+        """Take over a map, or none. Returns the lanes that are new and those that vanished: their unsent is yours."""
+        current = {lane.shard_id: lane for lane in self.lanes}
+        shard_ids = () if snapshot is None else snapshot.shard_ids
+        ranges = () if snapshot is None else snapshot.ranges
+        fresh = [
+            Lane(shard_id, hash_range, self._config, self._chance, now)
+            for shard_id, hash_range in zip(shard_ids, ranges, strict=True)
+            if shard_id not in current
+        ]
+        for lane in fresh:
+            lane.max_bytes = self._aggregate_max_bytes
+        known = current | {lane.shard_id: lane for lane in fresh}
+        self.lanes = tuple(known[shard_id] for shard_id in shard_ids)
+        self._endings = () if snapshot is None else snapshot.endings
+        self._lane_by_key = {}
+        gone = [lane for shard_id, lane in current.items() if shard_id not in set(shard_ids)]
+        for lane in gone:
+            lane.vanished = True
+        self.vanished += gone
+        return fresh, gone
+
+    def limit_aggregates(self, record_max_bytes: int) -> None:
+        """No aggregate may be larger than a record of the stream, less the room for a key."""
+        self._aggregate_max_bytes = min(self._config.aggregate_max_bytes, record_max_bytes - KIB)
+        for lane in self.all_lanes():
+            lane.max_bytes = self._aggregate_max_bytes
+
+    def forget_settled(self) -> None:
+        """Drop lanes that vanished and have nothing left (J1)."""
+        self.vanished = [lane for lane in self.vanished if not lane.is_idle]
+
+    def must_wait(self, lane: Lane) -> bool:
+        """Whether a lane of an overlapping range, its parent say, still has unfinished records (P9)."""
+        return any(other.in_flight and other.hash_range.overlaps(lane.hash_range) for other in self.vanished)
+
+    def all_lanes(self) -> list[Lane]:
+        """Every lane that may hold records."""
+        return [self.catch_all, *self.lanes, *self.vanished]

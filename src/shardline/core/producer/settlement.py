@@ -1,0 +1,356 @@
+"""An answer came: how does each aggregate of the request go on?
+
+Invariants:
+
+- P1: every shipment that left is settled exactly once: delivered, failed, or handed to ``returns``.
+- P4: records of an aggregate that landed out of range are routed again under a map that is newer than the request;
+  until there is one they are parked. So is an aggregate that landed in a shard that the map does not know yet.
+- P5: what may be sent again is, after a pause of its lane or of the whole producer; a request refused as invalid is cut
+  in halves until the record to blame stands alone.
+- Q1: a shard never changes its range. What landed in a known one that does not hold it was not misled by an old map:
+  the service may have begun to choose the shards, and the stream is asked, once for each such landing.
+- Q2: a map that is newer than a landing and does not know its shard is stale: it is read again, not at once.
+"""
+
+from typing import Final, NamedTuple, final
+
+from msgspec.structs import replace
+
+from shardline.codec.shapes import PutRecordsResponse, PutRecordsResult
+from shardline.core.clock import Instant
+from shardline.core.events import RecordsDelivered, RecordsRetried, RequestAnswered
+from shardline.core.failures import Failure, FailureKind
+from shardline.core.producer.collector import Collector, Group, Shipment
+from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.lane import Lane, repacked
+from shardline.core.producer.ledger import Ledger
+from shardline.core.producer.record import Attempt, Landing, note_attempt
+from shardline.core.producer.returns import Returns
+from shardline.core.producer.shard_map import ShardMap
+from shardline.core.producer.stream_facts import StreamFacts
+from shardline.core.producer.verdicts import (
+    COUNT_MISMATCH,
+    WRONG_SHARD,
+    Action,
+    Rule,
+    Rules,
+    judge_landing,
+    judge_range,
+    judge_refused,
+    judge_request,
+)
+
+_STALE_PAUSE: Final = 1.0  # before a map that proved stale is read again (Q2)
+
+
+@final
+class Flight(NamedTuple):
+    """One request under way."""
+
+    group: Group
+    started_at: Instant
+    wall_started_at: float
+    """The same moment as seconds since 1970: attempts tell it."""
+    size_bytes: int
+
+    @property
+    def record_count(self) -> int:
+        return sum(len(shipment.aggregate.records) for shipment in self.group.shipments)
+
+
+@final
+class _Parked(NamedTuple):
+    """An aggregate that was stored, but perhaps where readers drop it."""
+
+    shipment: Shipment
+    flight: Flight
+    landing: Landing
+    asked: bool = False
+    """The stream was asked why it landed there (Q1)."""
+
+
+@final
+class Settlement:
+    """Applies verdicts."""
+
+    def __init__(
+        self,
+        *,
+        config: ProducerConfig,
+        ledger: Ledger,
+        returns: Returns,
+        collector: Collector,
+        shard_map: ShardMap,
+        facts: StreamFacts,
+    ) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._returns = returns
+        self._collector = collector
+        self._map = shard_map
+        self._facts = facts
+        self._parked: list[_Parked] = []
+
+    # ---- inputs
+
+    def settle(self, flight: Flight, answer: PutRecordsResponse | Failure, now: Instant) -> None:
+        """The answer to a request, or what became of it."""
+        shipments = flight.group.shipments
+        self._collector.handle_answered(flight.group)
+        entries = sum(shipment.aggregate.entry_count for shipment in shipments)
+        if isinstance(answer, PutRecordsResponse) and len(answer.records) != entries:
+            told = f"{entries} entries were sent, {len(answer.records)} were answered"
+            answer = Failure(FailureKind.TRANSIENT, COUNT_MISMATCH, told)
+        refused = entries
+        if flight.group.isolated and self._config.ordered and not _is_smooth(shipments, answer):
+            self._returns.recall((shipment.lane for shipment in shipments), now)
+        if isinstance(answer, Failure):
+            self._settle_failed(flight, answer, now)
+        else:
+            self._collector.handle_success()
+            refused = self._settle_entries(flight, answer.records, now)
+        code = answer.code if isinstance(answer, Failure) else None
+        duration = now - flight.started_at
+        self._ledger.events.append(
+            RequestAnswered(entries, flight.record_count, flight.size_bytes, duration, refused, code)
+        )
+        for lane in dict.fromkeys(shipment.lane for shipment in shipments):
+            self._collector.note_returned(lane, now)
+        self._returns.release_held(now)
+
+    def reconsider_parked(self, now: Instant) -> None:
+        """The map, or what is known of the stream, is new: judge again what was parked."""
+        parked, self._parked = self._parked, []
+        before = self._ledger.delivered_records, self._ledger.delivered_bytes
+        for one in parked:
+            self._judge_landed(one, now)
+            self._collector.note_returned(one.shipment.lane, now)
+        self._tell_delivered(*before)
+        self._returns.release_held(now)
+
+    def expire_parked(self, now: Instant) -> None:
+        """Give up parked records whose life is over. What shares an aggregate with them is sent again."""
+        parked, self._parked = self._parked, []
+        for one in parked:
+            if any(record.expires_at <= now for record in one.shipment.aggregate.records):
+                self._send_again(one, now)
+                self._collector.note_returned(one.shipment.lane, now)
+            else:
+                self._parked.append(one)
+        self._returns.release_held(now)
+
+    @property
+    def parked(self) -> list[Shipment]:
+        return [parked.shipment for parked in self._parked]
+
+    def take_parked(self) -> list[Shipment]:
+        """All that is parked, with the attempt that parked it noted: for the end of everything."""
+        parked, self._parked = self._parked, []
+        for one in parked:
+            _note_wrong_shard(one)
+        return [one.shipment for one in parked]
+
+    # ---- one entry
+
+    def _settle_entries(self, flight: Flight, results: list[PutRecordsResult], now: Instant) -> int:
+        """Each entry by its result. Returns how many were refused."""
+        ledger = self._ledger
+        before = ledger.delivered_records, ledger.delivered_bytes
+        refused = 0
+        started_at, duration = flight.wall_started_at, now - flight.started_at
+        at = 0
+        for shipment in flight.group.shipments:
+            aggregate, lane = shipment
+            if aggregate.separate:
+                to = at + len(aggregate.records)
+                refused += self._settle_separate(shipment, flight, results[at:to], now)
+                at = to
+                continue
+            result = results[at]
+            at += 1
+            shard_id, number = result.shard_id, result.sequence_number
+            if number and shard_id and shard_id == lane.shard_id:  # where it belongs: nearly all, so without detours
+                lane.handle_success(now)
+                lane.in_flight -= 1
+                attempt = Attempt(started_at, duration, shard_id, number, None, None, True)  # noqa: FBT003
+                ledger.deliver(aggregate, Landing(shard_id, number, (attempt,)))
+            else:
+                refused += not number
+                self._settle_entry(shipment, flight, result, now)
+        self._tell_delivered(*before)
+        return refused
+
+    def _tell_delivered(self, records: int, payload_bytes: int) -> None:
+        """One event for all that was delivered since these were the counts."""
+        ledger = self._ledger
+        if ledger.delivered_records > records:
+            delivered = RecordsDelivered(ledger.delivered_records - records, ledger.delivered_bytes - payload_bytes)
+            ledger.events.append(delivered)
+
+    def _settle_separate(
+        self, shipment: Shipment, flight: Flight, results: list[PutRecordsResult], now: Instant
+    ) -> int:
+        """Each record of a bundle by its own result. Returns how many were refused."""
+        aggregate, lane = shipment
+        started_at, duration = flight.wall_started_at, now - flight.started_at
+        anywhere = lane.shard_id is None
+        landings: list[Landing | None] = []
+        for result in results:
+            shard_id, number = result.shard_id, result.sequence_number
+            if number and shard_id and (anywhere or shard_id == lane.shard_id):
+                landings.append(Landing(shard_id, number, (), started_at, duration))
+            else:
+                landings.append(None)
+        others = self._ledger.deliver_separately(aggregate, landings)
+        if len(others) < len(landings):
+            lane.handle_success(now)
+        lane.in_flight += len(others) - 1
+        for place in others:
+            alone = repacked([aggregate.records[place]], aggregate.due_at, aggregate, place)
+            self._settle_entry(Shipment(alone, lane), flight, results[place], now)
+        return sum(not results[place].sequence_number for place in others)
+
+    def _settle_entry(self, shipment: Shipment, flight: Flight, result: PutRecordsResult, now: Instant) -> None:
+        aggregate, lane = shipment
+        if not result.sequence_number or not result.shard_id:
+            rule = judge_refused(result, fail_if_throttled=self._config.fail_if_throttled)
+            lane.handle_failure(now, throttled=rule.throttled)
+            code, message = result.error_code or "Unknown", result.error_message or "the service gave no reason"
+            note_attempt(aggregate.records, _refusal(flight, now, lane, code, message))
+            lane.in_flight -= 1
+            self._apply(rule, shipment, code, message, now, reroute=True)
+            return
+        lane.handle_success(now)
+        attempt = Attempt(
+            started_at=flight.wall_started_at,
+            duration=now - flight.started_at,
+            shard_id=result.shard_id,
+            sequence_number=result.sequence_number,
+            code=None,
+            message=None,
+            maybe_stored=True,
+        )
+        landing = Landing(result.shard_id, result.sequence_number, (attempt,))
+        self._judge_landed(_Parked(shipment, flight, landing), now)
+
+    def _judge_landed(self, landed: _Parked, now: Instant) -> None:
+        """An entry was stored: is it where it belongs (P4)?"""
+        aggregate, lane = landed.shipment
+        landing = landed.landing
+        predicted = lane.shard_id if self._facts.may_aggregate else None
+        count = len(aggregate.records)
+        rule = judge_landing(predicted, landing.shard_id, count)
+        if rule is None:
+            digests = [aggregate.hash_digest(record) for record in aggregate.records]
+            rule = judge_range(digests, self._map.hash_range(landing.shard_id))
+        if count > 1 and predicted is None and lane.shard_id not in {None, landing.shard_id}:
+            rule = Rules.STORED_OUT_OF_RANGE  # sent before the service began to choose the shards: readers may drop it
+        asked = predicted is not None and rule.stale_map and self._inquire(landed, now)
+        if rule.action is Action.DELIVER:
+            lane.in_flight -= 1
+            self._ledger.deliver(aggregate, landing)
+        elif self._returns.ending is None and self._must_wait_for_news(landed):
+            self._parked.append(landed._replace(asked=asked))
+        else:
+            message = f"stored in {landing.shard_id}, not in {lane.shard_id}"
+            self._ledger.events.append(RecordsRetried(count, lane.shard_id, WRONG_SHARD, message))
+            self._send_again(landed, now)
+
+    def _inquire(self, landed: _Parked, now: Instant) -> bool:
+        """An entry landed elsewhere than predicted: ask the map, or the stream, why. Says whether it was the stream."""
+        lane = landed.shipment.lane
+        if self._is_unexplained(landed):
+            if not landed.asked:
+                self._facts.ask_again(now)
+            return True
+        news = self._map.invalidate(landed.flight.started_at, lane.shard_id, now)
+        if not news and self._map.hash_range(landed.landing.shard_id) is None:
+            self._map.invalidate(now, lane.shard_id, now + _STALE_PAUSE)  # Q2
+        return landed.asked
+
+    def _is_unexplained(self, landed: _Parked) -> bool:
+        """Whether no map, old or new, could tell why the entry is where it is (Q1)."""
+        aggregate = landed.shipment.aggregate
+        own = [aggregate.hash_digest(aggregate.records[0])]
+        return judge_range(own, self._map.hash_range(landed.landing.shard_id)) is Rules.STORED_OUT_OF_RANGE
+
+    def _must_wait_for_news(self, landed: _Parked) -> bool:
+        """Whether sending again by the present map would only repeat the mistake."""
+        if not self._facts.may_aggregate:
+            return False
+        if self._facts.asked_again:
+            return True
+        if landed.shipment.lane.vanished or self._is_unexplained(landed):
+            return False
+        unknown = self._map.hash_range(landed.landing.shard_id) is None
+        return unknown or self._map.updated_at <= landed.flight.started_at
+
+    def _send_again(self, landed: _Parked, now: Instant) -> None:
+        _note_wrong_shard(landed)
+        aggregate, lane = landed.shipment
+        lane.in_flight -= 1
+        (attempt,) = landed.landing.attempts
+        message = f"stored in {attempt.shard_id}, where readers may drop it"
+        self._returns.send_again(aggregate.records, now, WRONG_SHARD, message)
+
+    # ---- a whole request
+
+    def _settle_failed(self, flight: Flight, failure: Failure, now: Instant) -> None:
+        rule = judge_request(failure, flight.record_count, fail_if_throttled=self._config.fail_if_throttled)
+        if failure.retryable:
+            self._collector.handle_failure(failure.retry_after, now)
+        else:
+            self._collector.handle_success()  # it answers
+        if rule.throttled:
+            for lane in dict.fromkeys(shipment.lane for shipment in flight.group.shipments):
+                lane.handle_failure(now, throttled=True)
+        stored = failure.maybe_received and rule.action is Action.RESEND and not rule.throttled
+        for aggregate, lane in flight.group.shipments:
+            attempt = _refusal(flight, now, lane, failure.code, failure.message, stored=stored)
+            note_attempt(aggregate.records, attempt)
+        if rule.action is Action.BISECT and self._returns.ending is None:
+            self._bisect(flight.group.shipments)
+            return
+        for shipment in flight.group.shipments:
+            shipment.lane.in_flight -= 1
+            self._apply(rule, shipment, failure.code, failure.message, now, reroute=False)
+
+    def _bisect(self, shipments: list[Shipment]) -> None:
+        """Halves of a request, or of its only aggregate."""
+        if len(shipments) > 1:
+            middle = len(shipments) // 2
+            self._collector.isolate(shipments[:middle], shipments[middle:])
+            return
+        ((aggregate, lane),) = shipments
+        middle = len(aggregate.records) // 2
+        lane.in_flight += 1
+        due_at, records = aggregate.due_at, aggregate.records
+        first = repacked(records[:middle], due_at, aggregate)
+        second = repacked(records[middle:], due_at, aggregate, middle)
+        self._collector.isolate([Shipment(first, lane)], [Shipment(second, lane)])
+
+    def _apply(self, rule: Rule, shipment: Shipment, code: str, message: str, now: Instant, *, reroute: bool) -> None:
+        """Fail the records of an entry, or send them again."""
+        if rule.action is Action.FAIL:
+            self._ledger.fail(shipment.aggregate.records, code, message)
+        else:
+            self._returns.resend(shipment, code, message, now, reroute=reroute)
+
+
+def _is_smooth(shipments: list[Shipment], answer: PutRecordsResponse | Failure) -> bool:
+    """Whether nothing of it is sent again, but for halves."""
+    if isinstance(answer, Failure):
+        return not answer.retryable
+    lanes = [shipment.lane for shipment in shipments for _ in range(shipment.aggregate.entry_count)]
+    results = zip(lanes, answer.records, strict=True)
+    return all(result.sequence_number and result.shard_id == lane.shard_id for lane, result in results)
+
+
+def _note_wrong_shard(parked: _Parked) -> None:
+    (stored,) = parked.landing.attempts
+    message = f"stored in {stored.shard_id}, where readers may drop it"
+    note_attempt(parked.shipment.aggregate.records, replace(stored, code=WRONG_SHARD, message=message))
+
+
+def _refusal(flight: Flight, now: Instant, lane: Lane, code: str, message: str, *, stored: bool = False) -> Attempt:
+    return Attempt(flight.wall_started_at, now - flight.started_at, lane.shard_id, None, code, message, stored)

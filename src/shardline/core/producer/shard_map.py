@@ -1,0 +1,173 @@
+"""Which shard does a hash key belong to, as far as we know?
+
+::
+
+    INVALID --poll_request--> UPDATING --all pages--> READY --invalidate--> UPDATING (the snapshot serves on)
+                              | failure: again, after a backoff of 1 s to 30 s
+
+Invariants:
+
+- P3: a snapshot serves until the next one is complete (copy on write): prediction never pauses.
+- M1: prediction takes O(log N) over closed ranges, both edges exact.
+- M2: one refresh at a time, one request of it in flight; every request is answered by exactly one ``handle_page``.
+- M3: ``invalidate`` refreshes only if what it reports is news: seen after the snapshot was asked for, with a predicted
+  shard that is still among the open ones (``None``: there was no prediction), and no refresh on the way.
+- M4: a shard that disappeared stays answerable through ``hash_range`` for ``closed_shard_ttl``: entries may still be in
+  flight to it.
+- M5: a listing that does not cover the ring exactly once is no map: it counts as a failed refresh.
+"""
+
+from bisect import bisect_left
+from enum import Enum
+from typing import Final, NamedTuple, final
+
+from shardline.codec.shapes import ListShardsResponse
+from shardline.core.backoff import Backoff, Chance
+from shardline.core.clock import NEVER, Instant
+from shardline.core.failures import Failure, FailureKind
+from shardline.core.requests import ListShards, ShardFilter
+from shardline.errors import UsageError
+from shardline.model.hashing import HASH_KEY_COUNT, HashRange
+from shardline.model.limits import LIST_SHARDS_MAX_RESULTS
+from shardline.model.stream import StreamRef
+
+_BACKOFF_FIRST: Final = 1.0  # as the KPL's
+_BACKOFF_LONGEST: Final = 30.0
+
+
+@final
+class MapState(Enum):
+    INVALID = "invalid"  # there never was a snapshot
+    UPDATING = "updating"  # one is being fetched; the one before, if any, serves on
+    READY = "ready"
+
+
+@final
+class Snapshot(NamedTuple):
+    """All open shards, sorted by hash range. The ranges cover the ring without gap or overlap."""
+
+    endings: tuple[bytes, ...]
+    """The last hash key of each, as 16 bytes: they compare as the numbers do."""
+    shard_ids: tuple[str, ...]
+    ranges: tuple[HashRange, ...]
+
+    def predict(self, digest: bytes) -> str:
+        """The shard that a hash key belongs to (M1)."""
+        return self.shard_ids[bisect_left(self.endings, digest)]
+
+
+@final
+class ShardMap:
+    """The producer's picture of its stream."""
+
+    def __init__(self, stream: StreamRef, chance: Chance, *, closed_shard_ttl: float = 60.0) -> None:
+        self._stream = stream
+        self._closed_shard_ttl = closed_shard_ttl
+        self._backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
+        self._pages: list[tuple[str, HashRange]] = []
+        self._next_token: str | None = None
+        self._wanted_at: Instant = 0.0  # when the next request may go; NEVER while READY
+        self._in_flight = False
+        self._asked_at: Instant = -NEVER  # when the first request of the refresh under way was sent
+        self._ranges: dict[str, HashRange] = {}  # open ones and those closed lately (M4)
+        self._closed_at: dict[str, Instant] = {}
+        self.snapshot: Snapshot | None = None
+        self.updated_at: Instant = -NEVER
+        """When the snapshot was asked for: it may lack what happened later."""
+        self.failure: Failure | None = None
+        """Why the last refresh failed; ``None`` after one that worked."""
+        self.answered = False
+        """Whether any refresh was ever answered, well or badly."""
+
+    @property
+    def state(self) -> MapState:
+        if self._wanted_at != NEVER or self._in_flight:
+            return MapState.INVALID if self.snapshot is None and not self._in_flight else MapState.UPDATING
+        return MapState.READY
+
+    def hash_range(self, shard_id: str) -> HashRange | None:
+        """The range of a shard that is open, or was lately (M4)."""
+        return self._ranges.get(shard_id)
+
+    def invalidate(self, seen_at: Instant, predicted: str | None, now: Instant) -> bool:
+        """An entry landed elsewhere than predicted, in a request sent at ``seen_at``. Says whether it was news (M3)."""
+        if self.state is not MapState.READY or seen_at <= self.updated_at:
+            return False
+        if predicted is not None and (predicted not in self._ranges or predicted in self._closed_at):
+            return False
+        self._wanted_at = now
+        return True
+
+    def poll_request(self, now: Instant) -> ListShards | None:
+        """The next page to ask for, if it is time (M2)."""
+        if self._in_flight or now < self._wanted_at:
+            return None
+        self._in_flight = True
+        if self._next_token is not None:
+            return ListShards(self._stream, next_token=self._next_token, max_results=LIST_SHARDS_MAX_RESULTS)
+        self._pages = []
+        self._asked_at = now
+        return ListShards(self._stream, ShardFilter("AT_LATEST"), max_results=LIST_SHARDS_MAX_RESULTS)
+
+    def handle_page(self, answer: ListShardsResponse | Failure, now: Instant) -> bool:
+        """What came of the request. Says whether there is a new snapshot."""
+        assert self._in_flight
+        self._in_flight = False
+        if isinstance(answer, Failure):
+            return self._fail(answer, now)
+        try:
+            self._pages += [(shard.shard_id, shard.hash_key_range.to_range()) for shard in answer.shards or ()]
+        except UsageError as error:
+            return self._fail(_nonsense(str(error)), now)
+        self._next_token = answer.next_token
+        if self._next_token is not None:
+            self._wanted_at = now
+            return False
+        self.answered = True
+        snapshot = _make_snapshot(self._pages)
+        if snapshot is None:
+            return self._fail(_nonsense("the open shards do not cover all hash keys exactly once"), now)
+        self._install(snapshot, now)
+        return True
+
+    def next_deadline(self) -> Instant:
+        return NEVER if self._in_flight else self._wanted_at
+
+    def _fail(self, failure: Failure, now: Instant) -> bool:
+        self._next_token = None
+        self.failure = failure
+        self.answered = True
+        self._wanted_at = now + max(self._backoff.next_delay(), failure.retry_after or 0.0)
+        return False
+
+    def _install(self, snapshot: Snapshot, now: Instant) -> None:
+        self.failure = None
+        self._backoff.reset()
+        self._wanted_at = NEVER
+        self.snapshot = snapshot
+        self.updated_at = self._asked_at
+        opened = dict(zip(snapshot.shard_ids, snapshot.ranges, strict=True))
+        for shard_id in list(self._ranges):
+            if shard_id in opened:
+                self._closed_at.pop(shard_id, None)
+            elif now - self._closed_at.setdefault(shard_id, now) >= self._closed_shard_ttl:
+                del self._ranges[shard_id], self._closed_at[shard_id]
+        self._ranges |= opened
+
+
+def _make_snapshot(shards: list[tuple[str, HashRange]]) -> Snapshot | None:
+    """The shards as a map, or ``None`` if they do not cover the ring exactly once (M5)."""
+    ordered = sorted(set(shards), key=lambda shard: shard[1])
+    covered = 0
+    for _, hash_range in ordered:
+        if hash_range.start != covered:
+            return None
+        covered = hash_range.end + 1
+    if covered != HASH_KEY_COUNT:
+        return None
+    endings = tuple(hash_range.end.to_bytes(16, "big") for _, hash_range in ordered)
+    return Snapshot(endings, tuple(shard_id for shard_id, _ in ordered), tuple(range_ for _, range_ in ordered))
+
+
+def _nonsense(message: str) -> Failure:
+    return Failure(FailureKind.TRANSIENT, "BadShardList", f"ListShards: {message}")

@@ -1,0 +1,104 @@
+"""What does the stream say of itself: how large may a record be, and who chooses the shard?
+
+Asked at the start, again when entries land where no map explains it, and every minute under AUTO.
+
+Invariants:
+
+- X1: one request at a time, each answered by exactly one ``handle_summary``; failures that may pass are tried again
+  with a backoff of 1 s to 30 s, the others are final.
+- X2: under AUTO record distribution the service ignores keys: nothing may be aggregated (``may_aggregate`` is false),
+  and nothing is judged by hash range. The same holds when the stream, asked again, does not answer.
+- X3: under AUTO the stream is asked again every minute: nothing else would tell that keys count again.
+"""
+
+from typing import Final, final
+
+from shardline.codec.shapes import StreamSummary
+from shardline.core.backoff import Backoff, Chance
+from shardline.core.clock import NEVER, Instant
+from shardline.core.events import AggregationStopped, DistributionChanged, Event, StreamUnknown
+from shardline.core.failures import Failure
+from shardline.core.producer.config import ProducerConfig
+from shardline.core.requests import DescribeStreamSummary
+from shardline.model.limits import RECORD_DEFAULT_MAX_BYTES, RECORD_HIGHEST_MAX_BYTES
+from shardline.model.stream import StreamRef
+
+_AUTO: Final = "AUTO"
+_AUTO_INTERVAL: Final = 60.0  # how often to look whether keys count again
+
+
+@final
+class StreamFacts:
+    """The facts of one stream, as far as they are known."""
+
+    def __init__(self, stream: StreamRef, config: ProducerConfig, chance: Chance) -> None:
+        self._stream = stream
+        self._fixed_max_bytes = config.record_max_bytes
+        self._backoff = Backoff(1.0, 30.0, chance)
+        self._wanted_at: Instant = 0.0
+        self._in_flight = False
+        self._told = False
+        self.asked_again = False
+        """Entries landed where no map explains it, and the stream has not said why yet."""
+        self.answered = False
+        """Whether it was ever asked and answered, well or badly."""
+        self.auto = False
+        """The service chooses the shards."""
+        self.may_aggregate = True
+        self.record_max_bytes = self._fixed_max_bytes or RECORD_HIGHEST_MAX_BYTES
+        """The largest record, data and key. Until the stream has answered, the largest that any stream takes."""
+        self.events: list[Event] = []
+
+    @property
+    def is_asking(self) -> bool:
+        return self._in_flight or self._wanted_at != NEVER
+
+    def ask_again(self, now: Instant) -> None:
+        """Entries land where no map explains it."""
+        self.asked_again = True
+        if not self.is_asking or self.auto:  # what is asked every minute may be asked now; a backoff goes on
+            self._wanted_at = min(self._wanted_at, now)
+
+    def poll_request(self, now: Instant) -> DescribeStreamSummary | None:
+        if self._in_flight or now < self._wanted_at:
+            return None
+        self._in_flight = True
+        return DescribeStreamSummary(self._stream)
+
+    def handle_summary(self, answer: StreamSummary | Failure, now: Instant) -> bool:
+        """What came of it. Says whether the way of aggregating changed."""
+        assert self._in_flight
+        self._in_flight = False
+        self.answered = True
+        before = self.may_aggregate
+        if isinstance(answer, Failure):
+            self._fail(answer, now)
+        else:
+            self._backoff.reset()
+            self._told = True
+            self.asked_again = False
+            self.record_max_bytes = self._fixed_max_bytes or answer.max_record_bytes
+            auto = answer.record_distribution == _AUTO
+            if auto is not self.auto:
+                self.auto = auto
+                self.events.append(DistributionChanged(auto))
+            self.may_aggregate = not auto
+            self._wanted_at = now + _AUTO_INTERVAL if auto else NEVER
+        return self.may_aggregate is not before
+
+    def _fail(self, failure: Failure, now: Instant) -> None:
+        if failure.retryable:
+            self._wanted_at = now + max(self._backoff.next_delay(), failure.retry_after or 0.0)
+            return
+        self._wanted_at = NEVER
+        if not self._told:  # what the stream once said still holds
+            self.record_max_bytes = self._fixed_max_bytes or RECORD_DEFAULT_MAX_BYTES
+        if self.asked_again:
+            self.asked_again = False
+            self.may_aggregate = False
+            self.events.append(AggregationStopped(failure))
+        else:
+            self.events.append(StreamUnknown(failure))
+
+    def next_deadline(self) -> Instant:
+        return NEVER if self._in_flight else self._wanted_at

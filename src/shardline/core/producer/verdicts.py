@@ -1,0 +1,138 @@
+"""What follows from the answer to a request, for each of its entries?
+
+The retry table, as data: the ``judge_`` functions find the rule that applies, and everything else about it
+(what is done, what it means for the lane, the words in the documentation) stands in the rule.
+
+Invariants:
+
+- P4: an aggregate that landed in another shard than predicted is delivered only if every record in it belongs to that
+  shard's range. A record that went alone is delivered wherever it landed.
+- P5: what the taxonomy calls fatal fails at once; the rest is sent again, later.
+- V1: every answer falls under exactly one rule.
+"""
+
+from enum import Enum
+from typing import Final, NamedTuple, final
+
+from shardline.codec.shapes import PutRecordsResult
+from shardline.core.failures import Failure, FailureKind, classify
+from shardline.model.hashing import HashRange
+
+COUNT_MISMATCH: Final = "RecordCountMismatch"
+WRONG_SHARD: Final = "WrongShard"
+
+
+@final
+class Action(Enum):
+    """What is done with the records of an entry."""
+
+    DELIVER = "delivered"
+    RESEND = "sent again as it is, after a pause"
+    REROUTE = "sent again, each record by the newer map"
+    PARK = "judged again when the map has been read anew"
+    FAIL = "failed"
+    BISECT = "sent again in halves; the one that is refused alone fails"
+
+
+@final
+class Rule(NamedTuple):
+    """One row of the table."""
+
+    when: str
+    action: Action
+    throttled: bool = False
+    """The shard, or the stream, was asked for too much: its rates fall."""
+    stale_map: bool = False
+    """The map does not agree with the service: it is read again."""
+
+
+@final
+class Rules:
+    """The table. ``ALL`` is the order of the documentation."""
+
+    STORED = Rule("stored in the predicted shard, or there was no prediction", Action.DELIVER)
+    STORED_ALONE = Rule("stored in another shard, as a record of its own", Action.DELIVER, stale_map=True)
+    STORED_IN_RANGE = Rule(
+        "stored in another shard, whose range holds every record of the aggregate", Action.DELIVER, stale_map=True
+    )
+    STORED_OUT_OF_RANGE = Rule(
+        "stored in another shard, whose range does not hold every record of the aggregate: readers may drop it whole",
+        Action.REROUTE,
+        stale_map=True,
+    )
+    STORED_UNKNOWN = Rule("stored in a shard that the map does not know, as an aggregate", Action.PARK, stale_map=True)
+    ENTRY_THROTTLED = Rule("entry refused: throughput exceeded", Action.RESEND, throttled=True)
+    ENTRY_THROTTLED_FATAL = Rule(
+        "entry refused: throughput exceeded, with fail_if_throttled", Action.FAIL, throttled=True
+    )
+    ENTRY_REFUSED = Rule("entry refused: any other code (InternalFailure, ...)", Action.RESEND)
+    ENTRY_FATAL = Rule("entry refused: a fatal code (KMS, access, validation)", Action.FAIL)
+    REQUEST_THROTTLED = Rule("request refused: throttled", Action.RESEND, throttled=True)
+    REQUEST_THROTTLED_FATAL = Rule("request refused: throttled, with fail_if_throttled", Action.FAIL, throttled=True)
+    REQUEST_LOST = Rule(
+        "request failed on the way or inside the service, credentials expired, clock skewed", Action.RESEND
+    )
+    REQUEST_INVALID = Rule("request refused as invalid, with more than one record", Action.BISECT)
+    REQUEST_INVALID_ALONE = Rule("request refused as invalid, with a single record", Action.FAIL)
+    REQUEST_FATAL = Rule("request refused for good: no such stream, denied, KMS, no credentials, TLS", Action.FAIL)
+    COUNT_MISMATCH = Rule("the answer names another number of entries than was sent", Action.RESEND)
+    EXPIRED = Rule("record_ttl is over before it could be sent (again)", Action.FAIL)
+    TOO_MANY_ATTEMPTS = Rule("max_attempts is reached", Action.FAIL)
+
+    ALL: Final = (
+        STORED,
+        STORED_ALONE,
+        STORED_IN_RANGE,
+        STORED_OUT_OF_RANGE,
+        STORED_UNKNOWN,
+        ENTRY_THROTTLED,
+        ENTRY_THROTTLED_FATAL,
+        ENTRY_REFUSED,
+        ENTRY_FATAL,
+        REQUEST_THROTTLED,
+        REQUEST_THROTTLED_FATAL,
+        REQUEST_LOST,
+        REQUEST_INVALID,
+        REQUEST_INVALID_ALONE,
+        REQUEST_FATAL,
+        COUNT_MISMATCH,
+        EXPIRED,
+        TOO_MANY_ATTEMPTS,
+    )
+
+
+def judge_landing(predicted: str | None, shard_id: str, record_count: int) -> Rule | None:
+    """For an entry that was stored: its rule, or ``None`` if its records' hash keys decide (``judge_range``)."""
+    if predicted is None or predicted == shard_id:
+        return Rules.STORED
+    return Rules.STORED_ALONE if record_count == 1 else None
+
+
+def judge_range(digests: list[bytes], landed_in: HashRange | None) -> Rule:
+    """For an aggregate that landed elsewhere than predicted (P4)."""
+    if landed_in is None:
+        return Rules.STORED_UNKNOWN
+    start, end = landed_in.start.to_bytes(16, "big"), landed_in.end.to_bytes(16, "big")
+    inside = start <= min(digests) and max(digests) <= end
+    return Rules.STORED_IN_RANGE if inside else Rules.STORED_OUT_OF_RANGE
+
+
+def judge_refused(result: PutRecordsResult, *, fail_if_throttled: bool) -> Rule:
+    """For an entry that was refused, in a request that was not."""
+    kind = classify(result.error_code or "", 500, result.error_message or "")
+    if kind is FailureKind.THROTTLED:
+        return Rules.ENTRY_THROTTLED_FATAL if fail_if_throttled else Rules.ENTRY_THROTTLED
+    return Rules.ENTRY_REFUSED if Failure(kind, "", "").retryable else Rules.ENTRY_FATAL
+
+
+def judge_request(failure: Failure, record_count: int, *, fail_if_throttled: bool) -> Rule:
+    """For a request that failed whole."""
+    if failure.code == COUNT_MISMATCH:
+        return Rules.COUNT_MISMATCH
+    if failure.kind is FailureKind.THROTTLED:
+        return Rules.REQUEST_THROTTLED_FATAL if fail_if_throttled else Rules.REQUEST_THROTTLED
+    if failure.retryable:
+        return Rules.REQUEST_LOST
+    if failure.kind is FailureKind.INVALID:
+        return Rules.REQUEST_INVALID if record_count > 1 else Rules.REQUEST_INVALID_ALONE
+    return Rules.REQUEST_FATAL

@@ -1,0 +1,284 @@
+"""The producer's machine beside a naive one: a dict of what was put and has not ended. Whatever is put, answered, lost,
+listed and waited for, in whatever order: every record ends once (P1), no entry mixes shards (P2), the buffer is bounded
+(P7), and a deadline that has come is worth a poll (W2).
+"""
+
+from random import Random
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from shardline.codec.aggregation import split_aggregate
+from shardline.codec.shapes import (
+    HashKeyRangeShape,
+    ListShardsResponse,
+    PutRecordsResponse,
+    PutRecordsResult,
+    SequenceNumberRangeShape,
+    ShardShape,
+    StreamSummary,
+)
+from shardline.core.failures import Failure, FailureKind, classify
+from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.machine import ProducerMachine, Put
+from shardline.core.producer.record import BufferedRecord, Receipt, Undelivered
+from shardline.model.hashing import HASH_KEY_COUNT, hash_key_of
+from shardline.model.stream import StreamRef
+
+PARTS = 8
+PART = HASH_KEY_COUNT // PARTS
+REQUEST_CODES = [
+    ("InternalFailure", 500),
+    ("ProvisionedThroughputExceededException", 400),
+    ("ValidationException", 400),
+    ("AccessDeniedException", 400),
+    ("ExpiredTokenException", 400),
+]
+ENTRY_CODES = ["InternalFailure", "ProvisionedThroughputExceededException", "KMSDisabledException"]
+
+configs = st.builds(
+    ProducerConfig,
+    linger=st.sampled_from([0.0, 0.1]),
+    record_ttl=st.sampled_from([1.0, 20.0]),
+    aggregation=st.booleans(),
+    aggregate_max_bytes=st.sampled_from([64, 51_200]),
+    aggregate_max_count=st.sampled_from([None, 2]),
+    request_max_entries=st.sampled_from([1, 3, 500]),
+    records_per_second=st.sampled_from([1.0, 1000.0]),
+    max_in_flight=st.sampled_from([1, 3]),
+    buffer_max_records=st.sampled_from([4, 1000]),
+    buffer_max_bytes=st.sampled_from([1024, 1 << 20]),
+    ordered=st.booleans(),
+    fail_if_throttled=st.booleans(),
+    max_attempts=st.sampled_from([None, 2]),
+)
+
+
+def place_of(entry):
+    """Where it belongs. Without a key, which only AUTO distribution takes, that is anywhere."""
+    if entry.explicit_hash_key is not None:
+        return int(entry.explicit_hash_key)
+    return hash_key_of(entry.key) if entry.key is not None else 0
+
+
+class Producing(RuleBasedStateMachine):
+    @initialize(config=configs)
+    def begin(self, config):
+        self.config = config
+        self.now = 50.0
+        self.machine = ProducerMachine(StreamRef("s"), config, Random(0), self.now)
+        self.accepted = {}
+        self.unended = {}
+        self.requests = {}  # number: entries
+        self.listing = self.summary = self.closed = False
+        self.generation = 0
+        self.cuts = (0, PARTS)
+        self.numbers = 0
+        self.pump()
+
+    # ---- the driver
+
+    def pump(self):
+        """Poll until there is nothing to give; then the deadline lies ahead (W2)."""
+        for _ in range(1000):
+            listing, summary = self.machine.poll_list_shards(self.now), self.machine.poll_summary(self.now)
+            put = self.machine.poll_put(self.now)
+            assert not (self.listing and listing), "one listing at a time"
+            self.listing = self.listing or listing is not None
+            self.summary = self.summary or summary is not None
+            if put is not None:
+                assert not self.closed, "nothing is sent after the end"
+                number, request = put
+                self.requests[number] = request.entries
+                self.check_entries(number, request.entries)
+            if listing is summary is put is None:
+                break
+        assert self.machine.next_deadline() > self.now, "W2"
+        self.collect()
+
+    def check_entries(self, number, entries):
+        assert 0 < len(entries) <= self.config.request_max_entries
+        shipments = self.machine._flights[number].group.shipments
+        lanes = [lane for aggregate, lane in shipments for _ in range(aggregate.entry_count)]
+        for entry, lane in zip(entries, lanes, strict=True):
+            inner = split_aggregate(entry.data) or [entry]
+            assert lane.shard_id is not None or len(inner) == 1, "P2"
+            for one in inner:
+                place = place_of(one)
+                assert place in lane.hash_range, "P2"
+                assert one.data in self.unended, "P1: it has ended, and is sent"
+
+    def collect(self):
+        finished = self.machine.take_finished()
+        for record in finished:
+            data = self.accepted[id(record)]
+            assert self.unended.pop(data) is record, "P1: told twice"
+            assert type(record.conclusion) in (Receipt, Undelivered)
+        failed = {id(record) for record in self.machine.take_failed()}
+        assert failed == {id(record) for record in finished if type(record.conclusion) is Undelivered}
+        self.machine.take_events()
+
+    # ---- the application
+
+    @precondition(lambda self: not self.closed)
+    @rule(place=st.none() | st.integers(0, PARTS - 1), key=st.sampled_from(["a", "b", None]), size=st.integers(0, 60))
+    def put(self, place, key, size):
+        self.numbers += 1
+        data = b"%d:" % self.numbers + bytes(size)
+        hash_key = None if key is None or place is None else str(place * PART + 1)
+        record = BufferedRecord(data, key, hash_key, self.now + self.config.record_ttl, waiters=[])
+        fits = (
+            len(self.unended) < self.config.buffer_max_records
+            and self.buffered() + len(data) + len(key or "") <= self.config.buffer_max_bytes
+        ) or not self.unended
+        answer = self.machine.put(record, self.now)
+        assert (answer is not Put.FULL) is fits, "P7"
+        if fits:
+            self.accepted[id(record)] = data
+            self.unended[data] = record
+        if answer is Put.PUMP:
+            self.pump()
+
+    @rule()
+    def flush(self):
+        self.machine.flush()
+        self.pump()
+
+    @precondition(lambda self: not self.closed and self.numbers > 20)
+    @rule()
+    def abandon(self):
+        self.closed = True
+        self.machine.abandon("Closed", "over")
+        self.pump()
+
+    # ---- time
+
+    @rule(share=st.sampled_from([0.3, 1.0]))
+    def wait_for_deadline(self, share):
+        deadline = self.machine.next_deadline()
+        if deadline != float("inf"):
+            self.now = max(self.now, self.now + (deadline - self.now) * share, deadline if share == 1.0 else 0.0)
+            if share == 1.0:
+                self.pump()
+
+    @rule(seconds=st.sampled_from([0.01, 0.5, 3.0]))
+    def wait(self, seconds):
+        self.now += seconds
+        self.pump()
+
+    # ---- answers
+
+    def take_request(self, pick):
+        numbers = sorted(self.requests)
+        number = numbers[pick % len(numbers)]
+        return number, self.requests.pop(number)
+
+    @precondition(lambda self: self.requests)
+    @rule(pick=st.integers(0, 5), refused=st.sets(st.integers(0, 6), max_size=3), code=st.sampled_from(ENTRY_CODES))
+    def answer(self, pick, refused, code):
+        number, entries = self.take_request(pick)
+        results = []
+        for at, entry in enumerate(entries):
+            self.numbers += 1
+            stored = PutRecordsResult(str(self.numbers), self.shard_of(place_of(entry)))
+            results.append(PutRecordsResult(None, None, code, "why") if at in refused else stored)
+        self.machine.handle_put(number, PutRecordsResponse(results), self.now)
+        self.pump()
+
+    @precondition(lambda self: self.requests)
+    @rule(pick=st.integers(0, 5), code=st.sampled_from(REQUEST_CODES))
+    def refuse(self, pick, code):
+        number, _ = self.take_request(pick)
+        self.machine.handle_put(number, Failure(classify(*code), code[0], "why", code[1]), self.now)
+        self.pump()
+
+    @precondition(lambda self: self.requests)
+    @rule(pick=st.integers(0, 5), count=st.integers(0, 2))
+    def miscount(self, pick, count):
+        number, entries = self.take_request(pick)
+        results = [PutRecordsResult("1", "x")] * (len(entries) + 1 if count else len(entries) - 1)
+        self.machine.handle_put(number, PutRecordsResponse(results), self.now)
+        self.pump()
+
+    # ---- the stream
+
+    def shard_of(self, place):
+        part = place // PART
+        start = max(cut for cut in self.cuts if cut <= part)
+        return f"{self.generation}-{start}"
+
+    @rule(cuts=st.sets(st.integers(1, PARTS - 1), max_size=3))
+    def reshard(self, cuts):
+        self.generation += 1
+        self.cuts = (0, *sorted(cuts), PARTS)
+
+    @precondition(lambda self: self.listing)
+    @rule(well=st.booleans())
+    def list_shards(self, well):
+        self.listing = False
+        shapes = [
+            ShardShape(
+                f"{self.generation}-{start}",
+                HashKeyRangeShape(str(start * PART), str(end * PART - 1)),
+                SequenceNumberRangeShape("0"),
+            )
+            for start, end in zip(self.cuts, self.cuts[1:], strict=False)
+        ]
+        failure = Failure(FailureKind.LIMIT_EXCEEDED, "LimitExceededException", "why", 400)
+        self.machine.handle_list_shards(ListShardsResponse(shapes) if well else failure, self.now)
+        self.pump()
+
+    @precondition(lambda self: self.summary)
+    @rule(told=st.sampled_from(["keys", "keys", "AUTO", "fails", "denied"]))
+    def describe(self, told):
+        self.summary = False
+        if told == "fails":
+            answer = Failure(FailureKind.TRANSIENT, "InternalFailure", "why", 500)
+        elif told == "denied":
+            answer = Failure(FailureKind.DENIED, "AccessDeniedException", "why", 400)
+        else:
+            distribution = "AUTO" if told == "AUTO" and not self.config.ordered else None
+            answer = StreamSummary(name="s", arn="arn", status="ACTIVE", record_distribution=distribution)
+        self.machine.handle_summary(answer, self.now)
+        self.pump()
+
+    # ---- what always holds
+
+    def buffered(self):
+        return sum(len(data) + len(record.key or "") for data, record in self.unended.items())
+
+    @invariant()
+    def p1_p7_nothing_is_lost_or_counted_twice(self):
+        assert self.machine.outstanding == len(self.unended)
+        assert self.machine.buffered_bytes == self.buffered()
+        assert {id(record) for record in self.machine.unfinished()} == {id(one) for one in self.unended.values()}
+        assert self.machine.outstanding <= self.config.buffer_max_records
+
+    def teardown(self):
+        """The world becomes kind, or silent: everything ends either way."""
+        if not hasattr(self, "machine"):
+            return
+        for _ in range(3000):
+            if self.listing:
+                self.list_shards(well=True)
+            elif self.summary:
+                self.describe("keys")
+            elif self.requests:
+                self.answer(0, set(), "")
+            elif self.machine.next_deadline() != float("inf"):
+                self.wait_for_deadline(1.0)
+            else:
+                break
+        assert self.unended == {}, "P1"
+        assert self.machine.outstanding == self.machine.buffered_bytes == 0
+        assert self.machine._collector.in_flight == 0
+
+
+Producing.TestCase.settings = settings(
+    max_examples=200,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestProducing = Producing.TestCase

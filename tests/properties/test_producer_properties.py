@@ -1,0 +1,412 @@
+"""The small parts of the producer with any input, beside naive models: exact fractions, plain lists and linear search.
+
+G1, K1 to K4, M1 to M4 and N1 are invariants of ``aggregate``, ``tokens``, ``shard_map`` and ``record`` in
+``shardline.core.producer``.
+"""
+
+from copy import deepcopy
+from fractions import Fraction
+from itertools import pairwise
+from math import ulp
+from random import Random
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from shardline.codec.aggregation import FRAME_BYTES, MAGIC, AggregateBuilder, split_aggregate
+from shardline.codec.shapes import HashKeyRangeShape, ListShardsResponse, SequenceNumberRangeShape, ShardShape
+from shardline.core.producer.aggregate import Aggregate, KeylessAddress
+from shardline.core.producer.lane import repacked
+from shardline.core.producer.record import (
+    Attempt,
+    BufferedRecord,
+    Landing,
+    note_attempt,
+    payload_bytes,
+    undelivered,
+)
+from shardline.core.producer.shard_map import MapState, ShardMap
+from shardline.core.producer.tokens import TokenBucket
+from shardline.model.hashing import HASH_KEY_COUNT, HASH_KEY_MAX, HashRange, hash_key_of
+from shardline.model.stream import parse_stream
+
+thorough = settings(max_examples=150, deadline=None)
+
+# ---- aggregates
+
+keys = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20) | st.sampled_from(
+    ["a", "b", "k" * 127, "k" * 128, "é" * 64, "😀" * 256]
+)
+hash_keys = st.integers(0, HASH_KEY_MAX).map(str) | st.sampled_from(["0", "7"])
+payloads = st.binary(max_size=40) | st.integers(110, 140).map(bytes) | st.integers(16_360, 16_390).map(bytes)
+keyed = st.tuples(payloads, keys, st.none() | hash_keys)
+keyless = st.tuples(payloads, st.none(), st.none())
+mixtures = st.lists(keyed | keyless, min_size=1, max_size=40) | st.integers(1, 400).map(
+    lambda count: [(b"x" * (number % 150), f"{number}", None) for number in range(count)]
+)
+addresses = st.builds(KeylessAddress, st.just("1f2e3d4c5b"), hash_keys)
+
+
+def records_of(mixture):
+    return [BufferedRecord(data, key, hash_key, 30.0) for data, key, hash_key in mixture]
+
+
+def as_sent(records, address):
+    """What a reader must find: key, data and explicit hash key of each."""
+    return [
+        (address.key, record.data, address.explicit_hash_key)
+        if record.key is None
+        else (record.key, record.data, record.explicit_hash_key)
+        for record in records
+    ]
+
+
+def check_whole(aggregate, records, address):
+    """G1, and what the buffer and the service count."""
+    entry = aggregate.entry()
+    assert aggregate.records == records
+    assert aggregate.payload_bytes == sum(map(payload_bytes, records))
+    exact = len(entry.data) + len(entry.key.encode())
+    if len(records) == 1:
+        assert entry.data == records[0].data
+        # Whether it must be wrapped costs an MD5 to know: what starts with the magic is counted as if it were.
+        assert aggregate.cost_bytes == exact or (aggregate.cost_bytes > exact and entry.data.startswith(MAGIC))
+        return
+    assert aggregate.cost_bytes == exact
+    assert aggregate.size == len(entry.data)
+    assert split_aggregate(entry.data) == as_sent(records, address)
+
+
+class TestAggregates:
+    @thorough
+    @given(mixtures, addresses)
+    @example([(MAGIC, None, None)], KeylessAddress("1f2e3d4c5b", "0"))
+    def test_g1_the_size_is_exact_open_sealed_and_at_every_step(self, mixture, address):
+        records, aggregate, builder = records_of(mixture), Aggregate(0.1, address), AggregateBuilder()
+        assert aggregate.size == FRAME_BYTES
+        for record, sent in zip(records, as_sent(records, address), strict=True):
+            assert aggregate.add(record, 1 << 40)
+            builder.add(*sent)
+            assert aggregate.size == builder.size
+        check_whole(aggregate, records, address)
+        aggregate.seal()
+        check_whole(aggregate, records, address)
+
+    @thorough
+    @given(mixtures, addresses, st.data())
+    def test_g1_what_is_left_of_one_is_sized_anew_in_its_place(self, mixture, address, draw):
+        records, whole = records_of(mixture), Aggregate(0.1, address)
+        for record in records:
+            whole.add(record, 1 << 40)
+        whole.order = 7
+        whole.seal()
+        mask = draw.draw(st.lists(st.booleans(), min_size=len(records), max_size=len(records)).filter(any))
+        left = [record for record, stays in zip(records, mask, strict=True) if stays]
+        rest = repacked(left, 0.5, whole)
+        assert (rest.due_at, rest.order, rest.address) == (0.5, 7, address)
+        check_whole(rest, left, address)
+        rest.seal()
+        check_whole(rest, left, address)
+
+    @thorough
+    @given(mixtures, addresses, st.integers(21, 1_000))
+    def test_a_limit_is_kept_and_used_and_a_refused_record_leaves_no_trace(self, mixture, address, limit):
+        current, held = Aggregate(0.1, address), []
+        for record in records_of(mixture):
+            if not current.add(record, limit):
+                builder = AggregateBuilder()
+                for sent in as_sent([*held, record], address):
+                    builder.add(*sent)
+                assert builder.size > limit
+                check_whole(current, held, address)
+                current, held = Aggregate(0.1, address), []
+                assert current.add(record, limit)
+            held.append(record)
+            assert current.size <= limit or len(held) == 1
+        check_whole(current, held, address)
+
+    @thorough
+    @given(mixtures, addresses, st.integers(0, 2_000))
+    def test_g1_a_bundle_costs_what_its_records_cost_alone(self, mixture, address, limit):
+        whole, held = Aggregate(0.1, address, separate=True), []
+        for record in records_of(mixture):
+            alone = Aggregate(0.1, address)
+            alone.add(record, 0)
+            fits = not held or whole.size + alone.cost_bytes <= limit
+            assert whole.add(record, limit) is fits
+            held += [alone] if fits else []
+        assert whole.entries() == [alone.entry() for alone in held]
+        assert whole.size == whole.cost_bytes == sum(alone.cost_bytes for alone in held)
+        assert whole.payload_bytes == sum(alone.payload_bytes for alone in held)
+
+    @thorough
+    @given(st.lists(keyed, min_size=1, max_size=10), addresses)
+    def test_the_digest_of_a_record_is_its_place_in_the_ring(self, mixture, address):
+        aggregate = Aggregate(0.1, address)
+        for record in records_of(mixture):
+            aggregate.add(record, 1 << 40)
+            place = hash_key_of(record.key) if record.explicit_hash_key is None else int(record.explicit_hash_key)
+            assert int.from_bytes(aggregate.hash_digest(record), "big") == place
+
+
+# ---- tokens
+
+
+class ExactBucket:
+    """The same rules in fractions: nothing is ever rounded."""
+
+    def __init__(self, rates, now):
+        self.rates = [Fraction(rate) for rate in rates]
+        self.balances = list(self.rates)
+        self.updated_at = Fraction(now)
+
+    def grow(self, now):
+        elapsed = Fraction(now) - self.updated_at
+        self.updated_at = Fraction(now)
+        self.balances = [
+            min(rate, balance + rate * elapsed) for balance, rate in zip(self.balances, self.rates, strict=True)
+        ]
+
+    def missing(self, costs):
+        """For how many seconds the slowest stream must still grow; none or less: it may go."""
+        return max(
+            (min(Fraction(cost), rate) - balance) / rate
+            for cost, rate, balance in zip(costs, self.rates, self.balances, strict=True)
+        )
+
+    def take(self, costs):
+        self.balances = [balance - Fraction(cost) for balance, cost in zip(self.balances, costs, strict=True)]
+
+
+def grain(now):
+    """What may be lost to rounding, in seconds, and then some."""
+    return 4e-9 + 8 * ulp(now)
+
+
+rates = st.sampled_from([1.0, 10.0, 1_000.0, 700.0, 1_048_576.0, 734_003.2, 1e12]) | st.floats(0.5, 1e7)
+factors = st.floats(0.0, 1.2) | st.sampled_from([0.0, 1e-6, 0.3, 1.0, 3.0, 10.0, 20.0])
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("wait"), st.floats(0.0, 30.0) | st.sampled_from([0.0, 1e-9, 1e-6, 0.001])),
+        st.tuples(st.just("take"), st.tuples(factors, factors)),
+        st.tuples(st.just("wait for"), st.tuples(factors, factors)),
+        st.tuples(st.just("rates"), st.floats(0.02, 1.0)),
+    ),
+    max_size=25,
+)
+
+
+class TestTokens:
+    @thorough
+    @given(st.tuples(rates, rates), st.sampled_from([0.0, 7.3, 1e5, 1e7, 1.7e9]), steps)
+    @example((1_000.0, 734_003.2), 1e7, [("take", (1.0, 2.7)), ("wait", 0.1), ("wait for", (0.001, 0.13))])
+    def test_k1_to_k4_it_does_what_fractions_say(self, full, now, todo):
+        bucket, model, current = TokenBucket(full, now), ExactBucket(full, now), full
+        for what, how in todo:
+            if what == "wait":
+                now += how
+            elif what == "rates":
+                current = tuple(rate * how for rate in full)
+                model.grow(now)
+                bucket.set_rates(current, now)
+                model.rates = [Fraction(rate) for rate in current]
+                model.balances = [min(one, rate) for one, rate in zip(model.balances, model.rates, strict=True)]
+            else:
+                costs = tuple(factor * rate for factor, rate in zip(how, current, strict=True))
+                if what == "wait for":
+                    now = self.wait_for(bucket, costs, now)
+                self.take(bucket, model, costs, now)
+            assert all(balance <= rate for balance, rate in zip(bucket._balances, current, strict=True))  # K2
+            for ours, exact, rate in zip(bucket._balances, model.balances, current, strict=True):
+                if bucket._updated_at == model.updated_at:
+                    assert abs(ours - exact) <= rate * grain(now)  # K1: all streams were debited, or none
+
+    @staticmethod
+    def wait_for(bucket, costs, now):
+        """K4: at ``ready_at`` it may go, a hair before it may not. Returns that moment."""
+        ready_at = bucket.ready_at(costs, now)
+        assert ready_at >= now
+        assert deepcopy(bucket).try_take(costs, ready_at)
+        before = ready_at - grain(ready_at)
+        if before >= now:
+            assert not deepcopy(bucket).try_take(costs, before)
+        return ready_at
+
+    @staticmethod
+    def take(bucket, model, costs, now):
+        """K3: admitted when the balances reach min(cost, capacity), whatever debt that leaves."""
+        model.grow(now)
+        missing = model.missing(costs)
+        admitted = bucket.try_take(costs, now)
+        if abs(missing) > grain(now):
+            assert admitted == (missing <= 0)
+        if admitted:
+            model.take(costs)
+
+    @thorough
+    @given(st.floats(0.5, 1e7), st.lists(st.floats(0.0, 15.0), min_size=1, max_size=40), st.sampled_from([0.0, 1e6]))
+    def test_whatever_goes_at_its_first_moment_the_rate_is_kept(self, rate, takes, started_at):
+        """In the long run: what went out before the last is at most one capacity more than the rate allows."""
+        bucket, now, sent = TokenBucket((rate,), started_at), started_at, 0.0
+        for factor in takes:
+            now = bucket.ready_at((factor * rate,), now)
+            assert sent <= rate * (1.0 + now - started_at) * (1 + 1e-6)
+            assert bucket.try_take((factor * rate,), now)
+            sent += factor * rate
+
+
+# ---- the shard map
+
+STREAM = parse_stream("orders")
+
+
+def shard_page(shards, token=None):
+    shapes = [
+        ShardShape(shard_id, HashKeyRangeShape(str(start), str(end)), SequenceNumberRangeShape("1"))
+        for shard_id, start, end in shards
+    ]
+    return ListShardsResponse(shapes, token)
+
+
+def refresh(shard_map, shards, asked_at, answered_at):
+    assert shard_map.poll_request(asked_at) is not None
+    assert shard_map.handle_page(shard_page(shards), answered_at)
+
+
+cuts = st.sets(
+    st.integers(1, HASH_KEY_MAX) | st.sampled_from([1, 2, 3, HASH_KEY_MAX, HASH_KEY_MAX - 1, HASH_KEY_COUNT // 2]),
+    max_size=30,
+)
+
+
+def rings(starts, prefix="s"):
+    """Shards that cover the ring, cut at ``starts``."""
+    edges = [0, *sorted(starts), HASH_KEY_COUNT]
+    return [(f"{prefix}-{place}", start, end - 1) for place, (start, end) in enumerate(pairwise(edges))]
+
+
+class TestShardMaps:
+    @thorough
+    @given(cuts, st.integers(0, 2**32), st.integers(1, 10), st.lists(st.integers(0, HASH_KEY_MAX), max_size=20))
+    def test_m1_prediction_is_right_at_both_edges_and_everywhere(self, starts, seed, page_size, probes):
+        shards = rings(starts)
+        listed = list(shards)
+        Random(seed).shuffle(listed)
+        shard_map = ShardMap(STREAM, Random(seed))
+        pages = [listed[at : at + page_size] for at in range(0, len(listed), page_size)]
+        for number, one in enumerate(pages, start=1):
+            request = shard_map.poll_request(0.0)
+            assert (request.next_token is None) == (number == 1)
+            last = number == len(pages)
+            assert shard_map.handle_page(shard_page(one, None if last else f"t{number}"), 0.0) is last
+        for shard_id, start, end in shards:
+            assert shard_map.hash_range(shard_id) == HashRange(start, end)
+            probes = [*probes, start, end]
+        for probe in probes:
+            (owner,) = [shard_id for shard_id, start, end in shards if start <= probe <= end]
+            assert shard_map.snapshot.predict(probe.to_bytes(16, "big")) == owner
+
+    @thorough
+    @given(cuts, st.data())
+    def test_m5_a_ring_with_a_shard_less_or_more_is_no_map(self, starts, draw):
+        shards = rings(starts)
+        at = draw.draw(st.integers(0, len(shards) - 1))
+        shard_id, start, end = shards[at]
+        broken = draw.draw(
+            st.sampled_from(
+                [
+                    shards[:at] + shards[at + 1 :],
+                    [*shards, ("extra", start, end)],
+                    [*shards[:at], (shard_id, start + 1, end), *shards[at + 1 :]]
+                    if start < end
+                    else [*shards, ("again", start, start)],
+                ]
+            )
+        )
+        shard_map = ShardMap(STREAM, Random(1))
+        shard_map.poll_request(0.0)
+        assert shard_map.handle_page(shard_page(broken), 0.0) is False
+        assert shard_map.snapshot is None
+        assert shard_map.failure is not None
+
+    @thorough
+    @given(
+        asked_at=st.floats(0.0, 100.0),
+        took=st.floats(0.0, 10.0),
+        seen_at=st.floats(0.0, 120.0),
+        predicted=st.sampled_from(["open", "closed", "unknown", None]),
+        under_way=st.booleans(),
+    )
+    @example(asked_at=5.0, took=1.0, seen_at=5.0, predicted="open", under_way=False)
+    def test_m3_invalidate_refreshes_only_for_news(self, asked_at, took, seen_at, predicted, under_way):
+        shard_map = ShardMap(STREAM, Random(1))
+        refresh(shard_map, [("closed", 0, HASH_KEY_MAX)], 0.0, 0.0)
+        assert shard_map.invalidate(1.0, "closed", asked_at)
+        refresh(shard_map, [("open", 0, HASH_KEY_MAX)], asked_at, asked_at + took)
+        now = max(seen_at, asked_at + took) + 1.0
+        if under_way:
+            assert shard_map.invalidate(now, None, now)
+        news = not under_way and seen_at > asked_at and predicted in {"open", None}
+        assert shard_map.invalidate(seen_at, predicted, now) is news
+        assert shard_map.state is (MapState.UPDATING if news or under_way else MapState.READY)
+        assert (shard_map.poll_request(now) is not None) == (news or under_way)
+
+    @thorough
+    @given(st.lists(st.tuples(st.floats(0.1, 50.0), st.integers(0, 3)), min_size=1, max_size=20))
+    def test_m4_closed_shards_are_answerable_for_sixty_seconds(self, rounds):
+        """Generations of one shard come, go, and come back."""
+        shard_map, now, closed_at, current = ShardMap(STREAM, Random(1)), 0.0, {}, None
+        for pause, number in rounds:
+            now += pause
+            if current is not None:
+                assert shard_map.invalidate(now, current, now)
+            refresh(shard_map, [(f"g{number}", 0, HASH_KEY_MAX)], now, now)
+            if current is not None and current != f"g{number}":
+                closed_at[current] = now
+            current = f"g{number}"
+            closed_at.pop(current, None)
+            assert shard_map.hash_range(current) is not None
+            closed_at = {one: at for one, at in closed_at.items() if now - at < 60.0}
+            known = {one for one in map("g{}".format, range(4)) if shard_map.hash_range(one) is not None}
+            assert known == {current, *closed_at}
+
+
+# ---- histories
+
+
+def attempt(number, *, stored):
+    return Attempt(float(number), 0.1, None, None, "InternalFailure", "words", stored)
+
+
+class TestHistories:
+    @thorough
+    @given(st.integers(1, 6), st.data())
+    def test_n1_the_history_is_bounded_and_never_hides_the_first_and_the_last(self, count, draw):
+        records = [BufferedRecord(b"", "k", None, 30.0) for _ in range(count)]
+        models = [[] for _ in records]
+        rounds = draw.draw(st.lists(st.tuples(st.sets(st.integers(0, count - 1)), st.booleans()), max_size=60))
+        for number, (who, stored) in enumerate(rounds):
+            one = attempt(number, stored=stored)
+            note_attempt([records[place] for place in sorted(who)], one)
+            for place in who:
+                models[place].append(one)
+        good = attempt(1_000_000, stored=True)
+        for record, model in zip(records, models, strict=True):
+            assert record.attempt_count == len(model)
+            reason = undelivered(record, "Expired", "words")
+            assert reason.attempt_count == len(model)
+            assert list(reason.attempts) == (model if len(model) <= 16 else model[:8] + model[-8:])
+            assert reason.maybe_stored is any(one.maybe_stored for one in model)
+            record.ending = Landing("s", "1", (good,))
+            receipt, model = record.conclusion, [*model, good]  # noqa: PLW2901 - the model goes on
+            assert receipt.attempt_count == len(model)
+            assert len(receipt.attempts) <= 16
+            assert (receipt.attempts[0], receipt.attempts[-1]) == (model[0], good)
+
+    @thorough
+    @given(st.integers(1, 30), st.integers(1, 40))
+    def test_p11_what_a_batch_shares_exists_once(self, count, rounds):
+        records = [BufferedRecord(b"", "k", None, 30.0) for _ in range(count)]
+        for number in range(rounds):
+            note_attempt(records, attempt(number, stored=False))
+        assert len({id(record.history) for record in records}) == 1

@@ -1,0 +1,60 @@
+"""Run one simulated world and tell what happened: ``python tests/sim/producer.py --seed 7`` prints its trace."""
+
+import argparse
+import sys
+import time
+import traceback
+
+from producer_reached import Reached
+from producer_world import World
+
+
+def say(*words):
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, help="one seed, with its trace")
+    parser.add_argument("--seeds", type=int, nargs=2, metavar=("FIRST", "END"), help="many, without")
+    options = parser.parse_args()
+    reached = Reached()
+    with reached.watching():
+        if options.seed is not None:
+            return show(options.seed, reached)
+        return survey(range(*(options.seeds or (0, 200))), reached)
+
+
+def show(seed, reached):
+    world = World(seed, reached)
+    say(world.scenario)
+    try:
+        world.run()
+    finally:
+        for moment, *what in world.trace:
+            say(f"{moment:12.6f}", *what)
+    return 0
+
+
+def survey(seeds, reached):
+    began = time.process_time()
+    failures = {}
+    for seed in seeds:
+        try:
+            World(seed, reached).run()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            why = f"{type(error).__name__} {str(error)[:60]} ({where.name}:{where.lineno})"
+            say("failed:", seed, why)
+            failures.setdefault(why.partition(":")[0] + f" {where.name}:{where.lineno}", []).append((seed, why))
+    spent = time.process_time() - began
+    for kind, found in sorted(failures.items(), key=lambda item: -len(item[1])):
+        say(f"{len(found):5} {kind}\n      e.g. {found[0][1]}\n      {[seed for seed, _ in found[:12]]}")
+    say(f"{len(seeds)} seeds, {sum(map(len, failures.values()))} failed, {len(seeds) / spent:.1f} seeds a second")
+    say("not reached:", reached.missing())
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

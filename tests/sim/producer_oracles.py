@@ -1,0 +1,325 @@
+"""What must hold after every step, and at the end? The invariants of ARCHITECTURE section 4, seen from outside."""
+
+from shardline.codec.aggregation import is_framed, split_aggregate
+from shardline.core.clock import NEVER
+from shardline.core.failures import Failure
+from shardline.core.producer.record import Undelivered
+from shardline.core.producer.returns import EXPIRED
+from shardline.core.producer.verdicts import WRONG_SHARD, Rules
+from shardline.model.hashing import hash_key_of
+
+LONGEST_REQUEST = 8.0  # both ways slow, and a timeout
+SLACK = 1e-6
+
+
+class Allowance:
+    """A bucket as the service would keep it for us: one second of rate, debt for what is larger (P6)."""
+
+    def __init__(self, rate, now):
+        self.rate = rate
+        self.balance = rate
+        self.now = now
+
+    def take(self, cost, now, share, most):
+        """Whether ``cost`` may go. After throttling a smaller bucket counts as full: a ``share`` of ``most``."""
+        self.balance = min(self.rate, self.balance + self.rate * (now - self.now))
+        self.now = now
+        full = self.rate if share == 1.0 else min(self.rate, most) * share
+        allowed = self.balance >= min(cost, full) * (1 - 1e-6)
+        self.balance -= cost
+        return allowed
+
+
+class StepOracles:
+    """One producer, watched."""
+
+    def __init__(self, shell):
+        self.shell = shell
+        self.ended = 0
+        self.delivered_seen = 0
+        self.idle_wakes = 0
+        self._woken = False
+        self._allowances = {}
+        self._tripped = set()
+        self._lowered = set()
+        self._held = set()
+
+    @property
+    def machine(self):
+        return self.shell.machine
+
+    @property
+    def reached(self):
+        return self.shell.world.reached
+
+    # ---- after every call
+
+    def check_step(self):
+        machine, config, ledger = self.machine, self.shell.config, self.machine._ledger
+        assert machine.outstanding <= config.buffer_max_records, "P7"
+        assert machine.buffered_bytes <= config.buffer_max_bytes or machine.outstanding == 1, "P7"
+        ended = ledger.delivered_records + ledger.failed_records
+        assert machine.outstanding + ended == len(self.shell.given), "P1"
+        assert machine._collector.in_flight <= config.max_in_flight, "U3"
+        if machine._settlement.parked:
+            self.reached.add("parked")
+        for lane in machine._router.lanes:
+            self._watch(lane, self._tripped, lane.is_tripped, "circuit open", "circuit closed again")
+            self._watch(lane, self._lowered, lane.share < 1.0, "rates lowered", "rates recovered")
+            self._watch(lane, self._held, lane.held, "held lane", "held lane released")
+
+    def _watch(self, lane, known, state, on, off):
+        if state and lane not in known:
+            known.add(lane)
+            self.reached.add(on)
+        elif not state and lane in known:
+            known.discard(lane)
+            self.reached.add(off)
+
+    def check_full(self, record):
+        machine, config = self.machine, self.shell.config
+        size = len(record.data) + len(record.key or "")
+        full = machine.outstanding >= config.buffer_max_records
+        assert full or machine.buffered_bytes + size > config.buffer_max_bytes, "P7: refused, and there was room"
+
+    def note_wake(self):
+        self._woken = True
+        self._before = (self.ended, self.machine._flight_count, self.shell.map_requests, self.shell.summary_requests)
+
+    def check_pumped(self, deadline):
+        """Nothing that could be sent is forgotten (U6, W2), and wake-ups serve something."""
+        if self._woken:
+            self._woken = False
+            after = (self.ended, self.machine._flight_count, self.shell.map_requests, self.shell.summary_requests)
+            self.idle_wakes += after == self._before
+        machine, now = self.machine, self.shell.now
+        collector, router = machine._collector, machine._router
+        if not collector._has_slot():
+            return
+        for lane in router.all_lanes():
+            if lane.open is not None and not lane.queued:
+                assert deadline <= max(now, lane.open.due_at) + SLACK, f"forgotten: {lane.open.due_at}, not {deadline}"
+            if not lane.queued or lane.held or lane._is_busy():
+                continue
+            largest = max(aggregate.cost_bytes for _, _, aggregate in lane._queue)
+            tokens_at = lane._bucket.ready_at((1.0, largest), now)
+            at = max(lane.due_at(), lane._blocked_until, tokens_at, collector._blocked_until, now)
+            at += collector._gather + SLACK
+            if not machine._facts.answered:
+                at = max(at, machine._blind_at + SLACK)
+            if lane is router.catch_all and machine._is_blind:
+                if self.shell.config.ordered:
+                    continue
+                at = max(at, machine._blind_at)
+            assert deadline <= at, f"forgotten: {lane.shard_id} could send at {at}, the deadline is {deadline}"
+
+    def check_flushed(self):
+        assert all(lane.open is None for lane in self.machine._router.all_lanes()), "P10: something still lingers"
+
+    def check_abandoned(self):
+        flights = self.machine._flights.values()
+        under_way = sum(flight.record_count for flight in flights)
+        assert self.machine.outstanding == under_way, "P1: only what is under way outlives the end"
+
+    # ---- requests
+
+    def check_request(self, number, request):
+        shell, config, now = self.shell, self.shell.config, self.shell.now
+        assert not shell.closed, "nothing is sent after the end"
+        flight = self.machine._flights[number]
+        shipments, entries = flight.group.shipments, request.entries
+        assert 0 < len(entries) <= config.request_max_entries, "U1"
+        sizes = [len(entry.data) + len((entry.key or "").encode()) for entry in entries]
+        assert sum(sizes) <= config.request_max_bytes or len(entries) == 1, "U1"
+        if sum(sizes) > config.request_max_bytes:
+            self.reached.add("larger than a request, alone")
+        parts = [part for shipment in shipments for part in _parts(*shipment)]
+        for (aggregate, records, lane), entry, size in zip(parts, entries, sizes, strict=True):
+            self._check_entry(aggregate, records, lane, entry)
+            if lane.shard_id is None:
+                if self.machine._is_blind:
+                    self.reached.add("sent without a map")
+                assert len(records) == 1, "P2: without a map one record an entry"
+                continue
+            assert not (config.ordered and lane.held), "P9"
+            if config.ordered:
+                assert lane.in_flight == 1 or flight.group.isolated, "P9: one aggregate of a lane in flight"
+            if not flight.group.isolated:
+                number, volume = self._allowance(lane)
+                assert number.take(1.0, now, lane.share, 1_000), "P6: records a second"
+                assert volume.take(size, now, lane.share, 1 << 20), "P6: bytes a second"
+
+    def _allowance(self, lane):
+        """By lane, not by shard: a lane that comes back after AUTO starts anew."""
+        if lane not in self._allowances:
+            config, now = self.shell.config, self.shell.now
+            rates = (config.records_per_second, config.bytes_per_second)
+            self._allowances[lane] = tuple(Allowance(rate, now) for rate in rates)
+        return self._allowances[lane]
+
+    def _check_entry(self, aggregate, records, lane, entry):
+        inner = split_aggregate(entry.data)
+        if len(records) == 1 and not is_framed(records[0].data):
+            assert inner is None or entry.data != records[0].data
+            found = [(entry.key, entry.data, entry.explicit_hash_key)]
+        else:
+            assert inner is not None, "P12: it must be wrapped"
+            if len(records) == 1:
+                self.reached.add("wrapped a payload that looks like an aggregate")
+            else:
+                assert len(entry.data) <= max(lane.max_bytes, self.shell.config.aggregate_max_bytes)
+                assert len(entry.data) == aggregate.size, "G1"
+            found = [(one.key, one.data, one.explicit_hash_key) for one in inner]
+        for record, (key, data, hash_key) in zip(records, found, strict=True):
+            given = self.shell.by_record[id(record)]
+            assert record.ending is None, "P1: it has ended"
+            assert data == given.data
+            if given.key is not None:
+                assert (key, hash_key) == (given.key, given.hash_key), "P8: keys are kept"
+            if lane.shard_id is not None:
+                place = hash_key_of(key) if hash_key is None else int(hash_key)
+                assert place in lane.hash_range, "P2: an aggregate is of one shard"
+
+    def see_answer(self, number, answer):
+        flight = self.machine._flights[number]
+        if flight.group.isolated and not isinstance(answer, Failure):
+            self.reached.add("innocent beside a poisonous record delivered")
+        if isinstance(answer, Failure) and flight.group.isolated and flight.record_count == 1:
+            lane = flight.group.shipments[0].lane
+            if lane.aggregates and self.shell.config.aggregate_max_count != 1:
+                self.reached.add("bisected down to a record inside an aggregate")
+        if flight.started_at < self.shell.now and any(
+            record.expires_at <= self.shell.now for one in flight.group.shipments for record in one.aggregate.records
+        ):
+            self.reached.add("expired in flight")
+
+    # ---- endings
+
+    def check_ended(self, failed, finished):
+        shell = self.shell
+        for record in failed:
+            assert type(record.ending) is Undelivered
+            self._note_failed(record)
+        assert len(finished) == len(set(map(id, finished))), "P1: told once"
+        for record in finished:
+            given = shell.by_record[id(record)]
+            assert record.ending is not None
+            assert given.ended_at is None, "P1: told once"
+            given.ended_at = shell.now
+            late = shell.now - record.expires_at
+            assert late <= LONGEST_REQUEST, f"ended {late} s after its life"
+        ledger = self.machine._ledger
+        self.ended = ledger.delivered_records + ledger.failed_records
+
+    def _note_failed(self, record):
+        ending = record.ending
+        if ending.code == EXPIRED:
+            self.reached.rules.add(Rules.EXPIRED)
+        if "given up after" in ending.message:
+            self.reached.rules.add(Rules.TOO_MANY_ATTEMPTS)
+
+
+def _parts(aggregate, lane):
+    """What each entry of a shipment carries: all of an aggregate, or each record of a bundle by itself."""
+    if aggregate.separate:
+        return [(aggregate, [record], lane) for record in aggregate.records]
+    return [(aggregate, aggregate.records, lane)]
+
+
+# ---- at the end
+
+
+def check_end(shell):
+    machine = shell.machine
+    assert not shell.queue, "P7: someone waits for room that is there"
+    assert machine.outstanding == machine.buffered_bytes == 0, "P1"
+    assert machine.unfinished() == []
+    assert not machine._flights
+    collector = machine._collector
+    assert (collector.in_flight, collector._waiting_bytes, collector._waiting_entries) == (0, 0, 0)
+    assert not collector._isolated
+    assert not collector._ready
+    assert machine.next_deadline() == (machine._facts.next_deadline() if machine._facts.auto else NEVER)
+    for lane in machine._router.all_lanes():
+        assert lane.is_idle
+        assert lane.queued_bytes == 0
+    assert not machine._router.vanished, "J1: lanes that vanished are forgotten"
+    for given in shell.given:
+        assert given.record.ending is not None, "P1"
+        assert (given.ended_at is not None) is shell.load.waits, "P1: who waits is told"
+    _check_effort(shell)
+    _check_stream(shell)
+
+
+def _check_effort(shell):
+    """No storms: of ListShards, of attempts, of wake-ups."""
+    endpoint, scenario, config = shell.world.endpoint, shell.world.scenario, shell.config
+    pages = 1 + max(len(endpoint.stream.shards), 40) // scenario.page_size
+    refreshes = 2 + 3 * endpoint.changes + endpoint.bad_listings
+    assert shell.map_requests <= refreshes * pages, f"ListShards: {shell.map_requests} for {refreshes}"
+    most = 30 + 2 * config.record_ttl / config.retry_backoff
+    truthful = not (scenario.listing_faults or scenario.summary_faults)
+    for given in shell.given:
+        assert given.record.attempt_count <= most, "attempts are bounded by the backoff"
+        kept = given.record.history.kept if given.record.history is not None else ()
+        astray = sum(attempt.code == WRONG_SHARD for attempt in kept)
+        assert not truthful or astray <= 3 * endpoint.changes + 2, "sent to the wrong shard again"
+    rest = shell.now - 5_000.0
+    assert shell.oracles.idle_wakes <= 100 + 60 * rest, f"{shell.oracles.idle_wakes} wake-ups for nothing in {rest} s"
+
+
+def _check_stream(shell):
+    readable, stored = _read(shell)
+    for given in shell.given:
+        ending = given.record.ending
+        if type(ending) is Undelivered:
+            assert ending.maybe_stored or given.data not in stored, "said not to be stored, and it is"
+            continue
+        result = given.record.conclusion
+        place = (result.shard_id, int(result.sequence_number), result.sub_sequence)
+        assert place in readable.get(given.data, ()), f"P4: delivered, and no reader sees it: {given.data[:20]!r}"
+        if any(attempt.code == WRONG_SHARD for attempt in result.attempts):
+            shell.world.reached.add("delivered after a wrong shard")
+        if given.key is None and len({one.shard_id for one in result.attempts}) > 1:
+            shell.world.reached.add("keyless record chose another lane")
+    if shell.config.ordered:
+        _check_order(shell, readable)
+
+
+def _read(shell):
+    """Every payload and where the KCL's reader finds it; and all that is stored, readable or not."""
+    endpoint = shell.world.endpoint
+    keys = {given.data: (given.key, given.hash_key) for given in shell.given}
+    readable, stored = {}, set()
+    for shard in endpoint.stream.shards.values():
+        for kept in shard.log.records:
+            inner = split_aggregate(kept.data)
+            if inner is None:
+                found = [(kept.key, kept.data, None)]
+            else:
+                found = [(one.key, one.data, one.explicit_hash_key) for one in inner]
+            stored.update(data for _, data, _ in found)
+            if inner is not None and not (endpoint.auto_ever and len(inner) == 1):
+                places = [hash_key_of(key) if hash_key is None else int(hash_key) for key, _, hash_key in found]
+                if not all(place in shard.hash_range for place in places):
+                    continue  # the KCL drops the whole aggregate
+            for at, (key, data, hash_key) in enumerate(found):
+                wanted = keys.get(data)
+                if wanted is not None and wanted[0] is not None:
+                    assert key == wanted[0], "P8"
+                    assert inner is None or hash_key == wanted[1], "P8"
+                place = (shard.shard_id, int(kept.sequence_number), at)
+                readable.setdefault(data, []).append(place)
+    return readable, stored
+
+
+def _check_order(shell, readable):
+    """P9: the first copies of a key's delivered records lie in the order of their puts."""
+    last = {}
+    for given in shell.given:
+        if given.key is None or type(given.record.ending) is Undelivered:
+            continue
+        place = (given.key, given.hash_key)
+        first = min((number, sub) for _, number, sub in readable[given.data])
+        assert last.get(place, (0, 0)) < first, f"P9: {given.data[:20]!r} stands before one that was put earlier"
+        last[place] = first

@@ -1,0 +1,112 @@
+"""Were the interesting states reached? A ledger over many seeds, and the taps by which it is filled."""
+
+from contextlib import ExitStack, contextmanager
+
+from shardline.core.events import AggregationStopped, DistributionChanged, ShardMapFailed, StreamUnknown
+from shardline.core.producer import settlement
+from shardline.core.producer.lane import Lane
+from shardline.core.producer.returns import Returns
+from shardline.core.producer.settlement import Settlement
+from shardline.core.producer.verdicts import Rules
+
+STATES = frozenset({
+    "buffer full",
+    "abandoned",
+    "parked",
+    "delivered after a wrong shard",
+    "bisected down to a record inside an aggregate",
+    "innocent beside a poisonous record delivered",
+    "circuit open",
+    "circuit closed again",
+    "rates lowered",
+    "rates recovered",
+    "held lane",
+    "held lane released",
+    "sent without a map",
+    "switched to AUTO",
+    "keys count again",
+    "aggregation stopped",
+    "stream unknown",
+    "map failed",
+    "dissolved a vanished lane",
+    "keyless record chose another lane",
+    "expired in a lane",
+    "expired without a map",
+    "expired while parked",
+    "expired while isolated",
+    "expired in flight",
+    "wrapped a payload that looks like an aggregate",
+    "larger than a request, alone",
+})  # fmt: skip
+
+_JUDGES = ("judge_landing", "judge_range", "judge_refused", "judge_request")
+
+
+class Reached:
+    """What was seen, over all seeds."""
+
+    def __init__(self):
+        self.states = set()
+        self.rules = set()
+
+    def add(self, state):
+        assert state in STATES, state
+        self.states.add(state)
+
+    def see_event(self, event):
+        match event:
+            case DistributionChanged(auto):
+                self.add("switched to AUTO" if auto else "keys count again")
+            case AggregationStopped():
+                self.add("aggregation stopped")
+            case StreamUnknown():
+                self.add("stream unknown")
+            case ShardMapFailed():
+                self.add("map failed")
+
+    def missing(self):
+        rules = [rule.when for rule in Rules.ALL if rule not in self.rules]
+        return sorted(STATES - self.states) + rules
+
+    @contextmanager
+    def watching(self):
+        """Note every rule that a verdict falls under, and where records expire."""
+        with ExitStack() as taps:
+            for name in _JUDGES:
+                taps.enter_context(_tap(settlement, name, self._see_verdict))
+            taps.enter_context(_tap(Lane, "take_expired", self._see_expired_in_lane))
+            taps.enter_context(_tap(Settlement, "expire_parked", self._see_failures("expired while parked")))
+            taps.enter_context(_tap(Returns, "expire_isolated", self._see_failures("expired while isolated")))
+            yield self
+
+    def _see_verdict(self, judge, *arguments, **named):
+        rule = judge(*arguments, **named)
+        if rule is not None:
+            self.rules.add(rule)
+        return rule
+
+    def _see_expired_in_lane(self, take_expired, lane, now):
+        expired = take_expired(lane, now)
+        if expired:
+            self.add("expired without a map" if lane.shard_id is None else "expired in a lane")
+        return expired
+
+    def _see_failures(self, state):
+        def watch(expire, owner, now):
+            before = owner._ledger.failed_records
+            expire(owner, now)
+            if owner._ledger.failed_records > before:
+                self.add(state)
+
+        return watch
+
+
+@contextmanager
+def _tap(owner, name, watch):
+    """Let ``watch`` make the calls of a function, and see them."""
+    function = getattr(owner, name)
+    setattr(owner, name, lambda *arguments, **named: watch(function, *arguments, **named))
+    try:
+        yield
+    finally:
+        setattr(owner, name, function)

@@ -1,0 +1,234 @@
+"""What happens in one simulated world? Everything is drawn from the seed: parameters, load, faults, reshards.
+
+Swarm testing: a seed leaves most kinds of fault out and takes few values of each knob, so that rare combinations come
+up and no fault hides the others.
+"""
+
+from dataclasses import dataclass, field
+from random import Random
+
+from shardline.codec.aggregation import MAGIC, encode_aggregate
+from shardline.core.producer.config import ProducerConfig
+from shardline.model.hashing import HASH_KEY_MAX
+
+POISON = b"<poison>"
+
+# Request-level answers: code, HTTP status, what the service did with the request before ("no", "yes", "either").
+REQUEST_ERRORS = {
+    "throttled": ("ProvisionedThroughputExceededException", 400, "no"),
+    "slow-down": ("ThrottlingException", 400, "no"),
+    "internal": ("InternalFailure", 500, "either"),
+    "unavailable": ("ServiceUnavailable", 503, "either"),
+    "expired-token": ("ExpiredTokenException", 400, "no"),
+    "skew": ("RequestTimeTooSkewed", 403, "no"),
+    "in-use": ("ResourceInUseException", 400, "no"),
+    "limit": ("LimitExceededException", 400, "no"),
+    "invalid": ("InvalidArgumentException", 400, "no"),
+    "denied": ("AccessDeniedException", 400, "no"),
+    "kms": ("KMSDisabledException", 400, "no"),
+    "not-found": ("ResourceNotFoundException", 400, "no"),
+}
+TRANSPORT_ERRORS = {
+    "refused": ("ConnectError", False, "no"),  # code, maybe received, what the service did with it
+    "reset": ("ConnectionReset", True, "no"),
+    "lost-answer": ("ConnectionReset", True, "yes"),
+    "timeout": ("ReadTimeout", True, "either"),
+}
+ENTRY_FAULTS = ("entry-throttle", "entry-internal", "entry-kms", "wrong-count")
+FATAL = {"denied", "kms", "not-found", "invalid", "entry-kms"}
+LISTING_FAULTS = ("fails", "denied", "slow", "stale", "gap", "broken")
+SUMMARY_FAULTS = ("fails", "denied", "slow", "stale")
+
+
+@dataclass
+class Load:
+    """One producer: its settings and what it is given."""
+
+    config: ProducerConfig
+    puts: list[tuple[float, str | None, str | None, bytes]]
+    """When, key, explicit hash key, data."""
+    flushes: list[float]
+    spurious: list[float]
+    """When the shell wakes for nothing."""
+    abandoned_at: float | None
+    waits: bool
+    """Someone waits for each record."""
+
+
+@dataclass
+class Scenario:
+    seed: int
+    shards: int
+    on_demand: bool
+    auto_at_first: bool
+    record_rate: float
+    byte_rate: float
+    latency: tuple[float, float]
+    slow_chance: float
+    page_size: int
+    duration: float
+    faults: dict[str, float]
+    listing_faults: dict[str, float]
+    summary_faults: dict[str, float]
+    fault_windows: list[tuple[float, float]]
+    reshards: list[tuple[float, str]]
+    toggles: list[float]
+    """When AUTO record distribution is switched."""
+    wants_order: bool = False
+    loads: list[Load] = field(default_factory=list)
+
+    def faulty_at(self, time: float) -> bool:
+        return any(start <= time < end for start, end in self.fault_windows)
+
+
+def draw_scenario(seed: int) -> Scenario:
+    chance = Random(f"scenario {seed}")
+    on_demand = chance.random() < 0.25
+    duration = chance.choice([1.0, 3.0, 8.0])
+    windows = [(0.0, duration * 3)] if chance.random() < 0.3 else []
+    if not windows:
+        windows = [_window(chance, duration) for _ in range(chance.randint(1, 3))]
+    kinds = [*REQUEST_ERRORS, *TRANSPORT_ERRORS, *ENTRY_FAULTS]
+    faults = _some(chance, kinds, chance.choice([0, 0, 1, 2, 4]), (0.02, 0.1, 0.3, 0.9))
+    for fatal in FATAL & faults.keys():
+        faults[fatal] = min(faults[fatal], 0.1)
+    scenario = Scenario(
+        seed=seed,
+        shards=chance.choice([1, 1, 2, 3, 5, 20]),
+        on_demand=on_demand,
+        auto_at_first=on_demand and chance.random() < 0.25,
+        record_rate=chance.choice([3.0, 20.0, 1000.0, 1000.0]),
+        byte_rate=chance.choice([2_000.0, 1024.0 * 1024, 1024.0 * 1024]),
+        latency=chance.choice([(0.0, 0.0), (0.001, 0.01), (0.01, 0.2), (0.2, 1.0)]),
+        slow_chance=chance.choice([0.0, 0.0, 0.05]),
+        page_size=chance.choice([1000, 1000, 2]),
+        duration=duration,
+        faults=faults,
+        listing_faults=_some(chance, LISTING_FAULTS, chance.choice([0, 0, 0, 1, 2]), (0.2, 0.6)),
+        summary_faults=_some(chance, SUMMARY_FAULTS, chance.choice([0, 0, 0, 1, 2]), (0.3, 0.9)),
+        fault_windows=windows,
+        reshards=sorted(
+            (chance.uniform(0, duration), chance.choice(["split", "split", "merge", "double", "halve"]))
+            for _ in range(chance.choice([0, 0, 1, 2, 4]))
+        ),
+        toggles=sorted(chance.uniform(0, duration) for _ in range(chance.choice([0, 1, 2, 3]))) if on_demand else [],
+    )
+    if chance.random() < 0.3 and not on_demand:
+        _stress_order(chance, scenario)
+    scenario.loads = [_draw_load(chance, scenario, number) for number in range(chance.choice([1, 1, 1, 2]))]
+    return scenario
+
+
+def _stress_order(chance, scenario):
+    """A world in which order is hard to keep: few hot keys, all shards changing while requests are under way."""
+    scenario.wants_order = True
+    scenario.shards = chance.choice([2, 4])
+    scenario.latency = chance.choice([(0.01, 0.2), (0.1, 0.6)])
+    scenario.record_rate, scenario.byte_rate = 1000.0, 1024.0 * 1024
+    moments = [chance.uniform(0, scenario.duration) for _ in range(chance.randint(1, 5))]
+    scenario.reshards = sorted((moment, chance.choice(["double", "halve", "halve", "merge"])) for moment in moments)
+    mild = ["internal", "lost-answer", "refused", "entry-throttle", "entry-internal", "wrong-count"]
+    scenario.faults = _some(chance, mild, chance.choice([1, 2]), (0.1, 0.4))
+    scenario.fault_windows = [(0.0, scenario.duration)]
+
+
+def _some(chance, kinds, count, chances):
+    return {kind: chance.choice(chances) for kind in chance.sample(sorted(kinds), count)}
+
+
+def _window(chance, duration):
+    start = chance.uniform(0, duration)
+    return start, start + chance.uniform(0.1, duration)
+
+
+def _draw_config(chance, scenario):
+    aggregate_max_bytes = chance.choice([64, 200, 1_000, 51_200, 51_200])
+    linger = chance.choice([0.0, 0.005, 0.1, 0.1, 0.5])
+    backoff = chance.choice([0.02, 0.1, 0.1])
+    if scenario.wants_order:
+        return ProducerConfig(
+            linger=chance.choice([0.0, 0.005, 0.1]),
+            record_ttl=30.0,
+            aggregation=chance.random() < 0.8,
+            aggregate_max_bytes=chance.choice([64, 200, 1_000]),
+            aggregate_max_count=chance.choice([None, None, 4]),
+            request_max_entries=chance.choice([1, 5, 500]),
+            max_in_flight=chance.choice([1, 2, 24]),
+            retry_backoff=chance.choice([0.02, 0.3]),
+            ordered=True,
+        )
+    return ProducerConfig(
+        linger=linger,
+        record_ttl=chance.choice([0.5, 2.0, 5.0, 30.0]),
+        aggregation=chance.random() < 0.8,
+        aggregate_max_bytes=aggregate_max_bytes,
+        aggregate_max_count=chance.choice([None, None, 1, 3, 10]),
+        request_max_entries=chance.choice([1, 2, 5, 500, 500]),
+        request_max_bytes=max(aggregate_max_bytes, chance.choice([1_024, 4_096, 1 << 20, 1 << 20])),
+        shard_burst_bytes=chance.choice([300, 256 * 1024, 256 * 1024]),
+        records_per_second=chance.choice([2.0, 10.0, 1000.0, 1000.0, 1e6]),
+        bytes_per_second=chance.choice([1_000.0, 1024.0 * 1024, 1024.0 * 1024, 1e9]),
+        max_in_flight=chance.choice([1, 2, 24]),
+        buffer_max_bytes=chance.choice([1_024, 10_000, 1 << 26, 1 << 26]),
+        buffer_max_records=chance.choice([3, 30, 100_000, 100_000]),
+        ordered=chance.random() < 0.35 and not scenario.on_demand,
+        fail_if_throttled=chance.random() < 0.15,
+        max_attempts=chance.choice([None, None, None, None, 1, 3, 10]),
+        retry_backoff=backoff,
+        retry_backoff_max=chance.choice([0.5, 5.0]),
+        closed_shard_ttl=chance.choice([0.0, 1.0, 60.0]),
+    )
+
+
+def _draw_load(chance, scenario, number):
+    config = _draw_config(chance, scenario)
+    count = chance.choice([1, 10, 60, 150])
+    moments = _moments(chance, scenario.duration, count)
+    sizes = chance.choice([(0, 20), (0, 20), (50, 300), (0, 3_000)])
+    mixture = chance.choices(["hot", "random", "hash", "keyless", "unicode"], k=chance.randint(1, 3))
+    poison = chance.choice([0.0, 0.0, 0.0, 0.02, 0.3])
+    if scenario.wants_order:
+        count, mixture, sizes, poison = chance.choice([60, 150]), ["hot"], (0, 40), chance.choice([0.0, 0.05, 0.15])
+        moments = _moments(chance, scenario.duration, count)
+    framed = chance.choice([0.0, 0.0, 0.1])
+    puts = []
+    for place, moment in enumerate(moments):
+        key, hash_key = _draw_key(chance, chance.choice(mixture), number)
+        data = b"%d.%d:" % (number, place) + bytes(chance.randint(*sizes))
+        if chance.random() < poison:
+            data += POISON
+        if chance.random() < framed:
+            data = encode_aggregate(["inside"], [data], {}) if chance.random() < 0.7 else MAGIC + data
+        puts.append((moment, key, hash_key, data))
+    later = scenario.duration
+    return Load(
+        config=config,
+        puts=puts,
+        flushes=[chance.uniform(0, later) for _ in range(chance.choice([0, 0, 2]))],
+        spurious=[chance.uniform(0, later) for _ in range(chance.choice([0, 0, 20]))],
+        abandoned_at=chance.uniform(0, later * 1.5) if chance.random() < 0.12 else None,
+        waits=chance.random() < 0.7,
+    )
+
+
+def _moments(chance, duration, count):
+    """When puts come: evenly, or in bursts of equal time."""
+    if chance.random() < 0.5:
+        return sorted(chance.uniform(0, duration) for _ in range(count))
+    bursts = [chance.uniform(0, duration) for _ in range(chance.randint(1, 4))]
+    return sorted(chance.choice(bursts) for _ in range(count))
+
+
+def _draw_key(chance, kind, number):
+    match kind:
+        case "hot":
+            return f"{number}-hot-{chance.randint(0, 5)}", None
+        case "random":
+            return f"{number}-{chance.getrandbits(32):x}", None
+        case "hash":
+            edge = chance.choice([0, HASH_KEY_MAX, HASH_KEY_MAX // 2, HASH_KEY_MAX // 2 + 1, chance.getrandbits(128)])
+            return f"{number}-hash", str(edge)
+        case "unicode":
+            return f"{number}-\u00fc\u20ac{chance.randint(0, 9)}", None
+        case _:
+            return None, None

@@ -1,0 +1,246 @@
+"""A whole world in one thread: producers' machines, a network and a service on one event heap, from one seed."""
+
+from collections import deque
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+
+from producer_endpoint import BEGIN, STREAM, Endpoint
+from producer_oracles import StepOracles, check_end
+from producer_reached import Reached
+from producer_scenario import draw_scenario
+
+from shardline.core.clock import NEVER
+from shardline.core.producer.machine import ProducerMachine, Put
+from shardline.core.producer.record import BufferedRecord
+from shardline.model.stream import StreamRef
+
+START = 5_000.25  # a monotonic clock starts anywhere
+MOST_EVENTS = 200_000
+
+
+class Given:
+    """One record that the application put."""
+
+    def __init__(self, record, key, hash_key, data, accepted_at):
+        self.record = record
+        self.key = key
+        self.hash_key = hash_key
+        self.data = data
+        self.accepted_at = accepted_at
+        self.ended_at = None
+
+
+class World:
+    """One event heap. The same seed gives the same trace."""
+
+    def __init__(self, seed, reached=None):
+        self.scenario = draw_scenario(seed)
+        self.reached = Reached() if reached is None else reached
+        self.now = START
+        self.trace = []
+        self.endpoint = Endpoint(self.scenario)
+        self._heap = []
+        self._numbers = count()
+        self.shells = [Shell(self, number, load) for number, load in enumerate(self.scenario.loads)]
+        for moment, kind in self.scenario.reshards:
+            self.at(START + moment, self._reshard, kind)
+        for moment in self.scenario.toggles:
+            self.at(START + moment, self._toggle)
+
+    def at(self, moment, action, *arguments):
+        heappush(self._heap, (max(moment, self.now), next(self._numbers), action, arguments))
+
+    def note(self, *what):
+        self.trace.append((self.now - START, *what))
+
+    def run(self):
+        for shell in self.shells:
+            shell.pump()
+        for done in count():
+            if not self._heap:
+                break
+            assert done < MOST_EVENTS, "the world does not come to rest"
+            self.now, _, action, arguments = heappop(self._heap)
+            action(*arguments)
+        for shell in self.shells:
+            check_end(shell)
+        return self
+
+    def _reshard(self, kind):
+        self.endpoint.reshard(kind, self.now - START)
+        self.note("reshard", kind, len(self.endpoint.stream.open_shards))
+
+    def _toggle(self):
+        self.endpoint.toggle(self.now - START)
+        self.note("distribution", self.endpoint.stream.record_distribution)
+
+
+class Shell:
+    """What a real shell does, no more: it pumps after commands that say so, after answers, and at the deadline."""
+
+    def __init__(self, world, number, load):
+        self.world = world
+        self.number = number
+        self.load = load
+        self.config = load.config
+        chance = Random(f"machine {world.scenario.seed} {number}")
+        self.machine = ProducerMachine(StreamRef(STREAM), load.config, chance, world.now)
+        self.machine.wall_offset = BEGIN - START
+        self.given = []
+        self.by_record = {}
+        self.queue = deque()
+        self.closed = False
+        self.map_requests = 0
+        self.summary_requests = 0
+        self._wake_at = NEVER
+        self.oracles = StepOracles(self)
+        for put in load.puts:
+            world.at(START + put[0], self.offer, put)
+        for moment in load.flushes:
+            world.at(START + moment, self.flush)
+        for moment in load.spurious:
+            world.at(START + moment, self.pump)
+        if load.abandoned_at is not None:
+            world.at(START + load.abandoned_at, self.abandon)
+
+    @property
+    def now(self):
+        return self.world.now
+
+    def note(self, *what):
+        self.world.note(f"producer {self.number}", *what)
+
+    # ---- the application
+
+    def offer(self, put):
+        if not self.closed:
+            self.queue.append(put)
+            if len(self.queue) == 1:
+                self.take_queue()
+
+    def take_queue(self):
+        """Put what waits for room, in order."""
+        while self.queue:
+            _, key, hash_key, data = self.queue[0]
+            waiters = [] if self.load.waits else None
+            record = BufferedRecord(data, key, hash_key, self.now + self.config.record_ttl, waiters=waiters)
+            answer = self.machine.put(record, self.now)
+            if answer is Put.FULL:
+                self.world.reached.add("buffer full")
+                self.oracles.check_full(record)
+                return
+            self.queue.popleft()
+            given = Given(record, key, hash_key, data, self.now)
+            self.given.append(given)
+            self.by_record[id(record)] = given
+            self.note("put", len(self.given), key, hash_key, len(data), answer.name)
+            self.oracles.check_step()
+            if answer is Put.PUMP:
+                self.pump()
+
+    def flush(self):
+        self.note("flush")
+        self.machine.flush()
+        self.pump()
+        self.oracles.check_flushed()
+
+    def abandon(self):
+        """The end of a close that ran out of time."""
+        self.note("abandon")
+        self.world.reached.add("abandoned")
+        self.closed = True
+        self.queue.clear()
+        self.machine.abandon("Closed", "the producer was closed")
+        self.pump()
+        self.oracles.check_abandoned()
+
+    # ---- the machine's outputs
+
+    def pump(self):
+        while True:
+            busy = self._poll()
+            room = self._collect()
+            if self.queue and room:
+                self.take_queue()
+                busy = True
+            if not busy:
+                break
+        deadline = self.machine.next_deadline()
+        assert deadline > self.now, f"W2: nothing to give, and the deadline {deadline} is not after {self.now}"
+        self.oracles.check_pumped(deadline)
+        facts = self.machine._facts
+        if facts.auto and not self.machine.outstanding and deadline == facts.next_deadline():
+            return  # under AUTO it asks every minute for ever: the world must come to rest
+        if deadline != self._wake_at:
+            self._wake_at = deadline
+            if deadline != NEVER:
+                self.world.at(deadline, self._wake, deadline)
+
+    def _wake(self, deadline):
+        if deadline == self._wake_at:
+            self._wake_at = NEVER
+            self.oracles.note_wake()
+            self.pump()
+
+    def _poll(self):
+        """One round of polls. Says whether any gave something."""
+        machine, now, endpoint = self.machine, self.now, self.world.endpoint
+        listing, summary, put = machine.poll_list_shards(now), machine.poll_summary(now), machine.poll_put(now)
+        if listing is not None:
+            self.map_requests += 1
+            self._send("ListShards", endpoint.list_shards, (listing,), self._handle_listing)
+        if summary is not None:
+            self.summary_requests += 1
+            self._send("DescribeStreamSummary", endpoint.summary, (), machine.handle_summary)
+        if put is not None:
+            number, request = put
+            self.oracles.check_request(number, request)
+            self._send(f"PutRecords {number}", endpoint.put, (request,), self._handle_put, number)
+        self.oracles.check_step()
+        return (listing, summary, put) != (None, None, None)
+
+    def _collect(self):
+        """Take what ended. Says whether there may be more room."""
+        machine = self.machine
+        failed, finished = machine.take_failed(), machine.take_finished()
+        self.oracles.check_ended(failed, finished)
+        events = machine.take_events()
+        for event in events:
+            self.note(repr(event))
+            self.world.reached.see_event(event)
+        return bool(events)
+
+    # ---- the way to the service and back
+
+    def _send(self, name, serve, arguments, handle, *numbers):
+        self.note("sends", name, *(len(one.entries) for one in arguments if hasattr(one, "entries")))
+        self.world.at(self.now + self.world.endpoint.latency(), self._arrive, name, serve, arguments, handle, numbers)
+
+    def _arrive(self, name, serve, arguments, handle, numbers):
+        answer, late = serve(*arguments, self.now - START)
+        moment = self.now + self.world.endpoint.latency() + late
+        self.world.at(moment, self._answer, name, answer, handle, numbers)
+
+    def _answer(self, name, answer, handle, numbers):
+        self.note("answered", name, _brief(answer))
+        handle(*numbers, answer, self.now)
+        self.oracles.check_step()
+        self.pump()
+
+    def _handle_put(self, number, answer, now):
+        self.oracles.see_answer(number, answer)
+        self.machine.handle_put(number, answer, now)
+
+    def _handle_listing(self, answer, now):
+        before = [lane for lane in self.machine._router.lanes if lane.unsent()]
+        self.machine.handle_list_shards(answer, now)
+        if any(lane.vanished for lane in before):
+            self.world.reached.add("dissolved a vanished lane")
+
+
+def _brief(answer):
+    records = getattr(answer, "records", None)
+    if records is None:
+        return getattr(answer, "code", type(answer).__name__)
+    return ",".join(one.error_code or (one.shard_id or "?")[-3:] for one in records)

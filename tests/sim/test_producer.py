@@ -1,0 +1,66 @@
+"""The producer in simulated worlds: many seeds, every oracle of ``producer_oracles``, and proof that it was worth it.
+
+A failing seed: ``python tests/sim/producer.py --seed K`` prints what happened. Seeds that found a bug stand in
+``past_seeds.txt`` and are run for ever.
+"""
+
+from pathlib import Path
+
+import pytest
+from producer_reached import STATES, Reached
+from producer_world import World
+
+from shardline.core.producer.verdicts import Rules
+
+PAST = Path(__file__).with_name("past_seeds.txt")
+CHUNK = 100
+CHUNKS = 12
+
+REACHED = Reached()
+
+
+def past_seeds():
+    lines = [line.partition(" ") for line in PAST.read_text().splitlines() if line and not line.startswith("#")]
+    return [pytest.param(int(seed), id=f"{seed}: {found.strip()}") for seed, _, found in lines]
+
+
+@pytest.mark.parametrize("seed", past_seeds())
+def test_a_seed_that_once_found_something_finds_nothing(seed):
+    with REACHED.watching():
+        World(seed, REACHED).run()
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_whatever_goes_wrong_every_invariant_holds(chunk):
+    with REACHED.watching():
+        for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
+            try:
+                World(seed, REACHED).run()
+            except Exception as error:
+                error.add_note(f"seed {seed}: python tests/sim/producer.py --seed {seed}")
+                raise
+
+
+def test_the_seeds_reached_every_rule_and_every_interesting_state(request):
+    """Only after all of them ran: a part of the seeds proves nothing about the rest."""
+    ran = {item.name for item in request.session.items}
+    wanted = {f"test_whatever_goes_wrong_every_invariant_holds[{chunk}]" for chunk in range(CHUNKS)}
+    if not wanted <= ran:
+        fresh = Reached()
+        with fresh.watching():
+            for seed in range(CHUNK):
+                World(seed, fresh).run()
+        assert len(fresh.missing()) < (len(STATES) + len(Rules.ALL)) / 4
+        return
+    assert REACHED.missing() == []
+
+
+@pytest.mark.parametrize("seed", [0, 7, 28, 135])
+def test_the_same_seed_gives_the_same_trace(seed):
+    first, second = World(seed).run(), World(seed).run()
+    assert first.trace
+    assert first.trace == second.trace
+
+
+def test_other_seeds_give_other_traces():
+    assert World(1).run().trace != World(2).run().trace

@@ -1,0 +1,179 @@
+"""A producer's machine on a bench: tests put, look at what it sends, and answer."""
+
+from random import Random
+
+import pytest
+
+from shardline.codec.aggregation import split_aggregate
+from shardline.codec.shapes import (
+    HashKeyRangeShape,
+    ListShardsResponse,
+    PutRecordsResponse,
+    PutRecordsResult,
+    SequenceNumberRangeShape,
+    ShardShape,
+    StreamSummary,
+)
+from shardline.core.failures import Failure, FailureKind, classify
+from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.machine import ProducerMachine
+from shardline.core.producer.record import BufferedRecord
+from shardline.model.hashing import HASH_KEY_COUNT
+from shardline.model.stream import StreamRef
+
+SIXTEENTH = HASH_KEY_COUNT // 16
+
+
+def at(place):
+    """A hash key in the middle of a sixteenth of the ring."""
+    return str(place * SIXTEENTH + SIXTEENTH // 2)
+
+
+class Rig:
+    """One machine. Shards are named by letters; ``a=(0, 8)`` is the lower half of the ring, in sixteenths."""
+
+    def __init__(self, *, facts=True, auto=False, shards=None, **settings):
+        self.now = 100.0
+        self.config = ProducerConfig(**settings)
+        self.machine = ProducerMachine(StreamRef("s"), self.config, Random(1), self.now)
+        self.numbers = iter(range(1, 10**6))
+        if facts:
+            assert self.machine.poll_summary(self.now) is not None
+            self.summary(auto=auto)
+        if shards is not None:
+            assert self.machine.poll_list_shards(self.now) is not None
+            self.listed(**shards)
+            self.now += 1.0  # what is sent from now on is newer than the map
+        self.began = self.now
+
+    # ---- commands
+
+    def put(self, data=b"data", key="k", place=None, *, waits=True):
+        hash_key = None if place is None else at(place)
+        waiters = [] if waits else None
+        record = BufferedRecord(data, key, hash_key, self.now + self.config.record_ttl, waiters=waiters)
+        self.answer = self.machine.put(record, self.now)
+        return record
+
+    def puts(self, *places):
+        """One record for each place in the ring, named by a letter of its own."""
+        return [self.put(b"%d" % number, f"key {place}", place) for number, place in enumerate(places)]
+
+    def wait(self, seconds):
+        self.now += seconds
+        return self
+
+    def to_deadline(self):
+        deadline = self.machine.next_deadline()
+        assert self.now < deadline < float("inf"), deadline
+        self.now = deadline
+        return self
+
+    # ---- what it sends
+
+    def send(self):
+        """The next request: for each entry, the data of its records."""
+        polled = self.machine.poll_put(self.now)
+        if polled is None:
+            return None
+        self.number, self.request = polled
+        opened = [split_aggregate(entry.data) for entry in self.request.entries]
+        return [
+            [entry.data] if inner is None else [one.data for one in inner]
+            for entry, inner in zip(self.request.entries, opened, strict=True)
+        ]
+
+    def lanes(self, number=None):
+        """The lane of each entry of a request."""
+        shipments = self.machine._flights[self.number if number is None else number].group.shipments
+        return [lane for aggregate, lane in shipments for _ in range(aggregate.entry_count)]
+
+    def flush(self):
+        self.machine.flush()
+        return self.send()
+
+    # ---- what it hears
+
+    def stored(self, *shards, number=None):
+        """Each entry was stored there; by default where it was predicted to be."""
+        number = self.number if number is None else number
+        predicted = [lane.shard_id or "a" for lane in self.lanes(number)]
+        return self.results(*(shards or predicted), number=number)
+
+    def results(self, *ends, number=None):
+        """A shard's letter for an entry that was stored, an error code for one that was not."""
+        told = [
+            PutRecordsResult(str(next(self.numbers)), end)
+            if len(end) == 1
+            else PutRecordsResult(None, None, end, "why")
+            for end in ends
+        ]
+        self.machine.handle_put(self.number if number is None else number, PutRecordsResponse(told), self.now)
+        return self
+
+    def failed(self, code="InternalFailure", status=500, number=None, **more):
+        failure = Failure(classify(code, status), code, "why", status, **more)
+        self.machine.handle_put(self.number if number is None else number, failure, self.now)
+        return self
+
+    def lost(self, number=None, *, received=True):
+        failure = Failure(FailureKind.TRANSIENT, "ConnectionReset", "why", maybe_received=received)
+        self.machine.handle_put(self.number if number is None else number, failure, self.now)
+        return self
+
+    def asks_for_map(self):
+        return self.machine.poll_list_shards(self.now) is not None
+
+    def listed(self, next_page=None, **shards):
+        shapes = [
+            ShardShape(
+                name,
+                HashKeyRangeShape(str(start * SIXTEENTH), str(end * SIXTEENTH - 1)),
+                SequenceNumberRangeShape("0"),
+            )
+            for name, (start, end) in shards.items()
+        ]
+        self.machine.handle_list_shards(ListShardsResponse(shapes, next_page), self.now)
+        return self
+
+    def not_listed(self, code="LimitExceededException"):
+        self.machine.handle_list_shards(Failure(classify(code, 400), code, "why", 400), self.now)
+        return self
+
+    def asks_for_summary(self):
+        return self.machine.poll_summary(self.now) is not None
+
+    def summary(self, *, auto=False, kib=1024):
+        distribution = "AUTO" if auto else None
+        told = StreamSummary(name="s", arn="arn", status="ACTIVE", max_record_kib=kib, record_distribution=distribution)
+        self.machine.handle_summary(told, self.now)
+        return self
+
+    def no_summary(self, code="AccessDeniedException"):
+        self.machine.handle_summary(Failure(classify(code, 400), code, "why", 400), self.now)
+        return self
+
+    # ---- queries
+
+    @property
+    def elapsed(self):
+        return self.now - self.began
+
+    def lane(self, name):
+        (found,) = [lane for lane in self.machine._router.all_lanes() if lane.shard_id == name]
+        return found
+
+    @property
+    def is_empty(self):
+        machine = self.machine
+        return machine.outstanding == machine.buffered_bytes == 0 and machine.unfinished() == []
+
+
+@pytest.fixture
+def rig():
+    """Makes one with a map of two halves, unless told otherwise."""
+
+    def make(**changes):
+        return Rig(**{"shards": {"a": (0, 8), "b": (8, 16)}} | changes)
+
+    return make

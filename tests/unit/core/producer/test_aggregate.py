@@ -1,0 +1,282 @@
+"""Which records share one entry, and how large is it? P8, P12 and G1 are invariants of
+``shardline.core.producer.aggregate``.
+"""
+
+from hashlib import md5
+
+import pytest
+
+from shardline.codec.aggregation import FRAME_BYTES, MAGIC, AggregateBuilder, split_aggregate
+from shardline.core.producer.aggregate import Aggregate, KeylessAddress, digest_of
+from shardline.core.producer.record import BufferedRecord, payload_bytes
+from shardline.model.hashing import HASH_KEY_MAX, hash_digest_of
+from shardline.model.record import Entry
+
+ANY_SIZE = 1 << 40
+ADDRESS = KeylessAddress("1f2e3d4c5b", "12345678901234567890")
+NO_ADDRESS = KeylessAddress(None, None)
+
+
+def record(data=b"data", key="key", hash_key=None):
+    return BufferedRecord(data, key, hash_key, 30.0)
+
+
+def aggregate(*records, address=ADDRESS):
+    whole = Aggregate(0.1, address)
+    for one in records:
+        assert whole.add(one, ANY_SIZE)
+    return whole
+
+
+def framed(payload=b"x"):
+    builder = AggregateBuilder()
+    builder.add("k", payload)
+    return builder.build()
+
+
+# ---- what goes on the wire
+
+
+def test_p12_a_record_that_goes_alone_goes_as_it_is():
+    assert aggregate(record(b"data", "key")).entry() == Entry(b"data", "key", None)
+    assert aggregate(record(b"data", "key", "7")).entry() == Entry(b"data", "key", "7")
+    assert aggregate(record(b"", "key")).entry() == Entry(b"", "key", None)
+
+
+def test_p12_a_lone_record_that_a_reader_would_open_is_wrapped():
+    inner = framed()
+    entry = aggregate(record(inner, "key", "7")).entry()
+    assert split_aggregate(entry.data) == [("key", inner, "7")]
+    assert (entry.key, entry.explicit_hash_key) == ("key", "7")
+
+
+def test_p12_a_framed_message_that_only_other_readers_forgive_is_wrapped_too():
+    message = b"\x0a\x01k\x1a\x05\x08\x09\x1a\x01x"  # a key index out of range
+    inner = MAGIC + message + md5(message, usedforsecurity=False).digest()
+    assert split_aggregate(inner) is None
+    assert split_aggregate(aggregate(record(inner)).entry().data) == [("key", inner, None)]
+
+
+def test_p12_data_that_merely_starts_with_the_magic_goes_as_it_is():
+    assert aggregate(record(MAGIC + b"and no more")).entry().data == MAGIC + b"and no more"
+
+
+def test_p8_the_outer_key_of_an_aggregate_is_that_of_its_first_record():
+    entry = aggregate(record(b"1", "first", "99"), record(b"2", "second")).entry()
+    assert (entry.key, entry.explicit_hash_key) == ("first", "99")
+    assert split_aggregate(entry.data) == [("first", b"1", "99"), ("second", b"2", None)]
+
+
+def test_p8_keyless_records_take_the_key_and_hash_key_of_their_aggregate_inside_and_outside():
+    entry = aggregate(record(b"1", None), record(b"2", "own"), record(b"3", None)).entry()
+    assert (entry.key, entry.explicit_hash_key) == (ADDRESS.key, ADDRESS.explicit_hash_key)
+    assert split_aggregate(entry.data) == [
+        (ADDRESS.key, b"1", ADDRESS.explicit_hash_key),
+        ("own", b"2", None),
+        (ADDRESS.key, b"3", ADDRESS.explicit_hash_key),
+    ]
+
+
+def test_p8_a_lone_keyless_record_takes_them_too():
+    assert aggregate(record(b"1", None)).entry() == Entry(b"1", ADDRESS.key, ADDRESS.explicit_hash_key)
+
+
+def test_a_keyless_record_sends_no_key_where_the_service_chooses_the_shard():
+    whole = aggregate(record(b"1", None), address=NO_ADDRESS)
+    assert whole.entry() == Entry(b"1", None, None)
+    assert whole.cost_bytes == 1
+
+
+def test_even_there_what_a_reader_would_open_is_wrapped():
+    inner = framed()
+    whole = aggregate(record(inner, None), address=NO_ADDRESS)
+    assert whole.entry().key is None
+    assert split_aggregate(whole.entry().data) == [("", inner, None)]
+    assert whole.cost_bytes == len(whole.entry().data)
+
+
+def test_making_the_entry_again_makes_the_same():
+    whole = aggregate(record(b"1"), record(b"2", None), record(b"3", "k", "5"))
+    assert whole.entry() == whole.entry()
+    whole.seal()
+    assert split_aggregate(whole.entry().data)[1] == (ADDRESS.key, b"2", ADDRESS.explicit_hash_key)
+
+
+# ---- sizes
+
+MIXTURES = {
+    "two small ones": [record(b"1"), record(b"2")],
+    "one key": [record(bytes(number), "k") for number in range(300)],
+    "many keys": [record(b"x" * (number % 130), f"key-{number}") for number in range(400)],
+    "more keys than one byte counts, repeated": [record(b"x" * 127, f"{number % 200}") for number in range(600)],
+    "more keys than two bytes count": [record(b"x" * (number % 3), f"{number}") for number in range(16_500)],
+    "explicit hash keys": [record(b"x", "k", str(number % 140)) for number in range(300)],
+    "some explicit hash keys": [record(b"x", "k", "7" if number % 3 else None) for number in range(300)],
+    "the longest hash key": [record(b"x", "k", str(HASH_KEY_MAX)), record(b"y", "k", "0")],
+    "keyless": [record(b"x", None) for _ in range(200)],
+    "keyless and keyed": [record(b"x" * number, None if number % 2 else "k") for number in range(200)],
+    "long keys": [record(b"x", "k" * 127), record(b"x", "k" * 128), record(b"x", "k" * 256)],
+    "keys that are not ASCII": [record(b"x", "é" * 63), record(b"x", "é" * 64), record(b"x", "😀" * 256)],
+    "data around one byte of length": [record(b"x" * size, f"{size}") for size in range(118, 134)],
+    "data around two bytes of length": [record(b"x" * size) for size in range(16_360, 16_390)],
+    "large data": [record(b"x" * 3_000_000), record(b"y" * 100_000)],
+    "empty data": [record(b""), record(b"")],
+}
+
+
+@pytest.mark.parametrize("records", MIXTURES.values(), ids=MIXTURES)
+def test_g1_the_size_is_exact(records):
+    whole = aggregate(*records)
+    entry = whole.entry()
+    assert whole.size == len(entry.data)
+    assert whole.cost_bytes == len(entry.data) + len(entry.key.encode())
+    whole.seal()
+    assert whole.size == len(whole.entry().data)
+
+
+@pytest.mark.parametrize("records", MIXTURES.values(), ids=MIXTURES)
+def test_an_aggregate_counts_against_the_buffer_what_its_records_do(records):
+    assert aggregate(*records).payload_bytes == sum(map(payload_bytes, records))
+
+
+def test_an_empty_aggregate_is_its_frame():
+    assert Aggregate(0.1, ADDRESS).size == FRAME_BYTES
+
+
+@pytest.mark.parametrize("one", [record(b"data", "key"), record(b"data", "schlüssel", "7"), record(b"data", None)])
+def test_a_lone_record_costs_its_data_and_key_in_bytes(one):
+    whole = aggregate(one)
+    entry = whole.entry()
+    assert whole.cost_bytes == len(entry.data) + len(entry.key.encode())
+
+
+def test_a_wrapped_record_costs_its_wrapping_too():
+    whole = aggregate(record(framed(b"x" * 500), "key", "7"))
+    assert whole.cost_bytes == len(whole.entry().data) + 3
+
+
+def test_the_cost_is_never_too_low_for_what_starts_with_the_magic():
+    """Whether it is framed costs an MD5 to know: it is counted as if it were."""
+    whole = aggregate(record(MAGIC + b"and no more"))
+    assert whole.cost_bytes > len(whole.entry().data) + 3
+
+
+# ---- filling
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        record(b"xyz", "key"),
+        record(b"xyz", "new key"),
+        record(b"xyz", "key", "7"),
+        record(b"xyz", "key", "8"),
+        record(b"", None),
+        record(b"x" * 200, "é"),
+    ],
+)
+def test_a_record_is_added_if_it_fits_exactly_and_leaves_no_trace_if_not(last):
+    before = [record(b"1", "key"), record(b"2", "key", "7")]
+    needed = aggregate(*before, last).size
+    whole = aggregate(*before)
+    size, payload, entry = whole.size, whole.payload_bytes, whole.entry()
+    assert whole.add(last, needed - 1) is False
+    assert (whole.size, whole.payload_bytes, whole.entry(), len(whole.records)) == (size, payload, entry, 2)
+    assert whole.add(last, needed) is True
+    assert whole.size == needed == len(whole.entry().data)
+    assert whole.records == [*before, last]
+
+
+def test_a_refused_hash_key_does_not_make_the_aggregate_one_with_hash_keys():
+    whole = aggregate(record(b"1"))
+    assert not whole.add(record(b"2", "key", "7"), 10)
+    assert whole.has_hash_keys is False
+    assert whole.add(record(b"2", "key", "7"), ANY_SIZE)
+    assert whole.has_hash_keys is True
+
+
+def test_the_first_record_always_fits():
+    whole = Aggregate(0.1, ADDRESS)
+    assert whole.add(record(b"x" * 1_000), 64)
+    assert not whole.add(record(b""), 64)
+    assert whole.entry() == Entry(b"x" * 1_000, "key", None)
+
+
+def test_it_starts_open_and_due_when_it_was_told():
+    whole = Aggregate(12.5, ADDRESS)
+    assert (whole.due_at, whole.order, whole.records, whole.payload_bytes) == (12.5, 0, [], 0)
+
+
+# ---- bundles: each record is an entry of its own
+
+
+def bundle(*records, address=ADDRESS):
+    whole = Aggregate(0.1, address, separate=True)
+    for one in records:
+        assert whole.add(one, ANY_SIZE)
+    return whole
+
+
+SEPARATE = {name: records for name, records in MIXTURES.items() if len(records) < 1_000} | {
+    "one that a reader would open": [record(b"1"), record(framed(), "key", "7"), record(framed(), None)],
+}
+
+
+@pytest.mark.parametrize("records", SEPARATE.values(), ids=SEPARATE)
+def test_g1_a_bundle_makes_the_entries_that_its_records_would_make_alone(records):
+    whole = bundle(*records)
+    alone = [aggregate(one) for one in records]
+    assert whole.entries() == [one.entry() for one in alone]
+    assert all(type(entry) is Entry for entry in whole.entries())
+    assert whole.entry_count == len(records)
+    assert whole.size == whole.cost_bytes == sum(one.cost_bytes for one in alone)
+    assert whole.cost_bytes == sum(len(entry.data) + len(entry.key.encode()) for entry in whole.entries())
+    assert whole.payload_bytes == sum(map(payload_bytes, records))
+    whole.seal()
+    assert whole.cost_bytes == whole.size
+    assert [whole.cost_of(one) for one in records] == [one.cost_bytes for one in alone]
+
+
+def test_records_that_share_an_entry_make_one():
+    whole = aggregate(record(b"1"), record(b"2"))
+    assert whole.entries() == [whole.entry()]
+    assert whole.entry_count == 1
+
+
+@pytest.mark.parametrize("last", [record(b"xyz", "key"), record(b"xyz", "é"), record(b"x", None), record(framed())])
+def test_a_bundle_takes_what_fits_exactly_and_its_first_record_in_any_case(last):
+    whole = bundle(record(b"12345", "key"))
+    needed = whole.size + whole.cost_of(last)
+    before = (whole.size, whole.payload_bytes, whole.entries())
+    assert whole.add(last, needed - 1) is False
+    assert (whole.size, whole.payload_bytes, whole.entries()) == before
+    assert whole.add(last, needed) is True
+    assert whole.size == needed
+    assert Aggregate(0.1, ADDRESS, separate=True).add(last, 0) is True
+
+
+def test_where_the_service_chooses_the_shard_a_bundle_sends_keyless_records_without_keys():
+    whole = bundle(record(b"1", None), record(b"22", None), address=NO_ADDRESS)
+    assert whole.entries() == [Entry(b"1", None, None), Entry(b"22", None, None)]
+    assert whole.cost_bytes == 3
+
+
+# ---- where records belong
+
+
+def test_the_digest_of_a_record_is_that_of_its_key():
+    one = record(b"x", "user-1")
+    assert aggregate(one).hash_digest(one) == hash_digest_of("user-1") == md5(b"user-1").digest()
+
+
+@pytest.mark.parametrize("number", [0, 1, 255, 256, 2**127, HASH_KEY_MAX])
+def test_an_explicit_hash_key_wins_and_compares_as_its_number(number):
+    one = record(b"x", "user-1", str(number))
+    assert aggregate(one).hash_digest(one) == number.to_bytes(16, "big") == digest_of("user-1", str(number))
+
+
+def test_the_digest_of_a_keyless_record_is_that_of_its_address():
+    one = record(b"x", None)
+    assert aggregate(one).hash_digest(one) == int(ADDRESS.explicit_hash_key).to_bytes(16, "big")
+    assert aggregate(one, address=KeylessAddress("abc", None)).hash_digest(one) == hash_digest_of("abc")
+    assert aggregate(one, address=NO_ADDRESS).hash_digest(one) == hash_digest_of("")

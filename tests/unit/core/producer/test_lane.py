@@ -1,0 +1,385 @@
+"""What waits for one shard? P2, P5, P6, P9 and A1 to A3 are invariants of ``shardline.core.producer.lane``."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from shardline.codec.aggregation import split_aggregate
+from shardline.core.clock import NEVER
+from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.lane import TRIP, Lane, repacked
+from shardline.core.producer.record import BufferedRecord
+from shardline.model.hashing import HASH_KEY_MAX, HashRange
+
+HALF = HashRange(0, HASH_KEY_MAX // 2)
+CONFIG = ProducerConfig(linger=0.1, record_ttl=10.0)
+BIG_ROOM = 1e9
+
+
+def lane(now=0.0, shard_id="shardId-0", **changes):
+    return Lane(shard_id, HALF if shard_id else None, replace(CONFIG, **changes), Random(1), now)
+
+
+def record(data=b"data", key="key", put_at=0.0):
+    return BufferedRecord(data, key, None, put_at + CONFIG.record_ttl)
+
+
+def fill(a_lane, *payloads, put_at=0.0):
+    records = [record(data, put_at=put_at) for data in payloads]
+    for one in records:
+        a_lane.add(one)
+    return records
+
+
+def leave(a_lane, now=0.0):
+    aggregate = a_lane.poll_aggregate(now, BIG_ROOM)
+    return None if aggregate is None else [one.data for one in aggregate.records]
+
+
+# ---- filling
+
+
+def test_p2_records_share_an_aggregate_until_it_is_full():
+    one = lane(aggregate_max_bytes=100)
+    sealed = [one.add(record(b"x" * 20)) for _ in range(4)]
+    assert sealed == [0, 0, 1, 0]
+    assert (one.queued, len(one.open.records)) == (1, 2)
+
+
+def test_a_count_seals_too():
+    one = lane(aggregate_max_count=2)
+    assert [one.add(record()) for _ in range(3)] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("changes", [{"aggregation": False}, {"shard_id": None}])
+def test_p2_a_lane_that_does_not_aggregate_makes_bundles_of_separate_records(changes):
+    one = lane(**changes)
+    assert sum(one.add(record(b"%d" % number)) for number in range(20)) == 1
+    one.seal()
+    assert one.queued == 20
+    bundle = one.poll_aggregate(0.0, BIG_ROOM)
+    assert (bundle.separate, bundle.entry_count, one.queued) == (True, 16, 4)
+    assert [entry.data for entry in bundle.entries()] == [b"%d" % number for number in range(16)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"aggregation": False, "ordered": True}, {"shard_id": None, "ordered": True}, {"aggregate_max_count": 1}],
+)
+def test_p2_an_ordered_one_seals_each_record(changes):
+    one = lane(**changes)
+    assert [one.add(record()) for _ in range(2)] == [1, 1]
+    assert one.open is None
+    assert leave(one) == [b"data"]
+
+
+def test_a_large_record_goes_alone_beside_the_open_aggregate():
+    one = lane(aggregate_max_bytes=100)
+    assert one.add(record(b"small")) == 0
+    assert one.add(record(b"x" * 90)) == 1
+    assert [r.data for r in one.open.records] == [b"small"]
+
+
+def test_p9_in_an_ordered_lane_it_does_not_overtake():
+    one = lane(aggregate_max_bytes=100, ordered=True)
+    one.add(record(b"small"))
+    assert one.add(record(b"x" * 90)) == 2
+    assert (leave(one), one.open) == ([b"small"], None)
+
+
+def test_sealing_nothing_seals_nothing():
+    one = lane()
+    assert one.seal() == 0
+    fill(one, b"a")
+    assert one.seal() == 1
+    assert one.queued_bytes == len(b"a") + len("key")
+
+
+def test_p8_keyless_records_take_a_key_and_a_hash_key_inside_the_range():
+    one = lane()
+    for number in range(3):
+        one.add(record(b"%d" % number, key=None))
+    one.seal()
+    (entry,) = one.poll_aggregate(0.0, BIG_ROOM).entries()
+    inner = split_aggregate(entry.data)
+    assert {(r.key, r.explicit_hash_key) for r in inner} == {(entry.key, entry.explicit_hash_key)}
+    assert int(entry.explicit_hash_key) in HALF
+
+
+def test_without_a_prediction_a_keyless_record_has_a_random_key_alone():
+    one = lane(shard_id=None)
+    one.add(record(key=None))
+    one.seal()
+    (entry,) = one.poll_aggregate(0.0, BIG_ROOM).entries()
+    assert (len(entry.key), entry.explicit_hash_key) == (10, None)
+    one.send_no_key(on=True)
+    one.add(record(key=None))
+    one.seal()
+    (entry,) = one.poll_aggregate(0.0, BIG_ROOM).entries()
+    assert entry.key is None
+
+
+# ---- deadlines
+
+
+def test_an_aggregate_is_due_when_its_first_record_has_lingered():
+    one = lane()
+    assert (one.due_at(), one.expires_at(), one.is_idle) == (NEVER, NEVER, True)
+    fill(one, b"a", put_at=5.0)
+    fill(one, b"b", put_at=5.05)
+    assert one.due_at() == pytest.approx(5.1)
+    assert not one.is_due(5.09)
+    assert one.is_due(5.11)
+    one.seal()
+    fill(one, b"c", put_at=5.06)
+    assert one.due_at() == pytest.approx(5.1)
+    assert one.expires_at() == pytest.approx(15.0)
+
+
+def test_a2_a_record_that_comes_back_makes_the_open_aggregate_due_as_early_as_itself():
+    one = lane()
+    fill(one, b"new", put_at=9.0)
+    one.add_again(record(b"old", put_at=2.0))
+    assert one.due_at() == pytest.approx(2.1)
+
+
+def test_a2_also_if_it_seals_that_aggregate():
+    one = lane(aggregate_max_count=2)
+    fill(one, b"new", put_at=9.0)
+    one.add_again(record(b"old", put_at=2.0))
+    assert one.queued == 1
+    assert [r.data for r in one.take_expired(12.0)] == [b"old"]
+
+
+def test_a2_the_first_due_is_the_first_out():
+    one = lane(aggregate_max_count=1)
+    fill(one, b"late", put_at=3.0)
+    fill(one, b"early", put_at=1.0)
+    assert [leave(one), leave(one), leave(one)] == [[b"early"], [b"late"], None]
+
+
+def test_a1_expired_records_leave_first_and_cost_no_tokens():
+    one = lane(aggregate_max_count=1, records_per_second=1.0)
+    old = fill(one, b"a", b"b", put_at=0.0)
+    fill(one, b"c", put_at=5.0)
+    assert one.take_expired(10.0) == old
+    assert leave(one, 10.0) == [b"c"]
+    assert one.queued_bytes == 0
+
+
+def test_a1_the_others_of_an_aggregate_stay_in_its_place():
+    one = lane()
+    fill(one, b"a", put_at=0.0)
+    fill(one, b"b", put_at=0.05)
+    assert [r.data for r in one.take_expired(10.0)] == [b"a"]
+    assert one.queued == 1
+    assert one.expires_at() == pytest.approx(10.05)
+    assert leave(one, 10.0) == [b"b"]
+
+
+@pytest.mark.parametrize("step", range(200))
+def test_a1_what_expires_at_the_deadline_leaves_at_the_deadline_however_it_is_rounded(step):
+    """``expires_at`` less a duration plus the same duration need not be ``expires_at``: it once looped for ever."""
+    one = lane(linger=0.1, record_ttl=0.7)
+    put_at = 5_000.25 + step / 7
+    one.add(BufferedRecord(b"a", "k", None, put_at + 0.7))
+    assert len(one.take_expired(one.expires_at())) == 1
+
+
+def test_unsent_tells_and_taking_empties():
+    one = lane(aggregate_max_count=2)
+    records = fill(one, b"a", b"b", b"c")
+    assert one.unsent() == records
+    one.released = True
+    assert one.take_unsent() == records
+    assert (one.is_idle, one.queued_bytes, one.released) == (True, 0, False)
+
+
+def test_a3_what_was_released_is_due_until_it_has_gone():
+    one = lane(aggregate_max_count=1)
+    fill(one, b"a", b"b", put_at=0.0)
+    one.released = True
+    assert one.is_due(0.0)
+    leave(one)
+    assert one.is_due(0.0)
+    leave(one)
+    assert not one.released
+
+
+# ---- leaving
+
+
+def test_p6_an_aggregate_costs_one_record_whatever_it_carries():
+    one = lane(records_per_second=2.0)
+    for _ in range(3):
+        fill(one, b"a", b"b", b"c")
+        one.seal()
+    assert leave(one)
+    assert leave(one)
+    assert leave(one) is None
+    assert one.wakes_at(0.0) == pytest.approx(0.5)
+    assert leave(one, 0.5)
+
+
+def test_p6_bytes_are_data_and_key():
+    one = lane(aggregate_max_count=1, bytes_per_second=20.0)
+    fill(one, b"x" * 7, b"x" * 7, b"x" * 7)  # ten bytes each with the key
+    assert leave(one)
+    assert leave(one)
+    assert leave(one) is None
+    assert one.wakes_at(0.0) == pytest.approx(0.5)
+
+
+def test_what_does_not_fit_stays_and_costs_nothing():
+    one = lane(aggregate_max_count=1, records_per_second=1.0)
+    fill(one, b"x" * 50)
+    assert one.poll_aggregate(0.0, 52) is None
+    assert one.wakes_at(0.0) == 0.0
+    assert one.poll_aggregate(0.0, 53)
+
+
+def test_the_catch_all_is_not_limited():
+    one = lane(shard_id=None, records_per_second=1.0, bytes_per_second=1.0)
+    fill(one, b"a", b"b", b"c")
+    one.seal()
+    assert leave(one) == [b"a", b"b", b"c"]
+
+
+def test_p9_an_ordered_lane_has_one_in_flight_and_a_held_one_none():
+    one = lane(aggregate_max_count=1, ordered=True)
+    fill(one, b"a", b"b")
+    assert leave(one) == [b"a"]
+    assert leave(one) is None
+    assert one.wakes_at(0.0) == NEVER
+    one.in_flight = 0
+    one.held = True
+    assert leave(one) is None
+    one.held = False
+    assert leave(one) == [b"b"]
+    assert one.wakes_at(0.0) == NEVER
+
+
+def test_p9_what_comes_back_goes_before_what_was_sealed_after_it():
+    one = lane(aggregate_max_count=1, ordered=True)
+    fill(one, b"a", b"b", b"c")  # all put at once
+    first = one.poll_aggregate(0.0, BIG_ROOM)
+    one.in_flight = 0
+    one.requeue(first)
+    assert leave(one) == [b"a"]
+
+
+def test_p9_parts_of_an_aggregate_keep_their_order_however_they_come_back():
+    one = lane()
+    records = fill(one, b"a", b"b", b"c", b"d")
+    one.seal()
+    whole = one.poll_aggregate(0.0, BIG_ROOM)
+    fill(one, b"e")
+    one.seal()
+    second = repacked(records[2:], whole.due_at, whole, 2)
+    third = repacked(second.records[1:], whole.due_at, second, 1)
+    for part in (third, repacked([records[2]], whole.due_at, second), repacked(records[:2], whole.due_at, whole)):
+        one.requeue(part)
+    assert [r.data for r in one.unsent()] == [b"a", b"b", b"c", b"d", b"e"]
+    assert leave(one) == [b"a", b"b"]
+
+
+# ---- how the shard does
+
+
+def test_p5_a_failure_pauses_the_lane_and_entries_of_one_request_make_one_pause():
+    one = lane(aggregate_max_count=1, retry_backoff=1.0)
+    fill(one, b"a")
+    one.handle_failure(0.0, throttled=False)
+    until = one.wakes_at(0.0)
+    one.handle_failure(0.0, throttled=False)
+    assert one.wakes_at(0.0) == until
+    assert 0.5 <= until <= 1.0
+    assert leave(one, until - 0.01) is None
+    assert leave(one, until) == [b"a"]
+
+
+def test_p5_a_pause_goes_on_when_another_entry_was_stored():
+    one = lane(aggregate_max_count=1)
+    fill(one, b"a")
+    one.handle_failure(0.0, throttled=False)
+    one.handle_success(0.0)
+    assert leave(one, 0.0) is None
+
+
+def test_p5_throttling_lowers_the_rate_once_a_burst_and_success_raises_it_by_steps():
+    one = lane()
+    one.handle_failure(0.0, throttled=True)
+    one.handle_failure(0.1, throttled=True)
+    assert one.share == pytest.approx(0.7)
+    one.handle_failure(0.3, throttled=True)
+    assert one.share == pytest.approx(0.49)
+    one.handle_success(2.3)
+    assert one.share == pytest.approx(0.59)
+    one.handle_success(60.0)
+    assert one.share == 1.0
+    one.handle_success(61.0)
+    assert one.share == 1.0
+
+
+def test_p5_the_rate_never_falls_to_nothing():
+    one = lane()
+    for second in range(60):
+        one.handle_failure(float(second), throttled=True)
+    assert one.share == pytest.approx(0.02)
+
+
+def test_p5_a_lowered_rate_is_a_share_of_what_a_shard_takes():
+    one = lane(aggregate_max_count=1, records_per_second=1e9)
+    fill(one, *[b"x"] * 800)
+    one.handle_failure(0.0, throttled=True)
+    sent = 0
+    while leave(one, 10.0):
+        sent += 1
+    assert sent == 700
+
+
+def test_without_a_shard_nothing_is_shared():
+    one = lane(shard_id=None)
+    fill(one, *[b"x"] * 50)
+    one.seal()
+    one.handle_failure(0.0, throttled=True)
+    assert sum(len(leave(one, 10.0)) for _ in range(4)) == 50
+
+
+def test_p5_failures_in_a_row_open_the_circuit_and_one_trial_at_a_time_tests_the_shard():
+    one = lane(aggregate_max_count=1)
+    fill(one, b"a", b"b")
+    now = 0.0
+    for _ in range(TRIP):
+        assert not one.is_tripped
+        one.handle_failure(now, throttled=False)
+        now += 10.0
+    assert one.is_tripped
+    assert leave(one, now) == [b"a"]
+    assert leave(one, now) is None
+    one.handle_success(now)
+    assert not one.is_tripped
+    assert leave(one, now) == [b"b"]
+
+
+def test_p8_load_weighs_what_waits_by_health():
+    calm, busy, sick, paused = lane(), lane(), lane(), lane(retry_backoff=5.0)
+    fill(busy, b"x" * 1000)
+    busy.seal()
+    sick.handle_failure(0.0, throttled=False)
+    paused.handle_failure(19.9, throttled=False)
+    loads = [one.load(20.0) for one in (calm, busy, sick, paused)]
+    assert loads == sorted(loads)
+    assert len(set(loads)) == 4
+    assert sick.sickness(10.0) == pytest.approx(0.5)
+
+
+def test_p6_a_bundle_that_has_not_all_its_tokens_goes_record_by_record():
+    one = Lane("shardId-0", HALF, replace(CONFIG, aggregation=False, records_per_second=20.0), Random(1), 0.0)
+    fill(one, *[b"x"] * 32)
+    assert [len(leave(one)) for _ in range(5)] == [16, 1, 1, 1, 1]
+    assert leave(one) is None
+    assert one.queued == 12
+    assert one.wakes_at(0.0) == pytest.approx(0.05)
+    assert leave(one, 0.05) == [b"x"]

@@ -1,0 +1,222 @@
+"""How much is in the buffer, and how did each record end? P1, P7 and P11 are invariants of
+``shardline.core.producer.ledger``.
+"""
+
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from shardline.core.events import RecordsFailed
+from shardline.core.producer.aggregate import Aggregate, KeylessAddress
+from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.ledger import Ledger
+from shardline.core.producer.machine import ProducerMachine, Put
+from shardline.core.producer.record import (
+    Attempt,
+    BufferedRecord,
+    Landing,
+    Receipt,
+    Undelivered,
+    note_attempt,
+    payload_bytes,
+)
+from shardline.model.stream import parse_stream
+
+STORED = Attempt(
+    started_at=1_700_000_000.0,
+    duration=0.01,
+    shard_id="shardId-000000000000",
+    sequence_number="4959",
+    code=None,
+    message=None,
+    maybe_stored=True,
+)
+LANDING = Landing("shardId-000000000000", "4959", (STORED,))
+
+
+def record(data=b"data", key="key", *, awaited=False):
+    return BufferedRecord(data, key, None, 30.0, waiters=[object()] if awaited else None)
+
+
+def ledger(**settings):
+    return Ledger(ProducerConfig(**settings))
+
+
+def put(book, *records):
+    """Count records in, and give them as one aggregate."""
+    whole = Aggregate(0.1, KeylessAddress("k", "7"))
+    for one in records:
+        book.records += 1
+        book.payload_bytes += payload_bytes(one)
+        whole.add(one, 1 << 40)
+    return whole
+
+
+def puts(sizes, **settings):
+    """What a machine with such a ledger says to keyless records of these sizes, one after the other."""
+    machine = ProducerMachine(parse_stream("orders"), ProducerConfig(**settings), Random(1), 0.0)
+    said = [machine.put(record(b"x" * size, None), 0.0) is not Put.FULL for size in sizes]
+    return said, machine.outstanding, machine.buffered_bytes
+
+
+# ---- room
+
+
+def test_p7_a_new_ledger_is_empty():
+    book = ledger()
+    assert (book.records, book.accepted_records, book.payload_bytes, book.events) == (0, 0, 0, [])
+    assert (book.delivered_records, book.delivered_bytes, book.failed_records, book.retried_records) == (0, 0, 0, 0)
+    assert book.take_finished() == book.take_failed() == []
+
+
+def test_p7_the_number_of_records_is_bounded():
+    assert puts([1] * 5, buffer_max_records=3) == ([True, True, True, False, False], 3, 3)
+
+
+def test_p7_so_are_their_bytes():
+    assert puts([1_000, 25, 24, 1, 0], buffer_max_bytes=1_024) == ([True, False, True, False, True], 3, 1_024)
+
+
+def test_p7_a_record_larger_than_the_bound_goes_into_an_empty_buffer_alone():
+    assert puts([5_000, 0, 1], buffer_max_bytes=1_024) == ([True, False, False], 1, 5_000)
+
+
+@pytest.mark.parametrize("keys", [("a", "b"), (None, None), ("a", None), ("é", "鍵")])
+def test_p7_what_ends_makes_room_for_exactly_as_much(keys):
+    delivered, failed = [record(b"x" * 10, key) for key in keys], [record(b"y" * 20, key) for key in keys]
+    book = ledger()
+    whole = put(book, *delivered)
+    put(book, *failed)
+    book.deliver(whole, LANDING)
+    assert (book.records, book.payload_bytes) == (2, 40 + sum(len(key or "") for key in keys))
+    book.fail(failed, "Expired", "too late")
+    assert (book.records, book.payload_bytes) == (0, 0)
+
+
+def test_what_was_ever_accepted_is_what_waits_and_what_has_ended():
+    book, waiting, good, bad = ledger(), record(), record(), record()
+    put(book, waiting, bad)
+    book.deliver(put(book, good), LANDING)
+    book.fail([bad], "Expired", "too late")
+    assert (book.records, book.delivered_records, book.failed_records, book.accepted_records) == (1, 1, 1, 3)
+
+
+# ---- endings
+
+
+def test_p1_delivery_gives_every_record_its_place_and_one_shared_landing():
+    book, records = ledger(), [record(), record(), record()]
+    book.deliver(put(book, *records), LANDING)
+    assert [one.conclusion for one in records] == [
+        Receipt("shardId-000000000000", "4959", place, (STORED,)) for place in range(3)
+    ]
+    assert all(one.ending is LANDING for one in records)
+    assert (book.delivered_records, book.delivered_bytes) == (3, 21)
+    assert book.events == []  # the settlement tells of deliveries, once a request
+
+
+OTHER = replace(LANDING, sequence_number="4960")
+
+
+def test_p1_records_of_a_bundle_land_each_by_itself_and_the_others_are_named():
+    book = ledger()
+    first, refused, last = record(b"1", "é", awaited=True), record(b"22", "b"), record(b"333", None)
+    bundle = put(book, first, refused, last)
+    assert book.deliver_separately(bundle, [LANDING, None, OTHER]) == [1]
+    assert (first.ending, refused.ending, last.ending) == (LANDING, None, OTHER)
+    assert (first.data, refused.data, last.data) == (None, b"22", None)
+    assert [one.sub_sequence for one in bundle.records] == [0, 0, 0]
+    assert (book.records, book.payload_bytes) == (1, 3)
+    assert (book.delivered_records, book.delivered_bytes) == (2, 5)
+    assert book.take_finished() == [first]
+    book.fail([refused], "Expired", "too late")
+    assert (book.records, book.payload_bytes) == (0, 0)
+
+
+def test_p1_a_bundle_whose_records_all_landed_leaves_none_and_one_that_was_refused_all():
+    book = ledger()
+    assert book.deliver_separately(put(book, record(), record()), [LANDING, OTHER]) == []
+    assert book.deliver_separately(put(book, record(), record()), [None, None]) == [0, 1]
+    assert (book.records, book.delivered_records) == (2, 2)
+
+
+@pytest.mark.parametrize("how", ["delivered", "failed"])
+def test_p1_a_record_of_a_bundle_that_has_ended_does_not_end_again(how):
+    """Regression: only that its data was there was asked, and a failed record keeps it."""
+    book, one = ledger(), record()
+    bundle = put(book, one)
+    if how == "delivered":
+        book.deliver_separately(bundle, [LANDING])
+    else:
+        book.fail([one], "Expired", "too late")
+    with pytest.raises(AssertionError, match="P1"):
+        book.deliver_separately(bundle, [OTHER])
+
+
+def test_p11_data_is_dropped_on_delivery_and_kept_on_failure():
+    book, good, bad = ledger(), record(), record()
+    book.deliver(put(book, good), LANDING)
+    put(book, bad)
+    book.fail([bad], "Expired", "too late")
+    assert good.data is None
+    assert bad.data == b"data"
+
+
+def test_p1_failure_gives_every_record_the_reason_and_its_own_attempts():
+    book, fresh, tried = ledger(), record(), record()
+    attempt = replace(STORED, code="InternalFailure", message="again", maybe_stored=False)
+    note_attempt([tried], attempt)
+    put(book, fresh, tried)
+    book.fail([fresh, tried], "Expired", "too late")
+    assert fresh.conclusion == Undelivered("Expired", "too late")
+    assert tried.conclusion == Undelivered("Expired", "too late", (attempt,), 1)
+    assert book.failed_records == 2
+    assert book.events == [RecordsFailed(2, "Expired", "too late")]
+
+
+def test_the_failure_of_nothing_is_no_event():
+    book = ledger()
+    book.fail([], "Expired", "too late")
+    assert book.events == []
+    assert book.take_failed() == []
+
+
+@pytest.mark.parametrize("first", ["deliver", "fail"])
+@pytest.mark.parametrize("second", ["deliver", "fail"])
+def test_p1_a_record_that_ends_twice_is_an_internal_error(first, second):
+    book, one = ledger(), record()
+    whole = put(book, one)
+
+    def end(how):
+        if how == "deliver":
+            book.deliver(whole, LANDING)
+        else:
+            book.fail([one], "Expired", "too late")
+
+    end(first)
+    with pytest.raises(AssertionError, match="P1"):
+        end(second)
+
+
+# ---- who is told
+
+
+def test_only_records_that_someone_waits_for_are_handed_out_and_once():
+    book = ledger()
+    awaited, unheard, lost = record(awaited=True), record(), record(awaited=True)
+    book.deliver(put(book, awaited, unheard), LANDING)
+    put(book, lost)
+    book.fail([lost], "Closed", "closed")
+    assert book.take_finished() == [awaited, lost]
+    assert book.take_finished() == []
+
+
+def test_all_that_failed_are_handed_out_and_once():
+    book = ledger()
+    one, two, three = record(awaited=True), record(), record()
+    put(book, one, two, three)
+    book.fail([one, two], "Expired", "too late")
+    book.fail([three], "Closed", "closed")
+    assert book.take_failed() == [one, two, three]
+    assert book.take_failed() == []

@@ -1,0 +1,484 @@
+"""What happens between ``put`` and the end? P1, P3, P7, P9 to P11, W1 and W2 are invariants of
+``shardline.core.producer.machine``.
+"""
+
+import pytest
+
+from shardline.core.clock import NEVER
+from shardline.core.events import RecordsDelivered, RequestAnswered, ShardMapFailed, ShardsChanged
+from shardline.core.producer.machine import BLIND_PATIENCE, Put
+from shardline.core.producer.record import Receipt, Undelivered
+
+NO_MAP = {"shards": None}
+
+
+def test_a_record_is_sent_when_it_has_lingered_and_ends_with_a_receipt(rig):
+    one = rig(linger=0.1)
+    record = one.put(place=3)
+    assert one.answer is Put.PUMP
+    assert one.send() is None
+    assert one.to_deadline().elapsed == pytest.approx(0.1)
+    assert one.send() == [[b"data"]]
+    assert record.conclusion is None
+    one.wait(0.02).stored()
+    assert record.conclusion == Receipt("a", "1", 0, record.conclusion.attempts)
+    (attempt,) = record.conclusion.attempts
+    assert (attempt.duration, attempt.code) == (pytest.approx(0.02), None)
+    assert one.machine.take_finished() == [record]
+    assert one.machine.take_finished() == []
+    assert one.is_empty
+    assert one.machine.next_deadline() == NEVER
+
+
+def test_the_first_poll_asks_for_map_and_summary_once(rig):
+    one = rig(facts=False, **NO_MAP)
+    assert one.asks_for_summary()
+    assert one.asks_for_map()
+    assert not one.asks_for_summary()
+    assert not one.asks_for_map()
+    assert one.machine.next_deadline() == NEVER
+
+
+def test_p7_put_answers_full_and_takes_nothing(rig):
+    one = rig(buffer_max_records=2)
+    one.puts(1, 2)
+    third = one.put()
+    assert one.answer is Put.FULL
+    assert one.machine.outstanding == 2
+    assert third not in one.machine.unfinished()
+
+
+def test_p7_bytes_are_bounded_and_one_record_goes_into_an_empty_buffer(rig):
+    one = rig(buffer_max_bytes=1024)
+    one.put(b"x" * 5000)
+    assert one.answer is Put.PUMP
+    one.put(b"")
+    assert one.answer is Put.FULL
+    assert one.machine.buffered_bytes == 5001
+
+
+def test_p11_put_pumps_to_arm_a_deadline_or_to_fill_a_request_and_is_quiet_else(rig):
+    one = rig(aggregation=False, request_max_entries=3)
+    answers = []
+    for _ in range(3):
+        one.put()
+        answers.append(one.answer)
+    assert answers == [Put.PUMP, Put.QUIET, Put.PUMP]
+    assert one.send() == [[b"data"]] * 3
+
+
+def test_p11_a_full_aggregate_is_sealed_quietly(rig):
+    one = rig(aggregate_max_count=2)
+    answers = []
+    for _ in range(5):
+        one.put(place=1)
+        answers.append(one.answer)
+    assert answers == [Put.PUMP, *[Put.QUIET] * 4]
+    one.to_deadline()
+    assert [len(entry) for entry in one.send()] == [2, 2, 1]
+
+
+def test_a_deadline_that_proves_too_early_is_armed_anew(rig):
+    one = rig(linger=0.1, request_max_entries=1)
+    one.put(b"x" * 60_000, place=1)
+    assert one.send()
+    one.wait(0.05).put(place=2)
+    one.wait(0.05)
+    assert one.send() is None
+    assert one.to_deadline().elapsed == pytest.approx(0.15)
+    assert one.send() == [[b"data"]]
+
+
+# ---- flush, close
+
+
+def test_p10_flush_makes_everything_due_and_keeps_the_rates(rig):
+    one = rig(linger=60.0, record_ttl=120.0, records_per_second=2.0, aggregation=False)
+    for _ in range(5):
+        one.put(place=1)
+    assert one.flush() == [[b"data"]] * 2
+    assert one.send() is None
+    sent = 0
+    while sent < 3:
+        one.to_deadline()
+        sent += len(one.send() or ())
+    assert one.elapsed == pytest.approx(1.5)
+
+
+def test_p10_what_was_flushed_and_comes_back_is_not_forgotten(rig):
+    one = rig(linger=60.0, record_ttl=120.0)
+    record = one.put(place=1)
+    one.flush()
+    one.wait(1.0).failed()
+    while one.send() is None:
+        one.to_deadline()
+    one.stored()
+    assert type(record.conclusion) is Receipt
+
+
+def test_p10_what_is_flushed_while_its_lane_is_busy_goes_with_the_answer(rig):
+    one = rig(linger=60.0, record_ttl=120.0, ordered=True)
+    one.put(b"first", place=1)
+    assert one.flush() == [[b"first"]]
+    number = one.number
+    one.wait(1.0).put(b"second", place=1)
+    assert one.flush() is None
+    one.stored(number=number)
+    assert one.send() == [[b"second"]]
+
+
+def test_p1_abandon_gives_up_all_that_is_not_under_way(rig):
+    one = rig(aggregate_max_count=1, request_max_entries=1)
+    sent, waiting = one.put(b"sent", place=1), one.put(b"waits", place=9)
+    assert one.flush() == [[b"sent"]]
+    one.machine.abandon("Closed", "it is over")
+    assert waiting.conclusion == Undelivered("Closed", "it is over")
+    assert one.machine.take_failed() == [waiting]
+    assert one.send() is None
+    one.stored()
+    assert type(sent.conclusion) is Receipt
+    assert one.is_empty
+
+
+@pytest.mark.parametrize("code", ["InternalFailure", "ValidationException", "ThrottlingException"])
+def test_p1_after_the_end_nothing_is_sent_again(rig, code):
+    one = rig()
+    records = one.puts(1, 1, 9)
+    one.flush()
+    one.machine.abandon("Closed", "it is over")
+    one.failed(code, 400)
+    assert {record.conclusion.code for record in records} == {"Closed"}
+    assert one.send() is None
+    assert one.is_empty
+
+
+def test_p1_parked_and_cut_up_ones_end_with_it(rig):
+    one = rig()
+    one.puts(1, 2, 5)
+    one.flush()
+    one.stored("c")  # unknown: parked
+    one.puts(9, 9)
+    one.flush()
+    one.failed("ValidationException", 400)  # in halves
+    assert one.machine.outstanding == len(one.machine.unfinished()) == 5
+    one.machine.abandon("Closed", "it is over")
+    assert one.is_empty
+    codes = [record.conclusion for record in one.machine.take_failed()]
+    assert [ending.maybe_stored for ending in codes] == [True] * 3 + [False] * 2
+
+
+def test_unfinished_tells_of_all_places(rig):
+    one = rig(aggregate_max_count=2)
+    records = one.puts(1, 1, 9)
+    one.flush()
+    records += one.puts(2, 2, 2, 10)
+    assert {record.data for record in one.machine.unfinished()} == {record.data for record in records}
+    assert len(one.machine.unfinished()) == 7
+
+
+# ---- without a map
+
+
+def test_w1_what_waits_without_a_map_is_held_back_until_one_is_there(rig):
+    one = rig(**NO_MAP)
+    assert one.asks_for_map()
+    one.puts(1, 2, 9)
+    one.wait(0.5)
+    assert one.send() is None
+    one.listed(a=(0, 8), b=(8, 16))
+    assert sorted(map(len, one.send())) == [1, 2]
+
+
+def test_w1_but_no_longer_than_patience_and_then_one_by_one(rig):
+    one = rig(**NO_MAP)
+    assert one.asks_for_map()
+    one.puts(1, 2, 9)
+    one.to_deadline()
+    assert one.send() is None
+    assert one.to_deadline().elapsed == BLIND_PATIENCE
+    assert [len(entry) for entry in one.send()] == [1, 1, 1]
+    one.put()
+    one.wait(0.1)
+    assert one.send() == [[b"data"]]
+
+
+def test_w1_a_listing_that_failed_ends_the_patience(rig):
+    one = rig(**NO_MAP)
+    assert one.asks_for_map()
+    one.puts(1, 2)
+    one.wait(0.1)
+    assert one.send() is None
+    one.not_listed()
+    assert len(one.send()) == 2
+
+
+def test_w2_a_service_that_is_down_sees_no_busy_loop(rig):
+    """Without a map, and requests that fail: the deadline once lay in the past for as long as it lasted."""
+    one = rig(**NO_MAP)
+    one.puts(1, 2, 9)
+    polls = requests = 0
+    while one.elapsed < 25.0:
+        polls += 1
+        if one.asks_for_map():
+            one.not_listed()
+        while one.send() is not None:
+            requests += 1
+            one.lost(received=False)
+        one.to_deadline()
+    assert polls < 60
+    assert requests < 20
+
+
+def test_p9_ordered_sends_nothing_before_the_first_map(rig):
+    one = rig(ordered=True, **NO_MAP)
+    one.asks_for_map()
+    one.puts(1, 1, 9)
+    one.not_listed()
+    one.wait(5.0)
+    assert one.send() is None
+    assert one.asks_for_map()
+    one.listed(a=(0, 8), b=(8, 16))
+    assert one.send() == [[b"0", b"1"], [b"2"]]
+
+
+def test_p9_ordered_fails_if_there_will_be_no_map(rig):
+    one = rig(ordered=True, **NO_MAP)
+    one.asks_for_map()
+    record = one.put()
+    one.not_listed("AccessDeniedException")
+    assert one.send() is None
+    assert record.conclusion.code == "AccessDeniedException"
+    assert one.is_empty
+
+
+def test_without_a_map_records_expire_too(rig):
+    one = rig(ordered=True, record_ttl=2.0, **NO_MAP)
+    one.asks_for_map()
+    record = one.put()
+    while record.conclusion is None:
+        one.to_deadline()
+        assert one.send() is None
+    assert record.conclusion.code == "Expired"
+    assert one.elapsed == pytest.approx(2.0)
+
+
+# ---- expiry
+
+
+def test_what_expires_in_a_lane_leaves_at_its_end_of_life(rig):
+    one = rig(record_ttl=3.0, records_per_second=0.001, aggregation=False)
+    first, second = one.put(place=1), one.put(place=1)
+    assert one.flush() == [[b"data"]]
+    one.stored()
+    assert one.send() is None
+    while second.conclusion is None:
+        one.to_deadline()
+        assert one.send() is None
+    assert (one.elapsed, second.conclusion.code) == (pytest.approx(3.0), "Expired")
+    assert second.conclusion.message == "not delivered within record_ttl (3 s)"
+    assert first.conclusion.delivered
+    assert one.is_empty
+
+
+def test_what_expires_while_it_waits_to_be_sent_in_halves_leaves_too(rig):
+    one = rig(record_ttl=3.0)
+    records = one.puts(1, 1)
+    one.flush()
+    one.wait(1.0)
+    records += one.puts(1)
+    one.failed("ValidationException", 400)
+    assert one.send() == [[b"0"]]
+    one.wait(0.5).failed(retry_after=30.0)  # nobody may send
+    assert one.send() is None
+    while one.elapsed < 2.9:
+        one.to_deadline()
+        assert one.send() is None
+    assert [record.conclusion.code for record in records[:2]] == ["Expired"] * 2
+    assert one.lane("a").in_flight == 0
+
+
+# ---- the map and the stream
+
+
+def test_p3_the_machine_works_on_while_the_map_is_fetched(rig):
+    one = rig()
+    one.put(place=1)
+    one.flush()
+    one.stored("c")  # a record of its own, elsewhere: the map is old
+    assert one.asks_for_map()
+    one.put(place=9)
+    assert one.flush() == [[b"data"]]
+    one.stored("b")
+
+
+def test_a_new_map_moves_what_was_not_sent(rig):
+    one = rig()
+    one.puts(1, 5, 9)
+    one.put(place=12)
+    assert one.flush()
+    one.stored("c", "b")
+    assert one.asks_for_map()
+    one.puts(1, 5, 9)
+    one.listed(b=(8, 16), c=(0, 4), d=(4, 8))
+    assert sorted(map(sorted, one.flush())) == [[b"0"], [b"0"], [b"1"], [b"1"], [b"2"]] or one.request
+    vanished = [event for event in one.machine.take_events() if isinstance(event, ShardsChanged)]
+    assert vanished[-1] == ShardsChanged(3, ("c", "d"), ("a",))
+
+
+def test_p9_children_wait_for_what_their_parent_has_under_way(rig):
+    one = rig(ordered=True)
+    one.puts(1, 9)
+    assert one.flush()
+    number = one.number
+    one.put(b"later", "key 1", 1)
+    one.put(b"other", "key 9", 9)
+    one.machine._map.invalidate(one.now, "a", one.now)
+    assert one.asks_for_map()
+    one.listed(b=(8, 16), c=(0, 4), d=(4, 8))
+    assert one.lane("c").held
+    assert one.flush() is None
+    one.stored(number=number)
+    assert not one.lane("c").held
+    assert sorted(one.send()) == [[b"later"], [b"other"]]
+
+
+def test_events_tell_what_an_operator_wants_to_know(rig):
+    one = rig(shards=None)
+    one.asks_for_map()
+    one.not_listed()
+    one.put()
+    one.flush()
+    one.stored()
+    kinds = [type(event) for event in one.machine.take_events()]
+    assert kinds == [ShardMapFailed, RecordsDelivered, RequestAnswered]
+    assert one.machine.take_events() == []
+
+
+def test_auto_distribution_sends_records_one_by_one_and_without_keys(rig):
+    one = rig(shards=None)
+    one.asks_for_map()
+    one.put(key=None)
+    one.wait(0.2)
+    assert one.send() is None  # it waits for the map
+    one.machine._facts.ask_again(one.now)
+    assert one.asks_for_summary()
+    one.summary(auto=True)
+    assert one.send() == [[b"data"]]  # ... which is of no use now
+    one.put(key=None)
+    one.put(b"keyed", "k")
+    one.flush()
+    assert [(entry.data, entry.key) for entry in one.request.entries] == [(b"data", None), (b"keyed", "k")]
+
+
+def test_auto_distribution_takes_the_lanes_away_and_its_end_brings_them_back(rig):
+    one = rig()
+    one.puts(1, 2, 9)
+    one.machine._facts.ask_again(one.now)
+    assert one.asks_for_summary()
+    one.summary(auto=True)
+    assert sorted(one.flush()) == [[b"0"], [b"1"], [b"2"]]
+    one.stored("b", "b", "b")
+    one.puts(1, 2)
+    one.machine._facts.ask_again(one.now)
+    assert one.asks_for_summary()
+    one.summary()
+    assert one.flush() == [[b"0", b"1"]]
+
+
+def test_a_stream_under_auto_refuses_order(rig):
+    assert rig(ordered=True, auto=True).machine.refuses_order
+    assert not rig(ordered=True).machine.refuses_order
+
+
+def test_the_record_limit_is_the_streams(rig):
+    one = rig(facts=False)
+    assert one.machine.record_max_bytes == 10 * 1024 * 1024
+    assert one.asks_for_summary()
+    one.summary(kib=2048)
+    assert one.machine.record_max_bytes == 2 * 1024 * 1024
+    assert rig(record_max_bytes=5000).machine.record_max_bytes == 5000
+
+
+# ---- stats
+
+
+def test_stats_count_and_tell_what_waits(rig):
+    one = rig(aggregate_max_count=2)
+    one.puts(1, 1, 9)
+    one.flush()
+    one.results("a", "ProvisionedThroughputExceededException")
+    one.wait(0.1).puts(9)
+    stats = one.machine.stats(one.now)
+    assert (stats.outstanding, stats.delivered_records, stats.failed_records, stats.retried_records) == (2, 2, 0, 1)
+    assert (stats.requests, stats.requests_in_flight, stats.entries, stats.map_requests) == (1, 0, 2, 1)
+    assert (stats.map_state, stats.oldest_waiting) == ("ready", pytest.approx(0.1))
+    (a, b) = stats.lanes
+    assert (a.shard_id, a.queued_entries, a.rate_share, a.tripped) == ("a", 0, 1.0, False)
+    assert (b.shard_id, b.queued_entries, b.rate_share) == ("b", 1, pytest.approx(0.7))
+    assert rig().machine.stats(101.0).oldest_waiting == 0.0
+
+
+def test_the_map_may_come_in_pages(rig):
+    one = rig(shards=None)
+    assert one.asks_for_map()
+    one.listed(next_page="more", a=(0, 8))
+    assert one.machine.take_events() == []
+    assert one.asks_for_map()
+    one.listed(b=(8, 16))
+    assert one.machine.take_events() == [ShardsChanged(2, ("a", "b"), ())]
+
+
+def test_p9_when_keys_count_again_and_there_is_no_map_yet_ordered_records_wait(rig):
+    one = rig(shards=None, auto=True, ordered=True)
+    assert one.asks_for_map()
+    one.puts(1, 1)
+    one.machine._facts.ask_again(one.now)
+    assert one.asks_for_summary()
+    one.summary()
+    assert one.flush() is None
+    one.listed(a=(0, 16))
+    assert one.flush() == [[b"0", b"1"]]
+
+
+def test_w1_nothing_goes_before_the_stream_has_told_of_itself_but_no_longer_than_patience(rig):
+    one = rig(facts=False, shards={"a": (0, 16)})
+    one.now = one.machine._blind_at - 0.5
+    assert one.machine.poll_summary(one.now) is not None
+    one.put()
+    assert one.flush() is None
+    assert one.machine.next_deadline() == one.machine._blind_at
+    one.to_deadline()
+    assert one.send() == [[b"data"]]
+
+
+def test_w1_the_streams_answer_lets_it_go(rig):
+    one = rig(facts=False, shards={"a": (0, 16)})
+    one.now = one.machine._blind_at - 0.5
+    assert one.machine.poll_summary(one.now) is not None
+    one.put()
+    assert one.flush() is None
+    one.summary()
+    assert one.send() == [[b"data"]]
+
+
+def test_w1_nothing_is_sent_before_the_stream_has_told_of_itself_but_no_longer_than_patience(rig):
+    one = rig(facts=False)
+    assert one.asks_for_summary()
+    one.now = 100.5  # the map came at once
+    one.put(place=1)
+    one.machine.flush()
+    assert one.send() is None
+    assert one.machine.next_deadline() == pytest.approx(100.0 + BLIND_PATIENCE)
+    one.to_deadline()
+    assert one.send() == [[b"data"]]
+
+
+def test_w1_a_summary_that_fails_is_an_answer_too(rig):
+    one = rig(facts=False)
+    assert one.asks_for_summary()
+    one.now = 100.5
+    one.put(place=1)
+    one.machine.flush()
+    assert one.send() is None
+    one.no_summary()
+    assert one.send() == [[b"data"]]

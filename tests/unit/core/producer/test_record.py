@@ -1,0 +1,197 @@
+"""What is kept of a record. P1, P11 and N1 are invariants of ``shardline.core.producer.record``."""
+
+import gc
+import sys
+
+import pytest
+
+from shardline.core.producer.record import (
+    Attempt,
+    BufferedRecord,
+    History,
+    Landing,
+    Receipt,
+    Undelivered,
+    note_attempt,
+    payload_bytes,
+    undelivered,
+)
+
+
+def attempt(number=0, *, code="InternalFailure", stored=False):
+    return Attempt(1_700_000_000.0 + number, 0.02, "shardId-000000000000", None, code, "words", stored)
+
+
+STORED = Attempt(
+    started_at=1_700_000_100.0,
+    duration=0.01,
+    shard_id="shardId-000000000007",
+    sequence_number="4959",
+    code=None,
+    message=None,
+    maybe_stored=True,
+)
+LANDING = Landing("shardId-000000000007", "4959", (STORED,))
+
+
+def record(data=b"data", key="key", hash_key=None):
+    return BufferedRecord(data, key, hash_key, 30.0)
+
+
+def tried(count, *, stored=()):
+    """A record that failed so often; some of the attempts may have left a copy."""
+    one = record()
+    for number in range(count):
+        note_attempt([one], attempt(number, stored=number in stored))
+    return one
+
+
+# ---- what its owner learns
+
+
+def test_a_record_that_has_not_ended_concludes_nothing():
+    one = record()
+    assert one.ending is None
+    assert one.conclusion is None
+    assert one.attempt_count == 0
+
+
+def test_a_record_delivered_at_once_has_one_attempt():
+    one = record()
+    one.ending = LANDING
+    one.sub_sequence = 4
+    assert one.conclusion == Receipt("shardId-000000000007", "4959", 4, (STORED,), 1)
+    assert one.conclusion.delivered is True
+
+
+def test_a_record_delivered_in_the_end_tells_of_all_attempts_the_last_of_them_the_good_one():
+    one = tried(3)
+    one.ending = LANDING
+    receipt = one.conclusion
+    assert receipt.attempts == (attempt(0), attempt(1), attempt(2), STORED)
+    assert receipt.attempt_count == 4
+    assert one.attempt_count == 3
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_p11_the_attempt_of_a_landing_that_was_kept_short_is_made_when_someone_asks(count):
+    short, full = tried(count), tried(count)
+    short.ending = Landing("shardId-000000000007", "4959", started_at=STORED.started_at, duration=STORED.duration)
+    full.ending = LANDING
+    assert short.ending.attempts == ()
+    assert short.conclusion == full.conclusion
+    assert short.conclusion.attempts[-1] == STORED
+
+
+def test_a_record_given_up_tells_why_and_what_was_tried():
+    one = tried(2)
+    one.ending = undelivered(one, "Expired", "too late")
+    assert one.conclusion == Undelivered("Expired", "too late", (attempt(0), attempt(1)), 2)
+    assert one.conclusion.delivered is False
+
+
+def test_a_record_given_up_untried_says_so():
+    reason = undelivered(record(), "Closed", "the producer was closed")
+    assert (reason.attempts, reason.attempt_count, reason.maybe_stored) == ((), 0, False)
+
+
+@pytest.mark.parametrize("value", [attempt(), LANDING, LANDING.attempts[0], Undelivered("c", "m"), History(0, ())])
+def test_what_is_shared_does_not_change(value):
+    with pytest.raises(AttributeError):
+        setattr(value, value.__struct_fields__[0], "changed")
+
+
+# ---- the history
+
+
+@pytest.mark.parametrize("count", [1, 15, 16])
+def test_n1_up_to_sixteen_attempts_are_all_kept(count):
+    history = tried(count).history
+    assert history.count == count
+    assert history.kept == tuple(attempt(number) for number in range(count))
+
+
+@pytest.mark.parametrize("count", [17, 18, 100, 1_000])
+def test_n1_of_more_the_first_eight_and_the_last_eight_are_kept(count):
+    history = tried(count).history
+    assert history.count == count
+    assert history.kept == tuple(attempt(number) for number in (*range(8), *range(count - 8, count)))
+
+
+def test_n1_a_receipt_after_very_many_attempts_has_the_first_and_the_good_one():
+    one = tried(50)
+    one.ending = LANDING
+    receipt = one.conclusion
+    assert receipt.attempt_count == 51
+    assert len(receipt.attempts) == 16
+    assert receipt.attempts[0] == attempt(0)
+    assert receipt.attempts[-1] == STORED
+
+
+@pytest.mark.parametrize("which", range(0, 40, 3))
+def test_a_copy_that_may_be_stored_is_told_even_if_its_attempt_is_no_longer_kept(which):
+    """Regression: it was looked for among the kept attempts alone, and a caller was told that sending again is safe."""
+    assert undelivered(tried(40, stored={which}), "Expired", "too late").maybe_stored is True
+
+
+def test_without_a_copy_that_may_be_stored_none_is_told():
+    assert undelivered(tried(40), "Expired", "too late").maybe_stored is False
+
+
+def test_records_that_share_a_history_go_on_sharing_it():
+    many = [record() for _ in range(5)]
+    for number in range(3):
+        note_attempt(many, attempt(number))
+    assert many[0].history.count == 3
+    assert all(one.history is many[0].history for one in many)
+
+
+def test_records_of_different_histories_each_keep_their_own():
+    fresh, once, twice, again_fresh = record(), tried(1), tried(2), record()
+    note_attempt([fresh, once, twice, again_fresh], attempt(9))
+    assert [one.attempt_count for one in (fresh, once, twice, again_fresh)] == [1, 2, 3, 1]
+    assert twice.history.kept == (attempt(0), attempt(1), attempt(9))
+    assert again_fresh.history.kept == fresh.history.kept == (attempt(9),)
+
+
+def test_an_attempt_of_no_records_is_noted_nowhere():
+    one = record()
+    note_attempt([], attempt())
+    assert one.history is None
+
+
+# ---- what it costs
+
+
+def test_p11_a_record_is_one_slotted_object_that_the_garbage_collector_does_not_see():
+    one = record()
+    assert not gc.is_tracked(one)
+    assert not hasattr(one, "__dict__")
+    assert sys.getsizeof(one) <= 96
+
+
+def test_p11_neither_are_endings_attempts_and_histories():
+    reason = undelivered(tried(2), "Expired", "too late")
+    values = [attempt(), LANDING, reason, tried(1).history, Receipt("s", "1", 0, (STORED,))]
+    assert not any(gc.is_tracked(value) for value in values)
+
+
+def test_records_are_told_apart_by_identity():
+    """Two puts of the same data are two records."""
+    one, other = record(), record()
+    assert one != other
+    assert len({one, other}) == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "key", "size"), [(b"data", "key", 7), (b"data", None, 4), (b"", "k", 1), (b"", None, 0)]
+)
+def test_a_record_counts_its_data_and_key_against_the_buffer(data, key, size):
+    assert payload_bytes(record(data, key)) == size
+
+
+def test_a_delivered_record_counts_no_more():
+    one = record()
+    one.data = None
+    with pytest.raises(AssertionError, match="delivered"):
+        payload_bytes(one)

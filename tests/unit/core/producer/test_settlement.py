@@ -1,0 +1,398 @@
+"""An answer came: how does each aggregate go on? P1, P4, P5, Q1 and Q2 are invariants of
+``shardline.core.producer.settlement``.
+"""
+
+import pytest
+
+from shardline.core.events import (
+    AggregationStopped,
+    DistributionChanged,
+    RecordsDelivered,
+    RecordsRetried,
+    RequestAnswered,
+)
+from shardline.core.producer.record import Receipt
+
+THROTTLED = "ProvisionedThroughputExceededException"
+SPLIT = {"b": (8, 16), "c": (0, 4), "d": (4, 8)}
+
+
+def codes(record):
+    return [attempt.code for attempt in record.conclusion.attempts]
+
+
+# ---- entries
+
+
+def test_every_record_of_an_entry_has_its_place_in_it(rig):
+    one = rig()
+    records = one.puts(1, 2, 9)
+    assert one.flush() == [[b"0", b"1"], [b"2"]]
+    one.stored()
+    places = [(record.conclusion.shard_id, record.conclusion.sub_sequence) for record in records]
+    assert places == [("a", 0), ("a", 1), ("b", 0)]
+    assert records[0].data is None
+    events = one.machine.take_events()
+    assert RecordsDelivered(3, 15 + 3) in events
+    assert [
+        (event.entries, event.records, event.refused_entries) for event in events if type(event) is RequestAnswered
+    ] == [(2, 3, 0)]
+
+
+def test_p5_a_refused_entry_is_sent_again_after_a_pause_and_the_others_are_not(rig):
+    one = rig()
+    first, second = one.puts(1, 9)
+    one.flush()
+    one.results("a", "InternalFailure")
+    assert type(first.conclusion) is Receipt
+    assert one.send() is None
+    one.to_deadline()
+    assert one.send() == [[b"1"]]
+    one.stored()
+    assert codes(second) == ["InternalFailure", None]
+    assert second.conclusion.attempt_count == 2
+    assert RecordsRetried(1, "b", "InternalFailure", "why") in one.machine.take_events()
+
+
+def test_p5_throttling_lowers_the_rates_of_that_lane_alone(rig):
+    one = rig()
+    one.puts(1, 9)
+    one.flush()
+    one.results("a", THROTTLED)
+    assert (one.lane("a").share, one.lane("b").share) == (1.0, pytest.approx(0.7))
+
+
+@pytest.mark.parametrize("code", ["KMSDisabledException", "AccessDeniedException"])
+def test_p5_a_fatal_code_fails_the_entry_at_once(rig, code):
+    one = rig()
+    bad, good = one.puts(1, 9)
+    one.flush()
+    one.results(code, "b")
+    assert (bad.conclusion.code, bad.conclusion.maybe_stored, bad.data) == (code, False, b"0")
+    assert good.conclusion.delivered
+    assert one.is_empty
+
+
+def test_a_throttled_entry_can_be_made_to_fail(rig):
+    one = rig(fail_if_throttled=True)
+    (record,) = one.puts(1)
+    one.flush()
+    one.results(THROTTLED)
+    assert record.conclusion.code == THROTTLED
+
+
+def test_a_result_that_says_nothing_counts_as_refused(rig):
+    one = rig()
+    (record,) = one.puts(1)
+    one.flush()
+    one.results("")
+    assert one.send() is None
+    one.to_deadline()
+    assert one.send() == [[b"0"]]
+    assert record.history.kept[0].code == "Unknown"
+
+
+# ---- P4
+
+
+def test_p4_a_record_that_went_alone_is_delivered_wherever_it_landed(rig):
+    one = rig()
+    (record,) = one.puts(1)
+    one.flush()
+    one.stored("c")
+    assert record.conclusion.shard_id == "c"
+    assert one.asks_for_map()
+
+
+def test_p4_an_aggregate_in_an_unknown_shard_is_parked_until_the_map_is_read(rig):
+    one = rig()
+    records = one.puts(1, 2)
+    one.flush()
+    one.stored("c")
+    assert {record.conclusion for record in records} == {None}
+    assert one.asks_for_map()
+    one.machine.take_events()
+    one.listed(**SPLIT)
+    assert {record.conclusion.shard_id for record in records} == {"c"}
+    assert [event for event in one.machine.take_events() if type(event) is RecordsDelivered] == [
+        RecordsDelivered(2, 12)
+    ]
+    assert one.is_empty
+
+
+def test_p4_if_it_does_not_hold_every_record_all_are_sent_again_by_the_new_map(rig):
+    one = rig()
+    records = one.puts(1, 5)
+    one.flush()
+    one.stored("c")
+    assert one.asks_for_map()
+    one.listed(**SPLIT)
+    assert one.send() == [[b"0"], [b"1"]]
+    one.stored()
+    assert [record.conclusion.shard_id for record in records] == ["c", "d"]
+    assert [codes(record) for record in records] == [["WrongShard", None]] * 2
+    assert records[0].conclusion.attempts[0].maybe_stored
+
+
+def test_p4_a_map_that_is_newer_than_the_request_decides_at_once(rig):
+    one = rig()
+    records = one.puts(1, 5)
+    one.flush()
+    one.machine._map.invalidate(one.now, "a", one.now)
+    one.wait(0.1)
+    assert one.asks_for_map()
+    one.listed(**SPLIT)
+    one.stored("c")
+    assert one.send() == [[b"0"], [b"1"]]
+    assert not one.asks_for_map()
+    one.stored()
+    assert all(record.conclusion.delivered for record in records)
+
+
+def test_p4_after_a_merge_the_whole_aggregate_is_in_range(rig):
+    one = rig()
+    records = one.puts(1, 5)
+    one.flush()
+    one.stored("m")
+    assert one.asks_for_map()
+    one.listed(m=(0, 16))
+    assert all(record.conclusion.shard_id == "m" for record in records)
+
+
+def test_p4_a_parked_record_expires_and_the_others_of_its_aggregate_go_again(rig):
+    one = rig(record_ttl=2.0, linger=1.0)
+    old = one.put(b"old", "x", 1)
+    one.wait(0.5)
+    young = one.put(b"young", "y", 5)
+    one.flush()
+    one.stored("c")
+    assert one.asks_for_map()  # and no answer comes
+    while old.conclusion is None:
+        one.to_deadline()
+        sent = one.send()
+    assert old.conclusion.code == "Expired"
+    assert old.conclusion.maybe_stored
+    assert "WrongShard" in old.conclusion.message
+    assert young.conclusion is None
+    assert sent == [[b"young"]] or one.to_deadline().send() == [[b"young"]]
+
+
+def test_q2_a_map_that_does_not_know_the_shard_is_stale_and_read_again_but_not_at_once(rig):
+    one = rig()
+    records = one.puts(1, 5)
+    one.flush()
+    one.stored("c")
+    for _ in range(3):
+        assert one.asks_for_map()
+        one.wait(0.01).listed(a=(0, 8), b=(8, 16))
+        assert one.send() is None
+        assert not one.asks_for_map()
+        one.wait(1.0)
+    assert one.asks_for_map()
+    one.listed(**SPLIT)
+    assert one.send() == [[b"0"], [b"1"]]
+    one.stored()
+    assert all(record.conclusion.attempt_count == 2 for record in records)
+
+
+# ---- who chooses the shards?
+
+
+def test_q1_what_lands_in_a_known_shard_that_cannot_hold_it_makes_us_ask_the_stream(rig):
+    one = rig()
+    records = one.puts(1, 2)
+    one.flush()
+    one.stored("b")
+    assert not one.asks_for_map()
+    assert one.send() is None
+    assert one.asks_for_summary()
+    one.summary(auto=True)
+    assert DistributionChanged(auto=True) in one.machine.take_events()
+    assert sorted(one.send()) == [[b"0"], [b"1"]]
+    one.stored("a", "b")
+    assert [codes(record) for record in records] == [["WrongShard", None]] * 2
+
+
+def test_q1_a_record_that_went_alone_asks_too_and_is_delivered(rig):
+    one = rig(aggregation=False)
+    for _ in range(3):
+        (record,) = one.puts(1)
+        one.flush()
+        one.stored("b")
+        assert record.conclusion.delivered
+    assert not one.asks_for_map()
+    assert one.asks_for_summary()
+    assert not one.asks_for_summary()
+
+
+def test_q1_the_stream_is_asked_once_for_a_landing_and_then_it_is_sent_again(rig):
+    one = rig()
+    one.puts(1, 2)
+    one.flush()
+    one.stored("b")
+    assert one.asks_for_summary()
+    one.summary(auto=False)
+    assert not one.asks_for_summary()
+    assert one.send() == [[b"0", b"1"]]
+
+
+def test_q1_if_the_stream_may_not_be_asked_nothing_is_aggregated_any_more(rig):
+    one = rig()
+    one.puts(1, 2)
+    one.flush()
+    one.stored("b")
+    assert one.asks_for_summary()
+    one.no_summary()
+    assert [type(event) for event in one.machine.take_events()][-2:].count(AggregationStopped) == 1
+    assert sorted(one.send()) == [[b"0"], [b"1"]]
+
+
+def test_an_aggregate_under_way_when_the_service_began_to_choose_is_sent_again_unless_it_is_where_it_belongs(rig):
+    one = rig()
+    here, _ = one.puts(1, 2)
+    one.flush()
+    number = one.number
+    there, _ = one.puts(9, 10)
+    one.flush()
+    one.machine._facts.ask_again(one.now)
+    assert one.asks_for_summary()
+    one.summary(auto=True)
+    one.stored("a", number=number)
+    one.stored("a")
+    assert here.conclusion.delivered
+    assert there.conclusion is None
+    assert sorted(one.send()) == [[b"0"], [b"1"]]
+
+
+# ---- whole requests
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "stored"),
+    [
+        ("InternalFailure", 500, True),
+        ("ServiceUnavailable", 503, True),
+        ("ExpiredTokenException", 400, True),
+        ("LimitExceededException", 400, True),
+        (THROTTLED, 400, False),
+    ],
+)
+def test_p5_a_request_that_failed_is_sent_again_as_it_was(rig, code, status, stored):
+    one = rig(record_ttl=0.5, retry_backoff=0.1)
+    records = one.puts(1, 2)
+    assert one.flush() == [[b"0", b"1"]]
+    one.failed(code, status)
+    assert one.send() is None
+    one.to_deadline()
+    while one.send() is None:
+        one.to_deadline()
+    one.failed(code, status)
+    one.wait(1.0)
+    assert one.send() is None
+    assert [record.conclusion.maybe_stored for record in records] == [stored] * 2
+    assert [record.conclusion.attempt_count for record in records] == [2, 2]
+    assert (one.lane("a").share < 1.0) is (code == THROTTLED)
+
+
+def test_a_request_that_never_left_is_not_maybe_stored(rig):
+    one = rig(record_ttl=0.5)
+    (record,) = one.puts(1)
+    one.flush()
+    one.lost(received=False)
+    one.wait(1.0)
+    one.send()
+    assert not record.conclusion.maybe_stored
+
+
+@pytest.mark.parametrize("code", ["ResourceNotFoundException", "AccessDeniedException", "KMSDisabledException"])
+def test_p5_a_request_refused_for_good_fails_its_records_at_once(rig, code):
+    one = rig()
+    records = one.puts(1, 9)
+    one.flush()
+    one.failed(code, 400)
+    assert [record.conclusion.code for record in records] == [code] * 2
+    assert not records[0].conclusion.maybe_stored
+    assert one.is_empty
+
+
+def test_a_throttled_request_can_be_made_to_fail(rig):
+    one = rig(fail_if_throttled=True)
+    (record,) = one.puts(1)
+    one.flush()
+    one.failed(THROTTLED, 400)
+    assert record.conclusion.code == THROTTLED
+
+
+@pytest.mark.parametrize("told", [(), ("a",), ("a", "b", "b")])
+def test_an_answer_of_another_length_says_nothing_of_any_entry(rig, told):
+    one = rig()
+    records = one.puts(1, 9)
+    one.flush()
+    one.results(*told)
+    assert {record.conclusion for record in records} == {None}
+    one.to_deadline()
+    assert one.send() == [[b"0"], [b"1"]]
+    one.stored()
+    assert codes(records[0]) == ["RecordCountMismatch", None]
+    assert records[0].conclusion.attempts[0].maybe_stored
+
+
+def test_p5_one_poisonous_record_is_found_by_halves_and_only_it_fails(rig):
+    one = rig()
+    records = [one.put(b"poison" if number == 5 else b"good", f"{number}", number % 16) for number in range(16)]
+    sent = one.flush()
+    requests = 0
+    while sent is not None:
+        requests += 1
+        if any(b"poison" in entry for entry in sent):
+            one.failed("ValidationException", 400)
+        else:
+            one.stored()
+        sent = one.send()
+    failed = [record for record in records if not record.conclusion.delivered]
+    assert failed == [records[5]]
+    assert failed[0].conclusion.code == "ValidationException"
+    assert requests <= 10
+    assert one.is_empty
+    assert one.lane("a").in_flight == one.lane("b").in_flight == 0
+
+
+def test_p5_halves_of_one_aggregate_that_fail_later_share_a_queue(rig):
+    one = rig()
+    records = one.puts(1, 2, 3, 4)
+    one.flush()
+    one.failed("ValidationException", 400)
+    assert one.send() == [[b"0", b"1"]]
+    one.failed()
+    one.to_deadline()
+    assert one.send() == [[b"2", b"3"]]
+    one.failed()
+    sent = None
+    while sent is None:
+        one.to_deadline()
+        sent = one.send()
+    assert sent == [[b"0", b"1"], [b"2", b"3"]]
+    one.stored()
+    assert all(record.conclusion.delivered for record in records)
+
+
+def test_p4_parked_ones_expire_one_by_one(rig):
+    one = rig(record_ttl=2.0)
+    first = one.puts(1, 5)
+    one.flush()
+    one.stored("c")
+    one.wait(1.0)
+    second = one.puts(2, 6)
+    one.flush()
+    one.stored("c")
+    assert one.asks_for_map()  # no answer comes
+    while first[0].conclusion is None:
+        one.to_deadline()
+        one.send()
+    assert [record.conclusion.code for record in first] == ["Expired"] * 2
+    assert {record.conclusion for record in second} == {None}
+    while second[0].conclusion is None:
+        one.to_deadline()
+        one.send()
+    assert one.elapsed == pytest.approx(3.0)
+    assert one.is_empty

@@ -1,0 +1,226 @@
+"""What does the stream say of itself? X1 to X3 are the invariants of ``shardline.core.producer.stream_facts``."""
+
+from random import Random
+
+import pytest
+
+from shardline.codec.shapes import StreamSummary
+from shardline.core.clock import NEVER
+from shardline.core.events import AggregationStopped, DistributionChanged, StreamUnknown
+from shardline.core.failures import Failure, FailureKind
+from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.stream_facts import StreamFacts
+from shardline.core.requests import DescribeStreamSummary
+from shardline.model.limits import MIB
+from shardline.model.stream import parse_stream
+
+STREAM = parse_stream("orders")
+DENIED = Failure(FailureKind.DENIED, "AccessDeniedException", "no", 400)
+LOST = Failure(FailureKind.TRANSIENT, "ReadTimeout", "no answer")
+FATAL = sorted(kind for kind in FailureKind if not Failure(kind, "", "").retryable)
+
+
+def summary(*, max_kib=None, distribution=None):
+    return StreamSummary(
+        name="orders",
+        arn="arn:aws:kinesis:eu-west-1:123456789012:stream/orders",
+        status="ACTIVE",
+        max_record_kib=max_kib,
+        record_distribution=distribution,
+    )
+
+
+def facts(**settings):
+    return StreamFacts(STREAM, ProducerConfig(**settings), Random(1))
+
+
+def answered(answer=None, **settings):
+    """Facts that were asked for and answered at 0."""
+    known = facts(**settings)
+    known.poll_request(0.0)
+    known.handle_summary(answer or summary(), 0.0)
+    return known
+
+
+def ask_again(known, answer, now):
+    known.ask_again(now)
+    assert known.poll_request(now) is not None
+    return known.handle_summary(answer, now)
+
+
+def test_the_stream_is_asked_at_once_and_once():
+    known = facts()
+    assert known.is_asking
+    assert known.next_deadline() <= 0.0
+    assert known.poll_request(0.0) == DescribeStreamSummary(STREAM)
+    assert known.is_asking
+    assert known.poll_request(1_000.0) is None
+    assert known.next_deadline() == NEVER
+    assert known.handle_summary(summary(), 0.1) is False
+    assert not known.is_asking
+    assert known.next_deadline() == NEVER
+    assert known.poll_request(1_000.0) is None
+    assert known.events == []
+
+
+def test_x1_an_answer_that_was_not_asked_for_is_an_internal_error():
+    with pytest.raises(AssertionError):
+        facts().handle_summary(summary(), 0.0)
+
+
+# ---- the record limit
+
+
+def test_until_the_stream_has_answered_the_limit_is_the_highest_of_any_stream():
+    assert facts().record_max_bytes == 10 * MIB
+
+
+@pytest.mark.parametrize(("kib", "limit"), [(None, MIB), (1_024, MIB), (10_240, 10 * MIB)])
+def test_then_it_is_what_the_stream_says(kib, limit):
+    assert answered(summary(max_kib=kib)).record_max_bytes == limit
+
+
+@pytest.mark.parametrize("answer", [summary(max_kib=10_240), DENIED])
+def test_a_limit_that_the_user_set_stays(answer):
+    assert facts(record_max_bytes=500).record_max_bytes == 500
+    assert answered(answer, record_max_bytes=500).record_max_bytes == 500
+
+
+@pytest.mark.parametrize("kind", FATAL)
+def test_x1_a_failure_for_good_leaves_the_default_and_is_told(kind):
+    failure = Failure(kind, "Code", "words", 400)
+    known = answered(failure)
+    assert known.record_max_bytes == MIB
+    assert known.events == [StreamUnknown(failure)]
+    assert known.may_aggregate
+    assert not known.is_asking
+    assert known.next_deadline() == NEVER
+
+
+def test_what_the_stream_once_said_holds_when_it_is_asked_again_in_vain():
+    """Regression: records of more than 1 MiB were refused from then on."""
+    known = answered(summary(max_kib=10_240))
+    ask_again(known, DENIED, 5.0)
+    assert known.record_max_bytes == 10 * MIB
+
+
+def test_asked_again_before_it_ever_answered_and_refused_the_limit_is_the_default():
+    known = facts()
+    ask_again(known, DENIED, 5.0)
+    assert known.record_max_bytes == MIB
+
+
+# ---- failures that may pass
+
+
+def test_x1_they_are_tried_again_after_one_to_thirty_seconds():
+    known, now = facts(), 0.0
+    for ceiling in (1, 2, 4, 8, 16, 30, 30):
+        assert known.poll_request(now) is not None
+        assert known.handle_summary(LOST, now) is False
+        assert known.is_asking
+        again_at = known.next_deadline()
+        assert ceiling / 2 <= again_at - now <= ceiling
+        assert known.poll_request(again_at - 0.001) is None
+        now = again_at
+    assert known.events == []
+    assert known.record_max_bytes == 10 * MIB
+
+
+def test_x1_a_pause_that_the_service_asks_for_is_kept():
+    known = answered(LOST._replace(retry_after=45.0))
+    assert known.next_deadline() == 45.0
+
+
+def test_x1_after_an_answer_the_pauses_start_anew():
+    known, now = facts(), 0.0
+    for _ in range(6):
+        known.poll_request(now)
+        known.handle_summary(LOST, now)
+        now = known.next_deadline()
+    known.poll_request(now)
+    known.handle_summary(summary(), now)
+    ask_again(known, LOST, now)
+    assert 0.5 <= known.next_deadline() - now <= 1.0
+    assert known.asked_again
+
+
+# ---- who chooses the shard
+
+
+def test_x2_a_stream_that_distributes_by_itself_is_not_aggregated_for():
+    known = facts()
+    known.poll_request(0.0)
+    assert known.handle_summary(summary(distribution="AUTO"), 0.0) is True
+    assert known.auto
+    assert not known.may_aggregate
+    assert known.events == [DistributionChanged(auto=True)]
+
+
+@pytest.mark.parametrize("distribution", [None, "HASH_KEY", "UNIFORM"])
+def test_x2_every_other_way_is_by_hash_key(distribution):
+    known = facts()
+    known.poll_request(0.0)
+    assert known.handle_summary(summary(distribution=distribution), 0.0) is False
+    assert (known.auto, known.may_aggregate, known.events) == (False, True, [])
+
+
+def test_x2_it_can_be_switched_at_any_time_and_back():
+    known = answered()
+    assert ask_again(known, summary(distribution="AUTO"), 5.0) is True
+    assert not known.may_aggregate
+    assert ask_again(known, summary(distribution="AUTO"), 6.0) is False
+    assert ask_again(known, summary(), 7.0) is True
+    assert known.may_aggregate
+    assert known.events == [DistributionChanged(auto=True), DistributionChanged(auto=False)]
+
+
+def test_x2_a_stream_that_cannot_be_asked_why_is_not_aggregated_for():
+    known = answered()
+    assert ask_again(known, DENIED, 5.0) is True
+    assert known.events == [AggregationStopped(DENIED)]
+    assert (known.auto, known.may_aggregate, known.asked_again) == (False, False, False)
+
+
+def test_x2_until_it_has_said_why_the_question_stays_open():
+    known = answered()
+    known.ask_again(5.0)
+    assert known.asked_again
+    assert known.next_deadline() == 5.0
+    known.poll_request(5.0)
+    known.handle_summary(LOST, 5.0)
+    assert known.asked_again
+    assert known.may_aggregate
+    known.poll_request(known.next_deadline())
+    known.handle_summary(summary(), 7.0)
+    assert not known.asked_again
+
+
+def test_x1_asking_again_while_it_is_asked_makes_no_second_request_and_no_sooner_one():
+    known = facts()
+    known.poll_request(0.0)
+    known.ask_again(0.1)
+    assert known.poll_request(0.1) is None
+    known.handle_summary(LOST, 0.2)
+    again_at = known.next_deadline()
+    known.ask_again(0.3)
+    assert known.next_deadline() == again_at > 0.6
+
+
+@pytest.mark.parametrize("answer", [summary(), DENIED, LOST])
+def test_any_answer_ends_the_wait_for_the_first_one(answer):
+    known = facts()
+    known.poll_request(0.0)
+    assert known.answered is False
+    known.handle_summary(answer, 0.1)
+    assert known.answered is True
+
+
+def test_x3_under_auto_it_is_asked_every_minute_whether_keys_count_again():
+    known = answered(summary(distribution="AUTO"))
+    assert known.next_deadline() == 60.0
+    assert known.poll_request(59.9) is None
+    assert known.poll_request(60.0) is not None
+    assert known.handle_summary(summary(), 60.1) is True
+    assert known.may_aggregate
+    assert known.next_deadline() == NEVER
