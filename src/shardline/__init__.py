@@ -8,16 +8,35 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from shardline.aio.batches import Batch as Batch
     from shardline.aio.client import Client as Client
+    from shardline.aio.consumer import Consumer as Consumer
+    from shardline.aio.consumer_status import ConsumerStatus as ConsumerStatus
+    from shardline.aio.consumer_status import ShardStatus as ShardStatus
+    from shardline.aio.delivery import Delivery as Delivery
+    from shardline.aio.producer import Producer as Producer
     from shardline.aio.subscription import Subscription as Subscription
     from shardline.codec.raw_records import aggregate as aggregate
     from shardline.codec.raw_records import deaggregate as deaggregate
+    from shardline.core.consumer.config import ConsumerConfig as ConsumerConfig
+    from shardline.core.consumer.failure_policy import DeadLetter as DeadLetter
+    from shardline.core.consumer.failure_policy import FailurePolicy as FailurePolicy
+    from shardline.core.producer.config import ProducerConfig as ProducerConfig
+    from shardline.core.producer.record import Attempt as Attempt
+    from shardline.core.producer.record import Receipt as Receipt
+    from shardline.core.producer.record import Undelivered as Undelivered
+    from shardline.core.producer.stats import ProducerStats as ProducerStats
     from shardline.core.requests import ShardFilter as ShardFilter
+    from shardline.errors import BufferFull as BufferFull
     from shardline.errors import Closed as Closed
     from shardline.errors import CredentialsError as CredentialsError
+    from shardline.errors import DeliveryFailed as DeliveryFailed
+    from shardline.errors import HandlerFailed as HandlerFailed
     from shardline.errors import RequestError as RequestError
     from shardline.errors import ServiceError as ServiceError
     from shardline.errors import ShardlineError as ShardlineError
+    from shardline.errors import StoreError as StoreError
+    from shardline.errors import StreamRecreated as StreamRecreated
     from shardline.errors import TransportError as TransportError
     from shardline.errors import UsageError as UsageError
     from shardline.errors import WaitTimeout as WaitTimeout
@@ -48,21 +67,40 @@ else:  # hidden from type checkers: one that saw __getattr__ would believe every
 __all__ = [
     "LATEST",
     "TRIM_HORIZON",
+    "Attempt",
+    "Batch",
+    "BufferFull",
     "Client",
     "Closed",
+    "Consumer",
+    "ConsumerConfig",
+    "ConsumerStatus",
     "Credentials",
     "CredentialsError",
+    "DeadLetter",
+    "Delivery",
+    "DeliveryFailed",
     "Entry",
+    "FailurePolicy",
+    "HandlerFailed",
     "HashRange",
     "Position",
+    "Producer",
+    "ProducerConfig",
+    "ProducerStats",
+    "Receipt",
     "Record",
     "RequestError",
     "ServiceError",
     "Shard",
     "ShardFilter",
+    "ShardStatus",
     "ShardlineError",
+    "StoreError",
+    "StreamRecreated",
     "Subscription",
     "TransportError",
+    "Undelivered",
     "UsageError",
     "WaitTimeout",
     "__version__",
@@ -75,23 +113,42 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Attempt": "core.producer.record",
+    "Batch": "aio.batches",
+    "BufferFull": "errors",
     "Client": "aio.client",
     "Closed": "errors",
+    "Consumer": "aio.consumer",
+    "ConsumerConfig": "core.consumer.config",
+    "ConsumerStatus": "aio.consumer_status",
     "Credentials": "model.credentials",
     "CredentialsError": "errors",
+    "DeadLetter": "core.consumer.failure_policy",
+    "Delivery": "aio.delivery",
+    "DeliveryFailed": "errors",
     "Entry": "model.record",
+    "FailurePolicy": "core.consumer.failure_policy",
+    "HandlerFailed": "errors",
     "HashRange": "model.hashing",
     "LATEST": "model.position",
     "Position": "model.position",
+    "Producer": "aio.producer",
+    "ProducerConfig": "core.producer.config",
+    "ProducerStats": "core.producer.stats",
+    "Receipt": "core.producer.record",
     "Record": "model.record",
     "RequestError": "errors",
     "ServiceError": "errors",
     "Shard": "model.shard",
     "ShardFilter": "core.requests",
+    "ShardStatus": "aio.consumer_status",
     "ShardlineError": "errors",
+    "StoreError": "errors",
+    "StreamRecreated": "errors",
     "Subscription": "aio.subscription",
     "TRIM_HORIZON": "model.position",
     "TransportError": "errors",
+    "Undelivered": "core.producer.record",
     "UsageError": "errors",
     "WaitTimeout": "errors",
     "after_sequence_number": "model.position",

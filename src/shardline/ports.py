@@ -6,9 +6,10 @@ Invariants:
 
 - O1: an expected failure comes back as a ``Failure`` value; cancellation and bugs are the only exceptions.
 - O2: one call is one attempt: nothing behind a port retries.
+- O3: a lease store applies one operation at a time to a row, as ``core.leases.apply`` says, or not at all.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol, TypeAlias, final
 
@@ -20,7 +21,9 @@ from shardline.codec.shapes import (
     StreamSummary,
     SubscribeToShardEvent,
 )
+from shardline.core.events import Event
 from shardline.core.failures import Failure
+from shardline.core.leases import LeaseOperation, Refused
 from shardline.core.requests import (
     DescribeStreamSummary,
     GetRecords,
@@ -29,6 +32,7 @@ from shardline.core.requests import (
     PutRecords,
     SubscribeToShard,
 )
+from shardline.model.lease import Lease
 
 Body: TypeAlias = bytes | bytearray
 """What is sent. Whoever makes it changes it no more."""
@@ -69,6 +73,10 @@ class HttpTransport(Protocol):
     async def close(self) -> None: ...
 
 
+EventSink: TypeAlias = Callable[[Event], object]
+"""Takes the events of a producer. What it raises is logged, and harms nothing."""
+
+
 class ShardEvents(Protocol):
     """The events of one subscription."""
 
@@ -87,3 +95,40 @@ class KinesisApi(Protocol):
     async def describe_stream_summary(self, request: DescribeStreamSummary) -> StreamSummary | Failure: ...
     def subscribe_to_shard(self, request: SubscribeToShard) -> AbstractAsyncContextManager[ShardEvents | Failure]: ...
     async def call(self, operation: str, params: Mapping[str, object]) -> dict[str, object] | Failure: ...
+
+
+class LeaseStore(Protocol):
+    """The leases of one group on one stream (O1 to O3)."""
+
+    @property
+    def group(self) -> str: ...
+    @property
+    def stream(self) -> str: ...
+    @property
+    def scan_interval(self) -> float:
+        """How often to list the leases, if nobody says otherwise."""
+        ...
+
+    @property
+    def checkpoint_interval(self) -> float:
+        """How often to commit, if nobody says otherwise."""
+        ...
+
+    async def open(self) -> Failure | None:
+        """Connect, and make what is missing. To be awaited before anything else; again after a failure."""
+        ...
+
+    async def list_leases(self) -> list[Lease] | Failure:
+        """Every row, by shard id, none older than the last write that was answered before the call."""
+        ...
+
+    async def apply(self, operation: LeaseOperation) -> Lease | Refused | Failure | None:
+        """The row as it now stands (``None`` after a deletion), or the refusal. See ``core.leases``.
+
+        After a ``Failure`` with ``maybe_received`` the operation may have been applied: see ``core.leases.landed``.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections and files. Leases stay as they are. Harmless when done before."""
+        ...

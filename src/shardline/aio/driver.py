@@ -1,0 +1,239 @@
+"""How is the producer's machine driven?
+
+One host task polls the machine, sends what it gives, sleeps until its next deadline or until it is woken, and tells
+everyone what came of it. The blocking producer uses the same driver, with a lock as its guard.
+
+Invariants:
+
+- P1: every request that was polled is answered to the machine exactly once, also when its task is cancelled or breaks;
+  when the host ends, however it ends, every delivery ends.
+- DR1: the machine is touched only under the guard; user code (hooks, callbacks, sinks) never runs under it.
+- DR2: the host lets no exception out: what breaks it ends the deliveries and is logged.
+- DR3: between two requests the host yields: encoding one takes milliseconds.
+- DR4: when the host ends, however it ends, nothing more is accepted: ``on_end`` is called first, under the guard.
+- DR5: every record that was given up is handed to ``on_failure``. An async one has ``HOOK_PATIENCE`` seconds to come to
+  its end after everything else has.
+"""
+
+import logging
+import time
+from asyncio import CancelledError
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from inspect import isawaitable
+from typing import Any, Final, TypeVar, cast, final
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+
+from shardline.aio.delivery import wake_waiters
+from shardline.aio.interrupts import uninterrupted
+from shardline.aio.reporting import Reporter
+from shardline.core.clock import NEVER
+from shardline.core.failures import Failure, FailureKind
+from shardline.core.producer.machine import ProducerMachine
+from shardline.core.producer.record import BufferedRecord, Undelivered
+from shardline.core.requests import PutRecords
+from shardline.errors import UsageError
+from shardline.ports import KinesisApi
+
+HOOK_PATIENCE: Final = 5.0
+_log: Final = logging.getLogger("shardline.producer")
+_CLOSED: Final = "the producer was closed before it could be delivered"
+_LOOP_ENDED: Final = "the event loop ended before the producer was closed"
+_NO_ORDER: Final = "the stream distributes records by itself (AUTO record distribution): ordered=True cannot be kept"
+_LONGEST_SLEEP: Final = 3600.0
+_hook_of: Final = ContextVar["Driver | None"]("shardline_hook_of", default=None)
+
+T = TypeVar("T")
+
+
+@final
+class Driver:
+    """Feeds one machine."""
+
+    def __init__(
+        self,
+        machine: ProducerMachine,
+        *,
+        guard: AbstractContextManager[Any],
+        reporter: Reporter,
+        on_failure: Callable[[Any], object] | None,
+        on_room: Callable[[], None],
+        on_end: Callable[[str], None],
+    ) -> None:
+        self.machine = machine
+        self.failure: str | None = None
+        """What broke the host, if anything did."""
+        self._guard = guard
+        self._reporter = reporter
+        self._on_failure = on_failure
+        self._on_room = on_room
+        self._on_end = on_end
+        self._wake: anyio.Event | None = None  # made by the host: this may be another event loop's thread
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._hooks: anyio.abc.TaskGroup | None = None
+        self._stopping = False
+        self.orphaned = False
+        """Nobody can close it any more: it ends when it has delivered everything."""
+
+    def wake(self) -> None:
+        """Something may have to be sent. To be called in the event loop."""
+        if self._wake is not None:
+            self._wake.set()
+
+    def stop(self) -> None:
+        """End: what is not delivered by now is given up."""
+        self._stopping = True
+        self.wake()
+        if self._tasks is not None:
+            self._tasks.cancel_scope.cancel()
+
+    @property
+    def is_hook_running_here(self) -> bool:
+        """Whether the caller is an ``on_failure`` of ours, for whose end the host waits."""
+        return _hook_of.get() is self
+
+    async def run(self, api: KinesisApi) -> None:
+        """The host task."""
+        async with anyio.create_task_group() as self._hooks:
+            try:
+                async with anyio.create_task_group() as self._tasks:
+                    await self._drive(api, self._tasks)
+                    self._tasks.cancel_scope.cancel()
+            except Exception as error:  # noqa: BLE001 - DR2
+                cause = _first_of(error)
+                self.failure = f"{type(cause).__name__}: {cause}"
+                _log.critical("the producer broke; what was not delivered is given up", exc_info=error)
+            finally:
+                self._end()
+            self._hooks.cancel_scope.deadline = anyio.current_time() + HOOK_PATIENCE  # DR5
+        if self._hooks.cancel_scope.cancelled_caught:
+            self._reporter.complain("on_failure", TimeoutError(f"not done {HOOK_PATIENCE:g} s after the end"))
+
+    async def _drive(self, api: KinesisApi, tasks: anyio.abc.TaskGroup) -> None:
+        while not self._stopping:
+            self._wake = anyio.Event()  # before polling: a wake-up while we poll is not lost
+            delay = await self._pump(api, tasks)
+            if self.machine.refuses_order:
+                raise UsageError(_NO_ORDER)
+            if self.orphaned and not self.machine.outstanding:
+                return
+            if delay > 0:
+                with anyio.move_on_after(min(delay, _LONGEST_SLEEP)):
+                    await self._wake.wait()
+
+    async def _pump(self, api: KinesisApi, tasks: anyio.abc.TaskGroup) -> float:
+        """Send all that is to go now. Returns for how long there is nothing to do."""
+        machine = self.machine
+        while True:
+            with self._guard:
+                now = time.monotonic()
+                machine.wall_offset = time.time() - now
+                listing = machine.poll_list_shards(now)
+                summary = machine.poll_summary(now)
+                put = machine.poll_put(now)
+                deadline = machine.next_deadline()
+            self._tell()  # what expired
+            if listing is not None:
+                tasks.start_soon(uninterrupted, self._call, api.list_shards, listing, machine.handle_list_shards)
+            if summary is not None:
+                ask = api.describe_stream_summary
+                tasks.start_soon(uninterrupted, self._call, ask, summary, machine.handle_summary)
+            if put is not None:
+                tasks.start_soon(uninterrupted, self._put, api, *put)
+            elif listing is None and summary is None:
+                return NEVER if deadline == NEVER else deadline - now
+            await anyio.lowlevel.checkpoint()  # DR3
+
+    async def _put(self, api: KinesisApi, number: int, request: PutRecords) -> None:
+        def answer(answer: Any, now: float) -> None:
+            self.machine.handle_put(number, answer, now)
+
+        await self._call(api.put_records, request, answer)
+
+    async def _call(
+        self,
+        send: Callable[[Any], Awaitable[T | Failure]],
+        request: Any,
+        handle: Callable[[T | Failure, float], None],
+    ) -> None:
+        """Send a request and answer the machine, whatever happens (P1)."""
+        answer: T | Failure = Failure(FailureKind.TRANSIENT, "Cancelled", "the producer was closed during the request")
+        try:
+            answer = await send(request)
+        except Exception as error:  # noqa: BLE001 - an adapter's bug: expected failures are values
+            _log.exception("a request broke")
+            answer = Failure(FailureKind.TRANSIENT, "Internal", f"{type(error).__name__}: {error}")
+        finally:
+            with self._guard:
+                handle(answer, time.monotonic())
+            self._tell()
+            self.wake()
+
+    def _tell(self) -> None:
+        """Outside the guard: wake waiters, call hooks, report (DR1)."""
+        with self._guard:
+            finished = self.machine.take_finished()
+            failed = self.machine.take_failed()
+            events = self.machine.take_events()
+        rest = iter(finished)
+        try:
+            for record in rest:
+                wake_waiters(record)
+        finally:  # a callback may end the program: the others are told all the same
+            for record in rest:
+                wake_waiters(record)
+        if failed and self._on_failure is not None:
+            for record in failed:
+                self._call_on_failure(record)
+        if events:
+            self._reporter.report(events)
+            self._on_room()
+
+    def _call_on_failure(self, record: BufferedRecord) -> None:
+        assert self._on_failure is not None
+        try:
+            result = self._on_failure(record)
+        except (Exception, CancelledError) as error:  # noqa: BLE001 - user code
+            self._reporter.complain("on_failure", error)
+            return
+        if isawaitable(result):
+            assert self._hooks is not None
+            self._hooks.start_soon(uninterrupted, self._await_hook, result)
+
+    async def _await_hook(self, result: Awaitable[object]) -> None:
+        _hook_of.set(self)
+        try:
+            await result
+        except Exception as error:  # noqa: BLE001 - user code
+            self._reporter.complain("on_failure", error)
+
+    def _end(self) -> None:
+        """Every delivery ends, whatever ended the host (P1)."""
+        reason = self.failure or (_CLOSED if self._stopping or self.orphaned else _LOOP_ENDED)
+        self._stopping = True
+        try:
+            with self._guard:
+                self._on_end(reason)
+                self.machine.abandon("Closed", reason)
+        except Exception:  # noqa: BLE001 - the deliveries end all the same
+            _log.exception("the producer's machine broke")
+        self._tell()
+        for record in self.machine.unfinished():  # none, unless the machine broke
+            if record.ending is None:
+                record.ending = Undelivered("Internal", reason)
+                wake_waiters(record)
+                if self._on_failure is not None:
+                    self._call_on_failure(record)
+        self._reporter.log_failures()
+
+
+def _first_of(error: BaseException) -> BaseException:
+    """What broke first, taken out of the groups that task groups make."""
+    while isinstance(error, BaseExceptionGroup):
+        several: tuple[BaseException, ...] = cast("Any", error).exceptions
+        error = several[0]
+    return error

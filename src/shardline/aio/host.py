@@ -1,0 +1,86 @@
+"""In which task does a producer send?
+
+In one that belongs to nobody who calls: asyncio's own, or a system task of trio.
+
+Invariants:
+
+- PR1: no cancel scope of a caller is entered: a producer may be closed by another task than started it.
+- HO1: however it ends, the client that it owns is closed, and whoever waits for the end is told.
+"""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any, Final
+
+import anyio
+
+from shardline.aio.client import Client
+from shardline.aio.driver import Driver
+from shardline.aio.interrupts import protect
+
+
+async def host(driver: Driver, api: Any, client: Client | None, ended: anyio.Event) -> None:
+    """The task that owns a producer's requests. It holds no reference to the ``Producer``."""
+    try:
+        await driver.run(api)
+    finally:
+        try:
+            if client is not None:
+                with anyio.CancelScope(shield=True):
+                    await client.close()
+        finally:
+            ended.set()
+
+
+class _Turn:
+    """Gives the other tasks of asyncio a turn: what ``asyncio.sleep(0)`` does, in a fifth of a checkpoint's time."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+_TURN: Final = _Turn()
+
+
+def native_checkpoint() -> Callable[[], Awaitable[None]]:
+    """What gives other tasks of the running event loop a turn, and cancellation its chance."""
+    if "trio" in sys.modules:
+        import trio  # noqa: PLC0415 - an extra: only where it is in use
+
+        if trio.lowlevel.in_trio_run():
+            return trio.lowlevel.checkpoint
+    return lambda: _TURN
+
+
+def running_task() -> object:
+    """The task that runs now: itself, for its id may be another's as soon as it has ended."""
+    if "trio" in sys.modules:
+        import trio  # noqa: PLC0415 - an extra: only where it is in use
+
+        if trio.lowlevel.in_trio_run():
+            return trio.lowlevel.current_task()
+    return asyncio.current_task()
+
+
+_hosts: Final[set[asyncio.Task[None]]] = set()  # asyncio itself holds tasks weakly
+
+
+def spawn(task: Coroutine[Any, Any, None], name: str = "shardline producer") -> Callable[[Callable[[], None]], object]:
+    """Run a task that belongs to no caller (PR1). Returns what makes a call in its event loop, from any thread."""
+    if "trio" in sys.modules:
+        import trio  # noqa: PLC0415 - an extra: only where it is in use
+
+        if trio.lowlevel.in_trio_run():
+
+            async def run() -> None:
+                await task
+
+            protect()
+            trio.lowlevel.spawn_system_task(run, name=name)
+            return trio.lowlevel.current_trio_token().run_sync_soon
+    loop = asyncio.get_running_loop()
+    hosted = loop.create_task(task, name=name)
+    _hosts.add(hosted)
+    hosted.add_done_callback(_hosts.discard)
+    return loop.call_soon_threadsafe

@@ -1,0 +1,394 @@
+"""How does a program put records?
+
+``Producer`` batches, aggregates, predicts shards, keeps their limits and retries, as the KPL does. A put waits for room
+in the buffer and for nothing else; the ``Delivery`` that it returns tells what came of the record.
+
+Invariants:
+
+- P7: ``put`` yields to the event loop every ``YIELD_EVERY`` records, before it accepts: a cancelled put put nothing.
+- P10: ``close`` stops intake, drains within its timeout, and hands back what was not delivered, shielded from
+  cancellation; a second cancellation ends it at once, and the host task with it.
+- PR1: ``start`` enters no cancel scope of the caller: ``close`` may be called from another task.
+"""
+
+import logging
+import random
+import time
+import warnings
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import nullcontext, suppress
+from types import TracebackType
+from typing import Any, Final, Self, final
+
+import anyio
+import anyio.lowlevel
+
+from shardline.aio.client import Client
+from shardline.aio.delivery import Delivery
+from shardline.aio.driver import Driver
+from shardline.aio.host import host, native_checkpoint, spawn
+from shardline.aio.intake import (
+    Serializer,
+    check_callable,
+    check_config,
+    check_record,
+    check_timeout,
+    own_or_shared,
+    serialized,
+    tuples,
+)
+from shardline.aio.reporting import Reporter
+from shardline.aio.room import RoomQueue
+from shardline.aio.survivors import FORKED, disown, watch, weakly
+from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.machine import ProducerMachine, Put
+from shardline.core.producer.stats import ProducerStats
+from shardline.errors import BufferFull, Closed
+from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
+from shardline.model.stream import parse_stream
+from shardline.ports import EventSink
+
+YIELD_EVERY: Final = 128
+_QUIET, _FULL, _PUMP = Put.QUIET, Put.FULL, Put.PUMP
+_log: Final = logging.getLogger("shardline.producer")
+_clock: Final = time.monotonic
+
+
+@final
+class Producer:
+    """Puts records into a stream, on asyncio or trio::
+
+        async with Producer("orders", region="eu-west-1") as producer:
+            delivery = await producer.put(b"...", key="user-1")
+            receipt = await delivery
+
+    Args:
+        stream: its name or ARN.
+        config: the knobs.
+        client: a started ``Client`` to share; else one is made of the connection arguments.
+        serializer: turns what is put into bytes.
+        on_failure: called with every ``Delivery`` that was finally given up: a dead-letter hook. May be async.
+        sink: called with every event: see ``shardline.core.events``.
+        close_timeout: how long the end of the ``async with`` block waits for deliveries; ``None``: as long as it takes.
+        drain_on_cancel: whether a block that is left by cancellation waits as well; else what is undelivered is handed
+            back at once.
+        connection: ``region``, ``endpoint_url``, ``profile``, ``session``, ``credentials``, ...: see ``Client``.
+
+    Raises:
+        UsageError: an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        *,
+        config: ProducerConfig | None = None,
+        client: Client | None = None,
+        serializer: Serializer | None = None,
+        on_failure: Callable[[Delivery], object] | None = None,
+        sink: EventSink | None = None,
+        close_timeout: float | None = 30.0,
+        drain_on_cancel: bool = True,
+        **connection: Any,
+    ) -> None:
+        self._driver: Driver | None = None  # first: __del__ also sees what __init__ refused
+        self._stream = parse_stream(stream)
+        self._config = check_config(config)
+        self._client, self._owns_client = own_or_shared(client, connection)
+        self._serializer = check_callable("serializer", serializer)
+        self._close_timeout = check_timeout("close_timeout", close_timeout)
+        self._drain_on_cancel = drain_on_cancel
+        self._room = RoomQueue()
+        self._ttl = self._config.record_ttl
+        self._until_yield = YIELD_EVERY
+        self._refusal: str | None = "this Producer is not started: use 'async with', or start()"
+        self._closed = False
+        self._ended: anyio.Event | None = None
+        self._in_loop: Callable[[Callable[[], None]], object] | None = None
+        self._checkpoint: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
+        self._left: list[Any] = []
+        self._starting = anyio.Lock()
+        self._machine = ProducerMachine(self._stream, self._config, random.Random(), _clock())  # noqa: S311 - no secret
+        self._sink = check_callable("sink", sink)
+        self._on_failure = check_callable("on_failure", on_failure)
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Connect and begin. Nothing is asked of the caller's task: ``close`` may come from another.
+
+        Raises:
+            UsageError: no region, an unknown profile, ...: see ``Client``.
+            Closed: it was closed before.
+        """
+        async with self._starting:
+            if self._driver is not None or self._closed:
+                self._check_open()
+                return
+            if self._owns_client:
+                await self._client.start()
+            if self._closed:  # meanwhile
+                if self._owns_client:
+                    await self._client.close()
+                self._check_open()
+            api = self._client.api
+            self._driver = Driver(
+                self._machine,
+                guard=nullcontext(),
+                reporter=Reporter(str(self._stream), self._sink, _clock),
+                on_failure=self._on_failure,
+                on_room=self._room.give,
+                on_end=weakly(self),
+            )
+            self._ended = anyio.Event()
+            self._checkpoint = native_checkpoint()
+            self._refusal = None
+            for sentence in self._config.untranslated:
+                _log.warning("KPL property %s", sentence)
+            watch(self)
+            self._in_loop = spawn(host(self._driver, api, self._client if self._owns_client else None, self._ended))
+
+    async def close(self, timeout: float | None = None) -> list[Delivery]:  # noqa: ASYNC109 - it returns, never raises
+        """Accept no more, deliver what there is within ``timeout`` seconds, and end. Returns the undelivered.
+
+        Harmless when done before. What is returned has failed with the code ``Closed``, unless it failed earlier.
+        """
+        limit = self._close_timeout if timeout is None else check_timeout("timeout", timeout)
+        driver, ended = self._driver, self._ended
+        first, self._closed = not self._closed, True
+        if self._refusal != FORKED:
+            self._refusal = "this Producer is closed"
+        if driver is None or ended is None:
+            return []
+        with anyio.CancelScope(shield=True):
+            try:
+                self._room.give_all()
+                if first:
+                    self._left = self._machine.unfinished()
+                    if limit != 0:  # else nothing more is sent: what is handed back would be stored all the same
+                        await self._settle(driver, limit, self._left)
+            finally:
+                if first:
+                    driver.stop()
+            if not driver.is_hook_running_here:
+                await ended.wait()
+        return [delivery for delivery in self._left if not delivery.delivered]
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        cancelled = kind is not None and not issubclass(kind, Exception)
+        await self.close(0.0 if cancelled and not self._drain_on_cancel else None)
+
+    # ---- putting
+
+    async def put(self, data: Any, *, key: str | None = None, explicit_hash_key: str | None = None) -> Delivery:
+        """Put one record. Waits for room in the buffer, and for nothing else.
+
+        Args:
+            data: the payload: bytes, or what the serializer takes.
+            key: the partition key; ``None`` lets the producer choose the shard.
+            explicit_hash_key: a decimal that takes the place of the key's hash.
+
+        Raises:
+            UsageError: the record is wrong, or too large for the stream. Nothing was accepted.
+            Closed: the producer is closed, or not started.
+        """
+        self._until_yield -= 1
+        if self._until_yield <= 0:
+            self._until_yield = YIELD_EVERY
+            self._check_open()
+            await self._checkpoint()
+        if self._serializer is not None:
+            data = serialized(self._serializer, data)
+        delivery = self._accepted(data, key, explicit_hash_key)
+        if delivery is None:
+            delivery = await self._put_when_there_is_room(data, key, explicit_hash_key)
+        return delivery
+
+    def put_nowait(self, data: Any, *, key: str | None = None, explicit_hash_key: str | None = None) -> Delivery:
+        """As ``put``, without waiting.
+
+        Raises:
+            BufferFull: there is no room. Nothing was accepted.
+            UsageError, Closed: as ``put``.
+        """
+        if self._serializer is not None:
+            data = serialized(self._serializer, data)
+        delivery = self._accepted(data, key, explicit_hash_key)
+        if delivery is None:
+            raise BufferFull(
+                f"the buffer is full: {self._machine.outstanding} records, {self._machine.buffered_bytes} bytes"
+            )
+        return delivery
+
+    async def put_many(
+        self, records: Iterable[tuple[str | None, Any] | tuple[str | None, Any, str | None]]
+    ) -> list[Delivery]:
+        """Put many records: tuples of (key or None, data) or (key, data, explicit hash key).
+
+        All are checked before the first is accepted. If it is cancelled, what was accepted stays accepted.
+
+        Raises:
+            UsageError: a record is wrong; the message says which. Nothing was accepted.
+            Closed: as ``put``. If it is closed meanwhile, what was accepted stays accepted.
+        """
+        self._check_open()
+        deliveries = [
+            Delivery(data, key, explicit_hash_key, 0.0)
+            for key, data, explicit_hash_key in tuples(records, self._serializer, self._machine.record_max_bytes)
+        ]
+        for start in range(0, len(deliveries), YIELD_EVERY):
+            await self._checkpoint()
+            self._check_open()
+            slice_ = deliveries[start : start + YIELD_EVERY]
+            for delivery in slice_[self._accept_many(slice_) :]:
+                if not self._accept(delivery):
+                    await self._wait_until_accepted(delivery)
+        return deliveries
+
+    def _accept_many(self, deliveries: list[Delivery]) -> int:
+        """Accept as many as there is room for at once. Returns how many."""
+        if self._room.waiting:
+            return 0
+        put, now = self._machine.put, _clock()
+        expires_at = now + self._ttl
+        wakes = False
+        count = 0
+        for delivery in deliveries:
+            delivery.expires_at = expires_at
+            accepted = put(delivery, now)
+            if accepted is _FULL:
+                break
+            wakes = wakes or accepted is _PUMP
+            count += 1
+        if wakes:
+            self._wake()
+        return count
+
+    def _accepted(self, data: Any, key: str | None, explicit_hash_key: str | None) -> Delivery | None:
+        """The record, accepted; ``None`` if there is no room."""
+        if self._refusal is not None:
+            raise Closed(self._refusal)
+        machine = self._machine
+        if not (
+            type(data) is bytes
+            and type(key) is str
+            and explicit_hash_key is None
+            and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
+            and key.isascii()
+            and len(data) + len(key) <= machine.record_max_bytes
+        ):  # the common case, without a call
+            data, key, explicit_hash_key = check_record(data, key, explicit_hash_key, machine.record_max_bytes)
+        if self._room.waiting:
+            return None
+        now = _clock()
+        delivery = Delivery(data, key, explicit_hash_key, now + self._ttl)
+        accepted = machine.put(delivery, now)
+        if accepted is _QUIET:
+            return delivery
+        if accepted is _FULL:
+            return None
+        self._wake()
+        return delivery
+
+    def _wake(self) -> None:
+        assert self._driver is not None
+        self._driver.wake()
+
+    async def _put_when_there_is_room(self, data: Any, key: str | None, explicit_hash_key: str | None) -> Delivery:
+        checked = check_record(data, key, explicit_hash_key, self._machine.record_max_bytes)
+        delivery = Delivery(*checked, 0.0)
+        await self._wait_until_accepted(delivery)
+        return delivery
+
+    async def _wait_until_accepted(self, delivery: Delivery) -> None:
+        """In its turn (P7)."""
+        our_turn = False
+        while True:
+            await self._room.wait(first=our_turn)
+            our_turn = True
+            self._check_open()
+            if self._accept(delivery, our_turn=True):
+                self._room.give()  # there may be room for the next as well
+                return
+
+    def _accept(self, delivery: Delivery, *, our_turn: bool = False) -> bool:
+        if self._room.waiting and not our_turn:
+            return False
+        now = _clock()
+        delivery.expires_at = now + self._ttl
+        accepted = self._machine.put(delivery, now)
+        if accepted is Put.PUMP:
+            assert self._driver is not None
+            self._driver.wake()
+        return accepted is not Put.FULL
+
+    def _check_open(self) -> None:
+        if self._refusal is not None:
+            raise Closed(self._refusal)
+
+    # ---- waiting, and looking
+
+    async def flush(self, timeout: float | None = None) -> list[Delivery]:  # noqa: ASYNC109 - it returns, never raises
+        """Send what was put before the call, without lingering, and wait until it has ended.
+
+        It keeps the rate limits. Returns what is not delivered after ``timeout`` seconds (``None``: as long as it
+        takes): still on its way, or given up meanwhile.
+        """
+        self._check_open()
+        assert self._driver is not None
+        snapshot: list[Any] = self._machine.unfinished()
+        await self._settle(self._driver, check_timeout("timeout", timeout), snapshot)
+        return [delivery for delivery in snapshot if not delivery.delivered]
+
+    async def _settle(self, driver: Driver, limit: float | None, snapshot: list[Any]) -> None:
+        self._machine.flush()
+        driver.wake()
+        with anyio.move_on_after(limit):
+            for delivery in snapshot:
+                if delivery.ending is None:
+                    await delivery.outcome()
+
+    @property
+    def outstanding(self) -> int:
+        """Records that were put and have not ended."""
+        return self._machine.outstanding
+
+    def stats(self) -> ProducerStats:
+        """Counts and the state of every shard."""
+        return self._machine.stats(_clock())
+
+    def __repr__(self) -> str:
+        state = "open" if self._refusal is None else "closed" if self._driver is not None else "not started"
+        return f"<Producer {self._stream}, {state}, {self.outstanding} outstanding>"
+
+    # ---- what was forgotten
+
+    def refuse_after_fork(self) -> None:
+        """In the child: the event loop and the connections belong to the parent."""
+        self._refusal, self._closed, self._driver = FORKED, True, None
+        disown(self._machine.unfinished())
+
+    def refuse_after_end(self, reason: str) -> None:
+        """The host has ended: nothing that is put now would ever be sent (DR4)."""
+        if self._refusal is None:
+            self._refusal = f"this Producer does not run any more: {reason}"
+            self._room.give_all()
+
+    def __del__(self) -> None:
+        driver = self._driver
+        if driver is None or self._closed:
+            return
+        if self.outstanding:
+            said = "was dropped without close(): its records are delivered only while the loop runs"
+            _log.error("%s %s", repr(self), said)  # not %r: the log would keep it alive
+        driver.orphaned = True
+        if self._in_loop is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                self._in_loop(driver.wake)
+        warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)

@@ -1,0 +1,94 @@
+"""What does a blocking caller hold of a record that was put?
+
+Invariants:
+
+- P1, DL1, DL2: as the async delivery's.
+- SD1: any thread may wait, any number of them. The network thread sets the ending first and looks for waiters then; a
+  waiter enters itself first and looks for the ending then: one of the two always sees the other. Waiters enter one at a
+  time: two that both found no list would each make one, and one of them would be forgotten.
+- SD2: the network thread does not wait for what only it can bring: a callback that tries is refused.
+"""
+
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, final
+
+from shardline.aio.delivery import SettledRecord
+from shardline.aio.intake import check_timeout
+from shardline.core.producer.record import Receipt, Undelivered
+from shardline.errors import UsageError, WaitTimeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_entering: Final = threading.Lock()
+
+
+@final
+class NetworkThread(threading.Thread):
+    """The thread in which a producer sends, and callbacks run."""
+
+
+def refuse_to_wait_in_callback(what: str) -> None:
+    """SD2.
+
+    Raises:
+        UsageError: this is a network thread.
+    """
+    if isinstance(threading.current_thread(), NetworkThread):
+        raise UsageError(f"{what} in a callback would wait for itself: callbacks run in the network thread")
+
+
+@final
+class Delivery(SettledRecord):
+    """A record on its way. ``result()`` waits for the receipt; drop it if you do not care."""
+
+    def result(self, timeout: float | None = None) -> Receipt:
+        """The receipt, when it is delivered.
+
+        Raises:
+            DeliveryFailed: it was given up; the exception carries the record and every attempt.
+            WaitTimeout: it has not ended after ``timeout`` seconds. It goes on.
+        """
+        self._wait(timeout)
+        return self.receipt()
+
+    def outcome(self, timeout: float | None = None) -> Receipt | Undelivered:
+        """As ``result``, but a failure is a value: an ``Undelivered``."""
+        self._wait(timeout)
+        conclusion = self.conclusion
+        assert conclusion is not None
+        return conclusion
+
+    def add_done_callback(self, callback: "Callable[[Delivery], object]") -> None:
+        """Call ``callback(delivery)`` when it ends, in the network thread; at once, and here, if it has."""
+        self.when_done(lambda: callback(self))
+
+    def add_waiter(self, wake: "Callable[[], None]") -> None:
+        with _entering:  # SD1
+            waiters = self.waiters
+            if waiters is None:
+                self.waiters = waiters = []
+            waiters.append(wake)
+
+    def remove_waiter(self, wake: "Callable[[], None]") -> None:
+        waiters = self.waiters
+        if waiters is not None:
+            with suppress(ValueError):
+                waiters.remove(wake)
+
+    def _wait(self, timeout: float | None) -> None:
+        limit = check_timeout("timeout", timeout)
+        if self.ending is not None:
+            return
+        refuse_to_wait_in_callback("waiting for a delivery")
+        ended = threading.Event()
+        wake = ended.set
+        self.add_waiter(wake)
+        if self.ending is not None:  # SD1
+            return
+        try:
+            if not ended.wait(None if limit is None else min(limit, threading.TIMEOUT_MAX)):
+                raise WaitTimeout(f"not delivered after {limit:g} s: it goes on")
+        finally:
+            self.remove_waiter(wake)

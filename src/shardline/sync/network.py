@@ -1,0 +1,81 @@
+"""In which thread does a blocking producer send?
+
+In a daemon thread of its own, with an event loop and a client of its own.
+
+Invariants:
+
+- SP2: it never waits for a user's thread.
+- NT1: every call from another thread goes through the loop; one that comes when the loop has ended is harmless.
+- NT2: a start that failed leaves nothing behind; one that nobody waits for any more ends by itself.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Final, final
+
+from shardline.aio.client import Client
+from shardline.aio.driver import Driver
+
+_log: Final = logging.getLogger("shardline.producer")
+
+
+@final
+class Network:
+    """The thread with the event loop. It holds no reference to the ``Producer``."""
+
+    def __init__(self, driver: Driver, connection: dict[str, Any]) -> None:
+        self._driver = driver
+        self._connection = connection
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._started = threading.Event()
+        self._given_up = False
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        asyncio.run(self._main())
+
+    async def _main(self) -> None:
+        client = Client(**self._connection)  # here: what it is made of belongs to the event loop around it
+        try:
+            await client.start()
+        except Exception as error:  # noqa: BLE001 - raised again by whoever starts
+            self._error = error
+            return
+        finally:
+            self._loop = asyncio.get_running_loop()
+            self._started.set()
+        try:
+            if not self._given_up:
+                await self._driver.run(client.api)
+        finally:
+            await client.close()
+
+    def wait_started(self) -> None:
+        self._started.wait()
+        if self._error is not None:
+            raise self._error
+
+    def give_up(self) -> None:
+        """Nobody waits for the start any more; one that failed has ended by itself."""
+        self._given_up = True
+        if self._loop is not None and self._error is None:
+            self.stop()
+
+    def wake(self) -> None:
+        self._in_loop(self._driver.wake)
+
+    def stop(self) -> None:
+        self._in_loop(self._driver.stop)
+
+    def orphan(self) -> None:
+        self._driver.orphaned = True
+        self.wake()
+
+    def _in_loop(self, call: Callable[[], None]) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError:  # the loop is closed: it has ended by itself
+            _log.debug("the network thread has ended")

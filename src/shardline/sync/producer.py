@@ -1,0 +1,341 @@
+"""How does a program without an event loop put records?
+
+The same machine as the async producer's, under a lock: ``put`` runs in the caller's thread, without a hop to another.
+One daemon thread runs an event loop for the network.
+
+Invariants:
+
+- P1, P7, P10: as the async producer's. Room is given in the order of waiting.
+- SP1: any thread may put, flush and close; a thread that waits holds no lock.
+- SP2: the network thread never waits for a user's thread, except for the lock, for microseconds; nor for itself: a
+  callback that would is refused, and one that puts finds the buffer full instead of waiting.
+"""
+
+import logging
+import random
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Self, final
+
+from shardline.aio.client import Client
+from shardline.aio.driver import Driver
+from shardline.aio.intake import (
+    Serializer,
+    check_callable,
+    check_config,
+    check_record,
+    check_timeout,
+    serialized,
+    tuples,
+)
+from shardline.aio.reporting import Reporter
+from shardline.aio.survivors import FORKED, disown, watch, weakly
+from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.machine import ProducerMachine, Put
+from shardline.core.producer.stats import ProducerStats
+from shardline.errors import BufferFull, Closed, UsageError, WaitTimeout
+from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
+from shardline.model.stream import parse_stream
+from shardline.ports import EventSink
+from shardline.sync.delivery import Delivery, NetworkThread, refuse_to_wait_in_callback
+from shardline.sync.network import Network
+from shardline.sync.room import RoomLine
+
+_log: Final = logging.getLogger("shardline.producer")
+_clock: Final = time.monotonic
+
+
+@final
+class Producer:
+    """Puts records into a stream, from any thread::
+
+        with Producer("orders", region="eu-west-1") as producer:
+            delivery = producer.put(b"...", key="user-1")
+            receipt = delivery.result(timeout=5)
+
+    The arguments are those of the async ``Producer``, without ``client``: the network thread has its own.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        *,
+        config: ProducerConfig | None = None,
+        serializer: Serializer | None = None,
+        on_failure: Callable[[Delivery], object] | None = None,
+        sink: EventSink | None = None,
+        close_timeout: float | None = 30.0,
+        drain_on_cancel: bool = True,
+        **connection: Any,
+    ) -> None:
+        self._closed = False
+        self._thread: threading.Thread | None = None  # first: __del__ also sees what __init__ refused
+        self._refusal: str | None = "this Producer is not started: use 'with', or start()"
+        self._stream = parse_stream(stream)
+        self._config = check_config(config)
+        self._serializer = check_callable("serializer", serializer)
+        self._close_timeout = check_timeout("close_timeout", close_timeout)
+        self._drain_on_cancel = drain_on_cancel
+        try:
+            Client(**connection)  # to see what is wrong with it; the network thread makes its own
+        except TypeError as error:
+            raise UsageError(f"not an argument of Producer or Client: {error}") from None
+        self._ttl = self._config.record_ttl
+        self._lock = threading.Lock()
+        self._room = RoomLine(self._lock)
+        self._life = threading.Lock()  # held by whoever starts or closes
+        self._left: list[Any] = []
+        self._machine = ProducerMachine(self._stream, self._config, random.Random(), _clock())  # noqa: S311 - no secret
+        self._driver = Driver(
+            self._machine,
+            guard=self._lock,
+            reporter=Reporter(str(self._stream), check_callable("sink", sink), _clock),
+            on_failure=check_callable("on_failure", on_failure),
+            on_room=_Notifier(self._lock, self._room),
+            on_end=weakly(self),
+        )
+        self._connection = connection
+        self._network = Network(self._driver, connection)
+
+    # ---- life
+
+    def start(self) -> None:
+        """Start the network thread. Raises as the async ``start``."""
+        with self._life:
+            if self._thread is not None or self._closed:
+                self._check_open()
+                return
+            self._network = Network(self._driver, self._connection)  # one that could not start is not used again
+            thread = NetworkThread(target=self._network.run, name="shardline producer", daemon=True)
+            thread.start()
+            is_started = False
+            try:
+                self._network.wait_started()
+                is_started = True
+            finally:
+                if not is_started:  # interrupted: it ends by itself
+                    self._network.give_up()
+            self._thread = thread
+            self._refusal = None
+            for sentence in self._config.untranslated:
+                _log.warning("KPL property %s", sentence)
+            watch(self)
+
+    def close(self, timeout: float | None = None) -> list[Delivery]:
+        """Accept no more, deliver what there is within ``timeout`` seconds, and end. Returns the undelivered.
+
+        Harmless when done before. What is returned has failed with the code ``Closed``, unless it failed earlier.
+        """
+        limit = self._close_timeout if timeout is None else check_timeout("timeout", timeout)
+        refuse_to_wait_in_callback("close()")
+        with self._life:
+            with self._lock:
+                first, self._closed = not self._closed, True
+                if self._refusal != FORKED:
+                    self._refusal = "this Producer is closed"
+                self._room.give_all()
+                if first:
+                    self._left = self._machine.unfinished()
+            thread = self._thread
+            if thread is None:
+                return []
+            try:
+                if first and limit != 0:  # without time nothing more is sent, and then handed back
+                    self._settle(limit, self._left)
+            finally:
+                self._network.stop()
+            thread.join()
+            return [delivery for delivery in self._left if not delivery.delivered]
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        interrupted = kind is not None and not issubclass(kind, Exception)
+        self.close(0.0 if interrupted and not self._drain_on_cancel else None)
+
+    # ---- putting
+
+    def put(
+        self, data: Any, *, key: str | None = None, explicit_hash_key: str | None = None, timeout: float | None = None
+    ) -> Delivery:
+        """Put one record. Waits for room in the buffer, and for nothing else.
+
+        Raises:
+            UsageError: the record is wrong, or too large for the stream. Nothing was accepted.
+            BufferFull: there was no room for ``timeout`` seconds. Nothing was accepted.
+            Closed: the producer is closed, or not started.
+        """
+        if self._serializer is not None:
+            data = serialized(self._serializer, data)
+        machine = self._machine
+        if not (
+            type(data) is bytes
+            and type(key) is str
+            and explicit_hash_key is None
+            and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
+            and key.isascii()
+            and len(data) + len(key) <= machine.record_max_bytes
+        ):  # the common case, without a call
+            data, key, explicit_hash_key = check_record(data, key, explicit_hash_key, machine.record_max_bytes)
+        now = _clock()
+        delivery = Delivery(data, key, explicit_hash_key, now + self._ttl)
+        with self._lock:
+            if self._refusal is not None:
+                raise Closed(self._refusal)
+            accepted = Put.FULL if self._room.waiting else machine.put(delivery, now)
+            if accepted is Put.FULL:
+                accepted = self._put_when_there_is_room(delivery, check_timeout("timeout", timeout))
+        if accepted is Put.PUMP:
+            self._network.wake()
+        return delivery
+
+    def put_nowait(self, data: Any, *, key: str | None = None, explicit_hash_key: str | None = None) -> Delivery:
+        """As ``put``, without waiting: ``BufferFull`` if there is no room."""
+        return self.put(data, key=key, explicit_hash_key=explicit_hash_key, timeout=0.0)
+
+    def put_many(
+        self,
+        records: Iterable[tuple[str | None, Any] | tuple[str | None, Any, str | None]],
+        *,
+        timeout: float | None = None,
+    ) -> list[Delivery]:
+        """Put many records: tuples of (key or None, data) or (key, data, explicit hash key).
+
+        All are checked before the first is accepted.
+
+        Raises:
+            UsageError: a record is wrong; the message says which. Nothing was accepted.
+            BufferFull: there was no room for ``timeout`` seconds; what was accepted until then stays accepted.
+            Closed: as ``put``.
+        """
+        limit = check_timeout("timeout", timeout)
+        machine = self._machine
+        deliveries = [
+            Delivery(data, key, explicit_hash_key, 0.0)
+            for key, data, explicit_hash_key in tuples(records, self._serializer, machine.record_max_bytes)
+        ]
+        for delivery in deliveries:
+            with self._lock:
+                if self._refusal is not None:
+                    raise Closed(self._refusal)
+                now = _clock()
+                delivery.expires_at = now + self._ttl
+                accepted = Put.FULL if self._room.waiting else machine.put(delivery, now)
+                if accepted is Put.FULL:
+                    accepted = self._put_when_there_is_room(delivery, limit)
+            if accepted is Put.PUMP:
+                self._network.wake()
+        return deliveries
+
+    def _put_when_there_is_room(self, delivery: Delivery, timeout: float | None) -> Put:
+        """In its turn. The lock is held on entry and exit."""
+        if isinstance(threading.current_thread(), NetworkThread):  # SP2
+            timeout = 0.0
+        end = None if timeout is None else _clock() + timeout
+        our_turn = False
+        accepted = Put.FULL
+        while accepted is Put.FULL:
+            left = None if end is None else end - _clock()
+            if left is not None and left <= 0:
+                raise BufferFull(
+                    f"the buffer is full: {self._machine.outstanding} records, {self._machine.buffered_bytes} bytes"
+                )
+            our_turn = self._room.wait(left, first=our_turn)
+            try:
+                self._check_open()
+                if our_turn:
+                    now = _clock()
+                    delivery.expires_at = now + self._ttl
+                    accepted = self._machine.put(delivery, now)
+            finally:
+                if accepted is not Put.FULL or (end is not None and _clock() >= end):
+                    self._room.give()  # there may be room for the next as well
+        return accepted
+
+    def _check_open(self) -> None:
+        if self._refusal is not None:
+            raise Closed(self._refusal)
+
+    # ---- waiting, and looking
+
+    def flush(self, timeout: float | None = None) -> list[Delivery]:
+        """Send what was put before the call, without lingering, and wait until it has ended.
+
+        It keeps the rate limits. Returns what is not delivered after ``timeout`` seconds (``None``: as long as it
+        takes): still on its way, or given up meanwhile.
+        """
+        limit = check_timeout("timeout", timeout)
+        refuse_to_wait_in_callback("flush()")
+        with self._lock:
+            self._check_open()
+            snapshot: list[Any] = self._machine.unfinished()
+        self._settle(limit, snapshot)
+        return [delivery for delivery in snapshot if not delivery.delivered]
+
+    def _settle(self, timeout: float | None, snapshot: list[Any]) -> None:
+        end = None if timeout is None else _clock() + timeout
+        with self._lock:
+            self._machine.flush()
+        self._network.wake()
+        with suppress(WaitTimeout):
+            for delivery in snapshot:
+                delivery.outcome(None if end is None else max(0.0, end - _clock()))
+
+    @property
+    def outstanding(self) -> int:
+        """Records that were put and have not ended."""
+        return self._machine.outstanding
+
+    def stats(self) -> ProducerStats:
+        """Counts and the state of every shard."""
+        with self._lock:
+            return self._machine.stats(_clock())
+
+    def __repr__(self) -> str:
+        state = "open" if self._refusal is None else "closed" if self._thread is not None else "not started"
+        return f"<Producer {self._stream}, {state}, {self.outstanding} outstanding>"
+
+    # ---- what was forgotten
+
+    def refuse_after_fork(self) -> None:
+        """In the child: the network thread and its connections are the parent's, and the lock may be held for ever."""
+        self._refusal, self._closed, self._thread = FORKED, True, None
+        self._lock, self._life = threading.Lock(), threading.Lock()
+        self._room = RoomLine(self._lock)
+        disown(self._machine.unfinished())
+
+    def refuse_after_end(self, reason: str) -> None:
+        """The network thread has ended: nothing that is put now would ever be sent (DR4). The lock is held."""
+        if self._refusal is None:
+            self._refusal = f"this Producer does not run any more: {reason}"
+            self._room.give_all()
+
+    def __del__(self) -> None:
+        if self._thread is None or self._closed:
+            return
+        if self.outstanding:
+            said = "was dropped without close(): its records are delivered only while the process runs"
+            _log.error("%s %s", repr(self), said)  # not %r: the log would keep it alive
+        self._network.orphan()
+        warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
+
+
+@final
+class _Notifier:
+    """Tells a waiting thread that there may be room."""
+
+    def __init__(self, lock: threading.Lock, room: RoomLine) -> None:
+        self._lock = lock
+        self._room = room
+
+    def __call__(self) -> None:
+        with self._lock:
+            self._room.give()

@@ -1,0 +1,131 @@
+"""Against which Kinesis, and on which event loops, do the tests of the producers run?"""
+
+import gc
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import shardline.sync
+from shardline import Producer, ProducerConfig, deaggregate
+from shardline.testing import LocalKinesis
+
+QUICK = {"linger": 0.005, "record_ttl": 10.0, "retry_backoff": 0.01, "retry_backoff_max": 0.05}
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request):
+    return request.param
+
+
+@pytest.fixture
+def kinesis():
+    """Four shards, no limits of rates."""
+    with LocalKinesis(shards=4, limits=False, stream="s") as running:
+        yield running
+
+
+@pytest.fixture
+def stream(kinesis):
+    return kinesis.streams["s"]
+
+
+def connection(kinesis):
+    return {"endpoint_url": kinesis.endpoint_url, "region": kinesis.region, "credentials": kinesis.credentials}
+
+
+def settings(kinesis, arguments):
+    """Arguments of a producer: those of ``ProducerConfig`` go there."""
+    knobs = {name: arguments.pop(name) for name in list(arguments) if name in ProducerConfig.__dataclass_fields__}
+    config = ProducerConfig(**(QUICK | knobs))
+    return ({} if "client" in arguments else connection(kinesis)) | {"config": config} | arguments
+
+
+@pytest.fixture
+def make_producer(kinesis):
+    def make(stream="s", **arguments):
+        return Producer(stream, **settings(kinesis, arguments))
+
+    return make
+
+
+@pytest.fixture
+def make_sync_producer(kinesis):
+    def make(stream="s", **arguments):
+        return shardline.sync.Producer(stream, **settings(kinesis, arguments))
+
+    return make
+
+
+@pytest.fixture
+def stored(kinesis):
+    """The user records of a stream as a reader gets them: (key, data), shard by shard."""
+
+    def read(stream="s"):
+        return [(record.key, record.data) for record in deaggregate(kinesis.streams[stream].records)]
+
+    return read
+
+
+@pytest.fixture
+def all_in_range(kinesis):
+    """Whether a KCL reader keeps every record: each belongs to the shard that it lies in."""
+    from shardline import hash_key_of
+
+    def look(stream="s"):
+        ranges = {shard.shard_id: shard.hash_range for shard in kinesis.streams[stream].shards}
+        places = [
+            (int(one.explicit_hash_key) if one.explicit_hash_key else hash_key_of(one.key), ranges[one.shard_id])
+            for one in deaggregate(kinesis.streams[stream].records)
+            if one.aggregated
+        ]
+        return all(hash_key in hash_range for hash_key, hash_range in places)
+
+    return look
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_open():
+    """What is unclosed warns when it is collected, and a warning is a failure here."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture
+def complaints(caplog):
+    """What was logged at WARNING or above, as (level, text)."""
+    caplog.set_level(logging.WARNING, logger="shardline")
+    return lambda: [(record.levelname, record.getMessage()) for record in caplog.records]
+
+
+@pytest.fixture
+def run_program(kinesis):
+    """Start a program in a process of its own. It finds the way to the local Kinesis in ``CONNECTION``."""
+    started = []
+    prelude = f"""
+import os
+from shardline import Credentials
+keys = Credentials({kinesis.credentials.access_key!r}, {kinesis.credentials.secret_key!r})
+CONNECTION = {{"endpoint_url": {kinesis.endpoint_url!r}, "region": {kinesis.region!r}, "credentials": keys}}
+"""
+
+    def run(source, *arguments):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+        process = subprocess.Popen(
+            [sys.executable, "-c", prelude + textwrap.dedent(source), *arguments],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()

@@ -1,0 +1,284 @@
+"""What becomes of the records when the program ends, is interrupted, or forks (P1, SV1, SV2)?
+
+Each program runs in a process of its own, and is told where the local Kinesis is.
+"""
+
+import signal
+
+import pytest
+
+ASYNC = """
+import asyncio, sys, anyio
+from shardline import Producer, ProducerConfig
+backend = sys.argv[1]
+config = ProducerConfig(linger=float(sys.argv[2]))
+deliveries = []
+async def main():
+    async with Producer("s", **CONNECTION, config=config, close_timeout=float(sys.argv[3]), drain_on_cancel=sys.argv[4] == "drain") as p:
+        deliveries.extend(await p.put_many([("k", b"%d" % n) for n in range(50)]))
+        print("ready", flush=True)
+        await anyio.sleep(30)
+try:
+    anyio.run(main, backend=backend)
+except KeyboardInterrupt:
+    print("interrupted", sum(d.delivered for d in deliveries), sum(d.done for d in deliveries), flush=True)
+"""
+
+SYNC = """
+import sys, time
+from shardline import ProducerConfig
+from shardline.sync import Producer
+config = ProducerConfig(linger=float(sys.argv[2]))
+deliveries = []
+try:
+    with Producer("s", **CONNECTION, config=config, close_timeout=float(sys.argv[3]), drain_on_cancel=sys.argv[4] == "drain") as p:
+        deliveries.extend(p.put_many([("k", b"%d" % n) for n in range(50)]))
+        print("ready", flush=True)
+        deliveries[0].result() if sys.argv[1] == "result" else time.sleep(30)
+        time.sleep(30)
+except KeyboardInterrupt:
+    print("interrupted", sum(d.delivered for d in deliveries), sum(d.done for d in deliveries), flush=True)
+"""
+
+KINDS = {
+    "asyncio": (ASYNC, "asyncio"),
+    "trio": (ASYNC, "trio"),
+    "sync": (SYNC, "sleep"),
+    "sync result": (SYNC, "result"),
+}
+
+
+@pytest.mark.parametrize("how", ["drain", "hand back"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_ctrl_c_drains_or_hands_back(run_program, stored, kind, how):
+    program, argument = KINDS[kind]
+    process = run_program(program, argument, "3", "10", how)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=15)
+    delivered = 50 if how == "drain" else 0
+    assert out == f"interrupted {delivered} 50\n", err
+    assert process.returncode == 0
+    assert len(stored()) == delivered
+    assert ("50 records given up" in err) is (how != "drain")
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "sync"])
+def test_a_second_ctrl_c_ends_the_drain(run_program, kinesis, kind):
+    kinesis.faults.throttle(operation="PutRecords")
+    program, argument = KINDS[kind]
+    process = run_program(program, argument, "0", "30", "drain")
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    while not kinesis.requests.count("PutRecords"):
+        pass
+    with pytest.raises(Exception, match="timed out"):
+        process.wait(0.2)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=10)
+    assert process.returncode in {0, -signal.SIGINT, 1, 130}
+    assert "interrupted 0" in out
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_loop_that_ends_with_an_open_producer_says_what_is_lost(run_program, backend):
+    process = run_program(
+        """
+        import sys, anyio
+        from shardline import Producer, ProducerConfig
+        async def main():
+            global producer, delivery
+            producer = Producer("s", **CONNECTION, config=ProducerConfig(linger=5))
+            await producer.start()
+            delivery = await producer.put(b"x", key="k")
+        anyio.run(main, backend=sys.argv[1])
+        print(delivery.ending.code)
+        """,
+        backend,
+    )
+    out, err = process.communicate(timeout=15)
+    assert (out, process.returncode) == ("Closed\n", 0)
+    assert "s: 1 records given up: Closed: the event loop ended before the producer was closed" in err
+    assert "Traceback" not in err
+
+
+def test_a_loop_that_was_just_abandoned_is_reported_at_exit(run_program):
+    process = run_program(
+        """
+        import asyncio
+        from shardline import Producer, ProducerConfig
+        async def main():
+            global producer
+            producer = Producer("s", **CONNECTION, config=ProducerConfig(linger=5))
+            await producer.start()
+            await producer.put(b"x", key="k")
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(main())
+        """
+    )
+    _, err = process.communicate(timeout=15)
+    assert "<Producer s, open, 1 outstanding> was never closed: its undelivered records are lost" in err
+
+
+def test_a_blocking_producer_left_at_exit_says_so(run_program):
+    process = run_program(
+        """
+        from shardline import ProducerConfig
+        from shardline.sync import Producer
+        producer = Producer("s", **CONNECTION, config=ProducerConfig(linger=5))
+        producer.start()
+        producer.put(b"x", key="k")
+        """
+    )
+    _, err = process.communicate(timeout=15)
+    assert "<Producer s, open, 1 outstanding> was never closed: its undelivered records are lost" in err
+    assert process.returncode == 0
+
+
+def test_one_that_delivered_everything_is_quiet_at_exit(run_program, stored):
+    process = run_program(
+        """
+        from shardline.sync import Producer
+        producer = Producer("s", **CONNECTION)
+        producer.start()
+        producer.put(b"x", key="k").result()
+        """
+    )
+    _, err = process.communicate(timeout=15)
+    assert (err, process.returncode) == ("", 0)
+    assert len(stored()) == 1
+
+
+FORK = """
+import os, sys, traceback
+def in_child(work):
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+"""
+
+
+def test_after_a_fork_the_blocking_producer_refuses_and_a_new_one_works(run_program, stored):
+    process = run_program(
+        FORK
+        + """
+from shardline import Closed, DeliveryFailed, ProducerConfig
+from shardline.sync import Producer
+producer = Producer("s", **CONNECTION, config=ProducerConfig(linger=0.3))
+producer.start()
+# One delivery first: a thread that forks while another imports leaves the import lock taken for ever, in any program.
+assert producer.put(b"first", key="k").result(5)
+delivery = producer.put(b"parent", key="k")
+def work():
+    for use in (lambda: producer.put(b"x", key="k"), lambda: producer.put_many([("k", b"x")]), producer.flush, producer.start):
+        try:
+            use()
+        except Closed as error:
+            assert "made before a fork" in str(error), error
+        else:
+            raise AssertionError(use)
+    try:
+        delivery.result()
+    except DeliveryFailed as error:
+        assert error.code == "Forked" and error.maybe_stored
+    assert producer.close() == []
+    with Producer("s", **CONNECTION) as own:
+        own.put(b"child", key="k").result(5)
+assert in_child(work) == 0
+assert delivery.result(5)
+print(producer.close())
+"""
+    )
+    out, err = process.communicate(timeout=20)
+    assert (out, err, process.returncode) == ("[]\n", "", 0)
+    assert sorted(data for _, data in stored()) == [b"child", b"first", b"parent"]
+
+
+def test_after_a_fork_the_async_producer_refuses(run_program, stored):
+    process = run_program(
+        FORK
+        + """
+import asyncio
+from shardline import Closed, Producer, ProducerConfig
+async def main():
+    async with Producer("s", **CONNECTION, config=ProducerConfig(linger=0.2)) as producer:
+        delivery = await producer.put(b"parent", key="k")
+        def work():
+            for use in (lambda: producer.put(b"x", key="k"), producer.flush):
+                try:
+                    use().send(None)
+                except Closed as error:
+                    assert "made before a fork" in str(error), error
+                else:
+                    raise AssertionError(use)
+            try:
+                producer.put_nowait(b"x", key="k")
+            except Closed as error:
+                assert "make a new one in the child" in str(error)
+            else:
+                raise AssertionError
+            assert delivery.done and delivery.ending.code == "Forked"
+        assert in_child(work) == 0
+        await delivery
+asyncio.run(main())
+"""
+    )
+    out, err = process.communicate(timeout=20)
+    assert (out, err, process.returncode) == ("", "", 0)
+    assert stored() == [("k", b"parent")]
+
+
+def test_a_worker_of_multiprocessing_is_refused_too(run_program):
+    process = run_program(
+        """
+        import multiprocessing
+        from shardline import Closed
+        from shardline.sync import Producer
+        producer = Producer("s", **CONNECTION)
+        def work(results):
+            try:
+                producer.put(b"x", key="k")
+            except Closed as error:
+                results.put(str(error))
+        producer.start()
+        producer.put(b"first", key="k").result(5)
+        context = multiprocessing.get_context("fork")
+        results = context.Queue()
+        worker = context.Process(target=work, args=(results,))
+        worker.start()
+        print(results.get(timeout=10))
+        worker.join()
+        producer.put(b"x", key="k").result(5)
+        producer.close()
+        """
+    )
+    out, err = process.communicate(timeout=20)
+    assert "made before a fork: make a new one in the child" in out
+    assert (err, process.returncode) == ("", 0)
+
+
+def test_a_producer_that_was_not_started_may_cross_a_fork(run_program, stored):
+    process = run_program(
+        FORK
+        + """
+from shardline.sync import Producer
+producer = Producer("s", **CONNECTION)
+def work():
+    with producer:
+        producer.put(b"child", key="k").result(5)
+assert in_child(work) == 0
+"""
+    )
+    out, err = process.communicate(timeout=20)
+    assert (out, err, process.returncode) == ("", "", 0)
+    assert stored() == [("k", b"child")]

@@ -1,0 +1,289 @@
+"""Who is told, in which words and how often; and what of the user's may fail without harm (RP1, RP2, RP3, DR5)?"""
+
+import asyncio
+import logging
+
+import anyio
+import pytest
+
+import shardline.aio.driver as driver_module
+from shardline import DeliveryFailed
+from shardline.aio.reporting import Reporter
+from shardline.core.events import (
+    AggregationStopped,
+    DistributionChanged,
+    RecordsDelivered,
+    RecordsFailed,
+    RecordsRetried,
+    RequestAnswered,
+    ShardMapFailed,
+    ShardsChanged,
+    StreamUnknown,
+)
+from shardline.core.failures import Failure, FailureKind
+
+pytestmark = pytest.mark.anyio
+
+DENIED = {"code": "AccessDeniedException", "message": "not you", "operation": "PutRecords", "status": 400}
+
+
+# ---- on_failure
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_every_record_that_was_given_up_is_handed_over(make_producer, kinesis, kind):
+    kinesis.faults.error(**DENIED)
+    handed = []
+
+    async def later(delivery):
+        await anyio.sleep(0.01)
+        handed.append(delivery)
+
+    async with make_producer(on_failure=handed.append if kind == "sync" else later) as producer:
+        deliveries = await producer.put_many([("k", b"%d" % number) for number in range(20)])
+        await producer.flush()
+    assert sorted(handed, key=deliveries.index) == deliveries
+    assert {(delivery.delivered, delivery.data is None) for delivery in handed} == {(False, False)}
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_what_the_close_gives_up_is_handed_over_too(make_producer, kinesis, complaints, kind):
+    """DR5: the end is when it matters most."""
+    kinesis.faults.throttle(operation="PutRecords")
+    handed = []
+
+    async def later(delivery):
+        await anyio.sleep(0.05)
+        handed.append(delivery.ending.code)
+
+    hook = later if kind == "async" else (lambda delivery: handed.append(delivery.ending.code))
+    async with make_producer(on_failure=hook, close_timeout=0.02) as producer:
+        await producer.put_many([("k", b"1"), ("k", b"2")])
+    assert handed == ["Closed", "Closed"]
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), asyncio.CancelledError()])
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_a_hook_that_raises_harms_nothing_and_is_told_once(make_producer, kinesis, complaints, kind, error):
+    kinesis.faults.error(**DENIED, count=1)
+
+    def broken(_):
+        raise error
+
+    async def broken_later(_):
+        await anyio.lowlevel.checkpoint()
+        raise error
+
+    if kind == "async" and isinstance(error, asyncio.CancelledError):
+        error = RuntimeError("mine")  # a coroutine that says it was cancelled, was
+    async with make_producer(on_failure=broken if kind == "sync" else broken_later) as producer:
+        deliveries = await producer.put_many([("k", b"%d" % number) for number in range(10)])
+        await producer.flush()
+        assert all(delivery.done for delivery in deliveries)
+        assert (await (await producer.put(b"x", key="k"))).attempt_count == 1
+    told = [text for _, text in complaints() if "on_failure" in text]
+    assert told == ["s: on_failure failed; delivery goes on"]
+
+
+async def test_a_hook_may_put_again(make_producer, kinesis, stored):
+    kinesis.faults.error(**DENIED, count=1)
+    async with make_producer(on_failure=lambda one: producer.put_nowait(one.data, key=one.key)) as producer:
+        await producer.put(b"again", key="k")
+        await producer.flush()
+        await producer.flush()
+    assert stored() == [("k", b"again")]
+
+
+async def test_a_hook_that_does_not_end_does_not_hold_up_the_close_for_ever(
+    make_producer, kinesis, complaints, monkeypatch
+):
+    monkeypatch.setattr(driver_module, "HOOK_PATIENCE", 0.05)
+    kinesis.faults.error(**DENIED)
+    async with make_producer(on_failure=lambda _: anyio.sleep(100)) as producer:
+        await producer.put(b"x", key="k")
+        await producer.flush()
+        with anyio.fail_after(2):
+            await producer.close()
+    assert ("ERROR", "s: on_failure failed; delivery goes on") in complaints()
+
+
+async def test_a_hook_may_close_the_producer(make_producer, kinesis):
+    kinesis.faults.error(**DENIED)
+    closed = []
+
+    async def close(_):
+        closed.append(await producer.close())
+
+    async with make_producer(on_failure=close) as producer:
+        await producer.put(b"x", key="k")
+        with anyio.fail_after(2):
+            while not closed:  # noqa: ASYNC110 - from another task
+                await anyio.sleep(0.005)
+            await producer.close()
+    assert len(closed) == 1
+
+
+def test_hooks_of_the_blocking_producer(make_sync_producer, kinesis):
+    kinesis.faults.error(**DENIED)
+    handed = []
+
+    async def later(delivery):
+        await asyncio.sleep(0.01)
+        handed.append(delivery.data)
+
+    with make_sync_producer(on_failure=lambda one: handed.append(one.data)) as producer:
+        producer.put(b"1", key="k")
+    with make_sync_producer(on_failure=later) as producer:
+        producer.put(b"2", key="k")
+    assert handed == [b"1", b"2"]
+
+
+# ---- sinks
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), asyncio.CancelledError()])
+async def test_a_sink_that_raises_harms_nothing(make_producer, complaints, stored, error):
+    """B8."""
+    calls = []
+
+    def sink(event):
+        calls.append(event)
+        raise error
+
+    async with make_producer(sink=sink) as producer:
+        deliveries = await producer.put_many([(f"k{number}", b"x") for number in range(100)])
+        assert await producer.flush() == []
+        assert all(delivery.delivered for delivery in deliveries)
+    assert len(calls) >= 3
+    assert [text for _, text in complaints()] == ["s: the sink failed; delivery goes on"]
+    assert len(stored()) == 100
+
+
+async def test_a_sink_sees_what_happens_and_neither_data_nor_keys(make_producer, kinesis):
+    kinesis.faults.throttle(operation="PutRecords", count=1)
+    events = []
+    async with make_producer(sink=events.append) as producer:
+        await producer.put_many([("a-private-key", b"private data"), ("another-private-key", b"private data")])
+        await producer.flush()
+    kinds = {type(event) for event in events}
+    assert {ShardsChanged, RequestAnswered, RecordsRetried, RecordsDelivered} <= kinds
+    assert sum(event.records for event in events if isinstance(event, RecordsDelivered)) == 2
+    assert "private" not in repr(events)
+
+
+# ---- the log
+
+
+async def test_a_storm_makes_a_few_lines_with_counts_and_no_data(make_producer, kinesis, caplog):
+    caplog.set_level(logging.DEBUG, logger="shardline")
+    kinesis.faults.throttle(operation="PutRecords")
+    async with make_producer(record_ttl=0.4, linger=0.0) as producer:
+        deliveries = await producer.put_many([(f"private-{number}", b"private data") for number in range(2000)])
+        await producer.flush()
+        assert not any(delivery.delivered for delivery in deliveries)
+    loud = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert 2 <= len(loud) <= 20, "a few for each of four shards"
+    lost = sum(record.args[1] for record in loud if "given up" in record.msg)
+    assert lost == 2000
+    secrets = ("private", kinesis.credentials.secret_key, kinesis.credentials.access_key)
+    assert not [record for record in caplog.records if any(one in record.getMessage() for one in secrets)]
+
+
+async def test_a_failed_delivery_says_no_secret(make_producer, kinesis):
+    kinesis.faults.error(**DENIED)
+    async with make_producer() as producer:
+        with pytest.raises(DeliveryFailed) as caught:
+            await (await producer.put(b"private data", key="private-key"))
+    assert "private" not in str(caught.value)
+    assert kinesis.credentials.secret_key not in repr(caught.value.reason)
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def reporter(clock):
+    return Reporter("s", None, clock)
+
+
+def test_each_distinct_failure_is_logged_at_once_and_then_once_in_a_period(reporter, clock, complaints):
+    """RP2."""
+    reporter.report([RecordsRetried(5, None, "A", "a")])
+    reporter.report([RecordsFailed(2, "B", "b")])
+    assert complaints() == [("WARNING", "s: 5 records sent again: A: a"), ("ERROR", "s: 2 records given up: B: b")]
+    for _ in range(100):
+        reporter.report([RecordsRetried(5, None, "A", "a")])
+    assert len(complaints()) == 2
+    clock.now += 10
+    reporter.report([RecordsDelivered(1, 1)])
+    assert complaints()[2:] == [("WARNING", "s: 500 records sent again: A: a")]
+    reporter.report([RecordsFailed(3, "B", "b")])
+    assert complaints()[3:] == [("ERROR", "s: 3 records given up: B: b")]
+    reporter.report([RecordsFailed(4, "B", "b")])
+    reporter.log_failures()
+    assert complaints()[4:] == [("ERROR", "s: 4 records given up: B: b")]
+    reporter.log_failures()
+    assert len(complaints()) == 5
+
+
+def test_very_many_distinct_failures_make_no_storm_and_are_all_counted(reporter, clock, caplog):
+    caplog.set_level(logging.WARNING)
+    for _ in range(3):
+        for number in range(1000):
+            reporter.report([RecordsFailed(1, "A", f"request {number} failed")])
+    reporter.log_failures()
+    assert len(caplog.records) < 250
+    assert sum(record.args[1] for record in caplog.records) == 3000
+    clock.now += 60
+    reporter.report([RecordsFailed(1, "A", "request 5000 failed")])
+    assert "request 5000" in caplog.records[-1].getMessage()
+
+
+def test_the_other_events_in_words(reporter, caplog):
+    caplog.set_level(logging.INFO)
+    failure = Failure(FailureKind.DENIED, "AccessDeniedException", "not you")
+    reporter.report(
+        [
+            ShardsChanged(4, ("a", "b"), ("c",)),
+            ShardMapFailed(failure),
+            StreamUnknown(failure),
+            DistributionChanged(auto=True),
+            DistributionChanged(auto=False),
+            AggregationStopped(failure),
+            RequestAnswered(1, 1, 1, 0.1, 0, None),
+        ]
+    )
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0] == "s: 4 open shards (2 new, 1 gone)"
+    assert "set record_max_bytes" in said[1]
+    assert "AUTO" in said[2]
+    assert "by partition key" in said[3]
+    assert "nothing is aggregated any more" in said[4]
+    assert "could not be listed (1 times)" in said[5]
+    assert len(said) == 6
+
+
+def test_the_sink_and_the_hook_are_each_complained_of_once_a_minute(clock, complaints):
+    """RP1."""
+
+    def broken(_):
+        raise ValueError
+
+    reporter = Reporter("s", broken, clock)
+    reporter.report([RecordsDelivered(1, 1)] * 50)
+    reporter.complain("on_failure", ValueError())
+    reporter.complain("on_failure", ValueError())
+    assert len(complaints()) == 2
+    clock.now += 61
+    reporter.report([RecordsDelivered(1, 1)])
+    assert len(complaints()) == 3

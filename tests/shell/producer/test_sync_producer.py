@@ -1,0 +1,389 @@
+"""Does the blocking producer put, wait, flush and close, from any thread (SP1, SP2, P7)?"""
+
+import gc
+import threading
+import time
+
+import pytest
+
+from shardline import BufferFull, Closed, UsageError
+from shardline.sync import Delivery, Producer
+from shardline.sync.network import Network
+from shardline.sync.room import RoomLine
+
+
+def in_threads(count, work):
+    """Run ``work(number)`` in so many threads, and pass on what one of them raised."""
+    errors = []
+
+    def run(number):
+        try:
+            work(number)
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+
+
+def test_a_record_is_put_and_its_receipt_says_where_it_lies(make_sync_producer, stream):
+    with make_sync_producer() as producer:
+        delivery = producer.put(b"hello", key="user-1")
+        assert isinstance(delivery, Delivery)
+        receipt = delivery.result(timeout=5)
+        assert (delivery.done, delivery.delivered, producer.outstanding) == (True, True, 0)
+    [record] = stream.records
+    assert (record.key, record.data, record.sequence_number) == ("user-1", b"hello", receipt.sequence_number)
+
+
+def test_many_threads_put_and_every_record_arrives_once(make_sync_producer, stored, all_in_range):
+    with make_sync_producer() as producer:
+
+        def work(number):
+            deliveries = [producer.put(b"%d-%d" % (number, place), key=f"k{place}") for place in range(200)]
+            assert all(delivery.result(5).attempt_count == 1 for delivery in deliveries)
+
+        in_threads(8, work)
+        stats = producer.stats()
+    assert (stats.delivered_records, stats.outstanding) == (1600, 0)
+    assert sorted(data for _, data in stored()) == sorted(
+        b"%d-%d" % (number, place) for number in range(8) for place in range(200)
+    )
+    assert all_in_range()
+
+
+def test_put_nowait_put_many_flush_and_serializer(make_sync_producer, stored):
+    with make_sync_producer(serializer=lambda value: str(value).encode(), linger=1.0) as producer:
+        deliveries = [producer.put_nowait(1, key="a"), *producer.put_many([("b", 2), (None, 3), ("c", 4, "0")])]
+        assert producer.outstanding == 4
+        assert producer.flush() == []
+        assert all(delivery.delivered for delivery in deliveries)
+        assert producer.flush(timeout=0) == []
+    assert sorted(data for _, data in stored()) == [b"1", b"2", b"3", b"4"]
+
+
+def test_flush_gives_what_is_not_delivered_in_time(make_sync_producer, kinesis):
+    kinesis.faults.throttle(operation="PutRecords")
+    with make_sync_producer(close_timeout=0) as producer:
+        delivery = producer.put(b"x", key="k")
+        assert producer.flush(timeout=0.05) == [delivery]
+        assert not delivery.done
+    assert delivery.outcome().code == "Closed"
+
+
+def test_everything_is_found_in_the_environment(kinesis, monkeypatch, stored):
+    for name, value in kinesis.environment.items():
+        monkeypatch.setenv(name, value)
+    with Producer("s") as producer:
+        producer.put(b"x", key="k").result(5)
+    assert stored() == [("k", b"x")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"regoin": "eu-west-1"}, "regoin"),
+        ({"client": object()}, "client"),
+        ({"config": {}}, "config"),
+        ({"serializer": 1}, "serializer"),
+        ({"sink": 1}, "sink"),
+        ({"on_failure": 1}, "on_failure"),
+        ({"close_timeout": -1}, "close_timeout"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, said):
+    with pytest.raises(UsageError, match=said):
+        Producer("s", **arguments)
+
+
+def test_no_region_is_said_at_the_start_and_can_be_mended(kinesis, monkeypatch, stored):
+    producer = Producer("s", endpoint_url=kinesis.endpoint_url, credentials=kinesis.credentials)
+    for _ in range(2):
+        with pytest.raises(UsageError, match="region"):
+            producer.start()
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    with producer:
+        producer.put(b"x", key="k").result(5)
+    assert stored() == [("k", b"x")]
+
+
+# ---- room
+
+
+def test_the_buffer_is_bounded_and_everyone_gets_through(make_sync_producer, stored):
+    highest = []
+    with make_sync_producer(buffer_max_records=10) as producer:
+
+        def work(number):
+            for place in range(50):
+                producer.put(b"%d" % place, key=f"thread-{number}")
+                highest.append(producer.outstanding)
+
+        in_threads(6, work)
+    assert max(highest) <= 10
+    assert len(stored()) == 300
+
+
+def test_without_room_put_gives_up_after_its_timeout_and_put_nowait_at_once(make_sync_producer, kinesis):
+    kinesis.faults.throttle(operation="PutRecords")
+    with make_sync_producer(buffer_max_records=1, close_timeout=0) as producer:
+        producer.put(b"x", key="k")
+        began = time.monotonic()
+        with pytest.raises(BufferFull, match="1 records, 2 bytes"):
+            producer.put_nowait(b"y", key="k")
+        assert time.monotonic() - began < 0.1
+        for put in (
+            lambda: producer.put(b"y", key="k", timeout=0.05),
+            lambda: producer.put_many([("k", b"y")], timeout=0.05),
+        ):
+            with pytest.raises(BufferFull):
+                put()
+        assert 0.1 <= time.monotonic() - began < 1
+        assert (producer.outstanding, producer._room.waiting) == (1, 0)
+
+
+def test_a_large_record_is_not_overtaken_for_ever_by_small_ones(make_sync_producer, stored):
+    with make_sync_producer(buffer_max_bytes=1024, linger=0.0) as producer:
+        stop = threading.Event()
+
+        def work(number):
+            if number:
+                while not stop.is_set():
+                    producer.put(b"x" * 100, key="small")
+                return
+            try:
+                time.sleep(0.02)
+                producer.put(b"y" * 1000, key="large", timeout=5)
+            finally:
+                stop.set()
+
+        in_threads(5, work)
+    assert ("large", b"y" * 1000) in stored()
+
+
+def test_turns_come_in_the_order_of_waiting_and_pass_on():
+    """P7, RQ1: one at a time, first come first served; who is interrupted or out of time passes it on."""
+    lock = threading.Lock()
+    line = RoomLine(lock)
+    order = []
+
+    def wait(name, timeout):
+        with lock:
+            order.append((name, line.wait(timeout)))
+            if order[-1][1]:
+                line.give()
+
+    threads = []
+    for name, timeout in (("a", 5), ("b", 0.02), ("c", 5), ("d", None)):
+        thread = threading.Thread(target=wait, args=(name, timeout))
+        threads.append(thread)
+        thread.start()
+        while line.waiting < len(threads):
+            time.sleep(0.001)
+    threads[1].join()
+    with lock:
+        line.give()
+        line.give()
+        assert line.waiting == 3, "those whose turn has come count until they go on"
+    for thread in threads:
+        thread.join(5)
+    assert order == [("b", False), ("a", True), ("c", True), ("d", True)]
+    assert line.waiting == 0
+
+
+def test_a_thread_that_is_interrupted_as_its_turn_comes_passes_it_on(monkeypatch):
+    lock = threading.Lock()
+    line = RoomLine(lock)
+    passed = []
+    wait = threading.Condition.wait
+
+    def interrupted(condition, timeout=None):
+        told = wait(condition, timeout)
+        if threading.current_thread().name == "interrupted":  # starting a thread waits for a condition too
+            raise KeyboardInterrupt
+        return told
+
+    def second():
+        with lock:
+            passed.append(line.wait(5))
+
+    def first():
+        with lock, pytest.raises(KeyboardInterrupt):
+            line.wait(5)
+
+    monkeypatch.setattr(threading.Condition, "wait", interrupted)
+    one = threading.Thread(target=first, name="interrupted")
+    one.start()
+    while not line.waiting:
+        time.sleep(0.001)
+    monkeypatch.setattr(threading.Condition, "wait", wait)
+    two = threading.Thread(target=second)
+    two.start()
+    while line.waiting < 2:
+        time.sleep(0.001)
+    with lock:
+        line.give()
+    one.join(5)
+    two.join(5)
+    assert passed == [True]
+
+
+def test_a_blocked_put_and_a_running_flush_hold_up_nobody(make_sync_producer, kinesis):
+    """B10."""
+    kinesis.faults.throttle(operation="PutRecords")
+    with make_sync_producer(buffer_max_records=2, close_timeout=0) as producer:
+        first = producer.put(b"1", key="k")
+        flushing = threading.Thread(target=producer.flush, args=(5,))
+        flushing.start()
+        producer.put(b"2", key="k")
+        refused = []
+
+        def put():
+            try:
+                producer.put(b"3", key="k")
+            except Closed as error:
+                refused.append(error)
+
+        blocked = threading.Thread(target=put)
+        blocked.start()
+        began = time.monotonic()
+        assert producer.stats().outstanding == 2
+        with pytest.raises(TimeoutError):
+            first.result(0.01)
+        with pytest.raises(BufferFull):
+            producer.put_nowait(b"4", key="k")
+        assert len(producer.close(0)) == 2
+        assert time.monotonic() - began < 1
+        for thread in (flushing, blocked):
+            thread.join(5)
+            assert not thread.is_alive()
+    assert len(refused) == 1
+    assert first.outcome(0).code == "Closed", "it can be asked after the close"
+
+
+# ---- beginning and end
+
+
+def test_nothing_works_before_the_start_nor_after_the_close(make_sync_producer):
+    producer = make_sync_producer()
+    uses = [lambda: producer.put(b"x", key="k"), lambda: producer.put_many([("k", b"x")]), producer.flush]
+    for use in uses:
+        with pytest.raises(Closed, match="not started"):
+            use()
+    with producer:
+        producer.start()  # harmless
+    for use in [*uses, producer.start]:
+        with pytest.raises(Closed, match="is closed"):
+            use()
+    assert producer.close() == []
+    other = make_sync_producer()
+    assert other.close() == []
+    with pytest.raises(Closed, match="is closed"):
+        other.start()
+
+
+def test_start_and_close_come_from_different_threads_and_at_once(make_sync_producer, stored):
+    producer = make_sync_producer()
+    in_threads(4, lambda _: producer.start())
+    in_threads(4, lambda number: producer.put(b"%d" % number, key="k"))
+    in_threads(4, lambda _: producer.close())
+    assert len(stored()) == 4
+    assert not [thread for thread in threading.enumerate() if thread.name == "shardline producer"]
+
+
+def test_close_hands_back_what_was_not_delivered_to_everyone(make_sync_producer, kinesis):
+    kinesis.faults.throttle(operation="PutRecords")
+    producer = make_sync_producer()
+    producer.start()
+    delivery = producer.put(b"x", key="k")
+    assert producer.close(0.05) == [delivery]
+    assert producer.close() == [delivery]
+
+
+def test_an_exception_in_the_block_is_passed_on_after_everything_is_delivered(make_sync_producer, stored):
+    with pytest.raises(KeyError, match="mine"), make_sync_producer() as producer:  # noqa: PT012 - the block is tested
+        deliveries = producer.put_many([("k", b"%d" % number) for number in range(300)])
+        raise KeyError("mine")
+    assert all(delivery.delivered for delivery in deliveries)
+    assert len(stored()) == 300
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_an_interrupted_block_drains_or_hands_back_as_asked(make_sync_producer, stored, drain):
+    def work():
+        with make_sync_producer(linger=0.1, drain_on_cancel=drain) as producer:
+            deliveries.extend(producer.put_many([("k", b"%d" % number) for number in range(20)]))
+            raise KeyboardInterrupt
+
+    deliveries = []
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert [delivery.outcome(0).delivered for delivery in deliveries] == [drain] * 20
+    assert len(stored()) == (20 if drain else 0)
+
+
+def test_an_interrupt_while_it_closes_ends_it_at_once(make_sync_producer, kinesis, monkeypatch):
+    kinesis.faults.throttle(operation="PutRecords")
+    producer = make_sync_producer(close_timeout=30)
+    producer.start()
+    delivery = producer.put(b"x", key="k")
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Producer, "_settle", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.close()
+    assert delivery.outcome(5).code == "Closed"
+    assert producer.close() == [delivery]
+
+
+def test_an_interrupt_while_it_starts_leaves_no_thread(make_sync_producer, monkeypatch, kinesis):
+    producer = make_sync_producer()
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Network, "wait_started", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.start()
+    until = time.monotonic() + 5
+    while any(thread.name == "shardline producer" for thread in threading.enumerate()):
+        assert time.monotonic() < until
+        time.sleep(0.005)
+    assert producer.close() == []
+
+
+def test_a_producer_that_is_dropped_says_so_and_delivers(make_sync_producer, complaints):
+    producer = make_sync_producer(linger=0.05)
+    producer.start()
+    thread = producer._thread
+    delivery = producer.put(b"x", key="k")
+    with pytest.warns(ResourceWarning, match="1 outstanding> was never closed"):  # noqa: PT031 - at either
+        del producer
+        gc.collect()
+    assert delivery.result(5).attempt_count == 1
+    thread.join(5)
+    assert not thread.is_alive()
+    assert complaints()[0][0] == "ERROR"
+
+
+def test_it_works_where_an_event_loop_runs(make_sync_producer, stored):
+    """In a notebook, say: the network thread has a loop of its own, whatever runs here."""
+    import anyio
+
+    async def main():
+        with make_sync_producer() as producer:
+            producer.put(b"x", key="k").result(5)
+
+    for backend in ("asyncio", "trio"):
+        anyio.run(main, backend=backend)
+    assert len(stored()) == 2
