@@ -8,7 +8,7 @@ SERVERS := .servers/.ready
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fmt lint types arch bench docs build clean
+.PHONY: help setup demo test drill check fmt lint types arch bench docs build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,7 +21,7 @@ $(READY): pyproject.toml requirements/constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt \
-		--editable '.[trio,http2,tls,cli,h2c]' --group test --group lint --group docs --group build --group bench
+		--editable '.[trio,http2,tls,cli,h2c,redis]' --group test --group lint --group docs --group build --group bench
 	@touch $@
 
 $(SERVERS): $(addprefix tests/interop/servers/,package.json requirements.txt requirements-clients.txt install.sh)
@@ -33,6 +33,9 @@ demo: $(READY) ## see it work: put, throttle, reshard and read back on the embed
 
 test: $(READY) $(SERVERS) ## run all tests
 	$(BIN)/python -m pytest
+
+drill: $(READY) $(SERVERS) ## kill, pause, reshard: what a fleet of real processes does then, on every store
+	$(BIN)/python tests/drills/drill.py --store all
 
 check: lint types arch $(READY) $(SERVERS) ## what CI runs: lint, types, architecture, all tests with coverage
 	$(BIN)/python -m pytest --cov --cov-report=
@@ -58,6 +61,8 @@ bench: $(READY) $(SERVERS) ## measure, with the peers beside us
 	$(BIN)/python benchmarks/bench_aggregation.py
 	$(BIN)/python benchmarks/bench_wire.py
 	$(BIN)/python benchmarks/bench_server.py
+	$(BIN)/python benchmarks/bench_producer.py
+	$(BIN)/python benchmarks/bench_consumer.py
 
 docs: $(READY) ## build the documentation into site/, warnings are errors
 	$(BIN)/mkdocs build --strict --quiet

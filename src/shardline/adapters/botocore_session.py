@@ -62,6 +62,7 @@ class BotocoreSession:
     def __init__(
         self,
         *,
+        service: str = "kinesis",
         session: Any = None,
         profile: str | None = None,
         region: str | None = None,
@@ -70,6 +71,7 @@ class BotocoreSession:
         use_dualstack: bool | None = None,
         credentials: Credentials | None = None,
     ) -> None:
+        self._service = service
         self._given = session
         self._profile = profile
         self._endpoint_url = endpoint_url
@@ -182,7 +184,7 @@ class BotocoreSession:
         if self._client is None:
             explicit = self._explicit
             client = self._session.create_client(
-                "kinesis",
+                self._service,
                 region_name=self.region,
                 endpoint_url=self._endpoint_url,
                 aws_access_key_id=explicit.access_key if explicit else None,
@@ -195,7 +197,7 @@ class BotocoreSession:
                     use_dualstack_endpoint=self._use_dualstack,
                 ),
             )
-            client.meta.events.register("before-call.kinesis", _stop_before_signing)
+            client.meta.events.register(f"before-call.{self._service}", _stop_before_signing)
             self._client = client
         return self._client
 

@@ -145,6 +145,10 @@ class KinesisHttp:
         except BodyError as error:
             return broken("BadAnswer", self._http.host_of(operation, arn), error)
 
+    def service_time(self) -> float:
+        """What time it is for the service, as far as its answers told."""
+        return self._http.service_time()
+
     async def close(self) -> None:
         await self._http.close()
 

@@ -61,21 +61,37 @@ class SignedHttp:
         self._unsigned_headers = {"User-Agent": user_agent, "Accept-Encoding": "identity"}
         self._wall_time = wall_time
         self._clock_offset = 0.0
+        self._date_told: tuple[str, float] = ("", 0.0)  # the Date of the last answer, and when it came
         # Threads of our own: anyio's may all be taken by callers that wait for us.
         self._hashing = anyio.CapacityLimiter(4)
         self._signer: Signer | None = None
         self._signer_of: Credentials | None = None
 
     async def post(
-        self, operation: str, content_type: str, body: Body, routing: Mapping[str, object], arn: str | None
+        self,
+        operation: str,
+        content_type: str,
+        body: Body,
+        routing: Mapping[str, object],
+        arn: str | None,
+        *,
+        expected: frozenset[str] = frozenset(),
     ) -> HttpAnswer | Failure:
-        """Send one request. ``routing`` holds the members that decide its address, ``arn`` the one that is set."""
+        """Send one request. ``routing`` holds the members that decide its address, ``arn`` the one that is set.
+
+        Error answers with an ``expected`` code come back as they are: their body says more than a failure can.
+        """
         prepared = await self._prepare(operation, content_type, body, routing, arn)
         if isinstance(prepared, Failure):
             return prepared
         url, headers, used = prepared
         answer = await self._transport.post(url, headers, body)
-        if isinstance(answer, Failure) or answer.status == _OK:
+        if isinstance(answer, Failure):
+            return answer
+        self._date_told = (answer.headers.get("date", ""), self._wall_time())
+        if answer.status == _OK:
+            return answer
+        if expected and read_error(answer.status, answer.headers, answer.body).code in expected:
             return answer
         return self._refused(answer.status, answer.headers, answer.body, used)
 
@@ -100,6 +116,13 @@ class SignedHttp:
         """Where an answer came from, for messages."""
         endpoint = self._endpoints.at_hand(operation, arn)
         return "the service" if endpoint is None else endpoint.host
+
+    def service_time(self) -> float:
+        """What time it is for the service, by the Date of its last answer, to a second; until there is one, for us."""
+        date, told_at = self._date_told
+        told = _parse_date(date)
+        now = self._wall_time()
+        return now if told is None else told + max(0.0, now - told_at)
 
     async def close(self) -> None:
         await self._transport.close()
@@ -157,14 +180,20 @@ class SignedHttp:
 
     def _correct_clock(self, headers: Mapping[str, str], message: str) -> str:
         """G2. The answer's Date is the service's time, to a second."""
-        try:
-            told = parsedate_to_datetime(headers.get("date", ""))
-        except (ValueError, OverflowError):
+        told = _parse_date(headers.get("date", ""))
+        if told is None:
             return message
-        if told.tzinfo is None:
-            told = told.replace(tzinfo=UTC)
-        if told < _KINESIS_BEGAN:  # no service's clock: signatures of such a time would all be refused
-            return message
-        self._clock_offset = told.timestamp() - self._wall_time()
+        self._clock_offset = told - self._wall_time()
         off_by = f"{-self._clock_offset:+.0f} s"
         return f"{message} (this machine's clock is off by {off_by}; corrected from the next request on)"
+
+
+def _parse_date(text: str) -> float | None:
+    try:
+        told = parsedate_to_datetime(text)
+    except (ValueError, OverflowError):
+        return None
+    if told.tzinfo is None:
+        told = told.replace(tzinfo=UTC)
+    # Before that it is no service's clock: signatures of such a time would all be refused.
+    return None if told < _KINESIS_BEGAN else told.timestamp()

@@ -70,6 +70,8 @@ KIND_BY_CODE: Final[dict[str, FailureKind]] = {
     "ServiceUnavailableException": FailureKind.TRANSIENT,
     "RequestTimeout": FailureKind.TRANSIENT,
     "RequestTimeoutException": FailureKind.TRANSIENT,
+    "ReplicatedWriteConflictException": FailureKind.TRANSIENT,  # DynamoDB: the item is being changed in another region
+    "TransactionConflictException": FailureKind.TRANSIENT,  # DynamoDB: or by a transaction
     "ExpiredToken": FailureKind.EXPIRED_CREDENTIALS,
     "ExpiredTokenException": FailureKind.EXPIRED_CREDENTIALS,
     "RequestExpired": FailureKind.CLOCK_SKEW,

@@ -7,14 +7,17 @@ Invariants:
 
 - E1: ``counter`` grows with every write by an owner: it is the fencing token.
 - E2: a lease without an owner can be taken by anyone; one at SHARD_END by nobody.
+- E3: a lease at LATEST says since when (L6 of ARCHITECTURE): without that, each restart before the first commit would
+  skip what arrived meanwhile.
 """
 
+import math
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from shardline.errors import UsageError
 from shardline.model.hashing import HashRange
-from shardline.model.position import SHARD_END, TRIM_HORIZON, Position, PositionKind
+from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON, Position, PositionKind, at_timestamp
 from shardline.model.sequence import SequenceNumber
 
 _KINDS: Final = frozenset(PositionKind) - {PositionKind.AFTER_SEQUENCE_NUMBER}
@@ -41,6 +44,15 @@ class Checkpoint:
 
 
 @final
+class Fence(NamedTuple):
+    """Who holds a lease, in what state it was seen: what the conditions of writes are made of."""
+
+    counter: int
+    owner: str | None
+    checkpoint_owner: str | None
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class Lease:
     """One shard's row in a lease store."""
@@ -53,14 +65,42 @@ class Lease:
     child_ids: frozenset[str] = frozenset()
     hash_range: HashRange | None = None
     owner_switches: int = 0
+    """How often the lease changed hands since the last commit."""
     checkpoint_owner: str | None = None
     """During a hand-over: the old owner, who still drains, while ``owner`` already names the next."""
+    latest_at: float | None = None
+    """Where the checkpoint is LATEST: the service's time when the row was made, less 1 s, in seconds since 1970."""
+    pending_checkpoint: Checkpoint | None = None
+    """What a KCL application prepared to commit and did not. We read it, and drop it with the next commit."""
+    throughput: float | None = None
+    """KiB a second that the holder read lately, as the KCL counts them."""
 
     def __post_init__(self) -> None:
         if self.counter < 0 or self.owner_switches < 0:
             raise UsageError(f"a lease counts up from 0: counter {self.counter}, owner switches {self.owner_switches}")
+        if self.latest_at is not None:
+            at_timestamp(self.latest_at)
+            if self.checkpoint.position != LATEST:
+                raise UsageError(f"only a checkpoint LATEST has a latest_at, not {self.checkpoint.position}")
+        if self.throughput is not None and not (math.isfinite(self.throughput) and self.throughput >= 0):
+            raise UsageError(f"a throughput is a finite number from 0, not {self.throughput}")
+
+    @property
+    def holder(self) -> str | None:
+        """Who may write it: the owner, or during a hand-over the old one."""
+        return self.owner if self.checkpoint_owner is None else self.checkpoint_owner
+
+    @property
+    def fence(self) -> Fence:
+        """What a writer who saw this row relies on."""
+        return Fence(self.counter, self.owner, self.checkpoint_owner)
 
     @property
     def is_available(self) -> bool:
         """Whether anyone may take it at once (E2)."""
-        return self.owner is None and not self.checkpoint.is_finished
+        return self.holder is None and not self.checkpoint.is_finished
+
+    @property
+    def resume_at(self) -> Position:
+        """From where to read: the checkpoint, or the moment when LATEST was said (E3)."""
+        return self.checkpoint.position if self.latest_at is None else at_timestamp(self.latest_at)

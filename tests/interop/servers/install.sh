@@ -1,10 +1,10 @@
 #!/bin/sh
-# How do the third-party Kinesis servers and clients of the interop tests get onto this machine?
+# How do the third-party servers and clients of the tests get onto this machine?
 #
-# Into .servers/ at the repository root (git-ignored): node/ has kinesis-local and kinesalite, python/ is an environment
-# with ministack, clients/ one with the AWS CLI, aiokpl and async-kinesis. Each part is finished when its stamp equals the
-# file that lists it, so a second run does nothing and a changed version is installed again. PYTHON names another
-# interpreter.
+# Into .servers/ at the repository root (git-ignored): node/ has kinesis-local, kinesalite and dynalite, python/ is an
+# environment with ministack and Valkey, clients/ one with the AWS CLI, aiokpl and async-kinesis. Each part is finished
+# when its stamp equals the file that lists it, so a second run does nothing and a changed version is installed again.
+# PYTHON names another interpreter.
 set -eu
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
@@ -21,14 +21,14 @@ install_node_servers() {
         command -v "$tool" >/dev/null 2>&1 ||
             refuse "$tool is missing: install Node.js 18 or newer (with npm), then run this again"
     done
-    echo "Installing kinesis-local and kinesalite into .servers/node"
+    echo "Installing kinesis-local, kinesalite and dynalite into .servers/node"
     rm -rf "$servers/node"
     mkdir -p "$servers/node"
     cp "$here/package.json" "$servers/node/package.json"
     # kinesalite's one optional dependency, leveldown, is native code for streams on disk: ours live in memory
     (cd "$servers/node" && npm install --omit=optional --no-audit --no-fund --no-package-lock --loglevel=error)
-    (cd "$servers/node" && node -e 'require("kinesalite")({})') ||
-        refuse "kinesalite was installed but cannot be loaded"
+    (cd "$servers/node" && node -e 'require("kinesalite")({}); require("dynalite")({})') ||
+        refuse "kinesalite or dynalite was installed but cannot be loaded"
     cp "$here/package.json" "$servers/node/.stamp"
 }
 
@@ -45,6 +45,6 @@ install_python() {
 }
 
 cmp -s "$here/package.json" "$servers/node/.stamp" || install_node_servers
-cmp -s "$here/requirements.txt" "$servers/python/.stamp" || install_python python requirements.txt ministack
+cmp -s "$here/requirements.txt" "$servers/python/.stamp" || install_python python requirements.txt "ministack and Valkey"
 cmp -s "$here/requirements-clients.txt" "$servers/clients/.stamp" ||
     install_python clients requirements-clients.txt "the AWS CLI, aiokpl and async-kinesis"

@@ -133,6 +133,21 @@ def test_an_endpoint_of_the_environment_wins_as_in_boto3(fips, keys, monkeypatch
         assert ours.endpoint("PutRecords", params) == real("put_records", params) == "http://localhost:4567/"
 
 
+@pytest.mark.parametrize(
+    ("settings", "address"),
+    [
+        ({}, "https://dynamodb.eu-west-1.amazonaws.com/"),
+        ({"use_fips": True}, "https://dynamodb-fips.eu-west-1.amazonaws.com/"),
+    ],
+)
+def test_another_service_has_addresses_of_its_own(settings, address, monkeypatch):
+    session = BotocoreSession(service="dynamodb", region="eu-west-1", **settings)
+    assert session.endpoint("UpdateItem", {}) == address
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "http://localhost:8000")
+    local = BotocoreSession(service="dynamodb", region="eu-west-1", **settings)
+    assert local.endpoint("Scan", {}) == "http://localhost:8000/"
+
+
 def test_an_address_needs_no_credentials():
     assert BotocoreSession(region="us-east-1").endpoint("PutRecords", {}) == "https://kinesis.us-east-1.amazonaws.com/"
     explicit = Credentials("AKID", "s", "t")

@@ -11,7 +11,7 @@ from shardline.adapters.endpoints import Endpoints, parse_endpoint
 from shardline.adapters.http_failures import broken
 from shardline.adapters.signed_http import SignedHttp
 from shardline.codec.sigv4 import Signer, payload_sha256
-from shardline.core.failures import FailureKind
+from shardline.core.failures import Failure, FailureKind
 from shardline.errors import CredentialsError, UsageError
 from shardline.model.credentials import Credentials
 from shardline.ports import HttpAnswer
@@ -173,6 +173,16 @@ async def test_a_refusal_is_a_failure_after_one_attempt(answer, kind, code):
     assert len(transport.sent) == 1
 
 
+async def test_a_refusal_that_was_expected_comes_back_whole():
+    answer = refusal("ConditionalCheckFailedException", Item="x")
+    expected = frozenset({"ConditionalCheckFailedException"})
+    http = make(Transport(answer, answer, refusal("ThrottlingException"), ok()))
+    assert await http.post("UpdateItem", JSON, b"{}", {}, None, expected=expected) is answer
+    assert isinstance(await http.post("UpdateItem", JSON, b"{}", {}, None), Failure)
+    assert isinstance(await http.post("UpdateItem", JSON, b"{}", {}, None, expected=expected), Failure)
+    assert await http.post("UpdateItem", JSON, b"{}", {}, None, expected=expected) == ok()
+
+
 async def test_a_refusal_carries_what_the_headers_say():
     answer = refusal("ThrottlingException", 400, "slower", x_amzn_requestid="id-1", retry_after="7")
     failure = await post(make(Transport(answer)))
@@ -275,6 +285,19 @@ async def test_a_date_that_is_none_corrects_nothing(headers):
     assert "off by" not in (await post(http)).message
     await post(http)
     assert transport.sent[0][1]["X-Amz-Date"] == transport.sent[1][1]["X-Amz-Date"] == "20231114T221320Z"
+
+
+async def test_the_services_time_is_that_of_its_last_answer():
+    wall = [NOW - 3_600.0]
+    http = make(Transport(HttpAnswer(200, {"date": DATE}, b"{}"), ok()), clock=lambda: wall[0])
+    assert http.service_time() == NOW - 3_600.0, "until it has said anything, ours"
+    await post(http)
+    wall[0] += 5
+    assert http.service_time() == NOW + 5
+    wall[0] -= 60
+    assert http.service_time() == NOW, "our clock was set back"
+    await post(http)
+    assert http.service_time() == wall[0], "no Date in the answer"
 
 
 # ---- streams

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shardline.errors import UsageError
-from shardline.model.lease import Checkpoint, Lease
+from shardline.model.lease import Checkpoint, Fence, Lease
 from shardline.model.position import (
     LATEST,
     SHARD_END,
@@ -66,3 +66,38 @@ def test_e1_a_lease_counts_up_from_0(field):
 )
 def test_e2_a_lease_can_be_taken_if_nobody_owns_it_and_it_is_not_finished(owner, position, available):
     assert Lease(SHARD, owner=owner, checkpoint=Checkpoint(position)).is_available is available
+
+
+# ---- hand-overs
+
+
+@pytest.mark.parametrize(("owner", "draining", "holder"), [(None, None, None), ("a", None, "a"), ("b", "a", "a")])
+def test_the_holder_is_the_owner_or_who_still_drains(owner, draining, holder):
+    lease = Lease(SHARD, 3, owner, checkpoint_owner=draining)
+    assert lease.holder == holder
+    assert lease.fence == Fence(3, owner, draining)
+    assert lease.is_available is (holder is None)
+
+
+# ---- LATEST
+
+
+def test_e3_a_lease_at_latest_resumes_where_latest_was_said():
+    lease = Lease(SHARD, checkpoint=Checkpoint(LATEST), latest_at=1_700_000_000.5)
+    assert lease.resume_at == at_timestamp(1_700_000_000.5)
+    assert replace(lease, latest_at=None).resume_at == LATEST
+    assert Lease(SHARD, checkpoint=Checkpoint(at_sequence_number("5"))).resume_at == at_sequence_number("5")
+
+
+def test_e3_only_latest_has_a_time_and_it_is_one():
+    with pytest.raises(UsageError, match="only a checkpoint LATEST has a latest_at, not TRIM_HORIZON"):
+        Lease(SHARD, latest_at=1.0)
+    with pytest.raises(UsageError, match="seconds since 1970"):
+        Lease(SHARD, checkpoint=Checkpoint(LATEST), latest_at=-1.0)
+
+
+@pytest.mark.parametrize("throughput", [-1.0, float("nan"), float("inf")])
+def test_a_throughput_is_a_finite_number(throughput):
+    assert Lease(SHARD, throughput=0.5).throughput == 0.5
+    with pytest.raises(UsageError, match="finite number from 0"):
+        Lease(SHARD, throughput=throughput)

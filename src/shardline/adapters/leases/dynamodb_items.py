@@ -1,0 +1,169 @@
+"""How does a lease look in a KCL lease table?
+
+Attribute by attribute as the Kinesis Client Library (1.x to 3.x) writes it, so that an application can move between it
+and us in place.
+
+Invariants:
+
+- I1: every row that we make has all that a Java reader needs: above all ``leaseCounter`` and
+  ``ownerSwitchesSinceCheckpoint``, without which it throws. ``parentShardId`` is a set, in spite of its name,
+  and absent when it would be empty.
+- I2: attributes of our own begin with ``shardline``; Java passes over them. They say which group and stream a row
+  serves (KCL tables do not) and since when a checkpoint is LATEST.
+- I3: a row that cannot be read raises ``RowError`` and nothing else.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias, cast
+
+from shardline.adapters.leases.rows import CheckpointText, RowError, read_checkpoint, write_checkpoint
+from shardline.errors import UsageError
+from shardline.model.hashing import HashRange
+from shardline.model.lease import Lease
+
+Attribute: TypeAlias = dict[str, Any]
+Item: TypeAlias = dict[str, Attribute]
+
+KEY: Final = "leaseKey"
+GROUP: Final = "shardlineGroup"
+STREAM: Final = "shardlineStream"
+START_AT: Final = "shardlineStartAt"
+SHARD_END: Final = "SHARD_END"
+_ENTITY: Final = "entityType"
+_LEASE: Final = "LEASE"
+
+
+def text(value: str) -> Attribute:
+    return {"S": value}
+
+
+def number(value: float) -> Attribute:
+    return {"N": repr(value)}
+
+
+def texts(values: frozenset[str]) -> Attribute:
+    return {"SS": sorted(values)}
+
+
+def key_of(shard_id: str) -> Item:
+    return {KEY: text(shard_id)}
+
+
+def is_lease(item: Mapping[str, Attribute]) -> bool:
+    """Whether a row is a lease: a KCL 3.5 keeps other things in the same table, marked as such."""
+    return _ENTITY not in item or item[_ENTITY].get("S") == _LEASE
+
+
+def foreign(item: Mapping[str, Attribute], group: str, stream: str) -> str | None:
+    """Whom a row serves, if it is someone else."""
+    named = _text(item, KEY) or ""
+    if "streamName" in item or ":" in named:
+        return f"a KCL application of several streams (row {named!r})"
+    its = (_text(item, GROUP), _text(item, STREAM))
+    return None if its in {(None, None), (group, stream)} else f"group {its[0]!r} on stream {its[1]!r}"
+
+
+def checkpoint_attributes(checkpoint: CheckpointText) -> Item:
+    item = {"checkpoint": text(checkpoint.text), "checkpointSubSequenceNumber": number(checkpoint.sub_sequence)}
+    if checkpoint.at is not None:
+        item[START_AT] = number(checkpoint.at)
+    return item
+
+
+def encode_item(lease: Lease, group: str, stream: str) -> Item:
+    """A new row (I1)."""
+    item = key_of(lease.shard_id)
+    item |= {"leaseCounter": number(lease.counter), "ownerSwitchesSinceCheckpoint": number(lease.owner_switches)}
+    item |= checkpoint_attributes(write_checkpoint(lease.checkpoint, lease.latest_at))
+    item |= {_ENTITY: text(_LEASE), GROUP: text(group), STREAM: text(stream)}
+    if lease.owner is not None:
+        item["leaseOwner"] = text(lease.owner)
+    if lease.checkpoint_owner is not None:
+        item["checkpointOwner"] = text(lease.checkpoint_owner)
+    if lease.parent_ids:
+        item["parentShardId"] = texts(lease.parent_ids)
+    if lease.child_ids:
+        item["childShardIds"] = texts(lease.child_ids)
+    if lease.hash_range is not None:
+        item["startingHashKey"] = text(str(lease.hash_range.start))
+        item["endingHashKey"] = text(str(lease.hash_range.end))
+    if lease.pending_checkpoint is not None:
+        pending = write_checkpoint(lease.pending_checkpoint)
+        item["pendingCheckpoint"] = text(pending.text)
+        item["pendingCheckpointSubSequenceNumber"] = number(pending.sub_sequence)
+    if lease.throughput is not None:
+        item["throughputKBps"] = number(lease.throughput)
+    return item
+
+
+def decode_item(item: Mapping[str, Attribute]) -> Lease:
+    """The lease in a row, whoever wrote it.
+
+    Raises:
+        RowError: there is none (I3).
+    """
+    shard_id = _text(item, KEY)
+    try:
+        return _decode(item, _required(shard_id, KEY))
+    except (UsageError, RowError, TypeError, ValueError, OverflowError) as error:
+        raise RowError(f"the row {shard_id!r}: {error}") from None
+
+
+def _decode(item: Mapping[str, Attribute], shard_id: str) -> Lease:
+    text_ = _required(_text(item, "checkpoint"), "checkpoint")
+    checkpoint, latest_at = read_checkpoint(
+        text_, _whole(item, "checkpointSubSequenceNumber") or 0, _real(item, START_AT)
+    )
+    pending = _text(item, "pendingCheckpoint")
+    throughput = _real(item, "throughputKBps")
+    start, end = _text(item, "startingHashKey"), _text(item, "endingHashKey")
+    return Lease(
+        shard_id,
+        counter=_required(_whole(item, "leaseCounter"), "leaseCounter"),
+        owner=_text(item, "leaseOwner"),
+        checkpoint=checkpoint,
+        parent_ids=_set(item, "parentShardId"),
+        child_ids=_set(item, "childShardIds"),
+        hash_range=None if start is None or end is None else HashRange.parse(start, end),
+        owner_switches=_whole(item, "ownerSwitchesSinceCheckpoint") or 0,
+        checkpoint_owner=_text(item, "checkpointOwner"),
+        latest_at=latest_at,
+        pending_checkpoint=None
+        if pending is None
+        else read_checkpoint(pending, _whole(item, "pendingCheckpointSubSequenceNumber") or 0, None)[0],
+        throughput=throughput if throughput is None or throughput >= 0 else None,
+    )
+
+
+def _required(value: Any, name: str) -> Any:
+    if value is None:
+        raise RowError(f"it has no {name}")
+    return value
+
+
+def _member(item: Mapping[str, Attribute], name: str, kind: str) -> Any:
+    attribute = item.get(name)
+    if attribute is None:
+        return None
+    if kind not in attribute:
+        raise RowError(f"{name} is {attribute}, not of type {kind}")
+    return attribute[kind]
+
+
+def _text(item: Mapping[str, Attribute], name: str) -> str | None:
+    value = _member(item, name, "S")
+    return None if value is None else str(value)
+
+
+def _whole(item: Mapping[str, Attribute], name: str) -> int | None:
+    value = _member(item, name, "N")
+    return None if value is None else int(value)
+
+
+def _real(item: Mapping[str, Attribute], name: str) -> float | None:
+    value = _member(item, name, "N")
+    return None if value is None else float(value)
+
+
+def _set(item: Mapping[str, Attribute], name: str) -> frozenset[str]:
+    return frozenset(cast("list[str]", _member(item, name, "SS") or []))

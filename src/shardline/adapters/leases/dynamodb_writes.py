@@ -1,0 +1,189 @@
+"""How does a lease operation become a conditional write of DynamoDB?
+
+The conditions of ``core.leases``, in DynamoDB's words (and those of the KCL, made stricter by the holder's name).
+
+Invariants:
+
+- B1: a row is changed attribute by attribute, never written over: what we do not know stays.
+- B2: every write is also conditional on the row being of our group and stream, or of nobody's yet. Taking a row makes
+  it ours.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, assert_never, final
+
+from shardline.adapters.leases.dynamodb_items import (
+    GROUP,
+    KEY,
+    SHARD_END,
+    START_AT,
+    STREAM,
+    Attribute,
+    checkpoint_attributes,
+    encode_item,
+    key_of,
+    number,
+    text,
+    texts,
+)
+from shardline.adapters.leases.rows import write_checkpoint
+from shardline.core.leases import (
+    THROUGHPUT_DECIMALS,
+    AskHandOver,
+    CommitCheckpoint,
+    CreateLease,
+    DeleteLease,
+    FinishHandOver,
+    LeaseOperation,
+    ReleaseLease,
+    RenewLease,
+    TakeLease,
+    WriteChildren,
+)
+
+_NAMES: Final = re.compile(r"#(\w+)")
+_OURS: Final = f"(attribute_not_exists(#{GROUP}) OR (#{GROUP} = :group AND #{STREAM} = :stream))"
+_HELD: Final = (
+    "#leaseCounter = :counter AND "
+    "(#checkpointOwner = :by OR (attribute_not_exists(#checkpointOwner) AND #leaseOwner = :by))"
+)
+_UNFINISHED: Final = "#checkpoint <> :end"
+_END: Final = {":end": text(SHARD_END)}
+_NEXT: Final = "#leaseCounter :one"
+_ONE: Final = {":one": number(1)}
+_PENDING: Final = "#pendingCheckpoint, #pendingCheckpointSubSequenceNumber, #pendingCheckpointState"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """When a row may be changed, and how."""
+
+    condition: str
+    sets: str = ""
+    removes: str = ""
+    adds: str = ""
+    values: Mapping[str, Attribute] = field(default_factory=dict[str, Attribute])
+
+    @property
+    def expression(self) -> str:
+        clauses = (("SET", self.sets), ("REMOVE", self.removes), ("ADD", self.adds))
+        return " ".join(f"{verb} {what}" for verb, what in clauses if what)
+
+
+def request_of(operation: LeaseOperation, table: str, group: str, stream: str) -> tuple[str, dict[str, object]]:
+    """The DynamoDB operation, and its members."""
+    ours = {":group": text(group), ":stream": text(stream)}
+    always: dict[str, object] = {"TableName": table, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    if isinstance(operation, CreateLease):
+        item = encode_item(operation.lease, group, stream)
+        condition = f"attribute_not_exists(#{KEY})"
+        return "PutItem", always | {"Item": item, "ConditionExpression": condition} | _names(condition)
+    always["Key"] = key_of(operation.shard_id)
+    if isinstance(operation, DeleteLease):
+        condition = f"attribute_not_exists(#{KEY}) OR (#leaseCounter = :counter AND {_OURS})"
+        values = ours | {":counter": number(operation.counter)}
+        members = {"ConditionExpression": condition, "ExpressionAttributeValues": values}
+        return "DeleteItem", always | members | _names(condition)
+    change = _change(operation)
+    condition = f"{change.condition} AND {_OURS}"
+    return "UpdateItem", always | {
+        "ReturnValues": "ALL_NEW",
+        "ConditionExpression": condition,
+        "UpdateExpression": change.expression,
+        "ExpressionAttributeValues": {**ours, **change.values},
+    } | _names(condition + change.expression)
+
+
+def _names(expressions: str) -> dict[str, object]:
+    """Every attribute by a placeholder: some of the names are, or may become, reserved words."""
+    return {"ExpressionAttributeNames": {f"#{name}": name for name in _NAMES.findall(expressions)}}
+
+
+def _change(
+    operation: RenewLease | TakeLease | AskHandOver | FinishHandOver | ReleaseLease | CommitCheckpoint | WriteChildren,
+) -> _Change:
+    match operation:
+        case RenewLease():
+            return _renewal(operation)
+        case TakeLease():
+            return _taking(operation)
+        case AskHandOver():
+            return _Change(
+                f"#leaseOwner = :owner AND attribute_not_exists(#checkpointOwner) AND {_UNFINISHED}",
+                sets="#leaseOwner = :by, #checkpointOwner = :owner",
+                values={":by": text(operation.by), ":owner": text(operation.owner), **_END},
+            )
+        case FinishHandOver():
+            return _Change(
+                "#leaseCounter = :counter AND #checkpointOwner = :by",
+                removes="#checkpointOwner",
+                adds=f"{_NEXT}, #ownerSwitchesSinceCheckpoint :one",
+                values=_held(operation) | _ONE,
+            )
+        case ReleaseLease():
+            return _Change(
+                "#leaseCounter = :counter AND #leaseOwner = :by AND attribute_not_exists(#checkpointOwner)",
+                removes="#leaseOwner",
+                adds=_NEXT,
+                values=_held(operation) | _ONE,
+            )
+        case CommitCheckpoint():
+            return _commit(operation)
+        case WriteChildren():
+            return _Change(
+                f"attribute_exists(#{KEY})",
+                sets="#childShardIds = :children",
+                values={":children": texts(operation.child_ids)},
+            )
+        case _:
+            assert_never(operation)
+
+
+def _held(operation: RenewLease | FinishHandOver | ReleaseLease | CommitCheckpoint) -> dict[str, Attribute]:
+    return {":by": text(operation.by), ":counter": number(operation.counter)}
+
+
+def _renewal(operation: RenewLease) -> _Change:
+    values = _held(operation) | _ONE
+    if operation.throughput is None:
+        return _Change(_HELD, adds=_NEXT, values=values)
+    values[":throughput"] = number(round(operation.throughput, THROUGHPUT_DECIMALS))
+    return _Change(_HELD, sets="#throughputKBps = :throughput", adds=_NEXT, values=values)
+
+
+def _taking(operation: TakeLease) -> _Change:
+    seen = operation.seen
+    switches = number(int((seen.owner if seen.checkpoint_owner is None else seen.checkpoint_owner) != operation.by))
+    values = {":by": text(operation.by), ":counter": number(seen.counter), ":switches": switches, **_ONE, **_END}
+    conditions = ["#leaseCounter = :counter", _UNFINISHED]
+    for name, value, was in (
+        ("leaseOwner", ":owner", seen.owner),
+        ("checkpointOwner", ":drain", seen.checkpoint_owner),
+    ):
+        conditions.append(f"attribute_not_exists(#{name})" if was is None else f"#{name} = {value}")
+        if was is not None:
+            values[value] = text(was)
+    return _Change(
+        " AND ".join(conditions),
+        sets=f"#leaseOwner = :by, #{GROUP} = :group, #{STREAM} = :stream",
+        removes="#checkpointOwner",
+        adds=f"{_NEXT}, #ownerSwitchesSinceCheckpoint :switches",
+        values=values,
+    )
+
+
+def _commit(operation: CommitCheckpoint) -> _Change:
+    written = checkpoint_attributes(write_checkpoint(operation.checkpoint))
+    values = _held(operation) | _END | _ONE | {":zero": number(0)}
+    values |= {f":{name}": value for name, value in written.items()}
+    sets = ", ".join(f"#{name} = :{name}" for name in written)
+    return _Change(
+        f"{_HELD} AND {_UNFINISHED}",
+        sets=f"{sets}, #ownerSwitchesSinceCheckpoint = :zero",
+        removes=_PENDING if START_AT in written else f"{_PENDING}, #{START_AT}",
+        adds=_NEXT,
+        values=values,
+    )

@@ -1,0 +1,79 @@
+"""How do workers of one process share leases?
+
+In a dictionary under a lock: for tests, for a single process, and for readers that belong to no group.
+
+Invariants:
+
+- M1: ``shared`` gives the same rows to all who name the same group and stream, on every loop and thread; a store that
+  is made otherwise has rows of its own.
+"""
+
+import threading
+from typing import Final, final
+
+import anyio.lowlevel
+
+from shardline.core.failures import Failure
+from shardline.core.leases import LeaseOperation, Refused, apply
+from shardline.model.lease import Lease
+
+_shared_rows: Final[dict[tuple[str, str], dict[str, Lease]]] = {}
+_lock: Final = threading.Lock()
+
+
+@final
+class MemoryLeases:
+    """``LeaseStore`` in memory."""
+
+    scan_interval: float = 0.5
+    checkpoint_interval: float = 1.0
+
+    def __init__(self, group: str, stream: str, rows: dict[str, Lease] | None = None) -> None:
+        self._group = group
+        self._stream = stream
+        self._rows = {} if rows is None else rows
+
+    @classmethod
+    def shared(cls, group: str, stream: str) -> "MemoryLeases":
+        """The store that everyone in this process has for this group and stream (M1)."""
+        with _lock:
+            return cls(group, stream, _shared_rows.setdefault((group, stream), {}))
+
+    @property
+    def group(self) -> str:
+        return self._group
+
+    @property
+    def stream(self) -> str:
+        return self._stream
+
+    async def open(self) -> Failure | None:
+        await anyio.lowlevel.checkpoint()
+        return None
+
+    async def list_leases(self) -> list[Lease] | Failure:
+        await anyio.lowlevel.checkpoint()
+        with _lock:
+            return [self._rows[shard_id] for shard_id in sorted(self._rows)]
+
+    async def apply(self, operation: LeaseOperation) -> Lease | Refused | Failure | None:
+        await anyio.lowlevel.checkpoint()
+        with _lock:
+            answer = apply(self._rows.get(operation.shard_id), operation)
+            if answer is None:
+                self._rows.pop(operation.shard_id, None)
+            elif isinstance(answer, Lease):
+                self._rows[operation.shard_id] = answer
+            return answer
+
+    async def list_groups(self) -> list[tuple[str, str]] | Failure:
+        """Every group and stream with leases in this process."""
+        await anyio.lowlevel.checkpoint()
+        with _lock:
+            return sorted(named for named, rows in _shared_rows.items() if rows)
+
+    async def close(self) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    def __repr__(self) -> str:
+        return f"<MemoryLeases of group {self._group!r} on {self._stream!r}>"

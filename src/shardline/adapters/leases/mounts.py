@@ -1,0 +1,73 @@
+"""Does a file lie on another machine?
+
+SQLite's write-ahead log needs memory that all its users share, and file locks that hold: over a network it corrupts.
+Only Linux tells in a file what is mounted where; elsewhere the answer is "not known".
+"""
+
+import re
+from pathlib import Path
+from typing import Final
+
+MOUNT_TABLE: Final = Path("/proc/self/mounts")
+
+_NETWORK: Final = frozenset(
+    {
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "davfs",
+        "fuse.blobfuse",
+        "fuse.blobfuse2",
+        "fuse.ceph",
+        "fuse.ceph-fuse",
+        "fuse.gcsfuse",
+        "fuse.glusterfs",
+        "fuse.goofys",
+        "fuse.juicefs",
+        "fuse.moosefs",
+        "fuse.mount-s3",
+        "fuse.mountpoint-s3",
+        "fuse.rclone",
+        "fuse.s3fs",
+        "fuse.seaweedfs",
+        "fuse.sshfs",
+        "fuse.weed",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "orangefs",
+        "panfs",
+        "pvfs2",
+        "smb3",
+        "smbfs",
+    }
+)
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+
+
+def network_file_system(path: Path, mount_table: str) -> str | None:
+    """The type of the network file system that holds ``path`` (absolute, resolved); ``None`` if it is local."""
+    best = -1
+    found = ""
+    for line in mount_table.splitlines():
+        fields = line.split(" ")
+        if len(fields) < 3:  # noqa: PLR2004 - device, mount point, type
+            continue
+        mounted_at = Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[1]))
+        depth = len(mounted_at.parts)
+        if depth >= best and path.is_relative_to(mounted_at):  # the later of two at one place hides the earlier
+            best, found = depth, fields[2]
+    return found if found in _NETWORK else None
+
+
+def read_mount_table() -> str:
+    """What is mounted where; nothing where the system does not say. Blocks."""
+    try:
+        return MOUNT_TABLE.read_text(errors="surrogateescape")
+    except OSError:
+        return ""

