@@ -4,10 +4,14 @@ Invariants:
 
 - R1: what ``check_entries`` lets through, the service does not refuse for its form: number, sizes, keys and types.
 - R2: the record limit is a property of the stream; here only the highest that a stream can have is enforced.
+- R3: where a record was read (``Origin``) makes no difference between two records: one that comes again is the same.
+- R4: a record that is read costs one allocation that the garbage collector never sees, and no Python code.
 """
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple, final
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol, final
+
+import msgspec
 
 from shardline.errors import UsageError
 from shardline.model.hashing import check_partition_key, parse_explicit_hash_key
@@ -25,9 +29,51 @@ class Entry(NamedTuple):
     explicit_hash_key: str | None = None
 
 
+class LeaseInForce(Protocol):
+    """The lease under which a record was read."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the reader still holds it: once it is false, someone else may be reading the shard."""
+        ...
+
+    @property
+    def token(self) -> int:
+        """The fencing token: it grows with every change of hands. Hand it to systems that refuse an older one."""
+        ...
+
+
 @final
-class Record(NamedTuple):
-    """One user record: plain, or taken out of an aggregate. A tuple, for it is made once per record read."""
+class Origin:
+    """How a page of records was read: one object for all of them (R3)."""
+
+    __slots__ = ("deserializer", "lag", "lease")
+
+    def __init__(self, lag: float | None = None, lease: LeaseInForce | None = None) -> None:
+        self.lag: float | None = lag
+        self.lease: LeaseInForce | None = lease
+        self.deserializer: Callable[[bytes], Any] | None = None
+        """The user's, for ``Record.value``."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Origin)
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return f"Origin(lag={self.lag})"
+
+
+_UNKNOWN = Origin()
+
+
+# msgspec, where the rest of the model is plain Python: 0.15 us a record, measured. A NamedTuple takes 0.7 or more, most
+# of it for the garbage collector, which never needs to look here: a record refers to values, and to an origin which
+# knows no record.
+@final
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One user record: plain, or taken out of an aggregate."""
 
     data: bytes
     key: str | None
@@ -43,6 +89,27 @@ class Record(NamedTuple):
     stream: str | None = None
     aggregated: bool = False
     """Whether it came out of an aggregate."""
+    origin: Origin = _UNKNOWN
+    """How it was read (R3)."""
+
+    @property
+    def lag(self) -> float | None:
+        """By how many seconds its page was behind the end of the shard when it was read. ``None`` if nobody said."""
+        return self.origin.lag
+
+    @property
+    def lease(self) -> LeaseInForce | None:
+        """The lease that it was read under. ``None`` outside of a consumer."""
+        return self.origin.lease
+
+    @property
+    def value(self) -> Any:
+        """What the consumer's ``deserializer`` makes of the data; without one, the data.
+
+        It is made anew each time it is asked for, in the code that asks: what the deserializer raises is raised there.
+        """
+        deserializer = self.origin.deserializer
+        return self.data if deserializer is None else deserializer(self.data)
 
     @property
     def order(self) -> SequenceNumber:

@@ -1,5 +1,7 @@
-"""What goes into a stream and comes out of it. R1 and R2 are the invariants of ``shardline.model.record``."""
+"""What goes into a stream and comes out of it. R1 to R4 are the invariants of ``shardline.model.record``."""
 
+import gc
+import pickle
 from array import array
 from itertools import repeat
 
@@ -7,7 +9,7 @@ import pytest
 
 from shardline.errors import UsageError
 from shardline.model.limits import MIB, PUT_RECORDS_MAX_BYTES, RECORD_HIGHEST_MAX_BYTES
-from shardline.model.record import Entry, Record, check_data, check_entries
+from shardline.model.record import Entry, Origin, Record, check_data, check_entries
 from shardline.model.sequence import SequenceNumber
 
 
@@ -227,4 +229,57 @@ def test_records_of_one_shard_sort_by_their_place():
 
 def test_a_record_without_more_is_plain():
     record = Record(b"x", None)
-    assert record == (b"x", None, None, None, 0, None, None, None, False)
+    facts = (record.explicit_hash_key, record.sequence_number, record.sub_sequence, record.shard_id)
+    assert facts == (None, None, 0, None)
+    assert (record.arrived_at, record.stream, record.aggregated, record.lag, record.lease) == (
+        None,
+        None,
+        False,
+        None,
+        None,
+    )
+
+
+def test_a_record_does_not_change():
+    with pytest.raises(AttributeError):
+        Record(b"x", "k").data = b"y"
+
+
+class Held:
+    held = True
+    token = 7
+
+
+def test_a_record_tells_how_it_was_read():
+    record = Record(b"x", "k", origin=Origin(1.5, Held()))
+    assert (record.lag, record.lease.held, record.lease.token) == (1.5, True, 7)
+    assert repr(record.origin) == "Origin(lag=1.5)"
+
+
+def test_r3_a_record_that_is_read_again_is_the_same():
+    first, again = Record(b"x", "k", origin=Origin(1.5, Held())), Record(b"x", "k", origin=Origin(0.0, None))
+    assert first == again == Record(b"x", "k")
+    assert hash(first) == hash(again)
+    assert first != Record(b"y", "k", origin=first.origin)
+    assert Origin() != 1.5
+
+
+def test_a_record_can_be_sent_to_another_process():
+    record = Record(
+        b"x", "k", None, "12", 3, "shardId-000000000001", 1.0, "orders", aggregated=True, origin=Origin(2.0)
+    )
+    copy = pickle.loads(pickle.dumps(record))
+    assert copy == record
+    assert copy.lag == 2.0
+
+
+def test_r4_the_garbage_collector_does_not_look_at_records():
+    assert not gc.is_tracked(Record(b"x", "k", origin=Origin(1.0)))
+
+
+def test_a_value_is_what_the_deserializer_of_its_page_makes_of_the_data():
+    origin = Origin()
+    record = Record(b"[1]", "k", origin=origin)
+    assert record.value == b"[1]"
+    origin.deserializer = lambda data: data.decode()
+    assert record.value == "[1]"

@@ -1,0 +1,364 @@
+"""What does this worker write, ask and tell, so that the group shares the stream?
+
+The machine in the middle. It scans the lease store, keeps the topology (``Topology``), plans with the others
+(``Planner``), carries the operations of the held leases (``HeldLeases``), and tells the shell what to read.
+
+The shell sends what ``poll_operation`` (to the lease store) and ``poll_request`` (to Kinesis) give, answers each by
+exactly one ``handle_*``, follows ``take_events``, and calls again whenever something happened or ``next_deadline`` has
+come. What the user was handed, and is done with, goes to ``held``.
+
+Invariants (ARCHITECTURE section 5):
+
+- L1: one operation per lease in flight, and one scan.
+- L2: what was not renewed in time is lost, whatever the store would say, also after a suspension (the clock counts it).
+- L3: only what may be read is taken; the rows of children are there before SHARD_END is written.
+- L4: a lost lease is told, and nothing more is written for it. Reading goes on through an outage of the store until the
+  leases lapse, and starts again after it.
+- L5: ``close`` commits what is acknowledged and lets go of every lease.
+- L6: a row at LATEST is read from the time that it was pinned to.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias, final
+
+from shardline.codec.shapes import ListShardsResponse, StreamSummary
+from shardline.core.backoff import Backoff, Chance
+from shardline.core.clock import NEVER, Instant
+from shardline.core.consumer.config import ConsumerConfig
+from shardline.core.consumer.discovery import Discovery
+from shardline.core.consumer.events import ConsumerFailed, Event, Stalled, StoreFailed, StoreRecovered
+from shardline.core.consumer.group_rows import GroupStart
+from shardline.core.consumer.held_leases import HeldLeases
+from shardline.core.consumer.holding import Holding
+from shardline.core.consumer.lease_view import LeaseView
+from shardline.core.consumer.planner import PlannedOperation, Planner
+from shardline.core.consumer.topology import Topology
+from shardline.core.failures import Failure
+from shardline.core.leases import CreateLease, DeleteLease, LeaseOperation, Refused, TakeLease
+from shardline.core.requests import DescribeStreamSummary, ListShards
+from shardline.model.lease import Lease
+from shardline.model.position import Position
+from shardline.model.shard import ChildShard
+from shardline.model.stream import StreamRef
+
+_MAX_IN_FLIGHT: Final = 64
+_BACKOFF_FIRST: Final = 0.1
+_BACKOFF_LONGEST: Final = 1.0
+_STALL_SHARE: Final = 0.25  # of a lease duration: late, and still in time to say so
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ScanLeases:
+    """List every row; answered by ``handle_rows`` or ``handle_scan_failed``."""
+
+
+StoreRequest: TypeAlias = ScanLeases | LeaseOperation
+
+
+class _Flight(NamedTuple):
+    operation: LeaseOperation
+    sent_at: Instant
+    holding: Holding | None
+
+
+@final
+class Coordinator:
+    """One worker of a group.
+
+    Args:
+        stream: what to read.
+        me: the worker's name, unique in its group.
+        start: where a new group starts.
+        config: the settings.
+        scan_interval: the store's, unless the config says otherwise.
+        checkpoint_interval: the same.
+        latest_at: the service's time now, less 1 s: what LATEST means (L6).
+        chance: a ``random.Random``.
+        now: the time.
+        clock: the shell's, for the grants that the user's code may ask.
+    """
+
+    __slots__ = (
+        "_alarm_at",
+        "_backoff",
+        "_config",
+        "_events",
+        "_gone",
+        "_has_scanned",
+        "_in_flight",
+        "_is_closing",
+        "_latest_at",
+        "_plan",
+        "_planner",
+        "_scan_at",
+        "_scan_interval",
+        "_scan_sent_at",
+        "_start",
+        "held",
+        "topology",
+        "view",
+    )
+
+    def __init__(
+        self,
+        stream: StreamRef,
+        me: str,
+        start: Position,
+        *,
+        config: ConsumerConfig,
+        scan_interval: float,
+        checkpoint_interval: float,
+        latest_at: float,
+        chance: Chance,
+        now: Instant,
+        clock: Callable[[], Instant] | None = None,
+    ) -> None:
+        self._start: Position = start
+        self._config: ConsumerConfig = config
+        self._latest_at: float = latest_at
+        self._scan_interval: float = config.scan_interval or scan_interval
+        discovery = Discovery(stream, start, config.list_interval, chance, now)
+        self.topology: Topology = Topology(discovery, config.if_recreated)
+        self.view: LeaseView = LeaseView(config.lease_duration)
+        self._planner: Planner = Planner(
+            self.view,
+            self.topology.graph,
+            me=me,
+            max_leases=config.max_leases,
+            hand_over_timeout=config.hand_over_timeout,
+            scan_interval=self._scan_interval,
+            chance=chance,
+        )
+        interval = config.checkpoint_interval
+        self.held: HeldLeases = HeldLeases(
+            me,
+            self.topology.graph,
+            config,
+            checkpoint_interval=checkpoint_interval if interval is None else interval,
+            latest_at=latest_at,
+            clock=clock,
+        )
+        self._backoff: Backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
+        self._plan: dict[str, PlannedOperation] = {}
+        self._in_flight: dict[str, _Flight] = {}
+        self._scan_sent_at: Instant | None = None
+        self._scan_at: Instant = now
+        self._has_scanned: bool = False
+        self._gone: set[str] = set()  # shards that the service denies to know
+        self._events: list[Event] = []
+        self._alarm_at: Instant = NEVER
+        self._is_closing: bool = False
+
+    # ---- what is so
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the rows and the shards are known, and nothing that is ours to do is left undone."""
+        return self._has_scanned and self.topology.is_settled and not self._plan and not self._in_flight
+
+    @property
+    def is_store_down(self) -> bool:
+        """Whether the lease store failed when it was last asked."""
+        return self._backoff.failures > 0
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether every lease is let go of, and nothing is under way."""
+        return self._is_closing and not self.held.holdings and not self._in_flight and self._scan_sent_at is None
+
+    # ---- commands
+
+    def end(self, shard_id: str, children: Iterable[ChildShard], now: Instant) -> None:
+        """All records of the shard were handed to the user; these shards follow it."""
+        graph = self.topology.graph
+        graph.handle_children(children)
+        self.held.end(shard_id, graph.listings)
+        self._make_plan(now)
+
+    def lose_sight(self, shard_id: str, now: Instant) -> None:
+        """The service denies to know the shard of a held lease: look whether it is gone."""
+        self._gone.add(shard_id)
+        self.topology.list_by(now)
+
+    def close(self) -> None:
+        """Let go of everything (L5). What the user has is done by now, or will come again."""
+        self._is_closing = True
+        self._plan.clear()
+        for shard_id in self.held.holdings:
+            self.held.leave(shard_id)
+
+    # ---- outputs, time
+
+    def poll_operation(self, now: Instant) -> StoreRequest | None:
+        """What to send to the lease store now."""
+        self._notice_stall(now)
+        self.held.handle_time(now)
+        self._follow_changes(now)
+        if now >= self._scan_at and self._scan_sent_at is None and not self._is_closing:
+            self._scan_sent_at = now
+            return ScanLeases()
+        if len(self._in_flight) >= _MAX_IN_FLIGHT:
+            return None
+        held = self.held.poll_operation(self._in_flight, now)
+        if held is not None:
+            self._in_flight[held.operation.shard_id] = _Flight(held.operation, now, held.holding)
+            return held.operation
+        while self._plan:
+            planned = self._plan.pop(next(iter(self._plan)))
+            # What an older plan began may have come in between: the lease may be ours by now.
+            if planned.shard_id not in self._in_flight and planned.shard_id not in self.held.holdings:
+                self._in_flight[planned.shard_id] = _Flight(planned, now, None)
+                return planned
+        return None
+
+    def poll_request(self, now: Instant) -> ListShards | DescribeStreamSummary | None:
+        """What to send to Kinesis now: discovery only, for the readers ask for records themselves."""
+        return None if self._is_closing else self.topology.poll_request(self.view.rows, now)
+
+    def take_events(self) -> list[Event]:
+        events = [*self._events, *self.held.take_events(), *self.topology.take_events()]
+        self._events = []
+        return events
+
+    def next_deadline(self) -> Instant:
+        """When to call again, if nothing happens before."""
+        self._alarm_at = NEVER
+        if not self._is_closing:
+            scan_at = self._scan_at if self._scan_sent_at is None else NEVER
+            self._alarm_at = min(scan_at, self.topology.next_deadline())
+        self._alarm_at = min(self._alarm_at, self.held.next_lapse())
+        if len(self._in_flight) < _MAX_IN_FLIGHT:
+            self._alarm_at = min(self._alarm_at, self.held.next_work())
+            if self._plan:
+                return -NEVER
+        return self._alarm_at
+
+    # ---- inputs: the store
+
+    def handle_rows(self, rows: Iterable[Lease], now: Instant) -> None:
+        """The scan was answered."""
+        assert self._scan_sent_at is not None, "L1: there was one"
+        self._handle_store_answer()
+        self.view.handle_rows(rows, self._scan_sent_at, now)
+        self._scan_sent_at = None
+        self._scan_at = now + self._scan_interval
+        self._has_scanned = True
+        self.held.handle_rows(self.view.rows, self._in_flight, now)
+        self.held.has_changed = False  # this scan has shown what follows
+        self._make_plan(now)
+
+    def handle_scan_failed(self, failure: Failure, now: Instant) -> None:
+        assert self._scan_sent_at is not None, "L1: there was one"
+        self._scan_sent_at = None
+        if not self._has_scanned and not failure.retryable:
+            self._events.append(ConsumerFailed("ListLeases", failure))
+        self._scan_at = self._handle_store_failure(failure, now)
+
+    def handle_applied(self, operation: LeaseOperation, result: Lease | Refused | None, now: Instant) -> None:
+        """The store's answer to an operation."""
+        flight = self._land(operation)
+        self._handle_store_answer()
+        row = result.current if isinstance(result, Refused) else result
+        self.view.handle_written(operation.shard_id, row, now)
+        if flight.holding is not None:
+            self.held.handle_applied(flight.holding, result, now)
+            self._follow_changes(now)
+        elif isinstance(operation, TakeLease) and isinstance(result, Lease):
+            self.held.handle_taken(result, flight.sent_at, now)
+            if self._is_closing:
+                self.held.leave(operation.shard_id)
+        elif isinstance(operation, CreateLease) and not self._creates:
+            self._make_plan(now)  # no need to wait for a scan: what was created can be taken
+
+    def handle_operation_failed(self, operation: LeaseOperation, failure: Failure, now: Instant) -> None:
+        """It failed, and may or may not have been applied."""
+        flight = self._land(operation)
+        retry_at = self._handle_store_failure(failure, now)
+        if flight.holding is not None:
+            maybe_received = failure.maybe_received
+            self.held.handle_failure(flight.holding, retry_at, now, maybe_received=maybe_received)
+
+    # ---- inputs: Kinesis
+
+    def handle_shards(self, response: ListShardsResponse, now: Instant) -> None:
+        """A page of a listing."""
+        self.topology.handle_page(response, now)
+        if self.topology.take_news():
+            self._judge_gone()
+            self._make_plan(now)
+            if self._can_plan:
+                for operation in self._planner.plan_deletions(self.held.holdings, now):
+                    self._plan.setdefault(operation.shard_id, operation)
+
+    def handle_summary(self, summary: StreamSummary, now: Instant) -> None:
+        self.topology.handle_summary(summary, now)
+
+    def handle_request_failed(self, failure: Failure, now: Instant) -> None:
+        self.topology.handle_failure(failure, now)
+
+    # ---- within
+
+    @property
+    def _can_plan(self) -> bool:
+        return self._has_scanned and self.topology.is_settled and not self._is_closing
+
+    @property
+    def _creates(self) -> bool:
+        """Whether rows are still to be created."""
+        waiting = [*self._plan.values(), *(flight.operation for flight in self._in_flight.values())]
+        return any(isinstance(operation, CreateLease) for operation in waiting)
+
+    def _make_plan(self, now: Instant) -> None:
+        foreign = self.topology.take_foreign()
+        for row in foreign:
+            self.held.lose(row.shard_id, "the stream was made anew")
+        self._plan = {row.shard_id: DeleteLease(row.shard_id, row.counter) for row in foreign}
+        if not self._can_plan:
+            return
+        start = GroupStart(self._start, self._latest_at, self.topology.matching)
+        operations = self._planner.plan(self.held.holdings, self.held.ending, start, now)
+        self._plan = {operation.shard_id: operation for operation in operations}
+        if not self.held.handle_children(self.view.rows) or not self.topology.graph.covers(self.view.rows):
+            self.topology.list_by(now)
+
+    def _judge_gone(self) -> None:
+        """The service denied to know these shards, and the shards were listed since."""
+        graph = self.topology.graph
+        self._gone &= self.held.holdings.keys()
+        for shard_id in [*self._gone]:
+            if graph.is_trimmed(shard_id):
+                self._gone.discard(shard_id)
+                self.held.end(shard_id, -graph.listings)  # nobody will ever name its children, if it had some
+            elif graph.is_present(shard_id):
+                self._gone.discard(shard_id)
+                self.held.leave(shard_id)  # whoever takes it next reads it anew
+
+    def _follow_changes(self, now: Instant) -> None:
+        """A lease went: look at once what follows, children that can be read, say."""
+        if self.held.has_changed:
+            self.held.has_changed = False
+            self._scan_at = min(self._scan_at, now)
+
+    def _land(self, operation: LeaseOperation) -> _Flight:
+        flight = self._in_flight.pop(operation.shard_id)
+        assert flight.operation == operation, "L1: one answer to each operation"
+        return flight
+
+    def _handle_store_answer(self) -> None:
+        if self._backoff.failures:
+            self._events.append(StoreRecovered(self._backoff.failures))
+            self._backoff.reset()
+
+    def _handle_store_failure(self, failure: Failure, now: Instant) -> Instant:
+        """When to try again."""
+        retry_at = now + max(self._backoff.next_delay(), failure.retry_after or 0.0)
+        self._events.append(StoreFailed(failure, self._backoff.failures))
+        return retry_at
+
+    def _notice_stall(self, now: Instant) -> None:
+        late = now - self._alarm_at
+        if _STALL_SHARE * self._config.lease_duration < late < NEVER:
+            self._events.append(Stalled(late))
+        self._alarm_at = NEVER

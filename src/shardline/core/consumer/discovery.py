@@ -1,0 +1,177 @@
+"""Which shards does the stream have, and what kind of stream is it?
+
+Listings, page by page, and the stream's summary: at the start, at intervals, and whenever someone has reason to look.
+
+Invariants:
+
+- DI1: one request at a time. Failures back off from 1 s to 30 s, with jitter.
+- DI2: a listing is handed out complete or not at all. One whose token expired is begun again.
+- DI3: who asks for a listing gets one that is begun after the asking.
+- DI4: if the group starts at a time, the service is asked once which shards were open then.
+- DI5: a listing that is refused for good ends the consumer; the summary only helps, and is done without.
+"""
+
+from enum import Enum, auto
+from typing import Final, NamedTuple, final
+
+from shardline.codec.shapes import ListShardsResponse, StreamSummary
+from shardline.core.backoff import Backoff, Chance
+from shardline.core.clock import NEVER, Instant
+from shardline.core.consumer.events import ConsumerFailed, ListingFailed
+from shardline.core.failures import Failure, FailureKind
+from shardline.core.requests import DescribeStreamSummary, ListShards, ShardFilter
+from shardline.model.position import Position, PositionKind
+from shardline.model.shard import Shard
+from shardline.model.stream import StreamRef
+
+_BACKOFF_FIRST: Final = 1.0
+_BACKOFF_LONGEST: Final = 30.0
+
+
+@final
+class Listing(NamedTuple):
+    """All shards of the stream at one moment."""
+
+    shards: list[Shard]
+    begun_at: Instant
+
+
+class _Step(Enum):
+    SUMMARY = auto()
+    MATCHING = auto()  # the shards that were open at the start time
+    SHARDS = auto()
+
+
+@final
+class Discovery:
+    """Keeps looking at the stream."""
+
+    __slots__ = (
+        "_backoff",
+        "_begun_at",
+        "_chance",
+        "_events",
+        "_found",
+        "_in_flight",
+        "_interval",
+        "_listing",
+        "_next_at",
+        "_start",
+        "_steps",
+        "_stream",
+        "_token",
+        "_without_summary",
+        "has_failed",
+        "matching",
+        "summary",
+    )
+
+    def __init__(self, stream: StreamRef, start: Position, interval: float, chance: Chance, now: Instant) -> None:
+        self._stream: StreamRef = stream
+        self._start: Position = start
+        self._interval: float = interval
+        self._chance: Chance = chance
+        self._backoff: Backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
+        self._steps: list[_Step] = []  # what is left of this round, the next one last
+        self._next_at: Instant = now
+        self._in_flight: bool = False
+        self._token: str | None = None
+        self._found: list[Shard] = []
+        self._begun_at: Instant = now
+        self._listing: Listing | None = None
+        self._events: list[ListingFailed | ConsumerFailed] = []
+        self._without_summary: bool = False
+        self.has_failed: bool = False
+        self.summary: StreamSummary | None = None
+        self.matching: frozenset[str] | None = None if start.kind is PositionKind.AT_TIMESTAMP else frozenset()
+        """The shards that were open at the start time: ``None`` until it is known (DI4)."""
+
+    # ---- commands
+
+    def list_by(self, at: Instant) -> None:
+        """See to it that a new listing is begun at ``at`` at the latest (DI3)."""
+        if self._steps and _Step.SHARDS not in self._steps[:-1] and self._is_listing:
+            self._steps.insert(0, _Step.SHARDS)  # the one under way may be too old
+        elif not self._steps:
+            self._next_at = min(self._next_at, at)
+
+    # ---- outputs, time
+
+    def poll_request(self, now: Instant) -> ListShards | DescribeStreamSummary | None:
+        if self._in_flight or self.has_failed or now < self._next_at:
+            return None
+        if not self._steps:
+            self._steps = [_Step.SHARDS]
+            if self.matching is None:
+                self._steps.append(_Step.MATCHING)
+            if not self._without_summary:
+                self._steps.append(_Step.SUMMARY)
+        self._in_flight = True
+        if self._steps[-1] is _Step.SUMMARY:
+            return DescribeStreamSummary(self._stream)
+        if self._token is not None:
+            return ListShards(self._stream, next_token=self._token)
+        self._begun_at, self._found = now, []
+        matching = ShardFilter("AT_TIMESTAMP", timestamp=self._start.timestamp)
+        return ListShards(self._stream, matching if self._steps[-1] is _Step.MATCHING else None)
+
+    def take_listing(self) -> Listing | None:
+        """The last complete listing, once (DI2)."""
+        listing, self._listing = self._listing, None
+        return listing
+
+    def take_events(self) -> list[ListingFailed | ConsumerFailed]:
+        events, self._events = self._events, []
+        return events
+
+    def next_deadline(self) -> Instant:
+        return NEVER if self._in_flight or self.has_failed else self._next_at
+
+    # ---- inputs
+
+    def handle_summary(self, summary: StreamSummary, now: Instant) -> None:
+        self.summary = summary
+        self._finish_step(now)
+
+    def handle_page(self, response: ListShardsResponse, now: Instant) -> None:
+        """One page of a listing."""
+        self._found += [shape.to_shard() for shape in response.shards or ()]
+        self._token = response.next_token
+        if self._token is not None:
+            self._in_flight = False
+            self._backoff.reset()
+            return
+        if self._steps[-1] is _Step.MATCHING:
+            self.matching = frozenset(shard.shard_id for shard in self._found)
+        else:
+            self._listing = Listing(self._found, self._begun_at)
+        self._finish_step(now)
+
+    def handle_failure(self, failure: Failure, now: Instant) -> None:
+        self._in_flight = False
+        self._token = None  # from the beginning: the pages of two listings do not fit together
+        summary = self._steps[-1] is _Step.SUMMARY
+        operation = "DescribeStreamSummary" if summary else "ListShards"
+        if failure.kind is FailureKind.EXPIRED_TOKEN:
+            return
+        if failure.retryable:
+            self._next_at = now + max(self._backoff.next_delay(), failure.retry_after or 0.0)
+            self._events.append(ListingFailed(operation, failure, self._next_at))
+        elif summary and failure.kind is not FailureKind.NOT_FOUND:
+            self._without_summary = True
+            self._events.append(ListingFailed(operation, failure, NEVER))
+            self._finish_step(now)
+        else:
+            self.has_failed = True
+            self._events.append(ConsumerFailed(operation, failure))
+
+    @property
+    def _is_listing(self) -> bool:
+        return self._steps[-1] is _Step.SHARDS and (self._in_flight or self._token is not None)
+
+    def _finish_step(self, now: Instant) -> None:
+        self._in_flight = False
+        self._token = None
+        self._backoff.reset()
+        self._steps.pop()
+        self._next_at = now if self._steps else now + self._interval * (0.9 + 0.1 * self._chance.random())

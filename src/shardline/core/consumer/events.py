@@ -1,0 +1,167 @@
+"""What does a consumer tell of itself?
+
+The closed set of things worth telling that are neither a request nor a record: the machines hand them out as values
+(``take_events``), and the shell makes log lines, metrics and exceptions of them. Those under "what the shell must act
+on" are commands in the past tense: whoever drives the machines has to follow them.
+"""
+
+from typing import NamedTuple, TypeAlias, final
+
+from shardline.core.clock import Instant
+from shardline.core.consumer.grant import Grant
+from shardline.core.failures import Failure
+from shardline.model.hashing import HashRange
+from shardline.model.lease import Checkpoint
+from shardline.model.position import Position
+
+# ---- what the shell must act on
+
+
+@final
+class LeaseGained(NamedTuple):
+    """Start a reader for this shard."""
+
+    shard_id: str
+    grant: Grant
+    start: Position
+    """Where to ask for the first iterator."""
+    checkpoint: Checkpoint
+    """What is at or before it was done before: to be skipped."""
+    hash_range: HashRange | None
+
+
+@final
+class HandOverAsked(NamedTuple):
+    """Another worker shall have it: stop the reader, drop what the user has not seen, and say ``drained`` once the
+    user is done with the rest.
+    """
+
+    shard_id: str
+    by: str
+    until: Instant
+    """Then the lease goes, finished or not."""
+
+
+@final
+class HandOverOverdue(NamedTuple):
+    """The user was not done in time: cancel its code for this shard. The lease goes, with what was acknowledged."""
+
+    shard_id: str
+
+
+@final
+class LeaseLost(NamedTuple):
+    """Stop its reader and cancel the user's code for this shard: someone else may be reading it (L2)."""
+
+    shard_id: str
+    why: str
+
+
+@final
+class LeaseReleased(NamedTuple):
+    """Let go in good order: on exit, after a hand-over, or when the shard was finished."""
+
+    shard_id: str
+    finished: bool
+
+
+@final
+class StreamRecreated(NamedTuple):
+    """The stream was deleted and made anew under its name. Nothing more is read."""
+
+    why: str
+
+
+@final
+class ConsumerFailed(NamedTuple):
+    """Nothing more can be read, and waiting will not help: access denied, or no such stream."""
+
+    operation: str
+    failure: Failure
+
+
+# ---- what the user should hear of
+
+
+@final
+class PositionLost(NamedTuple):
+    """The service refused to read from where we were: reading goes on at TRIM_HORIZON, records may be missing."""
+
+    shard_id: str
+    position: Position
+    failure: Failure
+
+
+@final
+class RecordsTrimmed(NamedTuple):
+    """Retention removed records before they were read."""
+
+    shard_id: str
+    why: str
+
+
+@final
+class ShardTrimmed(NamedTuple):
+    """A whole shard went out of retention before it was finished."""
+
+    shard_id: str
+
+
+@final
+class ReadFailed(NamedTuple):
+    """A call to a shard failed; it is tried again at ``retry_at`` (NEVER: it is not)."""
+
+    shard_id: str
+    operation: str
+    failure: Failure
+    retry_at: Instant
+
+
+@final
+class StoreFailed(NamedTuple):
+    """The lease store failed. Reading goes on until the leases lapse."""
+
+    failure: Failure
+    failures: int
+
+
+@final
+class StoreRecovered(NamedTuple):
+    """The lease store answers again."""
+
+    failures: int
+
+
+@final
+class ListingFailed(NamedTuple):
+    """The shards could not be listed, or the stream not be described; it is tried again at ``retry_at``."""
+
+    operation: str
+    failure: Failure
+    retry_at: Instant
+
+
+@final
+class Stalled(NamedTuple):
+    """Nobody called for so long that leases are in danger: a blocked event loop, or a suspended machine."""
+
+    seconds: float
+
+
+Event: TypeAlias = (
+    LeaseGained
+    | HandOverAsked
+    | HandOverOverdue
+    | LeaseLost
+    | LeaseReleased
+    | StreamRecreated
+    | ConsumerFailed
+    | PositionLost
+    | RecordsTrimmed
+    | ShardTrimmed
+    | ReadFailed
+    | StoreFailed
+    | StoreRecovered
+    | ListingFailed
+    | Stalled
+)

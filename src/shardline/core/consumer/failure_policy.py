@@ -1,0 +1,201 @@
+"""What becomes of a batch whose handler fails?
+
+A failing handler is never skipped in silence: the batch is tried again, then taken apart until the record that fails is
+alone, and that record goes to the dead letters, or stops the consumer. There is no third way.
+
+Invariants:
+
+- FP1: records are handled in order, and one part at a time: what comes later in the batch waits.
+- FP2: a record is done once its handler succeeded, or its dead letter was written. Neither: the consumer stops, and
+  the record, like all after it, comes again.
+- FP3: the whole batch, and a record that is alone, get all attempts, with growing and jittered waits between them; the
+  parts on the way from one to the other get a single one, at once: finding a poisonous record among ten thousand takes
+  some thirty calls, not thirty times the attempts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Literal, NamedTuple, TypeAlias, final
+
+from shardline.core.backoff import Backoff, Chance
+from shardline.core.clock import NEVER, Instant
+from shardline.errors import UsageError
+from shardline.model.record import Record
+
+Finally: TypeAlias = Literal["stop", "dead-letter"]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailurePolicy:
+    """How often to try, and what to do with the record that never works."""
+
+    attempts: int = 5
+    backoff: float = 0.5
+    """The first wait, in seconds; each next is twice as long, up to ``backoff_max``."""
+    backoff_max: float = 30.0
+    bisect: bool = True
+    """Whether a failing batch is taken apart. Otherwise all of it goes the last way together."""
+    finally_: Finally = "stop"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or self.attempts < 1:
+            raise UsageError(f"attempts must be a whole number, 1 or more, not {self.attempts!r}")
+        for name in ("backoff", "backoff_max"):
+            value: object = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 3_600:  # noqa: PLR2004
+                raise UsageError(f"{name} must be a number above 0, up to 3600, not {value!r}")
+        if self.backoff > self.backoff_max:
+            raise UsageError(f"backoff must be at most backoff_max ({self.backoff_max!r}), not {self.backoff!r}")
+        if self.finally_ not in ("stop", "dead-letter"):
+            raise UsageError(f"finally_ must be 'stop' or 'dead-letter', not {self.finally_!r}")
+
+
+@final
+class DeadLetter(NamedTuple):
+    """Records that failed for good, and why."""
+
+    records: Sequence[Record]
+    attempts: int
+    error: object
+
+
+class _Phase(Enum):
+    WAITING = auto()  # for the moment of the next attempt
+    HANDLING = auto()
+    BURYING = auto()  # a dead letter is to be written
+    WRITING = auto()  # and is being written
+    STOPPED = auto()
+    DONE = auto()
+
+
+@final
+class BatchWork:
+    """One batch of one shard on its way through a handler."""
+
+    __slots__ = (
+        "_attempts",
+        "_backoff",
+        "_chance",
+        "_done",
+        "_next_at",
+        "_parts",
+        "_phase",
+        "_policy",
+        "_size",
+        "error",
+    )
+
+    def __init__(self, records: Sequence[Record], policy: FailurePolicy, chance: Chance, now: Instant) -> None:
+        assert records, "a batch has records"
+        self._policy: FailurePolicy = policy
+        self._chance: Chance = chance
+        self._size: int = len(records)
+        self._parts: list[Sequence[Record]] = [records]  # what is left, the first part last
+        self._attempts: int = 0  # of the first part
+        self._backoff: Backoff = self._new_backoff()
+        self._next_at: Instant = now
+        self._phase: _Phase = _Phase.WAITING
+        self._done: list[Record] = []
+        self.error: object = None
+        """What the handler said last."""
+
+    @property
+    def is_done(self) -> bool:
+        return self._phase is _Phase.DONE
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it failed for good, and the consumer has to stop (FP2)."""
+        return self._phase is _Phase.STOPPED
+
+    @property
+    def part(self) -> Sequence[Record]:
+        """What it stands at: after a stop, the records that failed."""
+        return self._parts[-1]
+
+    # ---- outputs, time
+
+    def poll_attempt(self, now: Instant) -> Sequence[Record] | None:
+        """What the handler shall work on now; answered by ``handle_success`` or ``handle_error``."""
+        if self._phase is not _Phase.WAITING or now < self._next_at:
+            return None
+        self._phase = _Phase.HANDLING
+        self._attempts += 1
+        return self._parts[-1]
+
+    def poll_dead_letter(self, now: Instant) -> DeadLetter | None:
+        """What to write; answered by ``handle_buried`` or ``handle_burial_failed``."""
+        if self._phase is not _Phase.BURYING or now < self._next_at:
+            return None
+        self._phase = _Phase.WRITING
+        return DeadLetter(self._parts[-1], self._attempts, self.error)
+
+    def take_done(self) -> list[Record]:
+        """Records that are done since the last call, in order (FP2)."""
+        done, self._done = self._done, []
+        return done
+
+    def next_deadline(self) -> Instant:
+        return self._next_at if self._phase in (_Phase.WAITING, _Phase.BURYING) else NEVER
+
+    # ---- inputs
+
+    def handle_success(self, now: Instant) -> None:
+        assert self._phase is _Phase.HANDLING
+        self._finish_part(now)
+
+    def handle_error(self, error: object, now: Instant) -> None:
+        assert self._phase is _Phase.HANDLING
+        self.error = error
+        part = self._parts[-1]
+        if self._attempts < self._allowed(part):
+            self._wait(_Phase.WAITING, now)
+        elif len(part) > 1 and self._policy.bisect:
+            middle = len(part) // 2
+            self._parts[-1:] = [part[middle:], part[:middle]]
+            self._start_part(now)
+        elif self._policy.finally_ == "stop":
+            self._phase = _Phase.STOPPED
+        else:
+            self._backoff = self._new_backoff()
+            self._phase, self._next_at = _Phase.BURYING, now
+
+    def handle_buried(self, now: Instant) -> None:
+        """The dead letter was written."""
+        assert self._phase is _Phase.WRITING
+        self._finish_part(now)
+
+    def handle_burial_failed(self, error: object, now: Instant) -> None:
+        """It was not: again, and then the consumer stops."""
+        assert self._phase is _Phase.WRITING
+        self.error = error
+        if self._backoff.failures + 1 < self._policy.attempts:
+            self._wait(_Phase.BURYING, now)
+        else:
+            self._phase = _Phase.STOPPED
+
+    # ---- within
+
+    def _allowed(self, part: Sequence[Record]) -> int:
+        """How many attempts it gets (FP3)."""
+        return self._policy.attempts if len(part) in (1, self._size) else 1
+
+    def _finish_part(self, now: Instant) -> None:
+        self._done += self._parts.pop()
+        if self._parts:
+            self._start_part(now)
+        else:
+            self._phase = _Phase.DONE
+
+    def _start_part(self, now: Instant) -> None:
+        self._attempts = 0
+        self._backoff = self._new_backoff()
+        self._phase, self._next_at = _Phase.WAITING, now
+
+    def _wait(self, phase: _Phase, now: Instant) -> None:
+        self._phase, self._next_at = phase, now + self._backoff.next_delay()
+
+    def _new_backoff(self) -> Backoff:
+        return Backoff(self._policy.backoff, self._policy.backoff_max, self._chance)

@@ -1,0 +1,178 @@
+"""Which rows must a group have, which can go, and do they belong to this stream at all?
+
+Functions of the topology and the rows. Every worker calls them; what they name is created and deleted by conditional
+writes, so that it does not matter who, or how many at once.
+
+Invariants (L3 and L6 are ARCHITECTURE section 5's):
+
+- GW1: a new group gets rows for the shards that match its start: at TRIM_HORIZON the oldest there are, at LATEST those
+  that are open, at a time those that the service says were open then. Older ones count as finished (L3).
+- GW2: a shard found later, a descendant of one that has a row, starts at TRIM_HORIZON whatever the start is, and gets
+  its row when its parents are finished.
+- GW3: a parent of such a shard that is no descendant of any row (the other side of a merge) gets a row at the start
+  position, or the child would wait for it for ever: at LATEST it itself, at a time who was open then, otherwise the
+  oldest of its line.
+- GW4: a row is deleted when its shard is finished, its parents have no rows, and each child has one that has left its
+  first position (the KCL's rule). Before that, its absence would make it, or its children, look new.
+- GW5: rows of a stream that was deleted and made anew are recognised: numbers before the shard begins or after it ends,
+  another hash range, or a finished shard that is open.
+"""
+
+from collections.abc import Iterator
+from typing import Final, final
+
+from shardline.core.consumer.shard_graph import Rows, ShardGraph
+from shardline.model.lease import Checkpoint, Lease
+from shardline.model.position import LATEST, TRIM_HORIZON, Position, PositionKind
+from shardline.model.shard import Shard
+
+_FIRST: Final = frozenset({PositionKind.TRIM_HORIZON, PositionKind.LATEST, PositionKind.AT_TIMESTAMP})
+
+
+@final
+class GroupStart:
+    """Where a new group starts: the position, and what has to be known to write it into rows."""
+
+    __slots__ = ("latest_at", "matching", "position")
+
+    def __init__(self, position: Position, latest_at: float, matching: frozenset[str] = frozenset()) -> None:
+        self.position: Position = position
+        self.latest_at: float = latest_at
+        """The service's time when the worker started, less 1 s: what LATEST means (L6)."""
+        self.matching: frozenset[str] = matching
+        """The shards that were open at the start time, if it is a time."""
+
+    def matches(self, shard_id: str, graph: ShardGraph, without: set[str]) -> bool:
+        """Whether this one of the shards ``without`` a row is where the group starts (GW1)."""
+        if self.position == LATEST:
+            shard = graph.shard(shard_id)
+            return shard is None or shard.is_open
+        if shard_id in self.matching:
+            return True
+        # The oldest that are left: of a new group, or beside a sibling whose row makes their parents count as finished.
+        is_oldest = without.isdisjoint(graph.parents(shard_id))
+        if self.position == TRIM_HORIZON:
+            return is_oldest
+        return is_oldest and any(map(graph.is_present, graph.parents(shard_id)))
+
+
+def missing_rows(graph: ShardGraph, rows: Rows, start: GroupStart) -> list[Lease]:
+    """The rows to create now, the oldest shards first: a crash in between leaves nothing that cannot be completed."""
+    assert graph.listings, "what is not known cannot be missing"
+    assert graph.covers(rows), "SG3: a graph that is older than the rows proves nothing"
+    covered = {other for shard_id in rows for other in graph.ancestors(shard_id)}
+    missing = {shard_id for shard_id in graph.shard_ids if shard_id not in rows and shard_id not in covered}
+    heirs = {other for shard_id in rows for other in graph.descendants(shard_id)} & missing
+    outsiders = missing - heirs
+    beside = {other for shard_id in heirs for other in graph.ancestors(shard_id)} & outsiders
+    new = [_row(graph, shard_id, None) for shard_id in heirs if _has_finished_parents(graph, shard_id, rows, missing)]
+    for shard_id in outsiders:
+        if shard_id not in beside:
+            wanted = start.matches(shard_id, graph, outsiders)
+        elif start.position == LATEST:
+            wanted = not heirs.isdisjoint(graph.children(shard_id))
+        else:
+            line = {shard_id, *graph.descendants(shard_id)} & beside
+            is_oldest = beside.isdisjoint(graph.parents(shard_id))
+            wanted = shard_id in start.matching or (is_oldest and line.isdisjoint(start.matching))
+        if wanted:
+            new.append(_row(graph, shard_id, start))
+    return sorted(new, key=lambda row: (_begin(graph, row.shard_id), row.shard_id))
+
+
+def _has_finished_parents(graph: ShardGraph, shard_id: str, rows: Rows, missing: set[str]) -> bool:
+    """GW2."""
+    parents = graph.parents(shard_id)
+    return (
+        graph.is_placed(shard_id)
+        and missing.isdisjoint(parents)
+        and all(graph.is_finished(parent, rows) for parent in parents)
+    )
+
+
+def child_rows(graph: ShardGraph, shard_id: str, rows: Rows) -> list[Lease]:
+    """The rows to create before this shard, read to its end, is marked as finished (L3).
+
+    The child of a merge waits until the other side has a row: as long as it has none, the child's would make it count
+    as finished (GW3 gives it one).
+    """
+    new: list[Lease] = []
+    for child in sorted(unrowed_children(graph, shard_id, rows)):
+        others = [parent for parent in graph.parents(child) if parent != shard_id]
+        if graph.is_placed(child) and not any(_is_new(graph, other, rows) for other in others):
+            new.append(_row(graph, child, None))
+    return new
+
+
+def unrowed_children(graph: ShardGraph, shard_id: str, rows: Rows) -> set[str]:
+    """The children that still need a row. A child whose descendant has one was finished, and its row deleted."""
+    return {child for child in graph.children(shard_id) if _is_new(graph, child, rows)}
+
+
+def _is_new(graph: ShardGraph, shard_id: str, rows: Rows) -> bool:
+    """Whether it is there, and neither it nor a descendant has a row."""
+    known = {shard_id, *graph.descendants(shard_id)}
+    return graph.is_present(shard_id) and known.isdisjoint(rows)
+
+
+def deletable_rows(graph: ShardGraph, rows: Rows) -> list[Lease]:
+    """The rows that nobody needs any more (GW4)."""
+    found: list[Lease] = []
+    for shard_id, row in rows.items():
+        if not row.checkpoint.is_finished and not graph.is_trimmed(shard_id):
+            continue
+        children = graph.children(shard_id) | row.child_ids
+        parents = {*graph.parents(shard_id), *row.parent_ids}
+        if not parents.isdisjoint(rows) or not all(_has_begun(graph, child, rows) for child in children):
+            continue
+        if children or not graph.is_present(shard_id):
+            found.append(row)
+    return found
+
+
+def _has_begun(graph: ShardGraph, shard_id: str, rows: Rows) -> bool:
+    row = rows.get(shard_id)
+    if row is not None:
+        return row.checkpoint.position.kind not in _FIRST
+    return not graph.is_present(shard_id) or any(other in rows for other in graph.descendants(shard_id))
+
+
+def foreign_rows(graph: ShardGraph, rows: Rows) -> list[tuple[Lease, str]]:
+    """The rows that cannot be of this stream, each with the reason (GW5)."""
+    found: list[tuple[Lease, str]] = []
+    for shard_id, row in rows.items():
+        shard = graph.shard(shard_id)
+        reason = None if shard is None else next(_contradictions(row, shard), None)
+        if reason is not None:
+            found.append((row, f"the checkpoint of {shard_id} is not of this stream: {reason}"))
+    return found
+
+
+def _contradictions(row: Lease, shard: Shard) -> Iterator[str]:
+    at = row.checkpoint.sequence_number
+    begin, end = shard.starting_sequence_number, shard.ending_sequence_number
+    if at is not None and at.number < begin.number:
+        yield f"it stands at {at}, and the shard begins at {begin}"
+    if at is not None and end is not None and at.number > end.number:
+        yield f"it stands at {at}, and the shard ends at {end}"
+    if row.checkpoint.is_finished and shard.is_open:
+        yield "it says that the shard is finished, and the shard is open"
+    if row.hash_range is not None and row.hash_range != shard.hash_range:
+        yield "it is for another hash range"
+
+
+def _row(graph: ShardGraph, shard_id: str, start: GroupStart | None) -> Lease:
+    position = TRIM_HORIZON if start is None else start.position
+    return Lease(
+        shard_id,
+        checkpoint=Checkpoint(position),
+        parent_ids=frozenset(graph.parents(shard_id)),
+        hash_range=graph.hash_range(shard_id),
+        latest_at=start.latest_at if start is not None and position == LATEST else None,
+    )
+
+
+def _begin(graph: ShardGraph, shard_id: str) -> float:
+    """Where a shard begins: announced ones, which no listing knows so far, are the youngest."""
+    shard = graph.shard(shard_id)
+    return float("inf") if shard is None else shard.starting_sequence_number.number

@@ -1,0 +1,252 @@
+"""Which leases do we hold, and which of them needs attention now?
+
+The held leases of a worker (``Holding``), by shard: what the user is done with comes in here, and what becomes of each
+lease is told from here. A thousand of them cost nothing while nothing is due (``Agenda``).
+
+Invariants (ARCHITECTURE section 5):
+
+- L2, L4: a lease that lapsed, or that someone else took, is told as lost once, and its acknowledgements are refused.
+- C3: a shard that was read to its end may be finished once each of its children has a row. That it has none is believed
+  only after two listings that were begun after the end.
+- HL1: whoever gains a lease is told where to read, and who lost it, or let go of it, is told exactly once.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, NamedTuple, TypeAlias, final
+
+from shardline.core.clock import Instant
+from shardline.core.consumer.agenda import Agenda
+from shardline.core.consumer.checkpoint import CheckpointTracker
+from shardline.core.consumer.config import ConsumerConfig
+from shardline.core.consumer.events import HandOverAsked, HandOverOverdue, LeaseGained, LeaseLost, LeaseReleased
+from shardline.core.consumer.grant import Grant
+from shardline.core.consumer.group_rows import unrowed_children
+from shardline.core.consumer.holding import Holding, HoldingOperation, Phase
+from shardline.core.consumer.shard_graph import Rows, ShardGraph
+from shardline.core.leases import Refused
+from shardline.model.lease import Lease
+from shardline.model.position import LATEST, at_timestamp
+from shardline.model.record import Record
+
+HeldEvent: TypeAlias = LeaseGained | HandOverAsked | HandOverOverdue | LeaseLost | LeaseReleased
+
+_CHILDLESS_LISTINGS: Final = 2
+
+
+@final
+class HeldOperation(NamedTuple):
+    """What to write, and for which holding: the same shard may be lost and gained again before the answer comes."""
+
+    operation: HoldingOperation
+    holding: Holding
+
+
+@final
+class HeldLeases:
+    """All that one worker holds."""
+
+    __slots__ = (
+        "_checkpoint_interval",
+        "_clock",
+        "_config",
+        "_events",
+        "_graph",
+        "_lapses",
+        "_latest_at",
+        "_me",
+        "_work",
+        "ending",
+        "has_changed",
+        "holdings",
+    )
+
+    def __init__(
+        self,
+        me: str,
+        graph: ShardGraph,
+        config: ConsumerConfig,
+        *,
+        checkpoint_interval: float,
+        latest_at: float,
+        clock: Callable[[], Instant] | None = None,
+    ) -> None:
+        self._me: str = me
+        self._graph: ShardGraph = graph
+        self._config: ConsumerConfig = config
+        self._checkpoint_interval: float = checkpoint_interval
+        self._latest_at: float = latest_at
+        self._clock: Callable[[], Instant] | None = clock
+        self._lapses: Agenda = Agenda()
+        self._work: Agenda = Agenda()
+        self._events: list[HeldEvent] = []
+        self.holdings: dict[str, Holding] = {}
+        self.ending: dict[str, int] = {}
+        """Shards that were read to their end, and how many listings there were by then (C3)."""
+        self.has_changed: bool = False
+        """Whether a lease went: others may follow from it. Whoever reads it sets it back."""
+
+    # ---- commands
+
+    def deliver(self, shard_id: str, records: Sequence[Record]) -> None:
+        """The user was handed these."""
+        holding = self.holdings.get(shard_id)
+        if holding is not None:
+            holding.tracker.deliver(records)
+
+    def ack(self, shard_id: str, record: Record) -> bool:
+        """The user is done with this one (manual). False: nothing new, or the lease is not ours any more."""
+        holding = self.holdings.get(shard_id)
+        return holding is not None and holding.tracker.ack(record) and self._touch(holding)
+
+    def ack_through(self, shard_id: str, record: Record) -> bool:
+        """The user is done with this one and all before it. False as in ``ack``."""
+        holding = self.holdings.get(shard_id)
+        return holding is not None and holding.tracker.ack_through(record) and self._touch(holding)
+
+    def flush(self) -> None:
+        """Commit what is acknowledged without waiting for the interval."""
+        for holding in self.holdings.values():
+            holding.tracker.flush()
+            self._arrange(holding)
+
+    def end(self, shard_id: str, listings: int) -> None:
+        """All records of the shard were handed to the user, when there had been that many listings."""
+        holding = self.holdings.get(shard_id)
+        if holding is not None:
+            holding.tracker.end()
+            self.ending[shard_id] = listings
+            self._arrange(holding)
+
+    def leave(self, shard_id: str) -> None:
+        """The user is done with the shard: commit, and let go."""
+        holding = self.holdings.get(shard_id)
+        if holding is not None:
+            holding.leave()
+            self._arrange(holding)
+
+    def lose(self, shard_id: str, why: str) -> None:
+        """It is not to be read any more, and nothing is to be written."""
+        holding = self.holdings.get(shard_id)
+        if holding is not None:
+            holding.lose(why)
+            self._remove(holding)
+
+    # ---- outputs, time
+
+    def poll_operation(self, busy: Collection[str], now: Instant) -> HeldOperation | None:
+        """What to write now, for a lease that is not ``busy`` with another operation: its answer brings it back."""
+        while (shard_id := self._work.pop_due(now)) is not None:
+            if shard_id not in busy:
+                holding = self.holdings[shard_id]
+                operation = holding.poll_operation(now)
+                self._settle(holding, now)
+                if operation is not None:
+                    return HeldOperation(operation, holding)
+        return None
+
+    def take_events(self) -> list[HeldEvent]:
+        events, self._events = self._events, []
+        return events
+
+    def next_lapse(self) -> Instant:
+        """When ``handle_time`` has something to do."""
+        return self._lapses.next_at()
+
+    def next_work(self) -> Instant:
+        """When ``poll_operation`` has something to give."""
+        return self._work.next_at()
+
+    # ---- inputs
+
+    def handle_time(self, now: Instant) -> None:
+        """See which leases lapsed, and whose user had its time, whatever the store does."""
+        while (shard_id := self._lapses.pop_due(now)) is not None:
+            holding = self.holdings[shard_id]
+            holding.handle_time(now)
+            self._settle(holding, now)
+
+    def handle_taken(self, row: Lease, sent_at: Instant, now: Instant) -> None:
+        """We took a lease, by a write that was sent at ``sent_at``."""
+        duration = self._config.lease_duration
+        grant = Grant(row.shard_id, row.counter, sent_at + duration, self._clock)
+        manual = self._config.ack == "manual"
+        tracker = CheckpointTracker(row.checkpoint, interval=self._checkpoint_interval, now=now, manual=manual)
+        holding = Holding(row, grant, tracker, me=self._me, lease_duration=duration, sent_at=sent_at)
+        self.holdings[row.shard_id] = holding
+        start = at_timestamp(self._latest_at) if row.resume_at == LATEST else row.resume_at
+        hash_range = row.hash_range or self._graph.hash_range(row.shard_id)
+        self._events.append(LeaseGained(row.shard_id, grant, start, row.checkpoint, hash_range))
+        self._settle(holding, now)
+
+    def handle_rows(self, rows: Rows, busy: Collection[str], now: Instant) -> None:
+        """A scan came."""
+        for shard_id, holding in [*self.holdings.items()]:
+            if shard_id not in busy:
+                holding.handle_seen(rows.get(shard_id))
+                self._settle(holding, now)
+
+    def handle_applied(self, holding: Holding, result: Lease | Refused | None, now: Instant) -> None:
+        """The answer to an operation."""
+        holding.handle_applied(result)
+        self._land(holding, now)
+
+    def handle_failure(self, holding: Holding, retry_at: Instant, now: Instant, *, maybe_received: bool) -> None:
+        holding.handle_failure(retry_at, maybe_received=maybe_received)
+        self._land(holding, now)
+
+    def handle_children(self, rows: Rows) -> bool:
+        """Rows or shards came: see which shards may be finished (C3). False: the shards have to be listed again."""
+        known = True
+        for shard_id, listings in self.ending.items():
+            holding, children = self.holdings[shard_id], self._graph.children(shard_id)
+            is_believed = bool(children) or self._graph.listings - listings >= _CHILDLESS_LISTINGS
+            if not is_believed or not all(map(self._graph.is_placed, children)):
+                known = False
+            elif not unrowed_children(self._graph, shard_id, rows):
+                holding.allow_end(children)
+                self._arrange(holding)
+        return known
+
+    # ---- within
+
+    def _land(self, holding: Holding, now: Instant) -> None:
+        """Nothing is under way for this shard any more; by now it may be held anew."""
+        self._settle(self.holdings.get(holding.shard_id, holding), now)
+
+    def _settle(self, holding: Holding, now: Instant) -> None:
+        """Tell what became of a holding, and see when to look at it next."""
+        shard_id = holding.shard_id
+        if holding.is_over:
+            self._remove(holding)
+            return
+        if holding.next_owner is not None and holding.phase is Phase.ACTIVE:
+            until = now + self._config.hand_over_timeout
+            holding.drain(until)
+            self._events.append(HandOverAsked(shard_id, holding.next_owner, until))
+        if holding.take_overdue():
+            self._events.append(HandOverOverdue(shard_id))
+        holding.is_arranged = False
+        self._arrange(holding)
+
+    def _remove(self, holding: Holding) -> None:
+        shard_id = holding.shard_id
+        if self.holdings.pop(shard_id, None) is None:
+            return  # told before
+        self.ending.pop(shard_id, None)
+        self._arrange(holding)
+        self.has_changed = True
+        if holding.phase is Phase.LOST:
+            self._events.append(LeaseLost(shard_id, holding.why))
+        else:
+            self._events.append(LeaseReleased(shard_id, holding.phase is Phase.FINISHED))
+
+    def _touch(self, holding: Holding) -> bool:
+        """Something was acknowledged: see to it that it is committed. Nearly always that is arranged already."""
+        if not holding.is_arranged or holding.tracker.has_ended:
+            holding.is_arranged = True
+            self._arrange(holding)
+        return True
+
+    def _arrange(self, holding: Holding) -> None:
+        self._lapses.schedule(holding.shard_id, holding.next_lapse())
+        self._work.schedule(holding.shard_id, holding.next_work())

@@ -1,0 +1,278 @@
+"""What is to be written next for a lease that we hold?
+
+One machine per held lease: it renews, commits, writes SHARD_END when the shard is done, and lets go in good order. The
+coordinator carries its operations to the store, and takes care that they are one at a time (L1).
+
+Invariants (C and L are ARCHITECTURE section 5's):
+
+- L2: we act as the owner only until lease duration after the last confirmed write was sent; then the lease is lost.
+- L4: once lost, nothing is written; every write carries the counter of the row that we saw last.
+- C3: SHARD_END is written last, and only when every child has a row.
+- HO1: an operation whose answer was lost is sent again as it was, and nothing else before it: its own effect may have
+  refused it (``landed``), and counts from when it was first sent.
+- HO2: letting go (hand-over, exit) commits first what is acknowledged, and then gives the lease away. When the user is
+  not done in time the grant is revoked, and what was acknowledged by then is committed.
+"""
+
+from enum import Enum, auto
+from typing import Final, TypeAlias, final
+
+from shardline.core.clock import NEVER, Instant
+from shardline.core.consumer.checkpoint import CheckpointTracker
+from shardline.core.consumer.grant import Grant
+from shardline.core.leases import (
+    CommitCheckpoint,
+    FinishHandOver,
+    Refused,
+    ReleaseLease,
+    RenewLease,
+    WriteChildren,
+    landed,
+)
+from shardline.model.lease import Lease
+
+HoldingOperation: TypeAlias = RenewLease | CommitCheckpoint | FinishHandOver | ReleaseLease | WriteChildren
+
+_RENEWALS: Final = 3  # in a lease duration: two may be lost
+
+
+@final
+class Phase(Enum):
+    ACTIVE = auto()
+    DRAINING = auto()  # someone asked for it: the user finishes what it holds
+    LEAVING = auto()  # nothing more will be acknowledged: commit, then let go
+    RELEASED = auto()  # let go in good order
+    FINISHED = auto()  # SHARD_END is written
+    LOST = auto()
+
+
+_OVER: Final = frozenset({Phase.RELEASED, Phase.FINISHED, Phase.LOST})
+
+
+@final
+class Holding:
+    """One held lease."""
+
+    __slots__ = (
+        "_children",
+        "_duration",
+        "_first_sent_at",
+        "_is_overdue",
+        "_me",
+        "_renew_at",
+        "_retry_at",
+        "_sent",
+        "_sent_at",
+        "_uncertain",
+        "drain_until",
+        "grant",
+        "is_arranged",
+        "phase",
+        "row",
+        "tracker",
+        "why",
+    )
+
+    def __init__(
+        self,
+        row: Lease,
+        grant: Grant,
+        tracker: CheckpointTracker,
+        *,
+        me: str,
+        lease_duration: float,
+        sent_at: Instant,
+    ) -> None:
+        self.row: Lease = row
+        self._me: str = me
+        self.grant: Grant = grant
+        self.tracker: CheckpointTracker = tracker
+        self._duration: float = lease_duration
+        self._renew_at: Instant = sent_at + lease_duration / _RENEWALS
+        self._retry_at: Instant = -NEVER
+        self._sent: HoldingOperation | None = None
+        self._sent_at: Instant = sent_at
+        self._uncertain: HoldingOperation | None = None  # its answer was lost (HO1)
+        self._first_sent_at: Instant = sent_at
+        self._children: frozenset[str] | None = None  # of a shard that was read to its end, once they have rows
+        self.phase: Phase = Phase.ACTIVE
+        self.drain_until: Instant = NEVER
+        self._is_overdue: bool = False
+        self.is_arranged: bool = False
+        """Whether what is acknowledged will be committed without anyone saying more."""
+        self.why: str = ""
+        """Why it was lost."""
+
+    @property
+    def shard_id(self) -> str:
+        return self.row.shard_id
+
+    @property
+    def is_over(self) -> bool:
+        return self.phase in _OVER
+
+    @property
+    def next_owner(self) -> str | None:
+        """Who asked for it."""
+        return self.row.owner if self.row.checkpoint_owner == self._me else None
+
+    # ---- commands
+
+    def drain(self, until: Instant) -> None:
+        """Someone asked for it: the user has until then."""
+        if self.phase is Phase.ACTIVE:
+            self.phase, self.drain_until = Phase.DRAINING, until
+
+    def leave(self) -> None:
+        """The user is done, or has to be: commit what is acknowledged, then let go (HO2)."""
+        if not self.is_over:
+            self.phase, self.drain_until = Phase.LEAVING, NEVER
+            self.tracker.seal()
+
+    def allow_end(self, children: frozenset[str]) -> None:
+        """All children have rows: SHARD_END may be written (C3)."""
+        self._children = children
+
+    def lose(self, why: str) -> None:
+        """It is not ours any more (L4)."""
+        if not self.is_over:
+            self._end(Phase.LOST)
+            self.why = why
+
+    def take_overdue(self) -> bool:
+        """Whether the user was not done in time, once (HO2)."""
+        overdue, self._is_overdue = self._is_overdue, False
+        return overdue
+
+    # ---- outputs, time
+
+    def poll_operation(self, now: Instant) -> HoldingOperation | None:
+        """What to write now. One at a time (L1)."""
+        if self.is_over or self._sent is not None or now < self._retry_at:
+            return None
+        if self._uncertain is None:
+            operation = self._next(now)
+            self._first_sent_at = now
+        else:
+            operation = self._uncertain
+        self._sent, self._sent_at = operation, now
+        return operation
+
+    def _next(self, now: Instant) -> HoldingOperation | None:
+        shard_id, me, counter = self.shard_id, self._me, self.row.counter
+        if self._children and self.tracker.is_at_end and self.row.child_ids != self._children:
+            return WriteChildren(shard_id, self._children)
+        checkpoint = self.tracker.poll_commit(now, may_end=self._may_end)
+        if checkpoint is not None:
+            return CommitCheckpoint(shard_id, me, counter, checkpoint)
+        if self.phase is Phase.LEAVING and self._is_clean:
+            if self.row.checkpoint_owner == me:
+                return FinishHandOver(shard_id, me, counter)
+            return ReleaseLease(shard_id, me, counter)
+        return RenewLease(shard_id, me, counter) if now >= self._renew_at else None
+
+    @property
+    def _may_end(self) -> bool:
+        return self._children is not None
+
+    @property
+    def _is_clean(self) -> bool:
+        """Whether nothing is left to commit. An end that waits for the children's rows is written by the next owner."""
+        return self.tracker.next_deadline(may_end=self._may_end) == NEVER
+
+    def next_lapse(self) -> Instant:
+        """When ``handle_time`` has something to do."""
+        return NEVER if self.is_over else min(self.grant.held_until, self.drain_until)
+
+    def next_work(self) -> Instant:
+        """When ``poll_operation`` has something to give."""
+        if self.is_over or self._sent is not None:
+            return NEVER
+        if self._uncertain is not None:
+            return self._retry_at
+        work_at = min(self._renew_at, self.tracker.next_deadline(may_end=self._may_end))
+        if self.phase is Phase.LEAVING or (self._may_end and self.tracker.is_at_end):
+            work_at = -NEVER
+        return max(work_at, self._retry_at)
+
+    # ---- inputs
+
+    def handle_time(self, now: Instant) -> None:
+        """What only the clock does: the lease lapses (L2), or the user had its time (HO2)."""
+        if self.is_over:
+            return
+        if now >= self.grant.held_until:
+            self.lose("no renewal was confirmed within the lease duration")
+        elif now >= self.drain_until:
+            self._is_overdue = True
+            self.grant.revoke()
+            self.leave()
+
+    def handle_seen(self, row: Lease | None) -> None:
+        """A scan found this row, while nothing was under way."""
+        if row is None or row.holder != self._me:
+            self._handle_taken(row)
+        else:
+            self.row = row
+
+    def handle_applied(self, result: Lease | Refused | None) -> None:
+        """The store's answer to what was sent. ``None``: the row is gone."""
+        operation, self._sent = self._sent, None
+        assert operation is not None, "L1: there was one"
+        sent_at, repeated = self._sent_at, self._uncertain is not None
+        self._uncertain = None
+        if self.is_over:
+            return
+        if isinstance(result, Refused):
+            row = result.current
+            if repeated and landed(operation, row):
+                sent_at = self._first_sent_at
+            else:
+                self._handle_refused(operation, row)
+                return
+        else:
+            row = result
+        assert row is not None, "an accepted write leaves a row"
+        self._handle_written(operation, row, sent_at)
+
+    def handle_failure(self, retry_at: Instant, *, maybe_received: bool) -> None:
+        """No answer came, or none that helps."""
+        operation, self._sent = self._sent, None
+        assert operation is not None, "L1: there was one"
+        self._retry_at = retry_at
+        if self.is_over:
+            return
+        if maybe_received or self._uncertain is not None:
+            self._uncertain = operation
+        elif isinstance(operation, CommitCheckpoint):
+            self.tracker.handle_commit_failed()
+
+    def _handle_written(self, operation: HoldingOperation, row: Lease, sent_at: Instant) -> None:
+        self.row = row
+        if isinstance(operation, WriteChildren):
+            return  # no renewal: it carries no counter
+        self.grant.extend(sent_at + self._duration)
+        self._renew_at = sent_at + self._duration / _RENEWALS
+        if isinstance(operation, CommitCheckpoint):
+            self.tracker.handle_committed()
+            if self.tracker.is_finished:
+                self._end(Phase.FINISHED)
+        elif isinstance(operation, FinishHandOver | ReleaseLease):
+            self._end(Phase.RELEASED)
+
+    def _handle_refused(self, operation: HoldingOperation, row: Lease | None) -> None:
+        """Only a row that still names us as its holder leaves it ours: one that we were asked for meanwhile, say."""
+        if row is None or row.holder != self._me:
+            self._handle_taken(row)
+            return
+        if isinstance(operation, CommitCheckpoint):
+            self.tracker.handle_commit_failed()
+        self.row = row
+
+    def _handle_taken(self, row: Lease | None) -> None:
+        self.lose("its row was deleted" if row is None else "another worker took it")
+
+    def _end(self, phase: Phase) -> None:
+        self.phase = phase
+        self.grant.revoke()
+        self.tracker.close()

@@ -1,0 +1,93 @@
+"""What do we know of every lease, and how old is that?
+
+The rows as they were last seen, and when each last changed, by our own clock. No clock of a store or of another worker
+is ever compared with ours: whose counter stood still for lease duration, as *we* saw it, is dead.
+
+Invariants:
+
+- LV1: a row's age runs from the moment when we *received* the first sight of its counter. The holder sent that write
+  before, so its own right (lease duration from when it was sent, L2) ends before we call it expired.
+- LV2: what we wrote ourselves is newer than a scan that was begun before the answer came.
+- LV3: a row that is new to us is fresh if someone holds it, and available if nobody does.
+"""
+
+from collections.abc import Iterable
+from typing import final
+
+from shardline.core.clock import Instant
+from shardline.model.lease import Lease
+
+
+@final
+class LeaseView:
+    """All rows of a group, as one worker sees them."""
+
+    __slots__ = ("_available_since", "_changed_at", "_written_at", "lease_duration", "rows")
+
+    def __init__(self, lease_duration: float) -> None:
+        self.lease_duration: float = lease_duration
+        self.rows: dict[str, Lease] = {}
+        self._changed_at: dict[str, Instant] = {}
+        self._written_at: dict[str, Instant] = {}
+        self._available_since: dict[str, Instant] = {}
+
+    # ---- inputs
+
+    def handle_rows(self, rows: Iterable[Lease], sent_at: Instant, now: Instant) -> None:
+        """A scan that was begun at ``sent_at`` was answered."""
+        found = {row.shard_id: row for row in rows}
+        for shard_id, row in found.items():
+            if not self._is_ours_newer(shard_id, sent_at):
+                self._see(row, now)
+        for shard_id in [*self.rows]:
+            if shard_id not in found and not self._is_ours_newer(shard_id, sent_at):
+                self._forget(shard_id)
+        for shard_id, row in self.rows.items():
+            if self.is_available(row, now):
+                self._available_since.setdefault(shard_id, now)
+            else:
+                self._available_since.pop(shard_id, None)
+        self._written_at = {shard_id: at for shard_id, at in self._written_at.items() if at > sent_at}
+
+    def handle_written(self, shard_id: str, row: Lease | None, now: Instant) -> None:
+        """The answer to a write of ours: the row as it stands (``None``: there is none)."""
+        self._written_at[shard_id] = now
+        if row is None:
+            self._forget(shard_id)
+        else:
+            self._see(row, now)
+
+    # ---- what is so
+
+    def is_expired(self, shard_id: str, now: Instant) -> bool:
+        """Whether its holder, if there is one, has been silent for longer than it may (LV1)."""
+        return now - self._changed_at[shard_id] > self.lease_duration
+
+    def is_available(self, row: Lease, now: Instant) -> bool:
+        """Whether anyone may take it: nobody holds it, or its holder is dead."""
+        return not row.checkpoint.is_finished and (row.holder is None or self.is_expired(row.shard_id, now))
+
+    def available_for(self, shard_id: str, now: Instant) -> float:
+        """For how long it has been so, as far as scans told."""
+        return now - self._available_since.get(shard_id, now)
+
+    def age(self, shard_id: str, now: Instant) -> float:
+        """Since when its counter stands still."""
+        return now - self._changed_at[shard_id]
+
+    # ---- within
+
+    def _is_ours_newer(self, shard_id: str, sent_at: Instant) -> bool:
+        """LV2."""
+        return self._written_at.get(shard_id, sent_at) > sent_at
+
+    def _see(self, row: Lease, now: Instant) -> None:
+        known = self.rows.get(row.shard_id)
+        self.rows[row.shard_id] = row
+        if known is None or known.counter != row.counter:
+            self._changed_at[row.shard_id] = now
+
+    def _forget(self, shard_id: str) -> None:
+        self.rows.pop(shard_id, None)
+        self._changed_at.pop(shard_id, None)
+        self._available_since.pop(shard_id, None)

@@ -1,0 +1,150 @@
+"""Which writes does the state of the fleet call for?
+
+From the rows, the topology and what we hold: rows to create, leases to take, one to ask for, rows to delete. A plan is
+made after every scan and listing, and replaces the one before: what of it was not sent is forgotten.
+
+Invariants:
+
+- PL1: a shard appears in a plan once, with one operation, and never while we hold it.
+- PL2: only what may be read is taken or asked for (L3): its parents are finished, it is not.
+- PL3: a row that names us as its owner, and that we do not hold, is ours to take at once: the answer to a take or to a
+  hand-over was lost, or the hand-over is over.
+- PL4: a hand-over that we asked for, and that is not over long after it should, ends by taking: the old owner had its
+  time, and its writes are fenced.
+- PL5: a row is deleted when it was quiet for long (30 lease durations: 5 minutes, as with the KCL). A worker that came
+  late may still be about to create it: refused while it is there, that write would bring it back after it is gone.
+"""
+
+from collections.abc import Collection
+from typing import Final, TypeAlias, final
+
+from shardline.core.backoff import Chance
+from shardline.core.clock import Instant
+from shardline.core.consumer.assignment import Standing, assign, imbalance
+from shardline.core.consumer.group_rows import GroupStart, child_rows, deletable_rows, missing_rows
+from shardline.core.consumer.lease_view import LeaseView
+from shardline.core.consumer.shard_graph import ShardGraph
+from shardline.core.leases import AskHandOver, CreateLease, DeleteLease, TakeLease
+from shardline.model.lease import Lease
+
+PlannedOperation: TypeAlias = CreateLease | TakeLease | AskHandOver | DeleteLease
+
+DELETE_AFTER_LEASES: Final = 30
+_SPILL_SCANS: Final = 3  # how many scans the taker by plan has
+_PATIENCE_SCANS: Final = 20  # how many scans a worker lets those ask first that have less
+
+
+@final
+class Planner:
+    """What one worker wants to be written for the fleet's sake."""
+
+    __slots__ = (
+        "_chance",
+        "_hand_over_timeout",
+        "_handed_over_since",
+        "_max_leases",
+        "_me",
+        "_scan_interval",
+        "_uneven_since",
+        "graph",
+        "view",
+    )
+
+    def __init__(
+        self,
+        view: LeaseView,
+        graph: ShardGraph,
+        *,
+        me: str,
+        max_leases: int | None,
+        hand_over_timeout: float,
+        scan_interval: float,
+        chance: Chance,
+    ) -> None:
+        self.view: LeaseView = view
+        self.graph: ShardGraph = graph
+        self._me: str = me
+        self._max_leases: int | None = max_leases
+        self._hand_over_timeout: float = hand_over_timeout
+        self._scan_interval: float = scan_interval
+        self._chance: Chance = chance
+        self._uneven_since: Instant | None = None
+        self._handed_over_since: dict[str, Instant] = {}  # hand-overs to us: when we first saw them
+
+    def plan(
+        self, held: Collection[str], ending: Collection[str], start: GroupStart, now: Instant
+    ) -> list[PlannedOperation]:
+        """What to write now.
+
+        Args:
+            held: the shards whose leases we hold.
+            ending: those of them that were read to their end: their children need rows.
+            start: where a new group starts.
+            now: the time.
+        """
+        rows = self.view.rows
+        known = missing_rows(self.graph, rows, start) if self.graph.covers(rows) else []
+        new = {lease.shard_id: lease for lease in known}
+        for shard_id in ending:
+            for lease in child_rows(self.graph, shard_id, rows):
+                new.setdefault(lease.shard_id, lease)
+        return [*map(CreateLease, new.values()), *self._leases_to_get(held, now)]
+
+    def plan_deletions(self, held: Collection[str], now: Instant) -> list[PlannedOperation]:
+        """The rows that nobody needs any more (PL5)."""
+        quiet = DELETE_AFTER_LEASES * self.view.lease_duration
+        return [
+            DeleteLease(row.shard_id, row.counter)
+            for row in deletable_rows(self.graph, self.view.rows)
+            if row.shard_id not in held and self.view.age(row.shard_id, now) > quiet
+        ]
+
+    def _leases_to_get(self, held: Collection[str], now: Instant) -> list[PlannedOperation]:
+        rows, me = self.view.rows, self._me
+        readable = [row for row in rows.values() if self.graph.is_readable(row.shard_id, rows)]
+        standings = [self._standing(row, held, now) for row in readable]
+        ours = self._ours(readable, held, now)
+        spill_after = _SPILL_SCANS * self._scan_interval
+        impatient = self._is_impatient(standings, now)
+        assignment = assign(standings, me, self._max_leases, self._chance, spill_after=spill_after, impatient=impatient)
+        takes = dict.fromkeys([*ours, *assignment.take])
+        operations: list[PlannedOperation] = [TakeLease(shard_id, me, rows[shard_id].fence) for shard_id in takes]
+        if assignment.ask is not None and assignment.ask.owner is not None:
+            operations.append(AskHandOver(assignment.ask.shard_id, me, assignment.ask.owner))
+        return operations
+
+    def _standing(self, row: Lease, held: Collection[str], now: Instant) -> Standing:
+        shard_id, owner = row.shard_id, row.owner
+        if shard_id in held:
+            owner = owner or self._me  # a scan that is older than our take
+        elif owner != self._me and self.view.is_available(row, now):
+            return Standing(shard_id, None, self.view.available_for(shard_id, now))
+        return Standing(shard_id, owner, in_hand_over=row.checkpoint_owner is not None)
+
+    def _ours(self, readable: list[Lease], held: Collection[str], now: Instant) -> list[str]:
+        """Leases that are ours by their rows, and that we do not hold (PL3, PL4)."""
+        found: list[str] = []
+        since: dict[str, Instant] = {}
+        for row in readable:
+            shard_id = row.shard_id
+            if row.owner != self._me or shard_id in held:
+                continue
+            if row.checkpoint_owner is not None and not self.view.is_available(row, now):
+                since[shard_id] = self._handed_over_since.get(shard_id, now)
+                if now - since[shard_id] <= self._hand_over_timeout + self.view.lease_duration:
+                    continue
+            found.append(shard_id)
+        self._handed_over_since = since
+        return found
+
+    def _is_impatient(self, standings: list[Standing], now: Instant) -> bool:
+        """Whether the fleet has been uneven for so long that those who should ask first will not."""
+        if not imbalance(standings, self._me):
+            self._uneven_since = None
+            return False
+        if self._uneven_since is None:
+            self._uneven_since = now
+        if now - self._uneven_since <= _PATIENCE_SCANS * self._scan_interval:
+            return False
+        self._uneven_since = now
+        return True

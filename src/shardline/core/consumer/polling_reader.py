@@ -1,0 +1,268 @@
+"""What to ask one shard for next, by polling?
+
+GetShardIterator, then GetRecords until the shard ends. The shell sends what ``poll_request`` gives, answers each
+request with exactly one ``handle_*``, and hands out what ``take_pages`` gives.
+
+Invariants:
+
+- RD1: one request at a time, at the pace that the shard allows (``ReadPace``) and only with room for a page
+  (``PrefetchBudget``): an idle or slow shard delays no other.
+- RD2: pages come out in the order of the shard. Nothing is left out between two of them: after whatever failed, reading
+  goes on right after the last record that came out.
+- RD3: a position that the service refuses gives way to TRIM_HORIZON, and what retention took before it was read is told
+  (``PositionLost``, ``RecordsTrimmed``). Nothing is skipped in silence.
+- RD4: the end of the shard is told once, with the last page, and names the children.
+- RD5: once stopped it asks for nothing and hands out nothing; the answer to what was under way is dropped.
+- RD6: it never starts at LATEST, which is another place each time it is asked for: who makes the row pins it (L6).
+"""
+
+from enum import Enum, auto
+from typing import Final, NamedTuple, TypeAlias, final
+
+from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse
+from shardline.core.clock import NEVER, Instant
+from shardline.core.consumer.deaggregator import Deaggregator
+from shardline.core.consumer.events import PositionLost, ReadFailed, RecordsTrimmed
+from shardline.core.consumer.prefetch import RECORD_BYTES, PrefetchBudget
+from shardline.core.consumer.read_pace import ReadPace
+from shardline.core.failures import Failure, FailureKind
+from shardline.core.requests import GetRecords, GetShardIterator
+from shardline.model.position import LATEST, TRIM_HORIZON, Position, after_sequence_number
+from shardline.model.record import LeaseInForce, Origin, Record
+from shardline.model.shard import ChildShard
+from shardline.model.stream import StreamRef
+
+_BAD_ITERATORS_MAX: Final = 3  # in a row, each made anew by the service: more of the same will not help
+
+ReaderEvent: TypeAlias = PositionLost | RecordsTrimmed | ReadFailed
+
+
+@final
+class Page(NamedTuple):
+    """Records of one shard, in order."""
+
+    shard_id: str
+    records: list[Record]
+    held_bytes: int
+    """What to release from the budget once all of it was handed to the user."""
+    lag: float | None
+    """How far behind the end of the shard the page ends, in seconds."""
+    is_last: bool
+    child_shards: tuple[ChildShard, ...]
+
+
+@final
+class ReaderState(Enum):
+    STARTING = auto()  # needs an iterator
+    ASKING = auto()  # waits for one
+    READY = auto()
+    READING = auto()
+    ENDED = auto()  # the shard has no more
+    GONE = auto()  # the service knows no such shard or stream
+    FAILED = auto()  # someone must repair something
+    STOPPED = auto()
+
+
+_OVER: Final = frozenset({ReaderState.ENDED, ReaderState.GONE, ReaderState.FAILED, ReaderState.STOPPED})
+
+
+@final
+class PollingReader:
+    """Reads one shard."""
+
+    __slots__ = (
+        "_bad_iterators",
+        "_blocked",
+        "_budget",
+        "_deaggregator",
+        "_events",
+        "_expected",
+        "_iterator",
+        "_lease",
+        "_pace",
+        "_page_max_records",
+        "_pages",
+        "_position",
+        "_retention",
+        "_stream",
+        "_unread_since",
+        "failure",
+        "lag",
+        "shard_id",
+        "state",
+    )
+
+    def __init__(
+        self,
+        stream: StreamRef,
+        shard_id: str,
+        start: Position,
+        *,
+        budget: PrefetchBudget,
+        pace: ReadPace,
+        deaggregator: Deaggregator,
+        lease: LeaseInForce | None = None,
+        page_max_records: int | None = None,
+        retention: float | None = None,
+    ) -> None:
+        assert start.can_start, "a finished shard is not read"
+        assert start != LATEST, "RD6: LATEST is pinned before it is read from"
+        self._stream: StreamRef = stream
+        self.shard_id: str = shard_id
+        self._position: Position = start
+        self._budget: PrefetchBudget = budget
+        self._pace: ReadPace = pace
+        self._deaggregator: Deaggregator = deaggregator
+        self._lease: LeaseInForce | None = lease
+        self._page_max_records: int | None = page_max_records
+        self._retention: float | None = retention
+        # The record at the checkpoint comes first again. If another does, retention has taken what was before it.
+        self._expected: int | None = None if start.sequence_number is None else start.sequence_number.number
+        self._unread_since: Instant | None = None  # since when the next record may have been there
+        self._iterator: str = ""
+        self._bad_iterators: int = 0
+        self._blocked: bool = False
+        self._pages: list[Page] = []
+        self._events: list[ReaderEvent] = []
+        self.state: ReaderState = ReaderState.STARTING
+        self.lag: float | None = None
+        """How far behind the end of the shard the last page was, in seconds."""
+        self.failure: Failure | None = None
+        """Why it is GONE or FAILED."""
+
+    @property
+    def position(self) -> Position:
+        """From where a new iterator would read."""
+        return self._position
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in _OVER
+
+    # ---- commands
+
+    def stop(self) -> None:
+        """Read no more, and drop what was not taken (RD5)."""
+        if not self.is_over:
+            self.state = ReaderState.STOPPED
+        self._pages.clear()
+        self._budget.forget(self.shard_id)
+
+    # ---- outputs
+
+    def poll_request(self, now: Instant) -> GetShardIterator | GetRecords | None:
+        """What to send now, if anything."""
+        if now < self._pace.next_at:
+            return None
+        if self.state is ReaderState.STARTING:
+            self.state = ReaderState.ASKING
+            self._pace.handle_sent(now)
+            return GetShardIterator(self._stream, self.shard_id, self._position)
+        if self.state is not ReaderState.READY:
+            return None
+        self._blocked = not self._budget.admits(self.shard_id)
+        if self._blocked:
+            return None
+        self.state = ReaderState.READING
+        self._pace.handle_sent(now)
+        return GetRecords(self._iterator, self._page_max_records, self._stream)
+
+    def take_pages(self) -> list[Page]:
+        """What was read, in order."""
+        pages, self._pages = self._pages, []
+        return pages
+
+    def take_events(self) -> list[ReaderEvent]:
+        events, self._events = self._events, []
+        return events
+
+    # ---- time
+
+    def next_deadline(self) -> Instant:
+        """When to poll again. A reader without room is polled when the budget names it."""
+        if self.state is ReaderState.STARTING or (self.state is ReaderState.READY and not self._blocked):
+            return self._pace.next_at
+        return NEVER
+
+    # ---- inputs
+
+    def handle_iterator(self, response: GetShardIteratorResponse, now: Instant) -> None:  # noqa: ARG002 - the machines' form
+        if self.state is ReaderState.STOPPED:
+            return
+        assert self.state is ReaderState.ASKING
+        self._iterator = response.shard_iterator
+        self._pace.handle_iterator()
+        self.state = ReaderState.READY
+
+    def handle_page(self, response: GetRecordsResponse, now: Instant) -> None:
+        """A page came, perhaps an empty one, perhaps the last."""
+        if self.state is ReaderState.STOPPED:
+            return
+        assert self.state is ReaderState.READING
+        raws = response.records
+        millis = response.millis_behind_latest
+        self.lag = None if millis is None else millis / 1000
+        self._bad_iterators = 0
+        size_bytes = sum([len(raw.data) for raw in raws])
+        records: list[Record] = []
+        if raws:
+            self._notice_trimmed(raws[0].sequence_number, now)
+            records = self._deaggregator.open(raws, Origin(self.lag, self._lease))
+            self._position = after_sequence_number(raws[-1].sequence_number)
+        if self.lag is not None:
+            self._unread_since = now - self.lag
+        is_last = response.next_iterator is None
+        behind = bool(raws) if self.lag is None else self.lag > 0
+        self._pace.handle_page(size_bytes, empty=not raws, behind=behind, now=now)
+        if records or is_last:
+            held_bytes = size_bytes + RECORD_BYTES * len(records) if records else 0
+            self._budget.hold(self.shard_id, held_bytes)
+            children = response.child_shards if is_last else ()
+            self._pages.append(Page(self.shard_id, records, held_bytes, self.lag, is_last, children))
+        self._iterator = response.next_iterator or ""
+        self.state = ReaderState.ENDED if is_last else ReaderState.READY
+
+    def handle_failure(self, failure: Failure, now: Instant) -> None:
+        """The request that was under way failed."""
+        if self.state is ReaderState.STOPPED:
+            return
+        asking = self.state is ReaderState.ASKING
+        assert asking or self.state is ReaderState.READING
+        operation = "GetShardIterator" if asking else "GetRecords"
+        if failure.kind is FailureKind.EXPIRED_ITERATOR:
+            self.state = ReaderState.STARTING
+        elif failure.retryable:
+            self._pace.handle_failure(failure, now)
+            self.state = ReaderState.STARTING if asking else ReaderState.READY
+            self._events.append(ReadFailed(self.shard_id, operation, failure, self._pace.next_at))
+        elif failure.kind is FailureKind.INVALID and self._find_another_way(failure, asking=asking, now=now):
+            self.state = ReaderState.STARTING
+        else:
+            self.failure = failure
+            self.state = ReaderState.GONE if failure.kind is FailureKind.NOT_FOUND else ReaderState.FAILED
+            self._events.append(ReadFailed(self.shard_id, operation, failure, NEVER))
+
+    def _find_another_way(self, failure: Failure, *, asking: bool, now: Instant) -> bool:
+        """What the service will not read from: an iterator is made anew, a position gives way (RD3)."""
+        if asking and self._position == TRIM_HORIZON:
+            return False
+        if asking:
+            self._events.append(PositionLost(self.shard_id, self._position, failure))
+            self._position, self._expected = TRIM_HORIZON, None
+            self._deaggregator.skip_nothing()  # numbers that the service does not know say nothing about what was done
+            return True
+        self._bad_iterators += 1
+        self._pace.handle_failure(failure, now)
+        return self._bad_iterators <= _BAD_ITERATORS_MAX
+
+    def _notice_trimmed(self, first: str, now: Instant) -> None:
+        if self._expected is not None:
+            if int(first) > self._expected:
+                why = f"the record {self._expected} of the checkpoint is gone, the first that is left is {first}"
+                self._events.append(RecordsTrimmed(self.shard_id, why))
+            self._expected = None
+        elif self._retention is not None and self._unread_since is not None:
+            age = now - self._unread_since
+            if age > self._retention:
+                why = f"what was unread is up to {age:.0f} s old, and the stream keeps {self._retention:.0f} s"
+                self._events.append(RecordsTrimmed(self.shard_id, why))

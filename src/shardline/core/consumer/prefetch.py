@@ -1,0 +1,73 @@
+"""May this shard read one more page ahead of its user?
+
+One budget of bytes for the whole worker. What is counted is what was read and not yet handed to the user.
+
+Invariants:
+
+- PF1: a shard that holds nothing may always read one page: no shard waits for another.
+- PF2: beyond that, a shard reads on while the worker is below its budget and the shard below its fair share of it. The
+  share is the budget over the shards that hold something: a thousand idle shards take nothing from a busy one.
+- PF3: what is held is at most the budget and one page a shard.
+- PF4: a shard that was refused is named once it may read (``take_admitted``): nobody has to ask again and again.
+"""
+
+from typing import Final, final
+
+RECORD_BYTES: Final = 256
+"""What a record costs in memory beside its data: the object, its number, its key. Measured, rounded up."""
+
+
+@final
+class PrefetchBudget:
+    """Shared by all readers of a worker."""
+
+    __slots__ = ("_held", "_max_bytes", "_refused", "total_bytes")
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes: int = max_bytes
+        self._held: dict[str, int] = {}
+        self._refused: dict[str, None] = {}
+        self.total_bytes: int = 0
+
+    def held_bytes(self, shard_id: str) -> int:
+        return self._held.get(shard_id, 0)
+
+    def admits(self, shard_id: str) -> bool:
+        """Whether the shard may read a page now (PF1, PF2). A refusal is remembered (PF4)."""
+        if self._may_read(shard_id):
+            self._refused.pop(shard_id, None)
+            return True
+        self._refused[shard_id] = None
+        return False
+
+    def hold(self, shard_id: str, size_bytes: int) -> None:
+        """A page came."""
+        if size_bytes:
+            self._held[shard_id] = self.held_bytes(shard_id) + size_bytes
+            self.total_bytes += size_bytes
+
+    def release(self, shard_id: str, size_bytes: int) -> None:
+        """The user was handed this much. For a shard that was forgotten meanwhile it means nothing."""
+        held = self.held_bytes(shard_id)
+        size_bytes = min(size_bytes, held)
+        self.total_bytes -= size_bytes
+        if held > size_bytes:
+            self._held[shard_id] = held - size_bytes
+        else:
+            self._held.pop(shard_id, None)
+
+    def forget(self, shard_id: str) -> None:
+        """The shard is no longer read: what was read ahead of its user is dropped."""
+        self.release(shard_id, self.held_bytes(shard_id))
+        self._refused.pop(shard_id, None)
+
+    def take_admitted(self) -> list[str]:
+        """The shards that were refused and may read now (PF4)."""
+        admitted = [shard_id for shard_id in self._refused if self._may_read(shard_id)]
+        for shard_id in admitted:
+            del self._refused[shard_id]
+        return admitted
+
+    def _may_read(self, shard_id: str) -> bool:
+        held = self._held.get(shard_id)
+        return held is None or (self.total_bytes < self._max_bytes and held < self._max_bytes / len(self._held))

@@ -1,0 +1,167 @@
+"""Which shards came before which, and which of them may be read?
+
+The topology of a stream, from complete listings (``handle_listing``) and from what a shard names at its end
+(``handle_children``), held against the rows of a group.
+
+Invariants (L3 is ARCHITECTURE section 5's):
+
+- L3: a shard is read only when each parent is finished: at SHARD_END, or absent from the stream, or without a row while
+  a descendant has one (finished rows are deleted). A parent without a row answers for its own parents: every generation
+  counts, and both parents of a merge.
+- SG1: only complete, unfiltered listings say that a shard is absent. A row vouches for its shard once: it takes two
+  listings in a row without it, for a listing may be older than the split that made the shard.
+- SG2: what a shard named as its children is known at once, and forgotten by no listing that does not know it yet.
+- SG3: a graph that is older than the rows proves nothing by what it does not know: a shard without a row may have
+  descendants with rows. Where a row's shard is unknown, or its place, nothing is concluded before the next listing.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, TypeAlias, final
+
+from shardline.model.hashing import HashRange
+from shardline.model.lease import Lease
+from shardline.model.shard import ChildShard, Shard
+
+Rows: TypeAlias = Mapping[str, Lease]
+"""The leases of a group, by shard."""
+
+_ENOUGH_LISTINGS: Final = 2
+
+
+@final
+class ShardGraph:
+    """What is known of a stream's shards."""
+
+    __slots__ = ("_announced", "_children", "_missed", "_parents", "_ranges", "_shards", "listings")
+
+    def __init__(self) -> None:
+        self._shards: dict[str, Shard] = {}  # by the last complete listing
+        self._announced: dict[str, ChildShard] = {}  # named by their parents, in no listing so far
+        self._parents: dict[str, tuple[str, ...]] = {}
+        self._children: dict[str, set[str]] = {}
+        self._ranges: dict[str, HashRange] = {}
+        self._missed: dict[str, int] = {}  # shards with rows: how many listings in a row did not know them
+        self.listings: int = 0
+        """How many complete ones there were."""
+
+    # ---- inputs
+
+    def handle_listing(self, shards: Iterable[Shard], rows: Rows) -> None:
+        """A complete, unfiltered listing, begun after ``rows`` were read."""
+        known = {shard.shard_id: shard for shard in shards}
+        # While a parent is listed its announced child must be there: that listing is late. Otherwise both were trimmed.
+        self._announced = {
+            child.shard_id: child
+            for child in self._announced.values()
+            if child.shard_id not in known and not known.keys().isdisjoint(child.parent_ids)
+        }
+        self._shards = known
+        self._missed = {
+            shard_id: self._missed.get(shard_id, 0) + 1 for shard_id in rows if not self.is_present(shard_id)
+        }
+        self.listings += 1
+        self._index()
+
+    def handle_children(self, children: Iterable[ChildShard]) -> None:
+        """A shard ended and named its children (SG2)."""
+        for child in children:
+            if child.shard_id not in self._shards:
+                self._announced[child.shard_id] = child
+        self._index()
+
+    # ---- topology
+
+    @property
+    def shard_ids(self) -> list[str]:
+        """All that are known, listed or announced."""
+        return [*self._shards, *self._announced]
+
+    def shard(self, shard_id: str) -> Shard | None:
+        """What the last listing said of it."""
+        return self._shards.get(shard_id)
+
+    def hash_range(self, shard_id: str) -> HashRange | None:
+        return self._ranges.get(shard_id)
+
+    def parents(self, shard_id: str) -> tuple[str, ...]:
+        """Its parents by name, present or not."""
+        return self._parents.get(shard_id, ())
+
+    def children(self, shard_id: str) -> frozenset[str]:
+        return frozenset(self._children.get(shard_id, ()))
+
+    def is_present(self, shard_id: str) -> bool:
+        return shard_id in self._shards or shard_id in self._announced
+
+    def is_placed(self, shard_id: str) -> bool:
+        """Whether all its parents are known for what they are. Those of an announced shard may be so young that the
+        last listing does not know them: that they are not in it does not mean that they are gone.
+        """
+        if shard_id in self._shards:
+            return True
+        return shard_id in self._announced and all(map(self.is_placed, self.parents(shard_id)))
+
+    def ancestors(self, shard_id: str) -> Iterator[str]:
+        """Its parents, their parents, and so on, each once."""
+        return self._walk(shard_id, self._parents)
+
+    def descendants(self, shard_id: str) -> Iterator[str]:
+        """Its children, their children, and so on, each once."""
+        return self._walk(shard_id, self._children)
+
+    @staticmethod
+    def _walk(shard_id: str, links: Mapping[str, Iterable[str]]) -> Iterator[str]:
+        seen = {shard_id}
+        left = [shard_id]
+        while left:
+            for other in sorted(links.get(left.pop(), ())):
+                if other not in seen:
+                    seen.add(other)
+                    left.append(other)
+                    yield other
+
+    def _index(self) -> None:
+        self._parents = {shard_id: shard.parent_ids for shard_id, shard in self._shards.items()}
+        self._parents |= {shard_id: child.parent_ids for shard_id, child in self._announced.items()}
+        self._ranges = {shard_id: child.hash_range for shard_id, child in self._announced.items()}
+        self._ranges |= {shard_id: shard.hash_range for shard_id, shard in self._shards.items()}
+        self._children = {}
+        for shard_id, parents in self._parents.items():
+            for parent in parents:
+                self._children.setdefault(parent, set()).add(shard_id)
+
+    # ---- against the rows
+
+    def covers(self, rows: Rows) -> bool:
+        """Whether the place of every row's shard is known (SG3)."""
+        return all(shard_id in self._missed or self.is_placed(shard_id) for shard_id in rows)
+
+    def is_trimmed(self, shard_id: str) -> bool:
+        """Whether a shard that has a row went out of retention (SG1)."""
+        return self._missed.get(shard_id, 0) >= _ENOUGH_LISTINGS
+
+    @property
+    def has_doubts(self) -> bool:
+        """Whether a row's shard was missing for the first time: another listing should follow soon (SG1)."""
+        return any(missed < _ENOUGH_LISTINGS for missed in self._missed.values())
+
+    def is_finished(self, shard_id: str, rows: Rows) -> bool:
+        """Whether nothing of this shard is left to read for a child of it that has a row (L3)."""
+        left, seen = [shard_id], {shard_id}
+        while left:
+            other = left.pop()
+            row = rows.get(other)
+            if row is None:
+                older = [parent for parent in self.parents(other) if parent not in seen]
+                seen.update(older)
+                left += older
+            elif not row.checkpoint.is_finished and not self.is_trimmed(other):
+                return False
+        return True
+
+    def is_readable(self, shard_id: str, rows: Rows) -> bool:
+        """Whether this shard, which has a row, may be read now (L3). Nothing is before the first listing."""
+        row = rows[shard_id]
+        if not self.listings or row.checkpoint.is_finished or self.is_trimmed(shard_id):
+            return False
+        return all(self.is_finished(parent, rows) for parent in {*self.parents(shard_id), *row.parent_ids})

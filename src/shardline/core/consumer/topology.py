@@ -1,0 +1,141 @@
+"""What does the stream look like, and is it still the same stream?
+
+Feeds what is discovered into the graph, and judges it.
+
+Invariants:
+
+- TO1: a finding that stops the consumer or deletes rows is seen twice in a row first: a listing can be late.
+- TO2: until a listing is complete and free of doubt, nothing is planned on it.
+- TO3: a stream that was made anew is told. With ``stop`` nothing is planned any more; with ``restart`` the rows that
+  are not of this stream are given up, to be made again from the start position.
+"""
+
+from typing import Final, final
+
+from shardline.codec.shapes import ListShardsResponse, StreamSummary
+from shardline.core.clock import NEVER, Instant
+from shardline.core.consumer.config import IfRecreated
+from shardline.core.consumer.discovery import Discovery
+from shardline.core.consumer.events import ConsumerFailed, ListingFailed, ShardTrimmed, StreamRecreated
+from shardline.core.consumer.group_rows import foreign_rows
+from shardline.core.consumer.shard_graph import Rows, ShardGraph
+from shardline.core.failures import Failure
+from shardline.core.requests import DescribeStreamSummary, ListShards
+from shardline.model.lease import Lease
+
+_LOOK_AGAIN: Final = 1.0
+_SIGHTINGS: Final = 2  # TO1
+
+
+@final
+class Topology:
+    """The stream, as one worker knows it."""
+
+    __slots__ = (
+        "_discovery",
+        "_events",
+        "_foreign",
+        "_has_news",
+        "_if_recreated",
+        "_rows",
+        "_sightings",
+        "_told_trimmed",
+        "graph",
+        "is_halted",
+    )
+
+    def __init__(self, discovery: Discovery, if_recreated: IfRecreated) -> None:
+        self._discovery: Discovery = discovery
+        self._if_recreated: IfRecreated = if_recreated
+        self._rows: Rows = {}  # as they were when the listing was begun
+        self._sightings: int = 0
+        self._foreign: list[Lease] = []
+        self._has_news: bool = False
+        self._told_trimmed: set[str] = set()
+        self._events: list[ListingFailed | ConsumerFailed | ShardTrimmed | StreamRecreated] = []
+        self.graph: ShardGraph = ShardGraph()
+        self.is_halted: bool = False
+        """Whether the consumer has to stop (TO3)."""
+
+    @property
+    def summary(self) -> StreamSummary | None:
+        return self._discovery.summary
+
+    @property
+    def matching(self) -> frozenset[str]:
+        """The shards that were open at the start time."""
+        return self._discovery.matching or frozenset()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether plans can be made (TO2)."""
+        return self.graph.listings > 0 and not self._sightings and not self.is_halted
+
+    # ---- commands
+
+    def list_by(self, at: Instant) -> None:
+        """See to it that a new listing is begun at ``at`` at the latest."""
+        self._discovery.list_by(at)
+
+    # ---- outputs, time
+
+    def poll_request(self, rows: Rows, now: Instant) -> ListShards | DescribeStreamSummary | None:
+        request = None if self.is_halted else self._discovery.poll_request(now)
+        if isinstance(request, ListShards) and request.next_token is None:
+            self._rows = dict(rows)
+        return request
+
+    def take_news(self) -> bool:
+        """Whether a complete listing came since the last call."""
+        news, self._has_news = self._has_news, False
+        return news
+
+    def take_foreign(self) -> list[Lease]:
+        """Rows to delete: they are of the stream that was there before (TO3)."""
+        foreign, self._foreign = self._foreign, []
+        return foreign
+
+    def take_events(self) -> list[ListingFailed | ConsumerFailed | ShardTrimmed | StreamRecreated]:
+        events, self._events = self._events + self._discovery.take_events(), []
+        return events
+
+    def next_deadline(self) -> Instant:
+        return NEVER if self.is_halted else self._discovery.next_deadline()
+
+    # ---- inputs
+
+    def handle_summary(self, summary: StreamSummary, now: Instant) -> None:
+        known = self.summary
+        self._discovery.handle_summary(summary, now)
+        if known is not None and known.created_at != summary.created_at:
+            self._handle_recreated(f"it was created at {summary.created_at}, and before at {known.created_at}")
+
+    def handle_page(self, response: ListShardsResponse, now: Instant) -> None:
+        self._discovery.handle_page(response, now)
+        listing = self._discovery.take_listing()
+        if listing is not None:
+            self.graph.handle_listing(listing.shards, self._rows)
+            self._has_news = True
+            self._judge(now)
+
+    def handle_failure(self, failure: Failure, now: Instant) -> None:
+        self._discovery.handle_failure(failure, now)
+
+    # ---- within
+
+    def _judge(self, now: Instant) -> None:
+        foreign = foreign_rows(self.graph, self._rows)
+        self._sightings = self._sightings + 1 if foreign else 0
+        if self._sightings >= _SIGHTINGS:
+            self._handle_recreated(foreign[0][1])
+            self._foreign = [] if self.is_halted else [row for row, _ in foreign]
+        unfinished = [shard_id for shard_id, row in self._rows.items() if not row.checkpoint.is_finished]
+        trimmed = set(filter(self.graph.is_trimmed, unfinished))
+        self._events += map(ShardTrimmed, sorted(trimmed - self._told_trimmed))
+        self._told_trimmed = trimmed
+        if foreign or self.graph.has_doubts:
+            self.list_by(now + _LOOK_AGAIN)
+
+    def _handle_recreated(self, why: str) -> None:
+        self._events.append(StreamRecreated(why))
+        self.is_halted = self._if_recreated == "stop"

@@ -1,0 +1,431 @@
+"""A fleet of coordinators on the pure store of ``core.leases.apply``: workers join, crash, pause and leave; answers are
+late or lost; shards split and merge under load. L1 to L5 and C1 to C3 are held against what the store and the users saw.
+"""
+
+from itertools import count
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from shardline.codec.shapes import (
+    HashKeyRangeShape,
+    ListShardsResponse,
+    SequenceNumberRangeShape,
+    ShardShape,
+    StreamSummary,
+)
+from shardline.core.clock import NEVER
+from shardline.core.consumer import planner
+from shardline.core.consumer.config import ConsumerConfig
+from shardline.core.consumer.coordinator import Coordinator, ScanLeases
+from shardline.core.consumer.events import HandOverAsked, HandOverOverdue, LeaseGained, LeaseLost, LeaseReleased
+from shardline.core.failures import Failure, FailureKind
+from shardline.core.leases import CommitCheckpoint, Refused, apply
+from shardline.core.requests import DescribeStreamSummary
+from shardline.model.hashing import HASH_KEY_MAX, HashRange
+from shardline.model.position import TRIM_HORIZON
+from shardline.model.record import Record
+from shardline.model.shard import ChildShard
+from shardline.model.stream import StreamRef
+
+CONFIG = ConsumerConfig(lease_duration=10.0, hand_over_timeout=5.0, list_interval=20.0)
+LOST = Failure(FailureKind.TRANSIENT, "Lost", "the answer was lost")
+NEVER_SENT = Failure(FailureKind.TRANSIENT, "ConnectError", "never sent", maybe_received=False)
+
+
+class NaiveShard:
+    def __init__(self, shard_id, hash_range, parents, begin):
+        self.shard_id = shard_id
+        self.hash_range = hash_range
+        self.parents = parents
+        self.children = []
+        self.begin = begin
+        self.end = None
+        self.numbers = []  # of its records
+
+    def shape(self):
+        parents = [*self.parents, None, None]
+        return ShardShape(
+            self.shard_id,
+            HashKeyRangeShape(str(self.hash_range.start), str(self.hash_range.end)),
+            SequenceNumberRangeShape(str(self.begin), None if self.end is None else str(self.end)),
+            parents[0],
+            parents[1],
+        )
+
+
+class Reading:
+    """A shard that a worker reads: where it is, and what its user holds."""
+
+    def __init__(self, grant, number):
+        self.grant = grant
+        self.number = number  # the last that was delivered
+        self.unacked = None
+        self.ended = False
+        self.draining = False
+
+
+class Worker:
+    def __init__(self, world, name):
+        self.world = world
+        self.name = name
+        self.machine = Coordinator(
+            StreamRef("s"),
+            name,
+            TRIM_HORIZON,
+            config=CONFIG,
+            scan_interval=0.5,
+            checkpoint_interval=1.0,
+            latest_at=0.0,
+            chance=Random(name),
+            now=world.now,
+            clock=lambda: world.now,
+        )
+        self.outbox = []  # sent, and not answered: [request, applied result or None, is applied, when sent]
+        self.paused = False
+        self.readings = {}
+
+    def pump(self):
+        now = self.world.now
+        while (request := self.machine.poll_operation(now)) is not None:
+            self.check_l1(request)
+            self.outbox.append([request, None, False, now])
+        while (request := self.machine.poll_request(now)) is not None:
+            if isinstance(request, DescribeStreamSummary):
+                self.machine.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE", created_at=1.0), now)
+            else:
+                shapes = [shard.shape() for shard in self.world.shards.values()]
+                self.machine.handle_shards(ListShardsResponse(shapes), now)
+        for event in self.machine.take_events():
+            self.follow(event)
+
+    def check_l1(self, request):
+        busy = [entry[0] for entry in self.outbox]
+        if isinstance(request, ScanLeases):
+            assert request not in busy
+        else:
+            others = [one.shard_id for one in busy if not isinstance(one, ScanLeases)]
+            assert request.shard_id not in others, "L1"
+
+    def follow(self, event):
+        if isinstance(event, LeaseGained):
+            self.world.check_parents_done(event.shard_id)
+            at = event.checkpoint.sequence_number
+            self.readings[event.shard_id] = Reading(event.grant, 0 if at is None else at.number)
+        elif isinstance(event, HandOverAsked):
+            self.readings[event.shard_id].draining = True
+        elif isinstance(event, (LeaseLost, LeaseReleased)):
+            self.readings.pop(event.shard_id, None)
+        elif isinstance(event, HandOverOverdue):
+            self.readings[event.shard_id].unacked = None
+
+    def answer(self, place, how):
+        """Let one request come to its end: in order, lost on the way there, or lost on the way back."""
+        request, result, is_applied, _ = self.outbox.pop(place)
+        now = self.world.now
+        if not is_applied and how != "unsent":
+            result = self.world.apply(request)
+        if how == "unsent" and not is_applied:
+            self.fail(request, NEVER_SENT)
+        elif how == "lost" or is_applied == "dropped":
+            self.fail(request, LOST)
+        elif isinstance(request, ScanLeases):
+            self.machine.handle_rows(result, now)
+        else:
+            self.machine.handle_applied(request, result, now)
+        self.pump()
+
+    def fail(self, request, failure):
+        if isinstance(request, ScanLeases):
+            self.machine.handle_scan_failed(failure, self.world.now)
+        else:
+            self.machine.handle_operation_failed(request, failure, self.world.now)
+
+    def work(self, shard_id, records):
+        """The user asks for more of a shard: what it had is done."""
+        reading, machine, world = self.readings[shard_id], self.machine, self.world
+        if not reading.grant.held:
+            return
+        if reading.unacked is not None:
+            done, reading.unacked = reading.unacked, None
+            world.done[shard_id].update(range(done[0].order.number, done[-1].order.number + 1))
+            machine.held.ack_through(shard_id, done[-1])
+        if reading.draining:
+            machine.held.leave(shard_id)
+        elif not reading.ended:
+            shard = world.shards[shard_id]
+            new = [number for number in shard.numbers if number > reading.number][:records]
+            if new:
+                batch = [Record(b"", "k", sequence_number=str(number), shard_id=shard_id) for number in new]
+                machine.held.deliver(shard_id, batch)
+                reading.unacked, reading.number = batch, new[-1]
+            elif shard.end is not None:
+                reading.ended = True
+                children = [world.shards[child] for child in shard.children]
+                named = [ChildShard(one.shard_id, tuple(one.parents), one.hash_range) for one in children]
+                machine.end(shard_id, named, world.now)
+        self.pump()
+
+
+class Fleet(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(planner, "DELETE_AFTER_LEASES", 2)  # so that rows are deleted while the machine runs
+
+    @initialize(shards=st.integers(1, 4), workers=st.integers(1, 3))
+    def begin(self, shards, workers):
+        self.now = 1000.0
+        self.rows = {}
+        self.numbers = count(1)
+        self.names = count(1)
+        self.shards = {}
+        self.done = {}
+        self.workers = []
+        self.committed = {}
+        width = (HASH_KEY_MAX + 1) // shards
+        for place in range(shards):
+            end = HASH_KEY_MAX if place == shards - 1 else width * (place + 1) - 1
+            self.add_shard(HashRange(width * place, end), [])
+        for _ in range(workers):
+            self.join()
+
+    def add_shard(self, hash_range, parents):
+        shard_id = f"shardId-{len(self.shards):012d}"
+        self.shards[shard_id] = NaiveShard(shard_id, hash_range, parents, next(self.numbers))
+        self.done[shard_id] = set()
+        for parent in parents:
+            self.shards[parent].end = next(self.numbers)
+            self.shards[parent].children.append(shard_id)
+        return shard_id
+
+    def open_shards(self):
+        found = [shard for shard in self.shards.values() if shard.end is None]
+        return sorted(found, key=lambda shard: shard.hash_range.start)
+
+    def live(self):
+        return [worker for worker in self.workers if not worker.paused]
+
+    # ---- the store
+
+    def apply(self, request):
+        if isinstance(request, ScanLeases):
+            return list(self.rows.values())
+        row = self.rows.get(request.shard_id)
+        result = apply(row, request)
+        if isinstance(result, Refused):
+            return result
+        if result is None:
+            self.rows.pop(request.shard_id, None)
+        else:
+            self.rows[request.shard_id] = result
+        if isinstance(request, CommitCheckpoint):
+            self.check_commit(request)
+        return result
+
+    def check_commit(self, request):
+        shard = self.shards[request.shard_id]
+        at = request.checkpoint.sequence_number
+        if at is None:
+            assert request.checkpoint.is_finished
+            assert shard.end is not None
+            assert set(shard.numbers) <= self.done[shard.shard_id], "C3"
+            assert set(shard.children) <= self.rows.keys(), "L3: children before SHARD_END"
+        else:
+            before = {number for number in shard.numbers if number <= at.number}
+            assert before <= self.done[shard.shard_id], "C2"
+            assert at.number > self.committed.get(shard.shard_id, 0), "C1"
+            self.committed[shard.shard_id] = at.number
+
+    def check_parents_done(self, shard_id):
+        """L3, every generation."""
+        left = [*self.shards[shard_id].parents]
+        while left:
+            parent = self.shards[left.pop()]
+            assert parent.end is not None
+            assert set(parent.numbers) <= self.done[parent.shard_id], "L3"
+            left += parent.parents
+
+    # ---- what happens
+
+    @rule(seconds=st.sampled_from([0.1, 0.5, 1.0, 3.0, 11.0]))
+    def wait(self, seconds):
+        """Time passes, and nothing is answered. No request lasts for more than a lease duration: shells give up before."""
+        self.now += seconds
+        for worker in self.workers:
+            for place, entry in reversed([*enumerate(worker.outbox)]):
+                if self.now - entry[3] > CONFIG.lease_duration:
+                    entry[2] = entry[2] or "dropped"
+                    if not worker.paused:
+                        worker.answer(place, "lost")
+        for worker in self.live():
+            worker.pump()
+
+    @rule(
+        seconds=st.sampled_from([0.5, 2.0, 5.0, 8.0]),
+        slow=st.none() | st.integers(0, 99),
+        pick=st.none() | st.integers(0, 99),
+    )
+    def run(self, seconds, slow=None, pick=None):
+        """Time passes as it should: everything is answered at once, the users work. Perhaps one of them is slow with a
+        shard, or one worker is paused meanwhile.
+        """
+        end = self.now + seconds
+        idle = None if slow is None else sorted(self.shards)[slow % len(self.shards)]
+        if pick is not None:
+            self.pause(pick)
+        while True:
+            self.settle(idle)
+            following = min([worker.machine.next_deadline() for worker in self.live()], default=NEVER)
+            if following > end:
+                break
+            self.now = max(self.now + 0.001, following)
+            for worker in self.live():
+                worker.pump()
+        self.now = end
+
+    def settle(self, idle=None):
+        busy = True
+        while busy:
+            busy = False
+            for worker in self.live():
+                while worker.outbox:
+                    busy = True
+                    worker.answer(0, "ok")
+                for shard_id in [*worker.readings]:
+                    for _ in range(3):
+                        if shard_id in worker.readings and shard_id != idle:
+                            worker.work(shard_id, 10)
+                busy = busy or bool(worker.outbox)
+
+    @precondition(lambda self: any(worker.outbox for worker in self.live()))
+    @rule(pick=st.integers(0, 99), place=st.integers(0, 99), how=st.sampled_from(["ok", "ok", "ok", "lost", "unsent"]))
+    def answer(self, pick, place, how):
+        waiting = [worker for worker in self.live() if worker.outbox]
+        worker = waiting[pick % len(waiting)]
+        worker.answer(place % len(worker.outbox), how)
+
+    @precondition(lambda self: any(worker.outbox for worker in self.workers))
+    @rule(pick=st.integers(0, 99), place=st.integers(0, 99))
+    def apply_without_answer(self, pick, place):
+        """The store acts; the answer is still on its way."""
+        waiting = [worker for worker in self.workers if worker.outbox]
+        worker = waiting[pick % len(waiting)]
+        entry = worker.outbox[place % len(worker.outbox)]
+        if not entry[2]:
+            entry[1:3] = [self.apply(entry[0]), True]
+
+    @precondition(lambda self: any(worker.readings for worker in self.live()))
+    @rule(pick=st.integers(0, 99), place=st.integers(0, 99), records=st.integers(1, 4))
+    def work(self, pick, place, records):
+        busy = [worker for worker in self.live() if worker.readings]
+        worker = busy[pick % len(busy)]
+        worker.work(sorted(worker.readings)[place % len(worker.readings)], records)
+
+    @rule(pick=st.integers(0, 99), records=st.integers(1, 4))
+    def put(self, pick, records):
+        shards = self.open_shards()
+        shards[pick % len(shards)].numbers += [next(self.numbers) for _ in range(records)]
+
+    @rule(pick=st.integers(0, 99))
+    def split(self, pick):
+        shards = self.open_shards()
+        shard = shards[pick % len(shards)]
+        if len(shards) < 8:
+            middle = shard.hash_range.middle
+            self.add_shard(HashRange(shard.hash_range.start, middle - 1), [shard.shard_id])
+            self.add_shard(HashRange(middle, shard.hash_range.end), [shard.shard_id])
+
+    @rule(pick=st.integers(0, 99))
+    def merge(self, pick):
+        shards = self.open_shards()
+        if len(shards) > 1:
+            low = shards[pick % (len(shards) - 1)]
+            high = shards[pick % (len(shards) - 1) + 1]
+            self.add_shard(HashRange(low.hash_range.start, high.hash_range.end), [low.shard_id, high.shard_id])
+
+    @precondition(lambda self: len(self.workers) < 5)
+    @rule()
+    def join(self):
+        worker = Worker(self, f"w{next(self.names)}")
+        self.workers.append(worker)
+        worker.pump()
+
+    @precondition(lambda self: len(self.workers) > 1)
+    @rule(pick=st.integers(0, 99))
+    def crash(self, pick):
+        self.workers.pop(pick % len(self.workers))
+
+    @precondition(lambda self: len(self.workers) > 1)
+    @rule(pick=st.integers(0, 99))
+    def leave(self, pick):
+        """L5: what a worker let go of can be taken at once."""
+        worker = self.workers.pop(pick % len(self.workers))
+        if not worker.paused:
+            held = [*worker.readings]
+            worker.machine.close()
+            worker.pump()
+            while not worker.machine.is_closed:
+                while worker.outbox:
+                    worker.answer(0, "ok")
+                self.now = max(self.now, min(self.now + 1.0, worker.machine.next_deadline()))
+                worker.pump()
+            rows = [self.rows[shard_id] for shard_id in held if shard_id in self.rows]
+            assert all(row.holder != worker.name or row.checkpoint.is_finished for row in rows), "L5"
+
+    @rule(pick=st.integers(0, 99))
+    def pause(self, pick):
+        """A suspended process: it does nothing, and what it sent is answered when it runs again."""
+        self.workers[pick % len(self.workers)].paused = True
+
+    @rule()
+    def resume(self):
+        for worker in self.workers:
+            if worker.paused:
+                worker.paused = False
+                worker.pump()
+
+    # ---- always
+
+    @invariant()
+    def nobody_acts_beside_the_owner(self):
+        """L2: of all workers that believe to hold a lease, by their own clocks, there is one at most."""
+        if not hasattr(self, "workers"):
+            return
+        for shard_id in self.shards:
+            acting = [
+                one.name for one in self.workers if shard_id in one.readings and one.readings[shard_id].grant.held
+            ]
+            assert len(acting) <= 1, (shard_id, acting)
+
+    def teardown(self):
+        try:
+            self.check_in_the_end()
+        finally:
+            self.patch.undo()
+
+    def check_in_the_end(self):
+        if not hasattr(self, "workers"):
+            return
+        self.resume()
+        for _ in range(24):
+            self.run(5.0)
+        for shard_id, shard in self.shards.items():
+            assert set(shard.numbers) <= self.done[shard_id], "nothing is skipped"
+        loads = [len(worker.readings) for worker in self.workers]
+        assert sum(loads) == len(self.open_shards())
+        assert max(loads) - min(loads) <= 1
+        for shard in self.open_shards():
+            assert self.rows[shard.shard_id].holder is not None
+
+
+TestFleet = Fleet.TestCase
+TestFleet.settings = settings(
+    max_examples=100,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)

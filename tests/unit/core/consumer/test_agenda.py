@@ -1,0 +1,34 @@
+"""AG1 and AG2 are the invariants of ``shardline.core.consumer.agenda``."""
+
+from shardline.core.clock import NEVER
+from shardline.core.consumer.agenda import Agenda
+
+
+def test_names_come_when_they_are_due_the_earliest_first():
+    agenda = Agenda()
+    agenda.schedule("b", 2.0)
+    agenda.schedule("a", 1.0)
+    assert agenda.next_at() == 1.0
+    assert agenda.pop_due(0.5) is None
+    assert [agenda.pop_due(2.0), agenda.pop_due(2.0), agenda.pop_due(2.0)] == ["a", "b", None]
+    assert agenda.next_at() == NEVER
+
+
+def test_ag1_the_last_appointment_counts():
+    agenda = Agenda()
+    agenda.schedule("a", 1.0)
+    agenda.schedule("a", 1.0)
+    agenda.schedule("a", 3.0)
+    assert agenda.next_at() == 3.0
+    assert agenda.pop_due(2.0) is None
+    agenda.schedule("a", NEVER)
+    agenda.schedule("a", NEVER)
+    assert agenda.pop_due(9.0) is None
+
+
+def test_ag1_a_name_that_was_moved_there_and_back_comes_once():
+    agenda = Agenda()
+    for at in (1.0, 2.0, 1.0):
+        agenda.schedule("a", at)
+    assert agenda.pop_due(5.0) == "a"
+    assert agenda.pop_due(5.0) is None

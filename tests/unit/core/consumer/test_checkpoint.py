@@ -1,0 +1,254 @@
+"""C1 to C5 and K1 are the invariants of ``shardline.core.consumer.checkpoint``."""
+
+import pytest
+
+from shardline.core.clock import NEVER
+from shardline.core.consumer.checkpoint import CheckpointTracker
+from shardline.model.lease import Checkpoint
+from shardline.model.position import SHARD_END, TRIM_HORIZON, at_sequence_number
+from shardline.model.record import Record
+from shardline.model.sequence import SequenceNumber
+
+START = Checkpoint(TRIM_HORIZON)
+
+
+def record(number, sub_sequence=0):
+    return Record(b"x", "k", sequence_number=str(number), sub_sequence=sub_sequence)
+
+
+def at(number, sub_sequence=0):
+    return Checkpoint(at_sequence_number(SequenceNumber(number, sub_sequence)))
+
+
+def tracker(*, manual=False, interval=1.0, checkpoint=START):
+    return CheckpointTracker(checkpoint, interval=interval, now=100.0, manual=manual)
+
+
+def delivered(*numbers, **facts):
+    one = tracker(**facts)
+    one.deliver([record(number) for number in numbers])
+    return one
+
+
+def test_c5_what_is_delivered_is_not_committed():
+    one = delivered(1, 2, 3)
+    assert one.poll_commit(999.0) is None
+    assert one.next_deadline() == NEVER
+    assert not one.is_settled
+
+
+def test_c2_what_the_user_is_done_with_is_committed_when_the_interval_is_over():
+    one = delivered(1, 2, 3)
+    assert one.ack_through(record(2))
+    assert one.next_deadline() == 101.0
+    assert one.poll_commit(100.9) is None
+    assert one.poll_commit(101.0) == at(2)
+    assert one.watermark == SequenceNumber(2)
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_c1_nothing_goes_back(manual):
+    one = delivered(8, 9, 10, manual=manual, interval=0.0)
+    assert one.ack_through(record(10))
+    assert not one.ack_through(record(9))  # by its text it would come later
+    assert one.poll_commit(100.0) == at(10)
+    one.handle_committed()
+    assert not one.ack_through(record(10))
+    assert one.poll_commit(100.0) is None
+    assert one.is_committed
+
+
+def test_c1_what_was_committed_before_is_behind_us():
+    one = tracker(checkpoint=at(5, 1), interval=0.0)
+    assert one.is_settled
+    assert one.is_committed
+    one.deliver([record(5, 2), record(6)])
+    assert not one.ack_through(record(5, 1))
+    assert one.ack_through(record(5, 2))
+    assert one.poll_commit(100.0) == at(5, 2)
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_what_was_not_delivered_cannot_be_acknowledged(manual):
+    one = tracker(manual=manual)
+    assert not one.ack(record(1))
+    assert not one.ack_through(record(1))
+    one.deliver([])
+    one.deliver([record(1)])
+    assert not one.ack_through(record(2))
+    assert one.watermark is None
+
+
+def test_c2_out_of_order_the_watermark_waits_for_the_slowest():
+    one = delivered(1, 2, 3, 4, manual=True, interval=0.0)
+    assert one.ack(record(3))
+    assert one.ack(record(2))
+    assert one.poll_commit(100.0) is None
+    assert not one.ack(record(3))
+    assert one.ack(record(1))
+    assert one.watermark == SequenceNumber(3)
+    assert one.poll_commit(100.0) == at(3)
+    assert not one.is_settled
+    assert one.ack(record(4))
+    assert one.is_settled
+
+
+def test_c2_acknowledging_through_a_record_covers_all_before_it():
+    one = delivered(1, 2, 3, 4, manual=True)
+    assert one.ack(record(2))
+    assert one.ack_through(record(3))
+    assert one.watermark == SequenceNumber(3)
+    assert not one.ack(record(1))
+    assert one.ack(record(4))
+
+
+def test_in_order_a_single_acknowledgement_counts_for_nothing():
+    one = delivered(1, 2)
+    assert not one.ack(record(1))
+
+
+def test_c2_sub_sequences_count():
+    one = tracker(manual=True, interval=0.0)
+    one.deliver([record(7, 0), record(7, 1), record(7, 2)])
+    one.ack(record(7, 1))
+    assert one.poll_commit(100.0) is None
+    one.ack(record(7, 0))
+    assert one.poll_commit(100.0) == at(7, 1)
+
+
+def test_k1_acknowledged_records_are_forgotten():
+    one = delivered(*range(1000), manual=True)
+    for number in reversed(range(1000)):
+        one.ack(record(number))
+    assert len(one._order) == len(one._open) == 0
+
+
+def test_c4_one_commit_at_a_time_and_what_came_meanwhile_is_not_lost():
+    one = delivered(1, 2, 3, interval=1.0)
+    one.ack_through(record(1))
+    assert one.poll_commit(101.0) == at(1)
+    one.ack_through(record(2))
+    assert one.poll_commit(200.0) is None
+    assert one.next_deadline() == NEVER
+    assert not one.is_committed
+    one.handle_committed()
+    assert not one.is_committed
+    assert one.next_deadline() == 102.0
+    assert one.poll_commit(102.0) == at(2)
+    one.handle_committed()
+    assert one.poll_commit(999.0) is None
+
+
+def test_c4_one_write_an_interval_however_many_acknowledgements():
+    one = delivered(*range(1, 100))
+    writes = 0
+    for number in range(1, 100):
+        one.ack_through(record(number))
+        now = 100.0 + number / 10
+        if one.poll_commit(now) is not None:
+            writes += 1
+            one.handle_committed()
+    assert writes == 9
+
+
+def test_c4_a_commit_that_failed_is_due_again_with_what_is_newest():
+    one = delivered(1, 2)
+    one.ack_through(record(1))
+    assert one.poll_commit(101.0) == at(1)
+    one.ack_through(record(2))
+    one.handle_commit_failed()
+    assert one.poll_commit(101.0) == at(2)
+
+
+def test_flush_does_not_wait_for_the_interval():
+    one = delivered(1, 2, interval=60.0)
+    one.flush()
+    assert one.ack_through(record(1))
+    assert one.poll_commit(100.0) is None  # nothing was acknowledged when it was called
+    one.flush()
+    assert one.poll_commit(100.0) == at(1)
+    one.ack_through(record(2))
+    one.handle_committed()
+    assert one.poll_commit(100.0) == at(2)  # the flush is over when nothing is left
+    one.handle_committed()
+    one.deliver([record(3)])
+    one.ack_through(record(3))
+    assert one.poll_commit(100.0) is None
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_c3_shard_end_comes_when_everything_is_done_and_at_once(manual):
+    one = delivered(1, 2, manual=manual, interval=60.0)
+    one.end()
+    assert one.has_ended
+    assert not one.is_at_end
+    assert one.poll_commit(100.0) is None
+    one.ack_through(record(2))
+    assert one.is_at_end
+    assert one.poll_commit(100.0) == Checkpoint(SHARD_END)
+    one.handle_committed()
+    assert one.is_finished
+    assert one.is_committed
+    assert not one.is_at_end
+    assert one.poll_commit(999.0) is None
+
+
+def test_c3_an_empty_shard_ends_too():
+    one = tracker()
+    one.end()
+    assert one.poll_commit(100.0) == Checkpoint(SHARD_END)
+
+
+def test_c3_shard_end_waits_for_the_children_and_the_records_do_not():
+    one = delivered(1, interval=60.0)
+    one.end()
+    one.ack_through(record(1))
+    assert one.poll_commit(100.0, may_end=False) is None
+    assert one.next_deadline(may_end=False) == 160.0
+    assert one.poll_commit(160.0, may_end=False) == at(1)
+    one.handle_committed()
+    assert one.next_deadline(may_end=False) == NEVER
+    assert one.next_deadline() == -NEVER
+    assert one.poll_commit(160.0) == Checkpoint(SHARD_END)
+
+
+def test_c3_a_shard_end_that_failed_comes_again():
+    one = tracker()
+    one.end()
+    one.poll_commit(100.0)
+    one.handle_commit_failed()
+    assert one.poll_commit(100.0) == Checkpoint(SHARD_END)
+
+
+def test_c3_nothing_is_delivered_after_the_end():
+    one = tracker()
+    one.end()
+    with pytest.raises(AssertionError, match="C3"):
+        one.deliver([record(1)])
+
+
+def test_a_sealed_tracker_writes_what_it_has_and_takes_no_more():
+    one = delivered(1, 2, interval=60.0)
+    one.ack_through(record(1))
+    one.seal()
+    assert not one.ack_through(record(2))
+    one.deliver([record(3)])
+    assert one.poll_commit(100.0) == at(1)
+    one.handle_committed()
+    assert one.is_committed
+
+
+def test_a_closed_tracker_writes_nothing():
+    one = delivered(1, 2, manual=True, interval=0.0)
+    one.ack(record(1))
+    one.close()
+    assert not one.ack(record(2))
+    assert one.poll_commit(999.0) is None
+    assert one.next_deadline() == NEVER
+
+
+def test_an_answer_without_a_question_is_a_bug():
+    with pytest.raises(AssertionError, match="C4"):
+        tracker().handle_committed()
+    with pytest.raises(AssertionError, match="C4"):
+        tracker().handle_commit_failed()

@@ -1,0 +1,524 @@
+"""L1 to L6 are the invariants of ``shardline.core.consumer.coordinator``. The stream is drawn in ``conftest``."""
+
+from random import Random
+
+import pytest
+
+from shardline.codec.shapes import (
+    HashKeyRangeShape,
+    ListShardsResponse,
+    SequenceNumberRangeShape,
+    ShardShape,
+    StreamSummary,
+)
+from shardline.core.clock import NEVER
+from shardline.core.consumer import coordinator as module
+from shardline.core.consumer.config import ConsumerConfig
+from shardline.core.consumer.coordinator import Coordinator, ScanLeases
+from shardline.core.consumer.events import (
+    ConsumerFailed,
+    HandOverAsked,
+    LeaseGained,
+    LeaseLost,
+    LeaseReleased,
+    ListingFailed,
+    ShardTrimmed,
+    Stalled,
+    StoreFailed,
+    StoreRecovered,
+    StreamRecreated,
+)
+from shardline.core.failures import Failure, FailureKind
+from shardline.core.leases import CommitCheckpoint, CreateLease, DeleteLease, Refused, RenewLease, TakeLease, apply
+from shardline.core.requests import DescribeStreamSummary, ListShards
+from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON, at_timestamp
+from shardline.model.record import Record
+from shardline.model.stream import StreamRef
+
+DOWN = Failure(FailureKind.TRANSIENT, "Down", "the store is down", maybe_received=False)
+DENIED = Failure(FailureKind.DENIED, "Denied", "no", 400)
+
+
+def shape(shard):
+    ending = shard.ending_sequence_number
+    return ShardShape(
+        shard.shard_id,
+        HashKeyRangeShape(str(shard.hash_range.start), str(shard.hash_range.end)),
+        SequenceNumberRangeShape(str(shard.starting_sequence_number), None if ending is None else str(ending)),
+        shard.parent_id,
+        shard.adjacent_parent_id,
+    )
+
+
+def record(number):
+    return Record(b"x", "k", sequence_number=str(number))
+
+
+class World:
+    """A store, a stream, one clock, and workers on them."""
+
+    def __init__(self, shards):
+        self.now = 100.0
+        self.rows = {}
+        self.shards = list(shards)
+        self.created_at = 1.0
+        self.workers = []
+        self.down = False
+
+    def worker(self, name="me", start=TRIM_HORIZON, **config):
+        worker = Worker(self, name, start, ConsumerConfig(**config))
+        self.workers.append(worker)
+        return worker
+
+    def run(self, seconds):
+        """Everything is answered at once."""
+        end = self.now + seconds
+        while True:
+            while sum(worker.pump() for worker in self.workers):
+                pass
+            following = min(worker.machine.next_deadline() for worker in self.workers)
+            if following > end:
+                break
+            self.now = max(self.now + 0.001, following)
+        self.now = end
+
+    def apply(self, operation):
+        result = apply(self.rows.get(operation.shard_id), operation)
+        if result is None:
+            self.rows.pop(operation.shard_id, None)
+        elif not isinstance(result, Refused):
+            self.rows[operation.shard_id] = result
+        return result
+
+
+class Worker:
+    def __init__(self, world, name, start, config):
+        self.world = world
+        self.machine = Coordinator(
+            StreamRef("s"),
+            name,
+            start,
+            config=config,
+            scan_interval=0.5,
+            checkpoint_interval=1.0,
+            latest_at=50.0,
+            chance=Random(name),
+            now=world.now,
+            clock=lambda: world.now,
+        )
+        self.sent = []
+        self.events = []
+
+    def pump(self):
+        """Send and answer everything that is due."""
+        world, machine, busy = self.world, self.machine, False
+        while (operation := machine.poll_operation(world.now)) is not None:
+            busy = True
+            self.sent.append(operation)
+            self.answer(operation)
+        while (request := machine.poll_request(world.now)) is not None:
+            busy = True
+            self.sent.append(request)
+            if isinstance(request, DescribeStreamSummary):
+                summary = StreamSummary(name="s", arn="a", status="ACTIVE", created_at=world.created_at)
+                machine.handle_summary(summary, world.now)
+            else:
+                machine.handle_shards(ListShardsResponse([shape(shard) for shard in world.shards]), world.now)
+        for event in machine.take_events():
+            self.events.append(event)
+            if isinstance(event, HandOverAsked):  # the user is done at once
+                machine.held.leave(event.shard_id)
+        return busy
+
+    def answer(self, operation):
+        world, machine = self.world, self.machine
+        if isinstance(operation, ScanLeases):
+            if world.down:
+                machine.handle_scan_failed(DOWN, world.now)
+            else:
+                machine.handle_rows(list(world.rows.values()), world.now)
+        elif world.down:
+            machine.handle_operation_failed(operation, DOWN, world.now)
+        else:
+            machine.handle_applied(operation, world.apply(operation), world.now)
+
+    def of(self, kind):
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def shards(self):
+        return {int(shard_id[-3:]) for shard_id in self.machine.held.holdings}
+
+
+@pytest.fixture
+def world(stream):
+    return World(stream.all)
+
+
+def test_a_new_group_reads_its_first_shards_at_once(world, stream):
+    worker = world.worker()
+    world.run(0.0)
+    assert worker.shards == {0, 1, 2, 3, 4, 5}
+    assert {event.start for event in worker.of(LeaseGained)} == {TRIM_HORIZON}
+    assert worker.machine.is_ready
+    assert all(row.owner == "me" for row in world.rows.values())
+
+
+def test_l6_at_latest_the_open_shards_are_read_from_now(world):
+    worker = world.worker(start=LATEST)
+    world.run(0.0)
+    assert worker.shards == {4, 8, 9, 10}
+    assert {event.start for event in worker.of(LeaseGained)} == {at_timestamp(50.0)}
+
+
+def test_a_start_time_is_asked_of_the_service(world):
+    worker = world.worker(start=at_timestamp(60.0))
+    world.run(0.0)
+    first, second, *_ = [request.shard_filter for request in worker.sent if isinstance(request, ListShards)]
+    assert (first.timestamp, second) == (60.0, None)
+
+
+def test_leases_are_kept_by_renewals(world):
+    worker = world.worker()
+    world.run(60.0)
+    assert len(worker.shards) == 6
+    assert worker.of(LeaseLost) == []
+    assert {row.counter for row in world.rows.values()} == {18}
+
+
+def test_two_workers_share_and_the_death_of_one_is_noticed(world, stream):
+    first, second = world.worker("a"), world.worker("b")
+    world.run(10.0)
+    assert {len(first.shards), len(second.shards)} == {3}
+    world.workers.remove(first)
+    world.run(9.0)
+    assert len(second.shards) == 3
+    world.run(4.0)
+    assert len(second.shards) == 6
+
+
+def test_one_who_joins_is_handed_over_to(world):
+    first = world.worker("a")
+    world.run(1.0)
+    second = world.worker("b")
+    world.run(10.0)
+    assert (len(first.shards), len(second.shards)) == (3, 3)
+    assert len(first.of(HandOverAsked)) == len(first.of(LeaseReleased)) == 3
+    assert first.of(LeaseLost) == second.of(LeaseLost) == []
+
+
+def test_l5_who_closes_lets_go_of_everything_at_once(world):
+    first, second = world.worker("a"), world.worker("b")
+    world.run(10.0)
+    shard_id = first.of(LeaseGained)[-1].shard_id
+    first.machine.held.deliver(shard_id, [record(1)])
+    first.machine.held.ack_through(shard_id, record(1))
+    first.machine.close()
+    assert not first.machine.is_closed
+    world.run(2.0)
+    assert first.machine.is_closed
+    assert first.machine.next_deadline() == NEVER
+    assert len(second.shards) == 6
+    assert world.rows[shard_id].checkpoint.sequence_number.number == 1
+
+
+def test_l5_a_take_that_is_answered_after_closing_is_let_go_of_too(world):
+    worker = world.worker()
+    worker.pump()
+    world.rows.clear()
+    late = world.worker("late")
+    machine = late.machine
+    assert isinstance(machine.poll_operation(100.0), ScanLeases)
+    machine.handle_rows([], 100.0)
+    while (request := machine.poll_request(100.0)) is not None:
+        if isinstance(request, ListShards):
+            machine.handle_shards(ListShardsResponse([shape(world.shards[4])]), 100.0)
+        else:
+            machine.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE"), 100.0)
+    create = machine.poll_operation(100.0)
+    machine.handle_applied(create, world.apply(create), 100.0)
+    take = machine.poll_operation(100.0)
+    assert isinstance(take, TakeLease)
+    machine.close()
+    assert machine.poll_operation(100.0) is None
+    assert machine.poll_request(100.0) is None
+    machine.handle_applied(take, world.apply(take), 100.0)
+    late.pump()
+    assert machine.is_closed
+    assert [row.owner for row in world.rows.values()] == [None]
+
+
+def test_l3_a_reshard_is_followed_to_its_end(world, stream):
+    worker = world.worker()
+    world.run(0.0)
+    for ended, children in ((5, (9, 10)), (0, (6,)), (1, (6,)), (2, (7,)), (3, (7,)), (6, (8,)), (7, (8,))):
+        worker.machine.end(stream.name(ended), [stream.child(number) for number in children], world.now)
+        world.run(0.0)
+    assert worker.shards == {4, 8, 9, 10}
+    finished = {event.shard_id for event in worker.of(LeaseReleased) if event.finished}
+    assert finished == stream.names(0, 1, 2, 3, 5, 6, 7)
+    order = [event.shard_id for event in worker.of(LeaseGained)]
+    assert order.index(stream.name(8)) > max(order.index(stream.name(6)), order.index(stream.name(7)))
+    creates = [operation.shard_id for operation in worker.sent if isinstance(operation, CreateLease)]
+    assert len(creates) == len(set(creates)) == 11
+
+
+def test_finished_rows_are_deleted_in_the_end(world, stream):
+    worker = world.worker(start=LATEST)
+    world.rows = stream.rows(4, 8, finished=[5]) | {stream.name(number): stream.row(number, 250) for number in (9, 10)}
+    world.run(500.0)
+    assert stream.name(5) not in world.rows
+    assert worker.shards == {4, 8, 9, 10}
+
+
+def test_l3_children_that_nobody_names_are_listed(world, stream):
+    world.shards = [stream.shard(4), stream.shard(5, is_open=True)]
+    worker = world.worker()
+    world.run(0.0)
+    world.shards = list(stream.all)
+    worker.machine.end(stream.name(5), [], world.now)
+    world.run(0.0)
+    assert worker.shards >= {4, 9, 10}
+
+
+def test_a_shard_that_the_service_denies_to_know_is_finished_if_it_is_trimmed(world, stream):
+    world.shards = [stream.shard(4), stream.shard(5)]
+    worker = world.worker()
+    world.run(0.0)
+    world.shards = [stream.shard(4)]
+    worker.machine.lose_sight(stream.name(5), world.now)
+    world.run(5.0)
+    assert worker.of(ShardTrimmed) == [ShardTrimmed(stream.name(5))]
+    assert worker.of(LeaseReleased) == [LeaseReleased(stream.name(5), finished=True)]
+    assert worker.shards == {4}
+
+
+def test_a_shard_that_the_service_denies_to_know_and_that_is_there_is_read_anew(world, stream):
+    worker = world.worker()
+    world.run(0.0)
+    worker.machine.lose_sight(stream.name(5), world.now)
+    world.run(1.0)
+    gained = [event.shard_id for event in worker.of(LeaseGained)]
+    assert gained.count(stream.name(5)) == 2
+    assert worker.of(LeaseReleased) == [LeaseReleased(stream.name(5), finished=False)]
+
+
+# ---- when something is wrong
+
+
+def test_l4_reading_goes_on_through_an_outage_then_stops_then_starts_again(world):
+    worker = world.worker()
+    world.run(5.0)
+    world.down = True
+    world.run(6.0)
+    assert len(worker.shards) == 6
+    assert worker.of(StoreFailed)
+    assert worker.machine.is_store_down
+    world.run(5.0)
+    assert worker.shards == set()
+    assert len(worker.of(LeaseLost)) == 6
+    world.down = False
+    world.run(3.0)
+    assert len(worker.shards) == 6
+    assert worker.of(StoreRecovered)
+    assert not worker.machine.is_store_down
+
+
+def test_l2_after_a_suspension_nothing_is_held_and_nothing_is_written(world):
+    worker = world.worker()
+    world.run(5.0)
+    grants = [event.grant for event in worker.of(LeaseGained)]
+    shard_id = worker.of(LeaseGained)[0].shard_id
+    worker.machine.held.deliver(shard_id, [record(1)])
+    worker.machine.held.ack_through(shard_id, record(1))
+    worker.machine.next_deadline()
+    world.now += 60.0
+    assert not any(grant.held for grant in grants)
+    worker.sent.clear()
+    operation = worker.machine.poll_operation(world.now)
+    assert isinstance(operation, ScanLeases)
+    events = worker.machine.take_events()
+    assert sum(isinstance(event, LeaseLost) for event in events) == 6
+    (stall,) = [event for event in events if isinstance(event, Stalled)]
+    assert stall.seconds > 50.0
+    worker.answer(operation)
+    world.run(0.0)
+    assert not any(isinstance(one, (CommitCheckpoint, RenewLease)) for one in worker.sent)
+    assert len(worker.shards) == 6
+
+
+def test_a_blocked_loop_is_told_before_the_leases_lapse(world):
+    worker = world.worker()
+    world.run(5.0)
+    worker.machine.next_deadline()
+    world.now += 4.0
+    world.run(0.0)
+    assert len(worker.of(Stalled)) == 1
+    assert worker.of(LeaseLost) == []
+
+
+def test_a_store_that_denies_from_the_first_is_an_error(world):
+    worker = world.worker()
+    worker.machine.poll_operation(100.0)
+    worker.machine.handle_scan_failed(DENIED, 100.0)
+    assert worker.machine.take_events() == [ConsumerFailed("ListLeases", DENIED), StoreFailed(DENIED, 1)]
+
+
+def test_a_store_may_ask_to_be_left_alone(world):
+    worker = world.worker()
+    worker.machine.poll_operation(100.0)
+    worker.machine.handle_scan_failed(DOWN._replace(retry_after=30.0), 100.0)
+    assert worker.machine.poll_operation(129.0) is None
+    assert isinstance(worker.machine.poll_operation(130.0), ScanLeases)
+
+
+def test_a_take_that_fails_is_planned_anew(world):
+    worker = world.worker()
+    worker.pump()
+    world.rows = {key: apply(row, TakeLease(key, "x", row.fence)) for key, row in world.rows.items()}
+    late = world.worker("late")
+    machine = late.machine
+    world.run(0.5)
+    world.now += 11.0
+    (scan,) = [machine.poll_operation(world.now)]
+    late.answer(scan)
+    take = machine.poll_operation(world.now)
+    assert isinstance(take, TakeLease)
+    machine.handle_operation_failed(take, DOWN, world.now)
+    world.workers = [late]
+    world.run(2.0)
+    assert len(late.shards) == 6
+
+
+def test_l1_no_more_than_a_bounded_number_of_operations_is_under_way(world, monkeypatch):
+    monkeypatch.setattr(module, "_MAX_IN_FLIGHT", 2)
+    worker = world.worker()
+    machine = worker.machine
+    machine.poll_operation(100.0)
+    machine.handle_rows([], 100.0)
+    machine.poll_request(100.0)
+    machine.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE"), 100.0)
+    machine.poll_request(100.0)
+    machine.handle_shards(ListShardsResponse([shape(shard) for shard in world.shards]), 100.0)
+    assert machine.next_deadline() == -NEVER
+    first = machine.poll_operation(100.0)
+    assert machine.poll_operation(100.0) is not None
+    assert machine.poll_operation(100.0) is None
+    assert machine.next_deadline() > 100.0
+    assert not machine.is_ready
+    machine.handle_applied(first, world.apply(first), 100.0)
+    assert machine.poll_operation(100.0) is not None
+
+
+def test_l1_what_an_older_plan_began_is_not_begun_again(world):
+    worker = world.worker()
+    machine = worker.machine
+    world.run(0.0)
+    for shard_id in [*machine.held.holdings]:
+        machine.held.lose(shard_id, "for the test")
+    scan = machine.poll_operation(world.now)
+    worker.answer(scan)
+    take = machine.poll_operation(world.now)
+    world.now += 0.6
+    scan = machine.poll_operation(world.now)
+    while not isinstance(scan, ScanLeases):
+        machine.handle_applied(scan, world.apply(scan), world.now)
+        scan = machine.poll_operation(world.now)
+    worker.answer(scan)  # a plan that has the same lease again
+    others = []
+    machine.handle_applied(take, world.apply(take), world.now)
+    while (operation := machine.poll_operation(world.now)) is not None:
+        others.append(operation)
+        worker.answer(operation)
+    assert take.shard_id not in [operation.shard_id for operation in others if isinstance(operation, TakeLease)]
+    assert len(worker.shards) == 6
+
+
+def test_l1_what_is_under_way_is_left_out_of_the_plan(world):
+    worker = world.worker()
+    machine = worker.machine
+    world.run(0.0)
+    for shard_id in [*machine.held.holdings]:
+        machine.held.lose(shard_id, "for the test")
+    worker.answer(machine.poll_operation(world.now))
+    take = machine.poll_operation(world.now)
+    world.now += 0.6
+    seen = []
+    while (operation := machine.poll_operation(world.now)) is not None:
+        seen.append(operation)
+        worker.answer(operation)
+    assert take.shard_id not in {operation.shard_id for operation in seen if not isinstance(operation, ScanLeases)}
+
+
+def test_an_answer_that_nobody_waits_for_is_a_bug(world, stream):
+    machine = world.worker().machine
+    with pytest.raises(AssertionError, match="L1"):
+        machine.handle_rows([], 100.0)
+    with pytest.raises(AssertionError, match="L1"):
+        machine.handle_scan_failed(DOWN, 100.0)
+    with pytest.raises(KeyError):
+        machine.handle_applied(DeleteLease("x", 1), None, 100.0)
+
+
+def test_a_stream_that_was_made_anew_stops_the_consumer(world, stream):
+    worker = world.worker()
+    world.rows = {stream.name(8): stream.row(8, SHARD_END)}
+    world.run(5.0)
+    assert len(worker.of(StreamRecreated)) == 1
+    assert worker.shards == set()
+
+
+def test_or_starts_again_if_told_so(world, stream):
+    worker = world.worker(start=LATEST, if_recreated="restart")
+    world.run(0.0)
+    assert worker.shards == {4, 8, 9, 10}
+    world.shards = [stream.shard(0, is_open=True)]
+    world.rows[stream.name(0)] = stream.row(0, SHARD_END)
+    world.run(130.0)
+    assert worker.of(StreamRecreated)
+    assert 0 in worker.shards
+    assert world.rows[stream.name(0)].checkpoint.position == LATEST
+
+
+def test_or_gives_up_what_it_holds_of_the_old_one(world, stream):
+    worker = world.worker(if_recreated="restart")
+    world.run(0.0)
+    world.rows[stream.name(4)] = stream.row(4, SHARD_END)
+    world.run(130.0)
+    assert LeaseLost(stream.name(4), "another worker took it") in worker.events
+    assert 4 in worker.shards
+
+
+def test_a_listing_that_is_denied_is_the_end(world):
+    worker = world.worker()
+    machine = worker.machine
+    machine.poll_request(100.0)
+    machine.handle_request_failed(DENIED, 100.0)
+    assert isinstance(machine.take_events()[0], ListingFailed)
+    machine.poll_request(100.0)
+    machine.handle_request_failed(DENIED, 100.0)
+    assert machine.take_events() == [ConsumerFailed("ListShards", DENIED)]
+
+
+def test_before_the_first_scan_a_listing_is_only_kept(world):
+    worker = world.worker()
+    machine = worker.machine
+    while (request := machine.poll_request(100.0)) is not None:
+        if isinstance(request, ListShards):
+            machine.handle_shards(ListShardsResponse([shape(shard) for shard in world.shards], None), 100.0)
+        else:
+            machine.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE"), 100.0)
+    assert isinstance(machine.poll_operation(100.0), ScanLeases)
+    assert machine.poll_operation(100.0) is None
+    machine.handle_rows([], 100.0)
+    assert isinstance(machine.poll_operation(100.0), CreateLease)
+
+
+def test_a_listing_of_many_pages_counts_when_it_is_complete(world):
+    worker = world.worker()
+    machine = worker.machine
+    machine.poll_request(100.0)
+    machine.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE"), 100.0)
+    machine.poll_request(100.0)
+    machine.handle_shards(ListShardsResponse([shape(world.shards[0])], "token"), 100.0)
+    assert not machine.topology.is_settled

@@ -1,0 +1,152 @@
+"""DA1 to DA4 are the invariants of ``shardline.core.consumer.deaggregator``."""
+
+import pytest
+
+from shardline.codec.raw_records import aggregate
+from shardline.codec.shapes import RawRecord
+from shardline.core.consumer import deaggregator as module
+from shardline.core.consumer.deaggregator import Deaggregator
+from shardline.model.hashing import HASH_KEY_MAX, HashRange, hash_key_of
+from shardline.model.record import Origin, Record
+from shardline.model.sequence import SequenceNumber
+
+ORIGIN = Origin(1.5)
+LOW = HashRange(0, HASH_KEY_MAX // 2)
+
+
+def keys(inside, count):
+    found = (f"k{number}" for number in range(1000))
+    return [key for key in found if (hash_key_of(key) in LOW) == inside][:count]
+
+
+IN, OUT = keys(inside=True, count=3), keys(inside=False, count=3)
+
+
+def raw(data, number, key="k"):
+    return RawRecord(data, str(number), key, 5.0)
+
+
+def opener(**facts):
+    return Deaggregator("orders", "shard", **facts)
+
+
+def test_da1_plain_records_come_as_they_are():
+    (record,) = opener().open([raw(b"x", 12)], ORIGIN)
+    assert record == Record(b"x", "k", None, "12", 0, "shard", 5.0, "orders", aggregated=False)
+    assert record.origin is ORIGIN
+
+
+def test_da1_the_records_of_an_aggregate_come_in_order_between_plain_ones():
+    blob = aggregate([("a", b"1"), ("b", b"2", "7")])
+    records = opener().open([raw(b"x", 1), raw(blob, 2), raw(b"y", 3)], ORIGIN)
+    assert [(one.data, one.key, one.sequence_number, one.sub_sequence, one.aggregated) for one in records] == [
+        (b"x", "k", "1", 0, False),
+        (b"1", "a", "2", 0, True),
+        (b"2", "b", "2", 1, True),
+        (b"y", "k", "3", 0, False),
+    ]
+    assert records[2].explicit_hash_key == "7"
+    assert {(one.shard_id, one.stream, one.arrived_at) for one in records} == {("shard", "orders", 5.0)}
+    assert all(one.origin is ORIGIN for one in records)
+
+
+def test_da1_what_only_looks_like_an_aggregate_is_plain():
+    blob = b"\xf3\x89\x9a\xc2" + bytes(40)
+    assert [one.data for one in opener().open([raw(blob, 1)], ORIGIN)] == [blob]
+
+
+def test_no_records_give_none():
+    assert opener().open([], ORIGIN) == []
+
+
+@pytest.mark.parametrize(
+    ("done", "left"),
+    [
+        (SequenceNumber(1, 0), [("2", 0), ("2", 1), ("2", 2), ("3", 0)]),
+        (SequenceNumber(2, 0), [("2", 1), ("2", 2), ("3", 0)]),
+        (SequenceNumber(2, 1), [("2", 2), ("3", 0)]),
+        (SequenceNumber(2, 2), [("3", 0)]),
+        (SequenceNumber(2, 99), [("3", 0)]),
+        (SequenceNumber(3, 0), []),
+        (SequenceNumber(0, 0), [("1", 0), ("2", 0), ("2", 1), ("2", 2), ("3", 0)]),
+    ],
+)
+def test_da2_what_is_at_or_before_the_checkpoint_is_skipped(done, left):
+    blob = aggregate([("a", b"1"), ("b", b"2"), ("c", b"3")])
+    found = opener(done=done).open([raw(b"x", 1), raw(blob, 2), raw(b"y", 3)], ORIGIN)
+    assert [(one.sequence_number, one.sub_sequence) for one in found] == left
+
+
+def test_da2_the_checkpoint_is_forgotten_after_the_first_record_beyond_it():
+    one = opener(done=SequenceNumber(5))
+    assert one.open([raw(b"x", 5)], ORIGIN) == []
+    assert len(one.open([raw(b"x", 6)], ORIGIN)) == 1
+    assert len(one.open([raw(b"x", 4)], ORIGIN)) == 1
+
+
+def test_da2_nothing_is_skipped_once_the_checkpoint_means_nothing():
+    one = opener(done=SequenceNumber(5))
+    one.skip_nothing()
+    assert len(one.open([raw(b"x", 1)], ORIGIN)) == 1
+
+
+MIXED = aggregate([(IN[0], b"in"), (OUT[0], b"out"), (IN[1], b"in"), (OUT[0], b"out")])
+
+
+def test_da3_records_outside_of_the_shard_are_counted_and_delivered():
+    one = opener(hash_range=LOW)
+    assert len(one.open([raw(MIXED, 1)], ORIGIN)) == 4
+    assert (one.out_of_range, one.dropped) == (2, 0)
+
+
+def test_da3_or_dropped_one_by_one():
+    one = opener(hash_range=LOW, drop=True)
+    found = one.open([raw(MIXED, 1)], ORIGIN)
+    assert [(record.data, record.sub_sequence) for record in found] == [(b"in", 0), (b"in", 2)]
+    assert (one.out_of_range, one.dropped) == (2, 2)
+
+
+def test_da3_an_aggregate_of_this_shard_alone_is_left_as_it_is():
+    one = opener(hash_range=LOW, drop=True)
+    assert len(one.open([raw(aggregate([(key, b"x") for key in IN]), 1)], ORIGIN)) == 3
+    assert (one.out_of_range, one.dropped) == (0, 0)
+
+
+def test_da3_under_auto_distribution_keys_mean_nothing():
+    one = opener(hash_range=LOW, drop=True)
+    one.by_auto = True
+    assert len(one.open([raw(MIXED, 1)], ORIGIN)) == 4
+    assert (one.out_of_range, one.dropped) == (0, 0)
+
+
+def test_da3_without_a_range_nothing_is_outside():
+    one = opener(drop=True)
+    assert len(one.open([raw(MIXED, 1)], ORIGIN)) == 4
+
+
+def test_da3_an_explicit_hash_key_decides():
+    blob = aggregate([(OUT[0], b"in", "0"), (IN[0], b"out", str(HASH_KEY_MAX)), (OUT[1], b"out")])
+    one = opener(hash_range=LOW, drop=True)
+    assert [record.data for record in one.open([raw(blob, 1)], ORIGIN)] == [b"in"]
+
+
+def test_da3_what_is_no_hash_key_decides_nothing(monkeypatch):
+    columns = module.Columns([IN[0], OUT[0]], [b"in", b"out"], ["not a number", "-1"])
+    monkeypatch.setattr(module, "split_columns", lambda _: columns)
+    one = opener(hash_range=LOW, drop=True)
+    assert [record.data for record in one.open([raw(MIXED, 1)], ORIGIN)] == [b"in"]
+
+
+def test_plain_records_are_never_out_of_range():
+    one = opener(hash_range=LOW, drop=True)
+    assert len(one.open([raw(b"x", 1, OUT[0])], ORIGIN)) == 1
+    assert one.out_of_range == 0
+
+
+def test_known_keys_are_bounded(monkeypatch):
+    monkeypatch.setattr(module, "_KNOWN_KEYS_MAX", 2)
+    one = opener(hash_range=LOW)
+    for number, key in enumerate([*IN, *OUT]):
+        one.open([raw(aggregate([(key, b"x")]), number)], ORIGIN)
+    assert one.out_of_range == 3
+    assert len(one._inside) <= 3

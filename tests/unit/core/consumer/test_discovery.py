@@ -1,0 +1,194 @@
+"""DI1 to DI5 are the invariants of ``shardline.core.consumer.discovery``."""
+
+from random import Random
+
+import pytest
+
+from shardline.codec.shapes import (
+    HashKeyRangeShape,
+    ListShardsResponse,
+    SequenceNumberRangeShape,
+    ShardShape,
+    StreamSummary,
+)
+from shardline.core.clock import NEVER
+from shardline.core.consumer.discovery import Discovery
+from shardline.core.consumer.events import ConsumerFailed, ListingFailed
+from shardline.core.failures import Failure, FailureKind
+from shardline.core.requests import DescribeStreamSummary, ListShards, ShardFilter
+from shardline.model.position import LATEST, at_timestamp
+from shardline.model.stream import StreamRef
+
+STREAM = StreamRef("orders")
+SUMMARY = StreamSummary(name="orders", arn="arn", status="ACTIVE", created_at=1.0)
+
+
+def failure(kind, **facts):
+    return Failure(kind, "Code", "message", 400, **facts)
+
+
+def shape(name):
+    return ShardShape(name, HashKeyRangeShape("0", "9"), SequenceNumberRangeShape("1"))
+
+
+def begun(start=LATEST, *, summary=True):
+    discovery = Discovery(STREAM, start, 60.0, Random(0), 100.0)
+    if summary:
+        assert discovery.poll_request(100.0) == DescribeStreamSummary(STREAM)
+        discovery.handle_summary(SUMMARY, 100.0)
+    return discovery
+
+
+def page(discovery, *names, token=None, now=100.0):
+    request = discovery.poll_request(now)
+    discovery.handle_page(ListShardsResponse([shape(name) for name in names], token), now)
+    return request
+
+
+def listed(discovery):
+    listing = discovery.take_listing()
+    return None if listing is None else [shard.shard_id for shard in listing.shards]
+
+
+def test_first_the_summary_then_the_shards_then_again_after_the_interval():
+    discovery = begun()
+    assert discovery.summary == SUMMARY
+    assert page(discovery, "a", "b") == ListShards(STREAM)
+    assert listed(discovery) == ["a", "b"]
+    assert listed(discovery) is None
+    assert 154.0 <= discovery.next_deadline() <= 160.0
+    assert discovery.poll_request(150.0) is None
+    assert discovery.poll_request(160.0) == DescribeStreamSummary(STREAM)
+
+
+def test_di2_a_listing_of_many_pages_is_handed_out_whole():
+    discovery = begun()
+    page(discovery, *(f"s{number}" for number in range(100)), token="t1")
+    assert listed(discovery) is None
+    assert page(discovery, "x", token="t2") == ListShards(STREAM, next_token="t1")
+    assert page(discovery) == ListShards(STREAM, next_token="t2")
+    assert len(listed(discovery)) == 101
+
+
+def test_a_listing_of_nothing_is_a_listing():
+    discovery = begun()
+    discovery.poll_request(100.0)
+    discovery.handle_page(ListShardsResponse(None, None), 100.0)
+    assert listed(discovery) == []
+
+
+@pytest.mark.parametrize("kind", [FailureKind.EXPIRED_TOKEN, FailureKind.THROTTLED])
+def test_di2_a_listing_that_breaks_off_begins_again(kind):
+    discovery = begun()
+    page(discovery, "a", token="t1")
+    discovery.poll_request(100.0)
+    discovery.handle_failure(failure(kind), 100.0)
+    assert page(discovery, "b", now=200.0) == ListShards(STREAM)
+    assert listed(discovery) == ["b"]
+    assert len(discovery.take_events()) == (kind is FailureKind.THROTTLED)
+
+
+def test_di1_one_request_at_a_time():
+    discovery = begun()
+    discovery.poll_request(100.0)
+    assert discovery.poll_request(999.0) is None
+    assert discovery.next_deadline() == NEVER
+
+
+def test_di1_failures_back_off_with_jitter():
+    discovery = begun()
+    now = 100.0
+    for ceiling in (1, 2, 4, 8, 16, 30, 30):
+        assert discovery.poll_request(now) is not None
+        discovery.handle_failure(failure(FailureKind.TRANSIENT), now)
+        wait = discovery.next_deadline() - now
+        assert ceiling / 2 <= wait <= ceiling
+        (event,) = discovery.take_events()
+        assert event == ListingFailed("ListShards", failure(FailureKind.TRANSIENT), now + wait)
+        now += wait
+    discovery.poll_request(now)
+    discovery.handle_failure(failure(FailureKind.TRANSIENT, retry_after=77.0), now)
+    assert discovery.next_deadline() == now + 77.0
+
+
+def test_di3_a_listing_that_is_asked_for_comes_soon():
+    discovery = begun()
+    page(discovery, "a")
+    discovery.list_by(101.0)
+    assert discovery.next_deadline() == 101.0
+    discovery.list_by(105.0)
+    assert discovery.next_deadline() == 101.0
+
+
+@pytest.mark.parametrize("asked", ["in flight", "between pages"])
+def test_di3_a_listing_under_way_may_be_too_old(asked):
+    discovery = begun()
+    if asked == "in flight":
+        discovery.poll_request(100.0)
+        discovery.list_by(100.0)
+        discovery.list_by(100.0)
+        discovery.handle_page(ListShardsResponse([shape("a")], None), 100.0)
+    else:
+        page(discovery, "a", token="t1")
+        discovery.list_by(100.0)
+        page(discovery)
+    assert listed(discovery) == ["a"]
+    assert discovery.next_deadline() == 100.0
+    assert page(discovery, "b") == ListShards(STREAM)
+    assert listed(discovery) == ["b"]
+    assert discovery.next_deadline() > 150.0
+
+
+def test_di3_a_listing_that_is_not_begun_is_new_enough():
+    discovery = Discovery(STREAM, LATEST, 60.0, Random(0), 100.0)
+    discovery.poll_request(100.0)
+    discovery.list_by(100.0)
+    discovery.handle_summary(SUMMARY, 100.0)
+    page(discovery, "a")
+    assert discovery.next_deadline() > 150.0
+
+
+def test_di4_a_start_time_is_asked_for_once():
+    discovery = begun(at_timestamp(50.0))
+    assert discovery.matching is None
+    assert page(discovery, "old") == ListShards(STREAM, ShardFilter("AT_TIMESTAMP", timestamp=50.0))
+    assert discovery.matching == {"old"}
+    assert listed(discovery) is None
+    assert page(discovery, "old", "new") == ListShards(STREAM)
+    assert listed(discovery) == ["old", "new"]
+    discovery.poll_request(200.0)
+    discovery.handle_summary(SUMMARY, 200.0)
+    assert page(discovery, "new", now=200.0) == ListShards(STREAM)
+
+
+def test_di4_otherwise_nothing_has_to_match():
+    assert begun().matching == frozenset()
+
+
+def test_di5_without_the_right_to_describe_the_stream_it_is_listed():
+    discovery = begun(summary=False)
+    discovery.poll_request(100.0)
+    discovery.handle_failure(failure(FailureKind.DENIED), 100.0)
+    assert discovery.take_events() == [ListingFailed("DescribeStreamSummary", failure(FailureKind.DENIED), NEVER)]
+    page(discovery, "a")
+    assert listed(discovery) == ["a"]
+    assert discovery.poll_request(200.0) == ListShards(STREAM)
+    assert discovery.summary is None
+
+
+@pytest.mark.parametrize(
+    ("summary", "kind", "operation"),
+    [
+        (True, FailureKind.DENIED, "ListShards"),
+        (True, FailureKind.NOT_FOUND, "ListShards"),
+        (False, FailureKind.NOT_FOUND, "DescribeStreamSummary"),
+    ],
+)
+def test_di5_what_cannot_be_listed_cannot_be_read(summary, kind, operation):
+    discovery = begun(summary=summary)
+    discovery.poll_request(100.0)
+    discovery.handle_failure(failure(kind), 100.0)
+    assert discovery.take_events() == [ConsumerFailed(operation, failure(kind))]
+    assert discovery.has_failed
+    assert discovery.poll_request(999.0) is None
+    assert discovery.next_deadline() == NEVER

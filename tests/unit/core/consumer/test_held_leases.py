@@ -1,0 +1,269 @@
+"""L2, L4, C3 and HL1 are the invariants of ``shardline.core.consumer.held_leases``."""
+
+import pytest
+
+from shardline.core.clock import NEVER
+from shardline.core.consumer.config import ConsumerConfig
+from shardline.core.consumer.events import HandOverAsked, HandOverOverdue, LeaseGained, LeaseLost, LeaseReleased
+from shardline.core.consumer.held_leases import HeldLeases
+from shardline.core.consumer.shard_graph import ShardGraph
+from shardline.core.leases import (
+    AskHandOver,
+    CommitCheckpoint,
+    FinishHandOver,
+    Refused,
+    ReleaseLease,
+    RenewLease,
+    TakeLease,
+    WriteChildren,
+    apply,
+)
+from shardline.model.lease import Checkpoint
+from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON, at_sequence_number, at_timestamp
+from shardline.model.record import Record
+from shardline.model.sequence import SequenceNumber
+
+
+def record(number):
+    return Record(b"x", "k", sequence_number=str(number))
+
+
+class World:
+    def __init__(self, stream, **config):
+        self.stream = stream
+        self.now = 100.0
+        self.graph = ShardGraph()
+        self.graph.handle_listing(stream.all, {})
+        self.held = HeldLeases(
+            "me", self.graph, ConsumerConfig(**config), checkpoint_interval=1.0, latest_at=55.0, clock=lambda: self.now
+        )
+        self.rows = {}
+
+    def gain(self, number, **facts):
+        row = self.stream.row(number, **facts)
+        self.rows[row.shard_id] = apply(row, TakeLease(row.shard_id, "me", row.fence))
+        self.held.handle_taken(self.rows[row.shard_id], self.now, self.now)
+        return row.shard_id
+
+    def poll(self, now=None, busy=()):
+        self.now = self.now if now is None else now
+        self.held.handle_time(self.now)
+        return self.held.poll_operation(busy, self.now)
+
+    def apply(self, operation):
+        result = apply(self.rows[operation.shard_id], operation)
+        if not isinstance(result, Refused):
+            self.rows[operation.shard_id] = result
+        return result
+
+    def step(self, now=None):
+        found = self.poll(now)
+        if found is None:
+            return None
+        self.held.handle_applied(found.holding, self.apply(found.operation), self.now)
+        return found.operation
+
+    def ask(self, shard_id):
+        self.rows[shard_id] = apply(self.rows[shard_id], AskHandOver(shard_id, "other", "me"))
+        self.held.handle_rows(self.rows, (), self.now)
+
+
+@pytest.fixture
+def world(stream):
+    return World(stream)
+
+
+def test_hl1_a_gain_tells_where_to_read(world, stream):
+    shard_id = world.gain(4, at=5)
+    (event,) = world.held.take_events()
+    assert isinstance(event, LeaseGained)
+    assert (event.shard_id, event.start) == (shard_id, at_sequence_number(SequenceNumber(5)))
+    assert event.checkpoint == Checkpoint(at_sequence_number(SequenceNumber(5)))
+    assert event.hash_range == stream.span(4)
+    assert (event.grant.token, event.grant.held) == (1, True)
+    assert event.grant is world.held.holdings[shard_id].grant
+
+
+def test_l6_a_row_at_latest_is_read_from_when_it_was_made(world):
+    world.gain(4, at=LATEST, latest_at=77.0)
+    world.gain(8, at=LATEST)  # as another library makes them
+    pinned, bare = world.held.take_events()
+    assert (pinned.start, bare.start) == (at_timestamp(77.0), at_timestamp(55.0))
+
+
+def test_leases_are_renewed_each_in_its_time(world):
+    first = world.gain(4)
+    world.now = 101.0
+    second = world.gain(8)
+    assert world.held.next_work() == pytest.approx(103.333, abs=0.001)
+    assert world.held.next_lapse() == 110.0
+    assert world.step(103.4) == RenewLease(first, "me", 1)
+    assert world.step() is None
+    assert world.step(104.4) == RenewLease(second, "me", 1)
+    assert world.held.next_lapse() == pytest.approx(113.4)
+
+
+def test_waking_early_is_harmless(world):
+    shard_id = world.gain(4)
+    world.held._work.schedule(shard_id, 100.0)
+    assert world.step(100.0) is None
+    assert world.held.next_work() == pytest.approx(103.333, abs=0.001)
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_what_is_acknowledged_is_committed_after_the_interval(stream, manual):
+    world = World(stream, ack="manual" if manual else "auto")
+    shard_id = world.gain(4)
+    world.held.deliver(shard_id, [record(1), record(2)])
+    assert (world.held.ack if manual else world.held.ack_through)(shard_id, record(1))
+    assert world.held.ack_through(shard_id, record(2))
+    assert not world.held.ack_through(shard_id, record(2))
+    assert world.held.next_work() == 101.0
+    operation = world.step(101.0)
+    assert operation == CommitCheckpoint(shard_id, "me", 1, Checkpoint(at_sequence_number(SequenceNumber(2))))
+
+
+def test_acknowledgements_while_a_commit_is_under_way_are_committed_next(world):
+    shard_id = world.gain(4)
+    world.held.deliver(shard_id, [record(1), record(2)])
+    world.held.ack_through(shard_id, record(1))
+    found = world.poll(101.0)
+    world.held.ack_through(shard_id, record(2))
+    world.held.handle_applied(found.holding, world.apply(found.operation), 101.1)
+    assert world.held.next_work() == 102.0
+
+
+def test_flush_commits_at_once(world):
+    shard_id = world.gain(4)
+    world.held.deliver(shard_id, [record(1)])
+    world.held.ack_through(shard_id, record(1))
+    world.held.flush()
+    assert isinstance(world.step(100.1), CommitCheckpoint)
+
+
+def test_what_we_do_not_hold_is_refused_and_otherwise_ignored(world):
+    world.held.deliver("x", [record(1)])
+    assert not world.held.ack("x", record(1))
+    assert not world.held.ack_through("x", record(1))
+    world.held.end("x", 1)
+    world.held.leave("x")
+    world.held.lose("x", "why")
+    assert world.held.take_events() == []
+    assert (world.held.next_work(), world.held.next_lapse()) == (NEVER, NEVER)
+
+
+def test_l2_a_lease_that_lapses_is_told_as_lost_once(world):
+    shard_id = world.gain(4)
+    found = world.poll(104.0)
+    world.poll(110.0)
+    assert world.held.take_events()[1:] == [LeaseLost(shard_id, "no renewal was confirmed within the lease duration")]
+    assert world.held.has_changed
+    world.held.handle_applied(found.holding, world.apply(found.operation), 110.1)
+    assert world.held.take_events() == []
+    assert not world.held.holdings
+
+
+def test_l1_a_lease_that_is_lost_and_gained_again_waits_for_the_old_answer(world):
+    shard_id = world.gain(4)
+    old = world.poll(104.0)
+    world.poll(110.0)
+    world.gain(4)
+    assert world.poll(114.0, busy=[shard_id]) is None
+    world.held.handle_failure(old.holding, 114.5, 114.2, maybe_received=True)
+    assert isinstance(world.step(114.3), RenewLease)
+
+
+def test_l4_what_a_scan_shows_as_anothers_is_lost(world):
+    shard_id = world.gain(4)
+    busy = world.gain(8)
+    rows = {key: apply(row, TakeLease(key, "other", row.fence)) for key, row in world.rows.items()}
+    world.held.handle_rows(rows, [busy], 101.0)
+    assert world.held.take_events()[2:] == [LeaseLost(shard_id, "another worker took it")]
+    assert list(world.held.holdings) == [busy]
+
+
+def test_a_lease_can_be_given_up(world):
+    shard_id = world.gain(4)
+    world.held.lose(shard_id, "because")
+    assert world.held.take_events()[1:] == [LeaseLost(shard_id, "because")]
+    assert world.step(200.0) is None
+
+
+def test_a_hand_over_is_told_and_ends_when_the_user_is_done(world):
+    shard_id = world.gain(4)
+    world.ask(shard_id)
+    world.held.handle_rows(world.rows, (), 100.0)
+    assert world.held.take_events()[1:] == [HandOverAsked(shard_id, "other", 130.0)]
+    world.held.leave(shard_id)
+    assert world.step(100.5) == FinishHandOver(shard_id, "me", 1)
+    assert world.held.take_events() == [LeaseReleased(shard_id, finished=False)]
+
+
+def test_a_hand_over_that_takes_too_long_is_told(stream):
+    world = World(stream, hand_over_timeout=5.0)
+    shard_id = world.gain(4)
+    world.ask(shard_id)
+    world.step(104.0)
+    world.poll(105.0)
+    assert world.held.take_events()[2:] == [HandOverOverdue(shard_id)]
+    assert isinstance(world.rows[shard_id].checkpoint_owner, str)
+
+
+def test_on_exit_leases_are_released(world):
+    shard_id = world.gain(4)
+    world.held.leave(shard_id)
+    assert world.step() == ReleaseLease(shard_id, "me", 1)
+    assert world.held.take_events()[1:] == [LeaseReleased(shard_id, finished=False)]
+
+
+def test_failures_are_tried_again(world):
+    shard_id = world.gain(4)
+    found = world.poll(104.0)
+    world.held.handle_failure(found.holding, 104.5, 104.1, maybe_received=False)
+    assert world.held.next_work() == 104.5
+    assert world.step(104.5) == RenewLease(shard_id, "me", 1)
+
+
+# ---- the end of a shard
+
+
+def test_c3_a_shard_ends_when_its_children_have_rows(world, stream):
+    shard_id = world.gain(5)
+    world.held.deliver(shard_id, [record(1)])
+    world.held.end(shard_id, 1)
+    assert world.held.handle_children(world.rows)
+    world.held.ack_through(shard_id, record(1))
+    children = stream.rows(9, 10)
+    assert world.held.handle_children(world.rows | children)
+    assert world.step(100.2) == WriteChildren(shard_id, frozenset(stream.names(9, 10)))
+    assert world.step() == CommitCheckpoint(shard_id, "me", 1, Checkpoint(SHARD_END))
+    assert world.held.take_events()[1:] == [LeaseReleased(shard_id, finished=True)]
+    assert world.held.ending == {}
+
+
+def test_c3_that_a_shard_has_no_children_is_believed_after_two_listings(stream):
+    world = World(stream)
+    world.graph = world.held._graph
+    shard_id = world.gain(8)
+    world.held.end(shard_id, world.graph.listings)
+    assert not world.held.handle_children(world.rows)
+    world.graph.handle_listing(stream.all, world.rows)
+    assert not world.held.handle_children(world.rows)
+    world.graph.handle_listing(stream.all, world.rows)
+    assert world.held.handle_children(world.rows)
+    assert world.step() == CommitCheckpoint(shard_id, "me", 1, Checkpoint(SHARD_END))
+
+
+def test_c3_children_of_unknown_parents_have_to_be_listed(world, stream):
+    graph = ShardGraph()
+    graph.handle_listing([stream.shard(6)], {})
+    world.held._graph = graph
+    shard_id = world.gain(6)
+    graph.handle_children([stream.child(8)])
+    world.held.end(shard_id, 1)
+    assert not world.held.handle_children(world.rows)
+
+
+def test_trim_horizon_is_where_a_new_row_is_read_from(world):
+    world.gain(4)
+    assert world.held.take_events()[0].start == TRIM_HORIZON

@@ -1,0 +1,69 @@
+"""LV1 to LV3 are the invariants of ``shardline.core.consumer.lease_view``."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardline.core.consumer.lease_view import LeaseView
+from shardline.model.lease import Checkpoint, Lease
+from shardline.model.position import SHARD_END
+
+OWNED = Lease("s", counter=5, owner="other")
+FREE = Lease("f")
+
+
+@pytest.fixture
+def view():
+    view = LeaseView(10.0)
+    view.handle_rows([OWNED, FREE], 99.0, 100.0)
+    return view
+
+
+def test_lv3_a_new_row_is_fresh_if_owned_and_available_if_not(view):
+    assert not view.is_available(OWNED, 110.0)
+    assert view.is_available(OWNED, 110.1)
+    assert view.is_available(FREE, 100.0)
+    assert view.age("s", 103.0) == 3.0
+
+
+def test_lv1_a_counter_that_moves_is_alive(view):
+    later = replace(OWNED, counter=6)
+    view.handle_rows([later], 108.0, 109.0)
+    assert not view.is_expired("s", 119.0)
+    assert view.is_expired("s", 119.1)
+
+
+def test_lv1_what_changes_without_the_counter_is_no_sign_of_life(view):
+    asked = replace(OWNED, owner="third", checkpoint_owner="other")
+    view.handle_rows([asked], 108.0, 109.0)
+    assert view.rows["s"] == asked
+    assert view.is_expired("s", 110.1)
+
+
+def test_a_finished_row_is_never_available(view):
+    assert not view.is_available(replace(FREE, checkpoint=Checkpoint(SHARD_END)), 999.0)
+
+
+def test_rows_that_are_gone_are_forgotten(view):
+    view.handle_rows([FREE], 100.0, 101.0)
+    assert set(view.rows) == {"f"}
+
+
+def test_lv2_a_scan_that_was_begun_before_our_write_was_answered_is_older(view):
+    mine = replace(FREE, owner="me", counter=1)
+    view.handle_written("f", mine, 101.0)
+    view.handle_written("s", None, 101.0)
+    view.handle_written("new", Lease("new"), 101.0)
+    view.handle_rows([OWNED, FREE], 100.5, 101.5)
+    assert view.rows == {"f": mine, "new": Lease("new")}
+    view.handle_rows([OWNED, FREE], 102.0, 102.5)
+    assert view.rows == {"f": FREE, "s": OWNED}
+
+
+def test_how_long_a_lease_could_have_been_taken(view):
+    assert view.available_for("f", 104.0) == 4.0
+    assert view.available_for("s", 104.0) == 0.0
+    view.handle_rows([OWNED, FREE], 110.5, 111.0)
+    assert view.available_for("s", 113.0) == 2.0
+    view.handle_rows([replace(OWNED, counter=6), FREE], 111.5, 112.0)
+    assert view.available_for("s", 113.0) == 0.0

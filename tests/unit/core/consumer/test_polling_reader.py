@@ -1,0 +1,354 @@
+"""RD1 to RD6 are the invariants of ``shardline.core.consumer.polling_reader``."""
+
+from random import Random
+
+import pytest
+
+from shardline.codec.raw_records import aggregate
+from shardline.codec.shapes import (
+    ChildShardShape,
+    GetRecordsResponse,
+    GetShardIteratorResponse,
+    HashKeyRangeShape,
+    RawRecord,
+)
+from shardline.core.clock import NEVER
+from shardline.core.consumer.deaggregator import Deaggregator
+from shardline.core.consumer.events import PositionLost, ReadFailed, RecordsTrimmed
+from shardline.core.consumer.grant import Grant
+from shardline.core.consumer.polling_reader import PollingReader, ReaderState
+from shardline.core.consumer.prefetch import RECORD_BYTES, PrefetchBudget
+from shardline.core.consumer.read_pace import ReadPace
+from shardline.core.failures import Failure, FailureKind
+from shardline.core.requests import GetRecords, GetShardIterator
+from shardline.model.limits import MIB
+from shardline.model.position import (
+    LATEST,
+    SHARD_END,
+    TRIM_HORIZON,
+    after_sequence_number,
+    at_sequence_number,
+    at_timestamp,
+)
+from shardline.model.sequence import SequenceNumber
+from shardline.model.stream import StreamRef
+
+STREAM = StreamRef("orders")
+
+
+def failure(kind, **facts):
+    return Failure(kind, "Code", "message", 400, **facts)
+
+
+class Setting:
+    """A reader with all that belongs to it, and a clock."""
+
+    def __init__(self, start=TRIM_HORIZON, *, max_bytes=MIB, retention=None, done=None, lease=None):
+        self.now = 100.0
+        self.budget = PrefetchBudget(max_bytes)
+        self.pace = ReadPace(5.0, 2.0 * MIB, 1.0, Random(0), self.now)
+        self.reader = PollingReader(
+            STREAM,
+            "shard",
+            start,
+            budget=self.budget,
+            pace=self.pace,
+            deaggregator=Deaggregator("orders", "shard", done=done),
+            lease=lease,
+            page_max_records=500,
+            retention=retention,
+        )
+
+    def poll(self):
+        """What is asked next, at the time when it is due."""
+        self.now = max(self.now, self.reader.next_deadline()) if self.reader.next_deadline() < NEVER else self.now
+        return self.reader.poll_request(self.now)
+
+    def open(self):
+        assert isinstance(self.poll(), GetShardIterator)
+        self.reader.handle_iterator(GetShardIteratorResponse("it-0"), self.now)
+
+    def page(self, *numbers, lag=0, following="it-1", data=b"x", children=None):
+        request = self.poll()
+        assert isinstance(request, GetRecords), request
+        records = [RawRecord(data, str(number), "k", 5.0) for number in numbers]
+        self.reader.handle_page(GetRecordsResponse(records, following, lag, children), self.now)
+        return request
+
+    def fail(self, kind, **facts):
+        assert self.poll() is not None
+        self.reader.handle_failure(failure(kind, **facts), self.now)
+
+    def numbers(self):
+        return [int(record.sequence_number) for page in self.reader.take_pages() for record in page.records]
+
+
+def test_an_iterator_then_pages_with_the_following_iterators():
+    setting = Setting()
+    request = setting.poll()
+    assert request == GetShardIterator(STREAM, "shard", TRIM_HORIZON)
+    setting.reader.handle_iterator(GetShardIteratorResponse("it-0"), 100.0)
+    assert setting.page(1, 2) == GetRecords("it-0", 500, STREAM)
+    assert setting.page(3).iterator == "it-1"
+    assert setting.numbers() == [1, 2, 3]
+    assert setting.reader.position == after_sequence_number("3")
+
+
+def test_rd1_one_request_at_a_time():
+    setting = Setting()
+    setting.poll()
+    assert setting.reader.poll_request(999.0) is None
+    assert setting.reader.next_deadline() == NEVER
+    setting.reader.handle_iterator(GetShardIteratorResponse("it-0"), 100.0)
+    assert isinstance(setting.reader.poll_request(100.0), GetRecords)
+    assert setting.reader.poll_request(999.0) is None
+    assert setting.reader.next_deadline() == NEVER
+
+
+def test_rd1_the_next_call_waits_for_its_time():
+    setting = Setting()
+    setting.open()
+    setting.page(1, lag=5000)
+    deadline = setting.reader.next_deadline()
+    assert deadline == pytest.approx(100.2)
+    assert setting.reader.poll_request(100.1) is None
+    assert setting.reader.poll_request(deadline) is not None
+
+
+def test_rd1_without_room_nothing_is_asked_until_the_user_took_something():
+    setting = Setting(max_bytes=1000)
+    setting.open()
+    setting.page(1, data=bytes(2000))
+    assert setting.poll() is None
+    assert setting.reader.next_deadline() == NEVER
+    (page,) = setting.reader.take_pages()
+    assert page.held_bytes == 2000 + RECORD_BYTES
+    setting.budget.release("shard", page.held_bytes)
+    assert setting.budget.take_admitted() == ["shard"]
+    assert isinstance(setting.reader.poll_request(setting.now + 1), GetRecords)
+
+
+def test_pages_tell_their_lag_and_records_their_lease():
+    grant = Grant("shard", 7, 200.0)
+    setting = Setting(lease=grant)
+    setting.open()
+    setting.page(1, lag=1500)
+    (page,) = setting.reader.take_pages()
+    assert (page.shard_id, page.lag, page.is_last) == ("shard", 1.5, False)
+    assert (page.records[0].lag, page.records[0].lease) == (1.5, grant)
+    assert setting.reader.lag == 1.5
+
+
+def test_empty_pages_are_not_handed_out():
+    setting = Setting()
+    setting.open()
+    setting.page()
+    assert setting.reader.take_pages() == []
+    assert setting.reader.position == TRIM_HORIZON
+
+
+@pytest.mark.parametrize(("numbers", "wait"), [((1,), 0.2), ((), 0.36)])
+def test_an_emulator_that_tells_no_lag_is_taken_to_be_behind_while_it_has_records(numbers, wait):
+    setting = Setting()
+    setting.open()
+    setting.page(*numbers, lag=None)
+    assert setting.reader.lag is None
+    assert setting.reader.next_deadline() >= 100.0 + wait - 1e-9
+
+
+def test_rd2_an_expired_iterator_is_made_anew_from_the_last_position():
+    setting = Setting()
+    setting.open()
+    setting.page(1, 2)
+    setting.fail(FailureKind.EXPIRED_ITERATOR)
+    assert setting.poll() == GetShardIterator(STREAM, "shard", after_sequence_number("2"))
+    assert setting.reader.take_events() == []
+
+
+def test_rd2_an_expired_iterator_before_the_first_record_starts_again():
+    setting = Setting(at_timestamp(5.0))
+    setting.open()
+    setting.page()
+    setting.fail(FailureKind.EXPIRED_ITERATOR)
+    assert setting.poll() == GetShardIterator(STREAM, "shard", at_timestamp(5.0))
+
+
+@pytest.mark.parametrize(
+    "kind", [FailureKind.THROTTLED, FailureKind.TRANSIENT, FailureKind.EXPIRED_CREDENTIALS, FailureKind.LIMIT_EXCEEDED]
+)
+def test_rd2_after_a_failure_the_same_is_asked_again_later(kind):
+    setting = Setting()
+    setting.fail(kind)
+    (event,) = setting.reader.take_events()
+    assert event == ReadFailed("shard", "GetShardIterator", failure(kind), setting.reader.next_deadline())
+    setting.open()
+    setting.page(1)
+    setting.fail(kind, retry_after=7.0)
+    assert setting.reader.next_deadline() >= setting.now + 7.0
+    assert setting.page(2).iterator == "it-1"
+    assert setting.numbers() == [1, 2]
+    assert [event.operation for event in setting.reader.take_events()] == ["GetRecords"]
+
+
+def test_rd3_a_position_that_is_refused_gives_way_to_the_trim_horizon_and_is_told():
+    start = at_sequence_number(SequenceNumber(50))
+    setting = Setting(start, done=SequenceNumber(50))
+    setting.fail(FailureKind.INVALID)
+    assert setting.reader.take_events() == [PositionLost("shard", start, failure(FailureKind.INVALID))]
+    assert setting.poll() == GetShardIterator(STREAM, "shard", TRIM_HORIZON)
+    setting.reader.handle_iterator(GetShardIteratorResponse("it-0"), setting.now)
+    setting.page(7)
+    assert setting.numbers() == [7]  # though its number is below that of the checkpoint
+    assert setting.reader.take_events() == []
+
+
+def test_rd3_a_trim_horizon_that_is_refused_is_the_end():
+    setting = Setting()
+    setting.fail(FailureKind.INVALID)
+    assert setting.reader.state is ReaderState.FAILED
+    assert setting.reader.failure == failure(FailureKind.INVALID)
+    assert setting.reader.take_events() == [
+        ReadFailed("shard", "GetShardIterator", failure(FailureKind.INVALID), NEVER)
+    ]
+    assert setting.reader.is_over
+
+
+def test_rd3_an_iterator_that_is_refused_is_made_anew_three_times():
+    setting = Setting()
+    setting.open()
+    setting.page(1)
+    for _ in range(3):
+        setting.fail(FailureKind.INVALID)
+        assert setting.reader.state is ReaderState.STARTING
+        setting.open()
+    setting.fail(FailureKind.INVALID)
+    assert setting.reader.state is ReaderState.FAILED
+
+
+def test_rd3_what_was_trimmed_before_the_checkpoint_could_be_read_again_is_told():
+    setting = Setting(at_sequence_number(SequenceNumber(50)), done=SequenceNumber(50))
+    setting.open()
+    setting.page()
+    setting.page(70, 71)
+    (event,) = setting.reader.take_events()
+    assert isinstance(event, RecordsTrimmed)
+    assert "50" in event.why
+    assert "70" in event.why
+    assert setting.numbers() == [70, 71]
+    setting.page(72)
+    assert setting.reader.take_events() == []
+
+
+def test_rd3_the_record_of_the_checkpoint_is_no_loss():
+    setting = Setting(at_sequence_number(SequenceNumber(50)), done=SequenceNumber(50))
+    setting.open()
+    setting.page(50, 60)
+    assert setting.reader.take_events() == []
+    assert setting.numbers() == [60]
+
+
+def test_rd3_what_waited_for_longer_than_the_stream_keeps_it_is_told():
+    setting = Setting(retention=3600.0)
+    setting.open()
+    setting.page(1, lag=3_000_000)  # the next is 50 minutes old
+    setting.now += 500.0
+    setting.page(2, lag=0)
+    assert setting.reader.take_events() == []
+    setting.now += 3601.0
+    setting.page(3)
+    (event,) = setting.reader.take_events()
+    assert event.why == "what was unread is up to 3601 s old, and the stream keeps 3600 s"
+
+
+def test_resuming_inside_of_an_aggregate_gives_the_rest_of_it():
+    setting = Setting(at_sequence_number(SequenceNumber(5, 0)), done=SequenceNumber(5, 0))
+    setting.open()
+    setting.page(5, data=aggregate([("a", b"1"), ("b", b"2")]))
+    (page,) = setting.reader.take_pages()
+    assert [(record.data, record.sub_sequence) for record in page.records] == [(b"2", 1)]
+
+
+def test_a_page_of_nothing_but_what_was_done_moves_on_in_silence():
+    setting = Setting(at_sequence_number(SequenceNumber(5)), done=SequenceNumber(5))
+    setting.open()
+    setting.page(5)
+    assert setting.reader.take_pages() == []
+    assert setting.reader.position == after_sequence_number("5")
+    assert setting.budget.total_bytes == 0
+
+
+CHILD = ChildShardShape("shard-2", ("shard",), HashKeyRangeShape("0", "9"))
+
+
+@pytest.mark.parametrize("numbers", [(), (1, 2)])
+def test_rd4_the_end_comes_with_the_last_page_and_the_children(numbers):
+    setting = Setting()
+    setting.open()
+    setting.page(*numbers, following=None, children=(CHILD,))
+    (page,) = setting.reader.take_pages()
+    assert page.is_last
+    assert page.child_shards == (CHILD.to_child(),)
+    assert len(page.records) == len(numbers)
+    assert setting.reader.state is ReaderState.ENDED
+    assert setting.reader.next_deadline() == NEVER
+    assert setting.reader.poll_request(9999.0) is None
+
+
+def test_a_shard_that_the_service_does_not_know_is_gone():
+    setting = Setting()
+    setting.open()
+    setting.fail(FailureKind.NOT_FOUND)
+    assert setting.reader.state is ReaderState.GONE
+    assert setting.reader.is_over
+
+
+@pytest.mark.parametrize("kind", [FailureKind.DENIED, FailureKind.KMS, FailureKind.NO_CREDENTIALS])
+def test_what_someone_must_repair_ends_the_reader(kind):
+    setting = Setting()
+    setting.fail(kind)
+    assert setting.reader.state is ReaderState.FAILED
+
+
+def test_rd5_a_stopped_reader_drops_what_it_has_and_what_comes():
+    for answer in ("iterator", "page", "failure"):
+        setting = Setting()
+        if answer != "iterator":
+            setting.open()
+            setting.page(1)
+        assert setting.poll() is not None
+        setting.reader.stop()
+        assert setting.reader.take_pages() == []
+        assert setting.budget.total_bytes == 0
+        if answer == "iterator":
+            setting.reader.handle_iterator(GetShardIteratorResponse("it"), setting.now)
+        elif answer == "page":
+            setting.reader.handle_page(GetRecordsResponse([RawRecord(b"x", "2")], "it"), setting.now)
+        else:
+            setting.reader.handle_failure(failure(FailureKind.TRANSIENT), setting.now)
+        assert setting.reader.state is ReaderState.STOPPED
+        assert setting.reader.take_pages() == []
+        assert setting.reader.next_deadline() == NEVER
+
+
+def test_rd5_a_reader_that_has_ended_stays_ended():
+    setting = Setting()
+    setting.open()
+    setting.page(1, following=None)
+    setting.reader.stop()
+    assert setting.reader.state is ReaderState.ENDED
+
+
+@pytest.mark.parametrize("start", [LATEST, SHARD_END])
+def test_rd6_it_starts_at_no_moving_place_and_at_no_end(start):
+    with pytest.raises(AssertionError):
+        Setting(start)
+
+
+def test_r_c3_c4_a_throttled_iterator_is_asked_for_again():
+    """Another library keeps a shard for ever without an iterator after one refusal."""
+    setting = Setting()
+    for _ in range(3):
+        setting.fail(FailureKind.THROTTLED)
+    setting.open()
+    setting.page(1)
+    assert setting.numbers() == [1]

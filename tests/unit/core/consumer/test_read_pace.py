@@ -1,0 +1,101 @@
+"""RP1 to RP4 are the invariants of ``shardline.core.consumer.read_pace``."""
+
+from random import Random
+
+import pytest
+
+from shardline.core.consumer.read_pace import ReadPace
+from shardline.core.failures import Failure, FailureKind
+from shardline.model.limits import GET_RECORDS_MAX_BYTES, GET_RECORDS_PENALTY, MIB
+
+THROTTLED = Failure(FailureKind.THROTTLED, "ProvisionedThroughputExceededException", "slow down", 400)
+TRANSIENT = Failure(FailureKind.TRANSIENT, "InternalFailure", "oh", 500)
+
+
+@pytest.fixture
+def pace():
+    return ReadPace(5.0, 2.0 * MIB, 1.0, Random(0), 100.0)
+
+
+def test_the_first_call_goes_at_once(pace):
+    assert pace.next_at == 100.0
+
+
+def test_rp1_calls_keep_their_distance(pace):
+    pace.handle_sent(100.0)
+    assert pace.next_at == pytest.approx(100.2)
+
+
+def test_an_iterator_is_used_at_once(pace):
+    pace.handle_sent(100.0)
+    pace.handle_iterator()
+    assert pace.next_at == 100.0
+
+
+@pytest.mark.parametrize(("size", "wait"), [(0, 0.2), (MIB // 10, 0.2), (MIB, 0.5), (2 * MIB, 1.0)])
+def test_rp2_rp3_behind_only_the_limits_of_the_shard_are_waited_for(pace, size, wait):
+    pace.handle_sent(100.0)
+    pace.handle_page(size, empty=size == 0, behind=True, now=100.0)
+    assert pace.next_at == pytest.approx(100.0 + wait)
+
+
+def test_rp2_after_a_full_page_the_penalty_is_waited_for(pace):
+    pace.handle_sent(100.0)
+    pace.handle_page(GET_RECORDS_MAX_BYTES, empty=False, behind=True, now=100.3)
+    assert pace.next_at == pytest.approx(100.3 + GET_RECORDS_PENALTY)
+
+
+def test_rp3_at_the_end_the_wait_grows_up_to_the_idle_interval_and_a_record_makes_it_short(pace):
+    now, waits = 100.0, []
+    for empty in [True, True, True, True, True, False, True]:
+        pace.handle_sent(now)
+        pace.handle_page(0, empty=empty, behind=False, now=now)
+        waits.append(pace.next_at - now)
+        now = pace.next_at
+    longest = [0.4, 0.8, 1.0, 1.0, 1.0, 0.2, 0.4]
+    assert all(0.9 * most <= wait <= max(most, 0.2) + 1e-9 for wait, most in zip(waits, longest, strict=True))
+
+
+def test_rp3_being_behind_makes_the_next_wait_short(pace):
+    for behind in (False, False, True, False):
+        pace.handle_sent(100.0)
+        pace.handle_page(0, empty=True, behind=behind, now=100.0)
+    assert pace.next_at <= 100.4
+
+
+def test_rp1_throttling_widens_the_distance_up_to_a_second_and_pages_narrow_it(pace):
+    for _ in range(5):
+        pace.handle_sent(100.0)
+        pace.handle_failure(THROTTLED, 100.0)
+    pace.handle_sent(200.0)
+    assert pace.next_at == pytest.approx(201.0)
+    for _ in range(40):
+        pace.handle_page(0, empty=False, behind=True, now=200.0)
+    pace.handle_sent(200.0)
+    assert pace.next_at == pytest.approx(200.2)
+
+
+def test_rp4_waits_after_failures_grow_with_jitter(pace):
+    ceilings = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+    for ceiling in ceilings:
+        pace.handle_sent(100.0)
+        pace.handle_failure(TRANSIENT, 100.0)
+        assert ceiling / 2 <= pace.next_at - 100.0 <= max(ceiling, 0.2)
+    assert pace.failures == 8
+    pace.handle_page(0, empty=False, behind=True, now=100.0)
+    assert pace.failures == 0
+
+
+def test_rp4_the_service_may_ask_for_more(pace):
+    pace.handle_sent(100.0)
+    pace.handle_failure(TRANSIENT._replace(retry_after=42.0), 100.0)
+    assert pace.next_at == 142.0
+
+
+def test_a_slow_rate_is_not_made_faster_by_anything():
+    pace = ReadPace(0.5, 2.0 * MIB, 1.0, Random(0), 100.0)
+    pace.handle_sent(100.0)
+    pace.handle_failure(THROTTLED, 100.0)
+    assert pace.next_at >= 102.0
+    pace.handle_page(0, empty=True, behind=False, now=100.0)
+    assert pace.next_at >= 101.8

@@ -1,0 +1,151 @@
+"""L3 and SG1 to SG3 are the invariants of ``shardline.core.consumer.shard_graph``. The stream is drawn in ``conftest``."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardline.core.consumer.shard_graph import ShardGraph
+from shardline.model.position import SHARD_END
+
+
+@pytest.fixture
+def graph(stream):
+    graph = ShardGraph()
+    graph.handle_listing(stream.all, {})
+    return graph
+
+
+def test_the_topology_is_known_in_both_directions(graph, stream):
+    assert set(graph.parents(stream.name(8))) == stream.names(6, 7)
+    assert graph.children(stream.name(5)) == stream.names(9, 10)
+    assert set(graph.ancestors(stream.name(8))) == stream.names(0, 1, 2, 3, 6, 7)
+    assert set(graph.descendants(stream.name(2))) == stream.names(7, 8)
+    assert graph.parents("nobody") == ()
+    assert graph.children(stream.name(8)) == frozenset()
+    assert graph.shard(stream.name(8)) == stream.shard(8)
+    assert graph.shard("nobody") is None
+    assert graph.hash_range(stream.name(8)) == stream.span(8)
+    assert len(graph.shard_ids) == 11
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (0, [0], [], True),  # no parent
+        (0, [], [0], False),  # finished itself
+        (9, [9, 5], [], False),  # its parent is not finished
+        (9, [9], [5], True),
+        (9, [9], [], True),  # the parent's row was deleted, or never made
+        (8, [8, 6], [7], False),  # one side of a merge
+        (8, [8, 7], [6], False),  # the other
+        (8, [8, 7, 6], [], False),
+        (8, [8], [6, 7], True),
+        (8, [8], [6], True),
+        (8, [8, 0], [], False),  # every generation: a grandparent is not finished, the parent has no row
+        (8, [8, 0], [6, 7], True),  # a parent that is finished answers for its own
+        (8, [8], [0, 1, 2, 3], True),
+    ],
+)
+def test_l3_a_shard_is_readable_when_its_parents_are_finished(graph, stream, case):
+    number, unfinished, finished, readable = case
+    assert graph.is_readable(stream.name(number), stream.rows(*unfinished, finished=finished)) == readable
+
+
+def test_l3_before_the_first_listing_nothing_is_readable(stream):
+    assert not ShardGraph().is_readable(stream.name(0), stream.rows(0))
+
+
+def test_l3_the_parents_that_a_row_names_count_where_the_listing_names_none(stream):
+    graph = ShardGraph()
+    graph.handle_listing([stream.shard(5)], {})
+    rows = stream.rows(9, 5)
+    assert not graph.is_readable(stream.name(9), rows)
+    assert graph.is_readable(stream.name(9), stream.rows(9, finished=[5]))
+
+
+def test_l3_sg1_a_parent_that_is_gone_from_two_listings_is_finished(stream):
+    graph = ShardGraph()
+    rows = stream.rows(5, 9)
+    left = [stream.shard(number) for number in (4, 8, 9, 10)]
+    graph.handle_listing(left, rows)
+    assert graph.has_doubts
+    assert not graph.is_trimmed(stream.name(5))
+    assert not graph.is_readable(stream.name(9), rows)
+    graph.handle_listing(left, rows)
+    assert not graph.has_doubts
+    assert graph.is_trimmed(stream.name(5))
+    assert graph.is_readable(stream.name(9), rows)
+    assert not graph.is_readable(stream.name(5), rows)
+
+
+def test_sg1_a_shard_that_is_seen_again_was_never_gone(stream):
+    graph = ShardGraph()
+    rows = stream.rows(5)
+    for listing in ([stream.shard(4)], [stream.shard(4), stream.shard(5)], [stream.shard(4)]):
+        graph.handle_listing(listing, rows)
+    assert not graph.is_trimmed(stream.name(5))
+
+
+def test_sg2_children_are_known_when_their_parent_names_them(stream):
+    graph = ShardGraph()
+    graph.handle_listing([stream.shard(5, is_open=True)], {})
+    graph.handle_children([stream.child(9), stream.child(10)])
+    assert graph.children(stream.name(5)) == stream.names(9, 10)
+    assert graph.is_present(stream.name(9))
+    assert graph.shard(stream.name(9)) is None
+    assert graph.hash_range(stream.name(9)) == stream.span(9)
+
+
+def test_sg2_a_listing_that_is_late_does_not_make_them_unknown(stream):
+    graph = ShardGraph()
+    graph.handle_children([stream.child(9)])
+    graph.handle_listing([stream.shard(5, is_open=True)], {})
+    assert graph.is_present(stream.name(9))
+    graph.handle_listing([stream.shard(5), stream.shard(9), stream.shard(10)], {})
+    graph.handle_children([stream.child(9)])
+    assert graph.shard(stream.name(9)) is not None
+
+
+def test_sg2_they_are_forgotten_when_their_parents_are_gone_too(stream):
+    graph = ShardGraph()
+    graph.handle_listing([stream.shard(5)], {})
+    graph.handle_children([stream.child(9)])
+    graph.handle_listing([stream.shard(4)], {})
+    assert not graph.is_present(stream.name(9))
+
+
+def test_sg3_the_place_of_an_announced_shard_is_known_when_its_parents_are(stream):
+    graph = ShardGraph()
+    graph.handle_listing([stream.shard(number) for number in range(6)], {})
+    graph.handle_children([stream.child(8)])
+    assert not graph.is_placed(stream.name(8))  # 6 and 7 are younger than the listing
+    graph.handle_children([stream.child(6), stream.child(7)])
+    assert graph.is_placed(stream.name(8))
+    assert not graph.is_placed("nobody")
+
+
+def test_sg3_a_graph_that_is_older_than_the_rows_is_seen(graph, stream):
+    assert graph.covers(stream.rows(0, 8))
+    stranger = {"stranger": stream.row(0)}
+    assert not graph.covers(stranger)
+    graph.handle_listing(stream.all, stranger)  # asked after: there is no such shard
+    assert graph.covers(stranger)
+
+
+def test_l3_two_paths_to_one_ancestor_are_walked_once(stream):
+    graph = ShardGraph()
+    graph.handle_listing(stream.all, {})
+    rows = {**stream.rows(8), stream.name(0): stream.row(0, SHARD_END)}
+    assert graph.is_finished(stream.name(6), rows)
+    assert graph.is_finished(stream.name(7), rows)
+
+
+def test_l3_a_shard_that_was_split_and_merged_again_has_its_ancestor_once(stream):
+    graph = ShardGraph()
+    whole, low, high, again = (stream.shard(number) for number in (0, 1, 2, 3))
+    low, high = replace(low, parent_id=whole.shard_id), replace(high, parent_id=whole.shard_id)
+    again = replace(again, parent_id=low.shard_id, adjacent_parent_id=high.shard_id)
+    graph.handle_listing([whole, low, high, again], {})
+    assert sorted(graph.ancestors(again.shard_id)) == sorted([whole.shard_id, low.shard_id, high.shard_id])
+    assert sorted(graph.descendants(whole.shard_id)) == sorted([again.shard_id, low.shard_id, high.shard_id])
+    assert graph.is_finished(again.shard_id, {})

@@ -1,0 +1,146 @@
+"""TO1 to TO3 are the invariants of ``shardline.core.consumer.topology``. The stream is drawn in ``conftest``."""
+
+from random import Random
+
+import pytest
+
+from shardline.codec.shapes import (
+    HashKeyRangeShape,
+    ListShardsResponse,
+    SequenceNumberRangeShape,
+    ShardShape,
+    StreamSummary,
+)
+from shardline.core.clock import NEVER
+from shardline.core.consumer.discovery import Discovery
+from shardline.core.consumer.events import ListingFailed, ShardTrimmed, StreamRecreated
+from shardline.core.consumer.topology import Topology
+from shardline.core.failures import Failure, FailureKind
+from shardline.core.requests import DescribeStreamSummary
+from shardline.model.position import SHARD_END, TRIM_HORIZON
+from shardline.model.stream import StreamRef
+
+
+def shape(shard):
+    ending = shard.ending_sequence_number
+    return ShardShape(
+        shard.shard_id,
+        HashKeyRangeShape(str(shard.hash_range.start), str(shard.hash_range.end)),
+        SequenceNumberRangeShape(str(shard.starting_sequence_number), None if ending is None else str(ending)),
+        shard.parent_id,
+        shard.adjacent_parent_id,
+    )
+
+
+class World:
+    def __init__(self, if_recreated="stop"):
+        self.now = 100.0
+        self.topology = Topology(Discovery(StreamRef("s"), TRIM_HORIZON, 60.0, Random(0), self.now), if_recreated)
+        self.created_at = 1.0
+
+    def look(self, shards, rows):
+        """One round: the summary, if it is due, and a listing."""
+        self.now = max(self.now, self.topology.next_deadline())
+        request = self.topology.poll_request(rows, self.now)
+        if isinstance(request, DescribeStreamSummary):
+            summary = StreamSummary(name="s", arn="a", status="ACTIVE", created_at=self.created_at)
+            self.topology.handle_summary(summary, self.now)
+            if self.topology.poll_request(rows, self.now) is None:
+                return
+        self.topology.handle_page(ListShardsResponse([shape(shard) for shard in shards]), self.now)
+
+
+def test_to2_nothing_is_planned_before_a_complete_listing(stream):
+    world = World()
+    assert not world.topology.is_settled
+    assert world.topology.matching == frozenset()
+    world.look(stream.all, {})
+    assert world.topology.is_settled
+    assert world.topology.take_news()
+    assert not world.topology.take_news()
+    assert world.topology.summary.created_at == 1.0
+
+
+def test_a_page_that_is_not_the_last_is_no_news(stream):
+    world = World()
+    world.topology.poll_request({}, 100.0)
+    world.topology.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE"), 100.0)
+    world.topology.poll_request({}, 100.0)
+    world.topology.handle_page(ListShardsResponse([shape(stream.shard(0))], "token"), 100.0)
+    assert not world.topology.take_news()
+    world.topology.poll_request(stream.rows(0), 100.0)
+    world.topology.handle_failure(Failure(FailureKind.TRANSIENT, "c", "m"), 100.0)
+    (event,) = world.topology.take_events()
+    assert isinstance(event, ListingFailed)
+
+
+def test_to1_to3_a_stream_that_was_made_anew_stops_the_consumer_when_seen_twice(stream):
+    world = World()
+    rows = {stream.name(8): stream.row(8, SHARD_END)}
+    world.look(stream.all, rows)
+    assert not world.topology.is_settled
+    assert world.topology.take_events() == []
+    assert world.topology.next_deadline() == 101.0
+    world.look(stream.all, rows)
+    (event,) = world.topology.take_events()
+    assert isinstance(event, StreamRecreated)
+    assert world.topology.is_halted
+    assert not world.topology.is_settled
+    assert world.topology.take_foreign() == []
+    assert world.topology.poll_request(rows, 999.0) is None
+    assert world.topology.next_deadline() == NEVER
+
+
+def test_to1_a_listing_that_was_late_does_no_harm(stream):
+    world = World()
+    world.look(stream.all, {stream.name(8): stream.row(8, SHARD_END)})
+    world.look(stream.all, {})
+    assert world.topology.is_settled
+    assert world.topology.take_events() == []
+
+
+def test_to3_or_gives_up_the_rows_that_are_not_of_this_stream(stream):
+    world = World("restart")
+    foreign = stream.row(8, 150)
+    rows = {foreign.shard_id: foreign, stream.name(4): stream.row(4)}
+    for _ in range(2):
+        world.look(stream.all, rows)
+    (event,) = world.topology.take_events()
+    assert isinstance(event, StreamRecreated)
+    assert world.topology.take_foreign() == [foreign]
+    assert world.topology.take_foreign() == []
+    assert not world.topology.is_settled
+    world.look(stream.all, {stream.name(4): stream.row(4)})
+    assert world.topology.is_settled
+
+
+@pytest.mark.parametrize(("if_recreated", "halted"), [("stop", True), ("restart", False)])
+def test_to3_another_time_of_creation_is_another_stream(stream, if_recreated, halted):
+    world = World(if_recreated)
+    world.look(stream.all, {})
+    world.created_at = 2.0
+    world.look(stream.all, {})
+    (event,) = world.topology.take_events()
+    assert event == StreamRecreated("it was created at 2.0, and before at 1.0")
+    assert world.topology.is_halted == halted
+
+
+def test_a_shard_that_is_trimmed_before_it_was_finished_is_told_once(stream):
+    world = World()
+    rows = stream.rows(5, 9, finished=[0])
+    left = [stream.shard(number) for number in (4, 8, 9, 10)]
+    world.look(left, rows)
+    assert world.topology.take_events() == []
+    assert world.topology.next_deadline() == 101.0
+    world.look(left, rows)
+    assert world.topology.take_events() == [ShardTrimmed(stream.name(5))]
+    assert world.topology.next_deadline() > 150.0
+    world.look(left, rows)
+    assert world.topology.take_events() == []
+
+
+def test_a_listing_can_be_asked_for(stream):
+    world = World()
+    world.look(stream.all, {})
+    world.topology.list_by(105.0)
+    assert world.topology.next_deadline() == 105.0
