@@ -1,18 +1,27 @@
 """How does a user's code look to a type checker? Read by mypy --strict, never run."""
 
+import json
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import assert_type
+from pathlib import Path
+from typing import Any, assert_type
 
 import shardline
 from shardline import (
     LATEST,
     TRIM_HORIZON,
+    Batch,
     Client,
     Closed,
+    Consumer,
+    ConsumerConfig,
+    ConsumerStatus,
     Credentials,
     CredentialsError,
+    DeadLetter,
     Entry,
+    FailurePolicy,
+    HandlerFailed,
     HashRange,
     Position,
     Record,
@@ -21,6 +30,7 @@ from shardline import (
     Shard,
     ShardFilter,
     ShardlineError,
+    ShardStatus,
     Subscription,
     TransportError,
     UsageError,
@@ -196,3 +206,52 @@ def aggregates() -> None:
         assert_type(record.sub_sequence, int)
         assert_type(record.aggregated, bool)
         assert_type(record.order, SequenceNumber)
+
+
+async def consumes(client: Client) -> None:
+    config = ConsumerConfig(lease_duration=10.0, checkpoint_interval=None, max_leases=4, ack="manual")
+    async with Consumer("orders", group="billing", store="sqlite:///leases.db", config=config) as consumer:
+        assert_type(consumer, Consumer)
+        await consumer.wait_ready(timeout=5)
+        async for record in consumer:
+            assert_type(record, Record)
+            assert_type(record.value, Any)
+            assert_type(consumer.ack(record), bool)
+            if record.lease is not None:
+                assert_type(record.lease.held, bool)
+                assert_type(record.lease.token, int)
+        async for batch in consumer.batches(max_records=100, max_wait=0.5):
+            assert_type(batch, Batch)
+            assert_type(batch.records, list[Record])
+            assert_type(batch[0], Record)
+            assert_type(batch.ack(), bool)
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    reader = Consumer("orders", client=client, start=start, until="latest", idle_timeout=5, deserializer=json.loads)
+    await reader.start()
+    status = reader.status()
+    assert_type(status, ConsumerStatus)
+    assert_type(status.shards, tuple[ShardStatus, ...])
+    assert_type(status.lag, float | None)
+    assert_type(reader.is_ready, bool)
+    await reader.close(timeout=5)
+
+
+async def handles(consumer: Consumer) -> None:
+    async def handle(record: Record) -> None:
+        assert_type(record.data, bytes)
+
+    def handle_many(batch: Batch) -> None:
+        assert_type(len(batch), int)
+
+    def bury(letter: DeadLetter) -> None:
+        assert_type(letter.attempts, int)
+
+    await consumer.run(handle)
+    await consumer.run(handle_many, batch=100, policy=FailurePolicy(attempts=3), dead_letter=bury)
+    await consumer.run(handle, dead_letter="dead-orders")
+    try:
+        await consumer.run(handle, dead_letter=Path("dead.jsonl"))
+    except HandlerFailed as error:
+        assert_type(error.shard_id, str)
+    Consumer("orders", until="tomorrow")  # type: ignore[arg-type]
+    ConsumerConfig(ack="never")  # type: ignore[arg-type]

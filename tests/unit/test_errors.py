@@ -10,13 +10,16 @@ from shardline import errors
 from shardline.errors import (
     Closed,
     CredentialsError,
+    HandlerFailed,
     RequestError,
     ServiceError,
     ShardlineError,
+    StoreError,
     TransportError,
     UsageError,
     WaitTimeout,
 )
+from shardline.model.record import Record
 
 DEFINED = {
     name: value for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, BaseException)
@@ -99,7 +102,7 @@ def test_a_request_error_without_facts_supposes_the_worst():
     assert (error.operation, error.kind, error.code, error.message) == ("", "", "", "")
 
 
-@pytest.mark.parametrize("kind", [RequestError, ServiceError, TransportError])
+@pytest.mark.parametrize("kind", [RequestError, ServiceError, StoreError, TransportError])
 def test_an_error_survives_the_way_between_processes(kind):
     error = pickle.loads(pickle.dumps(kind("broken", code="SlowDown", status=503)))
     assert type(error) is kind
@@ -109,3 +112,12 @@ def test_an_error_survives_the_way_between_processes(kind):
 def test_service_and_transport_errors_are_told_apart():
     assert not issubclass(ServiceError, TransportError)
     assert not issubclass(TransportError, ServiceError)
+
+
+def test_a_handler_that_failed_says_on_what_without_the_data():
+    record = Record(b"secret", "key", sequence_number="5")
+    one, many = HandlerFailed("shard-1", [record], 3), HandlerFailed("shard-1", [record] * 4, 3)
+    assert str(one) == "the handler failed for good on record 5 of shard-1, and the policy is to stop"
+    assert "4 records of shard-1" in str(many)
+    again = pickle.loads(pickle.dumps(one))
+    assert (again.shard_id, again.records[0].data, again.attempts) == ("shard-1", b"secret", 3)

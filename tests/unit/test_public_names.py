@@ -14,7 +14,7 @@ import json, sys
 import shardline
 loaded = sorted(name for name in sys.modules if "." not in name)
 ours = sorted(name for name in sys.modules if name.startswith("shardline"))
-shardline.Entry
+shardline.Shard
 after = sorted(name for name in sys.modules if "." not in name)
 print(json.dumps({"loaded": loaded, "ours": ours, "after": after, "dir": dir(shardline)}))
 """

@@ -154,6 +154,11 @@ class Client(ControlPlane):
         """The region in use, once started."""
         return self._open().region
 
+    def access_settings(self) -> dict[str, Any]:
+        """What was said of region and identity: a lease store in DynamoDB goes by the same."""
+        names = ("region", "profile", "session", "credentials", "use_fips", "use_dualstack")
+        return {name: getattr(self._settings, name) for name in names}
+
     def _open(self) -> Connection:
         if self._connection is None:
             raise Closed(

@@ -1,0 +1,321 @@
+"""How is the consumer's machine driven?
+
+One host task polls the coordinator, carries its operations to the lease store and its requests to Kinesis, follows its
+events (a lease gained is a worker started), and sleeps until the next deadline. It knows nothing of the ``Consumer``
+that the user holds, nor of how records are handed out: that is done through ``custody``.
+
+Invariants (C and L are ARCHITECTURE section 5's):
+
+- L2: the clock counts suspension, and is read before anything is decided.
+- DC1: every operation and request that was polled is answered to the machine exactly once, also when its task is
+  cancelled or breaks.
+- DC2: the host lets no exception out: what breaks it is the consumer's failure, for whoever asks for records next.
+- DC3: before anything is polled, what the users have done so far is acknowledged (``InHand.pull``): no record costs
+  more than its share of that.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+
+from shardline.aio.consumer_reporting import ConsumerReporter
+from shardline.aio.custody import Custody
+from shardline.aio.interrupts import uninterrupted
+from shardline.aio.loop_watch import LoopWatch
+from shardline.aio.shard_worker import ShardWorker
+from shardline.codec.shapes import ListShardsResponse
+from shardline.core.backoff import Backoff
+from shardline.core.clock import Instant
+from shardline.core.consumer import events as told
+from shardline.core.consumer.coordinator import ScanLeases, StoreRequest
+from shardline.core.consumer.deaggregator import Deaggregator
+from shardline.core.consumer.polling_reader import PollingReader, ReaderEvent, ReaderState
+from shardline.core.consumer.read_pace import ReadPace
+from shardline.core.failures import Failure, FailureKind, to_error
+from shardline.core.leases import Refused
+from shardline.core.requests import DescribeStreamSummary, ListShards
+from shardline.errors import ShardlineError, StoreError, StreamRecreated
+from shardline.model.lease import Lease
+from shardline.model.stream import StreamRef
+from shardline.ports import KinesisApi, LeaseStore
+
+_log: Final = logging.getLogger("shardline.consumer")
+_CANCELLED: Final = Failure(FailureKind.TRANSIENT, "Cancelled", "the consumer was closed during the request")
+_NO_ANSWER: Final = Failure(FailureKind.TRANSIENT, "Timeout", "no answer came within half a lease duration")
+_OPEN_BACKOFF: Final = (0.1, 5.0)
+_SECONDS_AN_HOUR: Final = 3600.0
+
+
+@final
+class ConsumerDriver:
+    """Feeds one coordinator, and runs its workers."""
+
+    def __init__(
+        self,
+        custody: Custody,
+        *,
+        stream: StreamRef,
+        store: LeaseStore,
+        reporter: ConsumerReporter,
+        deserializer: Callable[[bytes], Any] | None,
+    ) -> None:
+        self.custody = custody
+        self.coordinator = custody.coordinator
+        self.clock = custody.clock
+        custody.wake = self.wake
+        self._config = custody.config
+        self._chance = random.Random()  # noqa: S311 - no secret
+        self._deserializer = deserializer
+        self._reporter = reporter
+        self._store = store
+        self._watch = LoopWatch(reporter.name, self._config.lease_duration, self.clock)
+        self._stream = stream
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._api: KinesisApi | None = None
+        self._wake: anyio.Event | None = None
+        self._stopping = False
+
+    # ---- life
+
+    async def run(self, api: KinesisApi, *, store_failure: Failure | None) -> None:
+        """The host task, until the coordinator is closed."""
+        self._api = api
+        self._watch.start()
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                await self._open_store(store_failure)
+                await self._drive(self._tasks)
+                self._tasks.cancel_scope.cancel()
+        except Exception as error:  # noqa: BLE001 - DC2
+            _log.critical("the consumer broke", exc_info=error)
+            self.custody.fail(error)
+        finally:
+            self._watch.stop()
+            self.custody.has_ended = True
+            events = self.coordinator.take_events()
+            for event in events:
+                self._follow(event)
+            self._report(events)
+            for worker in [*self.custody.workers.values()]:
+                self.custody.drop(worker)
+            self._reporter.log_rest()
+            self.custody.ring()
+
+    def stop(self) -> None:
+        """End at once: leases that are still held will lapse."""
+        self._stopping = True
+        self.wake()
+        if self._tasks is not None:
+            self._tasks.cancel_scope.cancel()
+
+    def close(self) -> None:
+        """Commit what is acknowledged, let go of every lease, and end (L5)."""
+        self.custody.stop()
+        self.coordinator.close()
+        self.wake()
+
+    def wake(self) -> None:
+        """Something may have to be written or asked for."""
+        if self._wake is not None:
+            self._wake.set()
+
+    async def _open_store(self, failure: Failure | None) -> None:
+        """A store that cannot be reached yet is tried again; one that never will be ends the consumer."""
+        backoff = Backoff(*_OPEN_BACKOFF, self._chance)
+        while failure is not None and not self._stopping and not self.coordinator.is_closed:
+            if not failure.retryable:
+                self.custody.fail(store_error("OpenStore", failure))
+                return
+            delay = backoff.next_delay()
+            self._wake = anyio.Event()
+            self._watch.expect(self.clock() + delay)
+            self._report([told.StoreFailed(failure, backoff.failures)])
+            await self._sleep(delay)
+            failure = await self._store.open()
+
+    async def _drive(self, tasks: anyio.abc.TaskGroup) -> None:
+        while not self._stopping and not self.coordinator.is_closed:
+            self._wake = anyio.Event()  # before polling: a wake-up while we poll is not lost
+            deadline = self._pump(tasks)
+            now = self.clock()
+            delay = min(deadline - now, self._config.lease_duration)
+            self._watch.expect(now + max(0.0, delay))
+            if delay > 0:
+                await self._sleep(delay)
+            else:
+                await anyio.lowlevel.checkpoint()
+
+    async def _sleep(self, delay: float) -> None:
+        assert self._wake is not None
+        with anyio.move_on_after(delay):
+            await self._wake.wait()
+
+    def _pump(self, tasks: anyio.abc.TaskGroup) -> Instant:
+        """Do all there is to do now. Returns when to come again."""
+        now, coordinator = self.clock(), self.coordinator
+        self.custody.pull()
+        while (operation := coordinator.poll_operation(now)) is not None:
+            tasks.start_soon(uninterrupted, self._operate, operation)
+        while (request := coordinator.poll_request(now)) is not None:
+            tasks.start_soon(uninterrupted, self._ask, request)
+        events = coordinator.take_events()
+        for event in events:
+            self._follow(event)
+        self._report(events)
+        self.custody.admit()
+        milestones = self.custody.milestones
+        if milestones.look(coordinator, self.custody.workers, now):
+            self.custody.ring()
+        return min(coordinator.next_deadline(), milestones.next_deadline())
+
+    # ---- the store and the service
+
+    async def _operate(self, operation: StoreRequest) -> None:
+        answer: list[Lease] | Lease | Refused | Failure | None = _CANCELLED
+        try:
+            with anyio.move_on_after(self._config.lease_duration / 2) as limit:
+                if isinstance(operation, ScanLeases):
+                    answer = await self._store.list_leases()
+                else:
+                    answer = await self._store.apply(operation)
+            if limit.cancelled_caught:
+                answer = _NO_ANSWER
+        except Exception as error:  # noqa: BLE001 - a store's bug: expected failures are values
+            answer = Failure(FailureKind.TRANSIENT, "Internal", f"{type(error).__name__}: {error}")
+        finally:
+            self._answer_operation(operation, answer)
+            self.wake()
+
+    def _answer_operation(
+        self, operation: StoreRequest, answer: list[Lease] | Lease | Refused | Failure | None
+    ) -> None:
+        coordinator, now = self.coordinator, self.clock()
+        if isinstance(operation, ScanLeases):
+            if isinstance(answer, list):
+                coordinator.handle_rows(answer, now)
+            else:
+                assert isinstance(answer, Failure), "a scan gives rows or a failure"
+                coordinator.handle_scan_failed(answer, now)
+        elif isinstance(answer, Failure):
+            coordinator.handle_operation_failed(operation, answer, now)
+        else:
+            assert not isinstance(answer, list), "an operation gives one row"
+            coordinator.handle_applied(operation, answer, now)
+
+    async def _ask(self, request: ListShards | DescribeStreamSummary) -> None:
+        assert self._api is not None
+        answer: Any = _CANCELLED
+        try:
+            if isinstance(request, ListShards):
+                answer = await self._api.list_shards(request)
+            else:
+                answer = await self._api.describe_stream_summary(request)
+        except Exception as error:  # noqa: BLE001 - an adapter's bug: expected failures are values
+            _log.exception("a request broke")
+            answer = Failure(FailureKind.TRANSIENT, "Internal", f"{type(error).__name__}: {error}")
+        finally:
+            now = self.clock()
+            if isinstance(answer, Failure):
+                self.coordinator.handle_request_failed(answer, now)
+            elif isinstance(answer, ListShardsResponse):
+                self.coordinator.handle_shards(answer, now)
+            else:
+                self.coordinator.handle_summary(answer, now)
+                for worker in self.custody.workers.values():
+                    worker.deaggregator.by_auto = self._by_auto
+            self.wake()
+
+    # ---- events
+
+    def _follow(self, event: told.Event) -> None:
+        match event:
+            case told.LeaseGained():
+                self._start(event)
+            case told.HandOverAsked():
+                self.custody.hand_over(self.custody.workers[event.shard_id])
+            case told.HandOverOverdue(shard_id) | told.LeaseLost(shard_id) | told.LeaseReleased(shard_id):
+                worker = self.custody.workers.get(shard_id)
+                if worker is not None:
+                    self.custody.drop(worker)
+            case told.StreamRecreated(why):
+                if self.coordinator.topology.is_halted:
+                    self.custody.fail(StreamRecreated(f"the stream {self._stream} was deleted and made anew: {why}"))
+            case told.ConsumerFailed(operation, failure):
+                scan = operation == "ListLeases"
+                self.custody.fail(store_error(operation, failure) if scan else to_error(failure, operation))
+            case _:
+                return
+
+    def _start(self, event: told.LeaseGained) -> None:
+        config, now, summary = self._config, self.clock(), self.coordinator.topology.summary
+        deaggregator = Deaggregator(
+            self._stream.name,
+            event.shard_id,
+            hash_range=event.hash_range,
+            done=event.checkpoint.sequence_number,
+            drop=config.out_of_range == "drop",
+        )
+        deaggregator.by_auto = self._by_auto
+        reader = PollingReader(
+            self._stream,
+            event.shard_id,
+            event.start,
+            budget=self.custody.budget,
+            pace=ReadPace(
+                config.calls_per_second, config.bytes_per_second, config.idle_poll_interval, self._chance, now
+            ),
+            deaggregator=deaggregator,
+            lease=event.grant,
+            page_max_records=config.page_max_records,
+            retention=None if summary is None else summary.retention_hours * _SECONDS_AN_HOUR,
+        )
+        worker = ShardWorker(reader, deaggregator, event.grant, self.clock, self._deserializer)
+        assert self._tasks is not None
+        assert self._api is not None
+        self._tasks.start_soon(uninterrupted, worker.run, self._api, self)
+        self.custody.add(worker)
+
+    @property
+    def _by_auto(self) -> bool:
+        summary = self.coordinator.topology.summary
+        return summary is not None and summary.record_distribution == "AUTO"
+
+    # ---- what the workers tell
+
+    def handle_pages(self, worker: ShardWorker) -> None:
+        self.custody.offer(worker)
+
+    def handle_read(self, events: list[ReaderEvent]) -> None:
+        self._report(events)
+        if self.custody.milestones.is_awaited:
+            self.wake()
+
+    def handle_reader_over(self, worker: ShardWorker) -> None:
+        """It ended, or cannot go on."""
+        reader = worker.reader
+        if reader.state is ReaderState.FAILED:
+            assert reader.failure is not None
+            self.custody.fail(to_error(reader.failure, f"reading {worker.shard_id}"))
+        else:
+            self.custody.look_after(worker)
+
+    def _report(self, events: Sequence[told.Event]) -> None:
+        if events:
+            self._reporter.report(events)
+
+
+def store_error(operation: str, failure: Failure) -> ShardlineError:
+    """The exception for a store that cannot be used."""
+    return StoreError(
+        f"the lease store cannot be used: {failure.message}",
+        operation=operation,
+        kind=failure.kind.value,
+        code=failure.code,
+        message=failure.message,
+        retryable=failure.retryable,
+    )

@@ -1,0 +1,135 @@
+"""In which task does a consumer read, and how does it end?
+
+In one that belongs to nobody who calls: see ``host.spawn``.
+
+Invariants:
+
+- CO1: no cancel scope of a caller is entered: a consumer may be closed by another task than started it.
+- CH1: however it ends, what the consumer owns is closed, and whoever waits for the end is told. The task holds no
+  reference to the ``Consumer``: one that was forgotten is collected, says so, and lets go of its leases.
+- C5: what a task has while another closes the consumer is waited for; it is done when that task asks for the next.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import anyio
+
+from shardline.aio.boot_clock import boot_time
+from shardline.aio.client import Client
+from shardline.aio.consumer_driver import ConsumerDriver
+from shardline.aio.consumer_reporting import ConsumerReporter, ConsumerSink
+from shardline.aio.custody import Custody
+from shardline.aio.host import running_task
+from shardline.aio.milestones import Milestones
+from shardline.core.consumer.config import ConsumerConfig
+from shardline.core.consumer.coordinator import Coordinator
+from shardline.core.failures import Failure
+from shardline.model.position import Position
+from shardline.model.stream import StreamRef
+from shardline.ports import LeaseStore
+
+_POLL: Final = 0.05
+
+
+class Iteration(Protocol):
+    """An iterator of a consumer."""
+
+    asker: object
+    is_over: bool
+
+    @property
+    def has_records(self) -> bool: ...
+    def release(self, *, done: bool) -> None: ...
+
+
+def make_driver(
+    stream: StreamRef,
+    worker_id: str,
+    start: Position,
+    *,
+    config: ConsumerConfig,
+    store: LeaseStore,
+    latest_at: float,
+    milestones: Milestones,
+    deserializer: Callable[[bytes], Any] | None,
+    sink: ConsumerSink | None,
+) -> ConsumerDriver:
+    """The machine, and what drives it. To be called when it begins: the machine's time runs from now on."""
+    coordinator = Coordinator(
+        stream,
+        worker_id,
+        start,
+        config=config,
+        scan_interval=store.scan_interval,
+        checkpoint_interval=store.checkpoint_interval,
+        latest_at=latest_at,
+        chance=random.Random(),  # noqa: S311 - no secret
+        now=boot_time(),
+        clock=boot_time,
+    )
+    return ConsumerDriver(
+        Custody(coordinator, config, boot_time, milestones),
+        stream=stream,
+        store=store,
+        reporter=ConsumerReporter(f"{stream.name} ({worker_id})", sink, time.monotonic),
+        deserializer=deserializer,
+    )
+
+
+async def host_consumer(
+    driver: ConsumerDriver,
+    api: Any,
+    store_failure: Failure | None,
+    owned: tuple[LeaseStore | None, Client | None],
+    ended: anyio.Event,
+) -> None:
+    """The task that owns a consumer's requests (CH1)."""
+    try:
+        await driver.run(api, store_failure=store_failure)
+    finally:
+        try:
+            await let_go(*owned)
+        finally:
+            ended.set()
+
+
+async def let_go(store: LeaseStore | None, client: Client | None) -> None:
+    """Close what is ours."""
+    with anyio.CancelScope(shield=True):
+        try:
+            if store is not None:
+                await store.close()
+        finally:
+            if client is not None:
+                await client.close()
+
+
+async def end_of_users(
+    custody: Custody,
+    run_scope: Callable[[], anyio.CancelScope | None],
+    live: Callable[[], Iteration | None],
+    until: float,
+    *,
+    clean: bool,
+) -> None:
+    """See to it that nobody has records any more; wait for other tasks, if it is a clean close, no longer than that."""
+    while clean and run_scope() is not None and time.monotonic() < until:
+        await custody.changes.wait(_POLL)
+    running = run_scope()
+    if running is not None:
+        running.cancel()
+    task = running_task()
+    while clean and is_at_work(live(), task) and time.monotonic() < until:
+        await custody.changes.wait(_POLL)
+    iteration = live()
+    if iteration is not None:
+        iteration.release(done=clean and iteration.asker is task)
+    custody.release_all(done=clean)
+
+
+def is_at_work(iteration: Iteration | None, task: object) -> bool:
+    """Whether another task than this one has records."""
+    return iteration is not None and iteration.has_records and iteration.asker is not task

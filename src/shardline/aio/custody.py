@@ -1,0 +1,223 @@
+"""Who has which records: the workers, or the user, and what is the user done with?
+
+Between the driver, which reads, and whoever hands records out: an iterator, or a handler's run. What is taken goes
+through here, and what is done comes back.
+
+Invariants (C and L are ARCHITECTURE section 5's):
+
+- L4, C5: an acknowledgement counts only for the grant that its record was read under, while that is in force.
+- CU1: shards take turns: who was taken from goes to the end of the line.
+- CU2: a lease that another worker asked for is let go as soon as the user has nothing more of its shard, and with
+  manual acknowledgements once all of it is acknowledged.
+- CU3: what was taken counts against the budget of the prefetch until the user has nothing more of it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import final
+
+from shardline.aio.bell import Bell
+from shardline.aio.milestones import Milestones
+from shardline.aio.shard_worker import InHand, ShardWorker, Taken
+from shardline.core.clock import Instant
+from shardline.core.consumer.config import ConsumerConfig
+from shardline.core.consumer.coordinator import Coordinator
+from shardline.core.consumer.polling_reader import ReaderState
+from shardline.core.consumer.prefetch import PrefetchBudget
+from shardline.model.record import Record
+
+
+@final
+class Custody:
+    """The workers of one consumer, and what the user has of their shards."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        config: ConsumerConfig,
+        clock: Callable[[], Instant],
+        milestones: Milestones,
+    ) -> None:
+        self.coordinator = coordinator
+        self.config = config
+        self.clock = clock
+        self.milestones = milestones
+        self.budget = PrefetchBudget(config.prefetch_max_bytes)
+        self.workers: dict[str, ShardWorker] = {}
+        self.ready: dict[str, ShardWorker] = {}
+        """Those that have pages, in the order in which it is their turn (CU1)."""
+        self.failure: Exception | None = None
+        """Why nothing more is read, if so."""
+        self.is_closing = False
+        """Whether nothing more is to be handed out, because somebody closes the consumer."""
+        self.has_ended = False
+        """Whether nothing is read any more."""
+        self.pages = Bell()
+        """Rung when there are pages, and with ``changes``."""
+        self.changes = Bell()
+        """Rung when leases came or went, and when everything ends."""
+        self.wake: Callable[[], None] = _nothing
+        """The driver's: something may have to be written or asked for."""
+        self._held: dict[str, ShardWorker] = {}  # those of whose shards the user has something
+
+    def ring(self) -> None:
+        """Everyone who waits looks again."""
+        self.changes.ring()
+        self.pages.ring()
+
+    # ---- the driver's side
+
+    def fail(self, error: Exception) -> None:
+        """Nothing more can be read. The first reason stays."""
+        if self.failure is None:
+            self.failure = error
+        self.stop()
+
+    def stop(self) -> None:
+        """Hand out no more."""
+        for worker in self.workers.values():
+            worker.stop()
+        self.ring()
+
+    def shut(self) -> None:
+        """Somebody closes the consumer: hand out no more."""
+        self.is_closing = True
+        self.stop()
+
+    def add(self, worker: ShardWorker) -> None:
+        assert worker.shard_id not in self.workers, "HL1: told once"
+        self.workers[worker.shard_id] = worker
+        if self.failure is not None or self.is_closing:
+            worker.stop()
+        self.ring()
+
+    def drop(self, worker: ShardWorker) -> None:
+        """The lease is gone: its user's code ends, and nothing of it is handed out."""
+        self.workers.pop(worker.shard_id, None)
+        self.ready.pop(worker.shard_id, None)
+        self._forget(worker)
+        worker.cancel()
+        self.ring()
+
+    def hand_over(self, worker: ShardWorker) -> None:
+        """Another worker asked for the lease (CU2)."""
+        worker.stop()
+        self.ready.pop(worker.shard_id, None)
+        self.leave_if_done(worker)
+
+    def offer(self, worker: ShardWorker) -> None:
+        """There are pages."""
+        self.ready[worker.shard_id] = worker
+        self.pages.ring()
+
+    def pull(self) -> None:
+        """Acknowledge what is done so far."""
+        for worker in self._held.values():
+            if worker.in_hand is not None:
+                worker.in_hand.pull()
+
+    def admit(self) -> None:
+        """Wake the readers that have room now."""
+        for shard_id in self.budget.take_admitted():
+            worker = self.workers.get(shard_id)
+            if worker is not None:
+                worker.wake()
+
+    # ---- the user's side
+
+    def take(self, worker: ShardWorker, limit: int | None) -> Taken:
+        """Records of the worker, which has some; then it is the others' turn (CU1)."""
+        taken = worker.take(limit)
+        self.ready.pop(worker.shard_id, None)
+        if worker.pages:
+            self.ready[worker.shard_id] = worker
+        return taken
+
+    def hold(self, worker: ShardWorker, in_hand: InHand) -> None:
+        """The user has something of this shard from now on, until ``finish``."""
+        worker.in_hand = in_hand
+        self._held[worker.shard_id] = worker
+        self.milestones.handle_activity(self.clock())
+
+    def deliver(self, worker: ShardWorker, records: Sequence[Record]) -> None:
+        """The user is handed these. What went back and comes again was delivered before."""
+        if self._holds(worker):
+            new = worker.not_delivered(records) if self.config.ack == "manual" else records
+            self.coordinator.held.deliver(worker.shard_id, new)
+
+    def _end(self, worker: ShardWorker, taken: Taken) -> None:
+        """The user was handed the last of the shard."""
+        worker.has_ended = True
+        if self._holds(worker):
+            self.coordinator.end(worker.shard_id, taken.child_shards, self.clock())
+            self.wake()
+
+    def ack_through(self, worker: ShardWorker, record: Record) -> bool:
+        """The user is done with it and all before it. False: nothing new, or not ours any more (L4)."""
+        return self._ack(worker.shard_id, worker.grant, record, through=True)
+
+    def ack(self, record: Record, *, through: bool = False) -> bool:
+        """The same, for one record alone unless ``through``."""
+        return record.shard_id is not None and self._ack(record.shard_id, record.lease, record, through=through)
+
+    def _ack(self, shard_id: str, grant: object, record: Record, *, through: bool) -> bool:
+        held = self.coordinator.held
+        holding = held.holdings.get(shard_id)
+        if holding is None or holding.grant is not grant or not holding.grant.held:
+            return False
+        was_arranged = holding.is_arranged
+        accepted = held.ack_through(shard_id, record) if through else held.ack(shard_id, record)
+        if accepted and (not was_arranged or holding.tracker.has_ended):
+            self.wake()
+        return accepted
+
+    def finish(self, worker: ShardWorker, taken: Taken, rest: Sequence[Record]) -> None:
+        """The user has nothing more of what was taken; ``rest`` was never handed out, and goes back."""
+        worker.in_hand = None
+        if rest and not worker.is_stopping:
+            worker.put_back(taken._replace(records=list(rest)))
+            self.ready[worker.shard_id] = worker
+            taken = taken._replace(held_bytes=0, is_last=False)
+        if taken.is_last:
+            self._end(worker, taken)
+        self._forget(worker)
+        self.milestones.handle_activity(self.clock())
+        if self.milestones.is_awaited:
+            self.wake()
+        if not worker.is_over:
+            self.budget.release(worker.shard_id, taken.held_bytes)
+            self.admit()
+            self.look_after(worker)
+            self.leave_if_done(worker)
+
+    def release_all(self, *, done: bool) -> None:
+        """Nobody iterates any more: what was handed out last is done, for someone asks for the next, or it is not."""
+        for worker in [*self._held.values()]:
+            if worker.in_hand is not None:
+                worker.in_hand.release(done=done)
+
+    def leave_if_done(self, worker: ShardWorker) -> None:
+        """CU2."""
+        if self.failure is None and worker.is_stopping and worker.in_hand is None and self._holds(worker):
+            holding = self.coordinator.held.holdings[worker.shard_id]
+            if self.config.ack == "auto" or holding.tracker.is_settled:
+                self.coordinator.held.leave(worker.shard_id)
+                self.wake()
+
+    def look_after(self, worker: ShardWorker) -> None:
+        """A shard that the service does not know: once all that was read of it is handed out, see what became of it."""
+        gone = worker.reader.state is ReaderState.GONE
+        if gone and not worker.pages and worker.in_hand is None and self._holds(worker):
+            self.coordinator.lose_sight(worker.shard_id, self.clock())
+            self.wake()
+
+    def _holds(self, worker: ShardWorker) -> bool:
+        holding = self.coordinator.held.holdings.get(worker.shard_id)
+        return holding is not None and holding.grant is worker.grant
+
+    def _forget(self, worker: ShardWorker) -> None:
+        if self._held.get(worker.shard_id) is worker:
+            del self._held[worker.shard_id]
+
+
+def _nothing() -> None:
+    """Until there is a driver."""

@@ -1,0 +1,248 @@
+"""How are records handed to a thread that iterates?
+
+By the page: the loop's thread puts one into the iterator, and the user's thread takes from it, without a hop. What the
+user has asked past is seen by the loop's thread when it has something to write (``HandedPage.pull``).
+
+Invariants (C5 is ARCHITECTURE section 5's):
+
+- C5: asking for the next says that what was handed out before is done, and nothing else does, but a clean close.
+- SI1: ``place`` is written by the user's thread alone, and all else by the loop's: neither waits for the other but when
+  a page is through.
+- SI2: a page, once replaced, is never changed: a thread that still looks at it finds what it had.
+- SI3: a thread that was interrupted while it waited was handed nothing, and lost nothing: what came meanwhile is there
+  when it asks again.
+- SI4: once a lease is lost, or asked for by another worker, no more of its page is handed out; a thread that is just
+  taking a record may have that one.
+"""
+
+import threading
+from typing import Final, final
+
+from shardline.aio.batches import Batch
+from shardline.aio.boot_clock import boot_time
+from shardline.aio.custody import Custody
+from shardline.aio.iteration import SLICE
+from shardline.aio.iteration import BatchIterator as AsyncBatchIterator
+from shardline.aio.shard_worker import ShardWorker, Taken
+from shardline.core.clock import NEVER, Instant
+from shardline.errors import Closed
+from shardline.model.record import Record
+from shardline.sync.loop_thread import LoopThread
+
+_NONE: Final[list[Record]] = []
+
+
+@final
+class HandedPage:
+    """A page in the user's thread. It is its worker's ``InHand``."""
+
+    __slots__ = (
+        "_acked",
+        "_custody",
+        "_delivered",
+        "_is_manual",
+        "_taken",
+        "check_at",
+        "end",
+        "place",
+        "records",
+        "worker",
+    )
+
+    def __init__(self, custody: Custody, worker: ShardWorker | None = None, taken: Taken | None = None) -> None:
+        self._custody = custody
+        self._is_manual = custody.config.ack == "manual"
+        self._taken = taken
+        self._acked = 0
+        self._delivered = 0
+        self.worker = worker
+        self.records: list[Record] = _NONE if taken is None else taken.records
+        self.end = len(self.records)
+        """How many may be handed out."""
+        self.place = 0
+        """How many were (SI1)."""
+        self.check_at: Instant = -NEVER
+        """When to see whether the lease is still held."""
+        if worker is not None:
+            custody.hold(worker, self)
+            if not self._is_manual:
+                custody.deliver(worker, self.records)
+
+    @property
+    def is_held(self) -> bool:
+        return self.worker is not None and self.worker.grant.held
+
+    # ---- InHand: in the loop's thread
+
+    def pull(self) -> None:
+        """All but the last that was handed out is done."""
+        self._see(self.place)
+
+    def truncate(self) -> None:
+        """SI4."""
+        if self.place < self.end:
+            self.end = self.place
+            if self._taken is not None:
+                self._taken = self._taken._replace(is_last=False)
+
+    def release(self, *, done: bool) -> None:
+        """The user has it no more: all that was handed out is done, or the last of it is not."""
+        if not done:
+            self.truncate()
+        self.finish(done=done)
+
+    def finish(self, *, done: bool) -> None:
+        worker, taken, place = self.worker, self._taken, self.place
+        if worker is None or taken is None:
+            return
+        self._see(place + 1 if done else place)
+        self.worker = self._taken = None
+        if not done and place:
+            taken = taken._replace(is_last=False)
+        self._custody.finish(worker, taken, self.records[place : self.end])
+
+    def _see(self, asked: int) -> None:
+        """The user has asked so often: all before the last is done. With manual acknowledgements: was handed out."""
+        worker, custody = self.worker, self._custody
+        if worker is None:
+            return
+        if self._is_manual:
+            handed = self.place
+            if handed > self._delivered:
+                custody.deliver(worker, self.records[self._delivered : handed])
+                self._delivered = handed
+        elif asked - 1 > self._acked:
+            self._acked = asked - 1
+            custody.ack_through(worker, self.records[self._acked - 1])
+
+
+@final
+class RecordIterator:
+    """One by one."""
+
+    __slots__ = ("__weakref__", "_custody", "_page", "_thread", "asker", "asking_thread", "is_over")
+
+    def __init__(self, custody: Custody, thread: LoopThread) -> None:
+        self._custody = custody
+        self._thread = thread
+        self._page = HandedPage(custody)
+        self.asker: object = None
+        """The task that closes the consumer, if its thread is the one that asked last."""
+        self.asking_thread: threading.Thread | None = None
+        self.is_over = False
+
+    def __iter__(self) -> "RecordIterator":
+        return self
+
+    def __next__(self) -> Record:
+        page = self._page
+        place = page.place
+        if place < page.end and boot_time() < page.check_at:
+            page.place = place + 1
+            return page.records[place]
+        return self._next()
+
+    def _next(self) -> Record:
+        self.asking_thread = threading.current_thread()
+        while True:
+            page = self._page
+            place = page.place
+            if place < page.end and page.is_held:
+                page.check_at = boot_time() + SLICE
+                page.place = place + 1
+                return page.records[place]
+            try:
+                arrived = not self.is_over and self._thread.call(self._advance)
+            except Closed:
+                arrived = False
+            if not arrived:
+                self.is_over = True
+                raise StopIteration
+
+    async def _advance(self) -> bool:
+        """In the loop's thread: see the page off (C5), and get the next. False: there will be none."""
+        custody, page = self._custody, self._page
+        if page.place < page.end and page.is_held:
+            return True  # it came for one who was interrupted (SI3)
+        page.truncate()
+        page.finish(done=True)
+        while custody.failure is None:
+            if custody.is_closing or custody.has_ended:
+                return False
+            worker = next(iter(custody.ready.values()), None)
+            if worker is not None:
+                page = HandedPage(custody, worker, custody.take(worker, None))
+                if page.end:
+                    self._page = page
+                    return True
+                page.finish(done=True)  # the end of a shard, and nothing before it
+            elif custody.milestones.is_exhausted:
+                return False
+            else:
+                await custody.pages.wait()
+        self.is_over = True
+        raise custody.failure
+
+    @property
+    def has_records(self) -> bool:
+        """Whether the user has some that are not known to be done."""
+        return self._page.worker is not None and self._page.place > 0
+
+    def release(self, *, done: bool) -> None:
+        """The consumer is closed: what was handed out is done, or the last of it is not, and comes again."""
+        self._page.release(done=done)
+
+
+@final
+class BatchIterator:
+    """Many of one shard at once. A batch is a hop."""
+
+    __slots__ = ("__weakref__", "_arrived", "_batches", "_thread", "asking_thread")
+
+    def __init__(self, batches: AsyncBatchIterator, thread: LoopThread) -> None:
+        self._batches = batches
+        self._thread = thread
+        self._arrived: Batch | None = None
+        self.asking_thread: threading.Thread | None = None
+
+    def __iter__(self) -> "BatchIterator":
+        return self
+
+    def __next__(self) -> Batch:
+        self.asking_thread = threading.current_thread()
+        if self._arrived is None:  # else it came for one who was interrupted (SI3)
+            try:
+                if not self.is_over:
+                    self._thread.call(self._advance)
+            except Closed:
+                self._batches.is_over = True
+        batch, self._arrived = self._arrived, None
+        if batch is None:
+            raise StopIteration
+        return batch
+
+    async def _advance(self) -> None:
+        if self._arrived is None:
+            self._arrived = await anext(self._batches, None)
+            self._batches.asker = None  # this task ends, and is nobody who could close
+
+    # ---- for the consumer
+
+    @property
+    def asker(self) -> object:
+        return self._batches.asker
+
+    @asker.setter
+    def asker(self, task: object) -> None:
+        self._batches.asker = task
+
+    @property
+    def is_over(self) -> bool:
+        return self._batches.is_over
+
+    @property
+    def has_records(self) -> bool:
+        return self._arrived is None and self._batches.has_records
+
+    def release(self, *, done: bool) -> None:
+        self._batches.release(done=done and self._arrived is None)
