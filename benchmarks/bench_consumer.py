@@ -1,0 +1,248 @@
+"""What does it cost to read a record, with us and with async-kinesis, and what does a consumer cost that waits?
+
+CPU seconds of the client's process, user and system, per million records of 200 bytes that `json.loads` made an object
+of: the time on the clock says more about the machine, and about the server. Every client is a process of its own
+(consumer_clients.py) and reads the same 4 shards of the embedded server (consumer_server.py: its own process, limits
+off); they take turns round by round, after one round each that does not count. Other jobs on the machine only ever add
+CPU, which speaks for the best rounds; but the rounds of a slow client are longer, and a long one is hardly ever
+undisturbed, which speaks for the medians. So a ratio meets its target only if both do; if only one does that is said.
+async-kinesis hands out records one by one, nothing else; its KPL support needs aws_kinesis_agg, which comes from our
+environment. `--check` fails when a target is missed.
+
+    python benchmarks/bench_consumer.py [--quick] [--check] [--only plain] [--ours-only] [--peer-python PYTHON]
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from consumer_server import AGGREGATED, EMPTY, EMPTY_SHARDS, PLAIN, SHARDS, Server, running_consumer_server
+
+HERE = Path(__file__).parent
+PEER_PYTHON = HERE.parent / ".servers/clients/bin/python"  # async-kinesis needs its own aiobotocore
+PACKAGES = sysconfig.get_path("purelib")
+IDLE_TARGET, FIRST_TARGET = 0.05, 1.0
+COLUMNS = "  {:<24} {:>9} {:>9} {:>13}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    records: int  # in each stream
+    rounds: int
+    seconds: float  # for what takes its time
+    starts: int
+
+
+FULL = Plan(records=100_000, rounds=4, seconds=20.0, starts=5)
+QUICK = Plan(records=60_000, rounds=2, seconds=6.0, starts=3)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A ratio of two clients' CPU."""
+
+    upper: str
+    lower: str
+    at_least: float
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    stream: str
+    clients: list[str]
+    targets: list[Target]
+
+
+OURS = ["shardline batches", "shardline records", "shardline run"]
+CASES = [
+    Case(
+        "Plain records",
+        PLAIN,
+        [*OURS, "async-kinesis"],
+        [Target("async-kinesis", "shardline batches", 6), Target("async-kinesis", "shardline records", 4)],
+    ),
+    Case(
+        "Aggregated records",
+        AGGREGATED,
+        [*OURS, "async-kinesis KPL"],
+        [Target("async-kinesis KPL", "shardline batches", 5)],
+    ),
+]
+
+
+@dataclass
+class Client:
+    """A client's process, and what it did so far."""
+
+    name: str
+    process: subprocess.Popen[str]
+    costs: list[float] = field(default_factory=list)  # CPU seconds per million records
+    speeds: list[float] = field(default_factory=list)
+
+    def read(self) -> dict[str, float]:
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.name} ended with {self.process.wait()} (are the peers installed? make setup)")
+        return json.loads(line)
+
+    def run(self, records: int) -> dict[str, float]:
+        self.process.stdin.write(f"{records}\n")
+        self.process.stdin.flush()
+        return self.read()
+
+    def take_round(self, records: int) -> None:
+        figures = self.run(records)
+        self.costs.append(figures["cpu"] / figures["records"] * 1e6)
+        self.speeds.append(figures["records"] / figures["seconds"])
+
+
+def addressed(script: str, server: Server, stream: str, *arguments: str) -> list[str]:
+    facts = server.facts
+    keys = ["--access-key", facts["access_key"], "--secret-key", facts["secret_key"]]
+    return [str(HERE / script), *arguments, "--url", facts["url"], "--stream", stream, *keys]
+
+
+@contextlib.contextmanager
+def running_client(name: str, case: Case, server: Server, peer_python: str) -> Iterator[Client]:
+    is_peer = not name.startswith("shardline")
+    line = [peer_python if is_peer else sys.executable]
+    line += addressed("consumer_clients.py", server, case.stream, "--client", name)
+    line += ["--also", PACKAGES] if name.endswith("KPL") else []
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            client = Client(name, process)
+            client.read()
+            yield client
+        finally:
+            process.kill()
+
+
+def measure_case(case: Case, plan: Plan, server: Server, peer_python: str, *, ours_only: bool) -> dict[str, Client]:
+    names = [name for name in case.clients if not ours_only or name.startswith("shardline")]
+    with contextlib.ExitStack() as stack:
+        clients = {name: stack.enter_context(running_client(name, case, server, peer_python)) for name in names}
+        for client in clients.values():
+            client.run(plan.records)
+        for _ in range(plan.rounds):
+            for client in clients.values():
+                client.take_round(plan.records)
+    return clients
+
+
+# ---- the report
+
+
+def verdict(what: str, target: str, *, met: bool, partly: bool = False) -> bool:
+    word = "met" if met else "MISSED, unclear: best and median differ" if partly else "MISSED"
+    print(f"  {what:<75} {target:<16} {word}", flush=True)
+    return met
+
+
+def report_case(case: Case, clients: dict[str, Client]) -> list[bool]:
+    print(f"\n{case.name}, 200 B each, over {SHARDS} shards")
+    print(COLUMNS.format("", "best", "median", "by the clock"))
+    print(COLUMNS.format("", "CPU s/M", "CPU s/M", "records/s"))
+    for client in clients.values():
+        cells = [f"{min(client.costs):.2f}", f"{statistics.median(client.costs):.2f}", f"{max(client.speeds):,.0f}"]
+        print(COLUMNS.format(client.name, *cells))
+    met = []
+    for target in case.targets:
+        if target.upper in clients and target.lower in clients:
+            upper, lower = clients[target.upper].costs, clients[target.lower].costs
+            ratios = min(upper) / min(lower), statistics.median(upper) / statistics.median(lower)
+            fine = [ratio >= target.at_least for ratio in ratios]
+            what = f"{target.upper} / {target.lower}: {ratios[0]:.2f} (medians {ratios[1]:.2f})"
+            met.append(verdict(what, f"at least {target.at_least:g}", met=all(fine), partly=any(fine)))
+    return met
+
+
+def ask(question: str, stream: str, server: Server, seconds: float) -> dict[str, float]:
+    line = [sys.executable, *addressed("consumer_idle.py", server, stream, question), "--seconds", str(seconds)]
+    return json.loads(subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def report_idle(plan: Plan, server: Server) -> list[bool]:
+    print(f"\nA consumer of {EMPTY_SHARDS} shards that have nothing")
+    line = [sys.executable, *addressed("consumer_idle.py", server, EMPTY, "idle"), "--seconds", str(plan.seconds)]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        server.requests()
+        process.stdout.readline()
+        calls = server.requests().get("GetRecords", 0)
+        figures = json.loads(process.stdout.readline())
+    share = figures["cpu"] / figures["seconds"]
+    wire = ask("wire", EMPTY, server, plan.seconds)
+    rate = calls / figures["seconds"] / EMPTY_SHARDS
+    what = f"CPU: {share:.2%} of a core, {rate:.2f} calls a second and shard"
+    met = verdict(what, f"under {IDLE_TARGET:.0%}", met=share < IDLE_TARGET)
+    print(f"  A bare client that makes as many calls, evenly spread: {wire['cpu'] / wire['seconds']:.2%} of a core")
+    return [met]
+
+
+def report_first(plan: Plan, server: Server) -> list[bool]:
+    print("\nFrom the start of a consumer to its first record, on SQLite")
+    took = [ask("first", PLAIN, server, 0)["seconds"] for _ in range(plan.starts)]
+    what = f"median {statistics.median(took):.2f} s, slowest {max(took):.2f} s of {len(took)}"
+    return [verdict(what, f"under {FIRST_TARGET:g} s", met=max(took) < FIRST_TARGET)]
+
+
+def report_commits(plan: Plan, server: Server) -> list[bool]:
+    print(f"\nWrites to the lease store while records keep coming from {SHARDS} shards")
+    found = ask("commits", PLAIN, server, plan.seconds)
+    seconds, interval = found.pop("seconds"), found.pop("interval")
+    per_interval = sum(found.values()) / SHARDS / (seconds / interval)
+    each = ", ".join(f"{name} {int(count)}" for name, count in found.items())
+    what = f"{per_interval:.2f} an interval ({interval:g} s) and shard: {each} in {seconds:.0f} s"
+    return [verdict(what, "at most 1", met=0 < per_interval <= 1 + 1 / (seconds / interval))]
+
+
+OTHERS = {"idle": report_idle, "first": report_first, "commits": report_commits}
+
+
+def forget_surroundings() -> None:
+    """Keep the AWS profile and the proxies of whoever runs this out of the figures."""
+    for name in list(os.environ):
+        if name.startswith("AWS_") or name.upper() in {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"}:
+            del os.environ[name]
+    os.environ["AWS_CONFIG_FILE"] = os.environ["AWS_SHARED_CREDENTIALS_FILE"] = os.devnull
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Compare the consumer with async-kinesis.")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds, rougher figures")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="what is named like this: plain, aggregated, idle, ..."
+    )
+    parser.add_argument("--ours-only", action="store_true", help="leave the peer out")
+    parser.add_argument("--peer-python", default=str(PEER_PYTHON), help="the interpreter that has async-kinesis")
+    options = parser.parse_args()
+    only = options.only.lower()
+    cases = [case for case in CASES if only in case.name.lower()]
+    others = [report for name, report in OTHERS.items() if only in name]
+    if not cases and not others:
+        parser.error(f"nothing is named like {only!r}: {', '.join([*(case.name for case in CASES), *OTHERS])}")
+    forget_surroundings()
+    plan = QUICK if options.quick else FULL
+    met = []
+    print(f"{plan.rounds} rounds of {plan.records:,} records, Python {sys.version.split()[0]}")
+    with running_consumer_server(plan.records) as server:
+        for case in cases:
+            clients = measure_case(case, plan, server, options.peer_python, ours_only=options.ours_only)
+            met += report_case(case, clients)
+        for report in others:
+            met += report(plan, server)
+    return 1 if options.check and not all(met) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,283 @@
+"""What does it cost to get a record confirmed, with us and with the others, and how long does it take?
+
+CPU seconds of the client's process, user and system, per million records whose deliveries were awaited: the time on
+the clock says more about the machine. Every client is a process of its own (producer_clients.py) and talks to the same
+sink (producer_sink.py: 32 shards); they take turns round by round, after one round each that does not count. The
+limits per shard are lifted for all that have them, the other settings are everyone's defaults. Other jobs on the
+machine only ever add CPU, which speaks for the best rounds; but the rounds of a slow client are longer, and a long one
+is hardly ever undisturbed, which speaks for the medians. So a ratio meets its target only if both do; if only one does
+that is said. aiokpl runs on uvloop where its environment has it: without, it needs more, and the table tells.
+`--check` fails when a target is missed.
+
+    python benchmarks/bench_producer.py [--quick] [--check] [--only uuid] [--ours-only] [--peer-python PYTHON]
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from producer_sink import Counts, ProducerSink, running_producer_sink
+
+HERE = Path(__file__).parent
+PEER_PYTHON = HERE.parent / ".servers/clients/bin/python"  # aiokpl pins its own botocore
+DELAY = 0.002  # of the sink's answers, where latency is measured
+ENTRIES_TARGET, MEMORY_TARGET = 20, 450
+COLUMNS = "  {:<24} {:>9} {:>9} {:>13} {:>10} {:>9}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    rounds: int
+    share: float  # of each client's records in a round
+    latency_seconds: int
+
+
+FULL = Plan(rounds=4, share=1.0, latency_seconds=8)
+QUICK = Plan(rounds=2, share=0.5, latency_seconds=3)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A ratio of two clients' CPU."""
+
+    upper: str
+    lower: str
+    at_least: float = 0.0
+    at_most: float = float("inf")
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    size: int
+    hot_keys: int
+    clients: dict[str, int]  # and the records of a round
+    targets: list[Target]
+
+
+OURS = {"shardline": 150_000, "shardline put_many": 150_000, "shardline trio": 150_000, "shardline sync": 150_000}
+ALL = OURS | {"boto3": 100_000, "aiokpl": 15_000}
+
+
+def targets(aiokpl: float, boto3: float) -> list[Target]:
+    return [
+        Target("aiokpl", "shardline", at_least=aiokpl),
+        Target("boto3", "shardline", at_least=boto3),
+        Target("shardline sync", "shardline", at_most=1.3),
+    ]
+
+
+CASES = [
+    Case("100 B records, uuid keys", 100, 0, ALL, targets(45, 2.7)),
+    Case("100 B records, 1,000 hot keys", 100, 1_000, ALL, targets(60, 3.7)),
+    Case("1 KiB records, uuid keys", 1024, 0, ALL, targets(30, 2.5)),
+    Case(
+        "100 B records, uuid keys, not aggregated",
+        100,
+        0,
+        {"shardline unaggregated": 100_000, "aiobotocore": 100_000},
+        [Target("aiobotocore", "shardline unaggregated", at_least=3)],
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Round:
+    records: int
+    cpu: float
+    seconds: float
+    seen: Counts  # by the sink
+
+    @property
+    def cost(self) -> float:
+        """CPU seconds per million records."""
+        return self.cpu / self.records * 1e6
+
+
+@dataclass
+class Client:
+    """A client's process, and what it did so far."""
+
+    name: str
+    process: subprocess.Popen[str]
+    records: int  # in a round
+    rounds: list[Round] = field(default_factory=list)
+
+    def read(self) -> dict[str, float | str]:
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.name} ended with {self.process.wait()} (are the peers installed? make setup)")
+        return json.loads(line)
+
+    def run(self, records: int, sink: ProducerSink) -> Round:
+        before = sink.counts()
+        self.process.stdin.write(f"{records}\n")
+        self.process.stdin.flush()
+        figures = self.read()
+        return Round(**figures, seen=sink.counts().since(before))
+
+    @property
+    def best(self) -> float:
+        return min(one.cost for one in self.rounds)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(one.cost for one in self.rounds)
+
+    @property
+    def entries_per_request(self) -> float:
+        return sum(one.seen.entries for one in self.rounds) / sum(one.seen.requests for one in self.rounds)
+
+
+def command(script: str, sink: ProducerSink, *arguments: str, python: str = sys.executable) -> list[str]:
+    return [python, str(HERE / script), "--url", sink.url, *arguments]
+
+
+@contextlib.contextmanager
+def running_client(name: str, case: Case, records: int, sink: ProducerSink, peer_python: str) -> Iterator[Client]:
+    python = peer_python if name == "aiokpl" else sys.executable
+    job = ["--client", name, "--size", str(case.size), "--hot-keys", str(case.hot_keys)]
+    line = command("producer_clients.py", sink, *job, python=python)
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            client = Client(name, process, records)
+            loop = client.read()["ready"]
+            if name == "aiokpl":
+                client.name = "aiokpl (uvloop)" if loop == "uvloop" else "aiokpl (no uvloop)"
+            yield client
+        finally:
+            process.kill()
+
+
+def measure_case(case: Case, plan: Plan, sink: ProducerSink, peer_python: str, *, ours_only: bool) -> dict[str, Client]:
+    names = [name for name in case.clients if not ours_only or name.startswith("shardline")]
+    with contextlib.ExitStack() as stack:
+        clients = {
+            name: stack.enter_context(
+                running_client(name, case, int(case.clients[name] * plan.share), sink, peer_python)
+            )
+            for name in names
+        }
+        for client in clients.values():
+            client.run(client.records // 4, sink)
+        for _ in range(plan.rounds):
+            for client in clients.values():
+                client.rounds.append(client.run(client.records, sink))
+    return clients
+
+
+# ---- the report
+
+
+def verdict(what: str, target: str, *, met: bool, partly: bool = False) -> bool:
+    word = "met" if met else "MISSED, unclear: best and median differ" if partly else "MISSED"
+    print(f"  {what:<67} {target:<22} {word}", flush=True)
+    return met
+
+
+def report_case(case: Case, clients: dict[str, Client]) -> list[bool]:
+    print(f"\n{case.name}")
+    print(COLUMNS.format("", "best", "median", "by the clock", "entries", "sink's"))
+    print(COLUMNS.format("", "CPU s/M", "CPU s/M", "records/s", "/request", "CPU"))
+    for client in clients.values():
+        fastest = max(one.records / one.seconds for one in client.rounds)
+        sink_share = sum(one.seen.cpu for one in client.rounds) / sum(one.seconds for one in client.rounds)
+        cells = [f"{client.best:.2f}", f"{client.median:.2f}", f"{fastest:,.0f}", f"{client.entries_per_request:.1f}"]
+        print(COLUMNS.format(client.name, *cells, f"{sink_share:.0%}"))
+    met = []
+    for target in case.targets:
+        if target.upper in clients and target.lower in clients:
+            upper, lower = clients[target.upper], clients[target.lower]
+            ratios = upper.best / lower.best, upper.median / lower.median
+            fine = [target.at_least <= ratio <= target.at_most for ratio in ratios]
+            what = f"{target.upper} / {target.lower}: {ratios[0]:.2f} (medians {ratios[1]:.2f})"
+            wanted = f"at least {target.at_least:g}" if target.at_least else f"at most {target.at_most:g}"
+            met.append(verdict(what, wanted, met=all(fine), partly=any(fine)))
+    if "shardline" in clients and case is CASES[0]:
+        entries = clients["shardline"].entries_per_request
+        what = f"Kinesis records per PutRecords: {entries:.1f}"
+        met.append(verdict(what, f"at least {ENTRIES_TARGET}", met=entries >= ENTRIES_TARGET))
+    return met
+
+
+def run_script(line: list[str]) -> dict[str, float]:
+    return json.loads(subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def report_latency(plan: Plan) -> list[bool]:
+    print(f"\nLatency in milliseconds: 1,000 records of 100 B a second, answered in {DELAY * 1e3:.0f} ms")
+    met = []
+    with running_producer_sink(DELAY) as sink:
+        for kind in ("asyncio", "trio", "sync"):
+            found = run_script(
+                command("producer_latency.py", sink, "--kind", kind, "--seconds", str(plan.latency_seconds))
+            )
+            p50, p99 = 0.6 * found["linger"] + 5, found["linger"] + 25
+            what = f"shardline {kind}: " + ", ".join(
+                f"{name} {found[name]:.1f}" for name in ("p50", "p90", "p99", "max")
+            )
+            fine = found["p50"] <= p50 and found["p99"] <= p99
+            met.append(verdict(what, f"p50 {p50:.0f}, p99 {p99:.0f}", met=fine))
+    return met
+
+
+def report_memory() -> list[bool]:
+    print("\nMemory per buffered record of 100 B, with its data and key")
+    with running_producer_sink() as sink:
+        traced = run_script(command("producer_memory.py", sink))["bytes_per_record"]
+        resident = run_script(command("producer_memory.py", sink, "--resident"))["bytes_per_record"]
+    what = f"shardline: {traced:.0f} B by tracemalloc, {resident:.0f} B resident"
+    return [verdict(what, f"under {MEMORY_TARGET} B", met=max(traced, resident) < MEMORY_TARGET)]
+
+
+def run(cases: list[Case], plan: Plan, options: argparse.Namespace) -> bool:
+    began = time.monotonic()
+    met = []
+    print(f"CPU seconds of the client per million confirmed records, {plan.rounds} rounds in turn, 32 shards")
+    for case in cases:
+        with running_producer_sink() as sink:
+            clients = measure_case(case, plan, sink, options.peer_python, ours_only=options.ours_only)
+        met += report_case(case, clients)
+    if options.only in "latency":
+        met += report_latency(plan)
+    if options.only in "memory":
+        met += report_memory()
+    print(f"\n{time.monotonic() - began:.0f} s; {sum(met)} of {len(met)} targets met{'' if all(met) else ': MISSED'}")
+    return all(met)
+
+
+def forget_surroundings() -> None:
+    """Keep the AWS profile and the proxies of whoever runs this out of the figures."""
+    for name in list(os.environ):
+        if name.startswith("AWS_") or name.upper() in {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"}:
+            del os.environ[name]
+    os.environ["AWS_CONFIG_FILE"] = os.environ["AWS_SHARED_CREDENTIALS_FILE"] = os.devnull
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Compare the producer with the other ways to put records.")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds, rougher figures")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
+    parser.add_argument("--only", default="", metavar="TEXT", help="the cases whose name contains this")
+    parser.add_argument("--ours-only", action="store_true", help="leave the peers out")
+    parser.add_argument("--peer-python", default=str(PEER_PYTHON), help="the interpreter that has aiokpl")
+    options = parser.parse_args()
+    options.only = options.only.lower()
+    cases = [case for case in CASES if options.only in case.name.lower()]
+    if not cases and options.only not in "latency" and options.only not in "memory":
+        parser.error(f"no case is named like {options.only!r}: {', '.join(case.name for case in CASES)}")
+    forget_surroundings()
+    met = run(cases, QUICK if options.quick else FULL, options)
+    return 1 if options.check and not met else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

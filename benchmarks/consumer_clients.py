@@ -1,0 +1,203 @@
+"""How does each consumer of the benchmark read records, and what does its process use for it?
+
+One process per client, in the environment that the client needs: nothing here is imported that not all of them have.
+Each line on standard input is a round: so many records, from the oldest on, each made an object by `json.loads`, by a
+consumer of its own. It is answered by a line of JSON. What counts is the CPU of the whole process, user and system: of
+ours with the start of the consumer, of the peer's from when its connection stands. The limits of rates are lifted as
+far as each allows, so that the pages are full; the other settings are everyone's defaults.
+
+    python benchmarks/consumer_clients.py --client "shardline batches" --url http://127.0.0.1:4567 --stream plain
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import logging
+import os
+import resource
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+REGION = "us-east-1"
+LIMIT = 300.0  # seconds for a round
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is read, and where."""
+
+    url: str
+    stream: str
+    access_key: str
+    secret_key: str
+
+
+class Meter:
+    """CPU and time since it was made."""
+
+    def __init__(self) -> None:
+        self._began_at = time.perf_counter()
+        self._cpu = cpu_seconds()
+
+    def read(self) -> dict[str, float]:
+        return {"cpu": cpu_seconds() - self._cpu, "seconds": time.perf_counter() - self._began_at}
+
+
+def cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def say(**facts: object) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def run_async(read: Callable[[Job, int], Awaitable[dict[str, float]]], job: Job) -> None:
+    async def rounds() -> None:
+        say(ready=type(asyncio.get_running_loop()).__module__)
+        for line in sys.stdin:
+            gc.collect()
+            async with asyncio.timeout(LIMIT):
+                figures = await read(job, int(line))
+            say(records=int(line), **figures)
+
+    asyncio.run(rounds())
+
+
+# ---- shardline
+
+
+def shardline_consumer(job: Job):
+    from shardline import Consumer, ConsumerConfig, Credentials
+
+    return Consumer(
+        job.stream,
+        config=ConsumerConfig(calls_per_second=1_000.0, bytes_per_second=1e12),
+        deserializer=json.loads,
+        endpoint_url=job.url,
+        region=REGION,
+        credentials=Credentials(job.access_key, job.secret_key),
+    )
+
+
+async def shardline_batches(job: Job, count: int) -> dict[str, float]:
+    meter = Meter()
+    async with shardline_consumer(job) as consumer:
+        async for batch in consumer.batches():
+            count -= len(batch.values)
+            if count <= 0:
+                return check(count, meter)
+    raise RuntimeError("the records ended")
+
+
+async def shardline_records(job: Job, count: int) -> dict[str, float]:
+    meter = Meter()
+    async with shardline_consumer(job) as consumer:
+        async for record in consumer:
+            if record.value is not None:
+                count -= 1
+            if count <= 0:
+                return check(count, meter)
+    raise RuntimeError("the records ended")
+
+
+async def shardline_run(job: Job, count: int) -> dict[str, float]:
+    """A handler for each record."""
+    meter = Meter()
+    left = count
+    all_done = asyncio.Event()
+
+    async def handle(record) -> None:
+        nonlocal left
+        if record.value is not None:
+            left -= 1
+        if left <= 0:
+            all_done.set()
+
+    async with shardline_consumer(job) as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        await all_done.wait()
+        figures = check(left, meter)
+        running.cancel()
+    return figures
+
+
+def check(left: int, meter: Meter) -> dict[str, float]:
+    figures = meter.read()
+    if left:
+        raise RuntimeError(f"{-left} records too many")
+    return figures
+
+
+# ---- the peer
+
+
+async def read_peer(job: Job, count: int, processor) -> dict[str, float]:
+    """Its API has records alone, one by one."""
+    from kinesis import Consumer
+
+    logging.getLogger("kinesis").setLevel(logging.CRITICAL)  # it complains of its own end
+    os.environ.update(AWS_ACCESS_KEY_ID=job.access_key, AWS_SECRET_ACCESS_KEY=job.secret_key)
+    async with Consumer(
+        job.stream,
+        endpoint_url=job.url,
+        region_name=REGION,
+        processor=processor,
+        shard_fetch_rate=5,
+        sleep_time_no_records=0.001,
+        idle_timeout=30.0,
+    ) as consumer:
+        meter = Meter()
+        async for value in consumer:
+            if value is not None:
+                count -= 1
+            if count <= 0:
+                return check(count, meter)
+    raise RuntimeError("the records ended")
+
+
+async def async_kinesis(job: Job, count: int) -> dict[str, float]:
+    from kinesis import JsonProcessor
+
+    return await read_peer(job, count, JsonProcessor())
+
+
+async def async_kinesis_kpl(job: Job, count: int) -> dict[str, float]:
+    from kinesis.processors import KPLJsonProcessor
+
+    return await read_peer(job, count, KPLJsonProcessor())
+
+
+CLIENTS: dict[str, Callable[[Job, int], Awaitable[dict[str, float]]]] = {
+    "shardline batches": shardline_batches,
+    "shardline records": shardline_records,
+    "shardline run": shardline_run,
+    "async-kinesis": async_kinesis,
+    "async-kinesis KPL": async_kinesis_kpl,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Read rounds of records, for bench_consumer.py.")
+    parser.add_argument("--client", choices=CLIENTS, required=True)
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--stream", required=True)
+    parser.add_argument("--access-key", default="AKIDEXAMPLE")
+    parser.add_argument("--secret-key", default="secret")
+    parser.add_argument("--also", help="a directory of packages, to be found after the environment's own")
+    options = vars(parser.parse_args())
+    client = CLIENTS[options.pop("client")]
+    also = options.pop("also")
+    if also:
+        import aiobotocore.session  # noqa: F401 - the environment's own, whatever a package does to the path
+
+        sys.path.append(also)
+    run_async(client, Job(**options))
+    os._exit(0)  # some peers cannot end in peace
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""How does each producer of the benchmark put records, and what does its process use for it?
+
+One process per client, in the environment that the client needs: nothing here is imported that not all of them have.
+Each line on standard input is a round of so many records, answered by a line of JSON. The records come in slices:
+made outside of the measurement, put by one task (or thread) in a loop, and every delivery of the slice awaited and
+seen to be a success. What counts is the CPU of the whole process, user and system, inside the slices.
+
+    python benchmarks/producer_clients.py --client aiokpl --url http://127.0.0.1:4567 --size 100 [--hot-keys 1000]
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import random
+import resource
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+
+REGION, ACCESS_KEY, SECRET_KEY = "us-east-1", "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
+STREAM = "bench"
+ENTRIES = 500  # of a call, where the caller makes the batches
+RECORDS_PER_SECOND, BYTES_PER_SECOND = 1e9, 1e12  # limits lifted
+LIMIT = 120.0  # seconds for a delivery
+
+Record = tuple[str, bytes]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is put, and where."""
+
+    url: str
+    size: int  # bytes of data
+    hot_keys: int  # 0: each record has a key of its own
+    slice_records: int
+
+    def slices(self, count: int, chance: random.Random) -> Iterator[list[Record]]:
+        hot = [f"user-{number:08}" for number in range(self.hot_keys)]
+        for begin in range(0, count, self.slice_records):
+            records = min(self.slice_records, count - begin)
+            keys = chance.choices(hot, k=records) if hot else [new_uuid(chance) for _ in range(records)]
+            whole = chance.randbytes(self.size * records)
+            yield [(key, whole[at : at + self.size]) for at, key in zip(range(0, len(whole), self.size), keys)]  # noqa: B905 - of one length, and both long
+
+
+def new_uuid(chance: random.Random) -> str:
+    return str(uuid.UUID(int=chance.getrandbits(128), version=4))
+
+
+class Meter:
+    """CPU and time inside its blocks, summed up."""
+
+    def __init__(self) -> None:
+        self.cpu = self.seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._seconds = time.perf_counter()
+        self._cpu = cpu_seconds()
+
+    def __exit__(self, *_: object) -> None:
+        self.cpu += cpu_seconds() - self._cpu
+        self.seconds += time.perf_counter() - self._seconds
+
+
+def cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def rounds() -> Iterator[int]:
+    for line in sys.stdin:
+        gc.collect()
+        yield int(line)
+
+
+def say(**facts: object) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def check(*, holds: bool) -> None:
+    if not holds:
+        raise RuntimeError("a record was not delivered")
+
+
+async def run_async(job: Job, put_slice: Callable[[list[Record]], Awaitable[None]]) -> None:
+    """Wait for rounds in a blocking way: between its rounds a client has nothing to do, and its loop stands still."""
+    chance = random.Random(job.size)
+    say(ready=type(asyncio.get_running_loop()).__module__ if "trio" not in sys.modules else "trio")
+    for count in rounds():
+        meter = Meter()
+        for records in job.slices(count, chance):
+            with meter:
+                await put_slice(records)
+        say(records=count, cpu=meter.cpu, seconds=meter.seconds)
+
+
+def run_sync(job: Job, put_slice: Callable[[list[Record]], None]) -> None:
+    chance = random.Random(job.size)
+    say(ready="threads")
+    for count in rounds():
+        meter = Meter()
+        for records in job.slices(count, chance):
+            with meter:
+                put_slice(records)
+        say(records=count, cpu=meter.cpu, seconds=meter.seconds)
+
+
+# ---- shardline
+
+
+def shardline_arguments(job: Job, **settings: object) -> dict[str, object]:
+    from shardline import Credentials, ProducerConfig
+
+    lifted = {"records_per_second": RECORDS_PER_SECOND, "bytes_per_second": BYTES_PER_SECOND}
+    return {
+        "endpoint_url": job.url,
+        "region": REGION,
+        "credentials": Credentials(ACCESS_KEY, SECRET_KEY),
+        "config": ProducerConfig(**{**lifted, **settings}),
+    }
+
+
+async def shardline_put(job: Job, **settings: object) -> None:
+    from shardline import Producer
+
+    async with Producer(STREAM, **shardline_arguments(job, **settings)) as producer:
+        put = producer.put
+
+        async def put_slice(records: list[Record]) -> None:
+            deliveries = [await put(data, key=key) for key, data in records]
+            for delivery in deliveries:
+                await delivery
+
+        await run_async(job, put_slice)
+
+
+async def shardline_put_many(job: Job) -> None:
+    from shardline import Producer
+
+    async with Producer(STREAM, **shardline_arguments(job)) as producer:
+
+        async def put_slice(records: list[Record]) -> None:
+            for delivery in await producer.put_many(records):
+                await delivery
+
+        await run_async(job, put_slice)
+
+
+def shardline_sync(job: Job) -> None:
+    from shardline.sync import Producer
+
+    with Producer(STREAM, **shardline_arguments(job)) as producer:
+        put = producer.put
+
+        def put_slice(records: list[Record]) -> None:
+            deliveries = [put(data, key=key) for key, data in records]
+            for delivery in deliveries:
+                delivery.result(timeout=LIMIT)
+
+        run_sync(job, put_slice)
+
+
+async def shardline_unaggregated(job: Job) -> None:
+    await shardline_put(job, aggregation=False)
+
+
+def run_trio(main: Callable[[Job], Awaitable[None]], job: Job) -> None:
+    import trio
+
+    trio.run(main, job)
+
+
+# ---- the peers
+
+
+async def aiokpl(job: Job) -> None:
+    from aiokpl import Config, Producer
+
+    config = Config(
+        region=REGION,
+        endpoint_url=job.url,
+        aws_access_key_id=ACCESS_KEY,
+        aws_secret_access_key=SECRET_KEY,
+        rate_limit_records_per_sec_per_shard=RECORDS_PER_SECOND,
+        rate_limit_bytes_per_sec_per_shard=BYTES_PER_SECOND,
+    )
+    async with Producer(config) as producer:
+        put_record = producer.put_record
+
+        async def put_slice(records: list[Record]) -> None:
+            outcomes = [await put_record(stream=STREAM, partition_key=key, data=data) for key, data in records]
+            for outcome in outcomes:
+                check(holds=(await outcome.wait()).success)
+
+        await run_async(job, put_slice)
+
+
+def boto3(job: Job) -> None:
+    from boto3 import client as make_client
+
+    client = make_client("kinesis", **botocore_arguments(job))
+
+    def put_slice(records: list[Record]) -> None:
+        for begin in range(0, len(records), ENTRIES):
+            entries = [{"Data": data, "PartitionKey": key} for key, data in records[begin : begin + ENTRIES]]
+            answer = client.put_records(StreamName=STREAM, Records=entries)
+            check(holds=answer["FailedRecordCount"] == 0 and len(answer["Records"]) == len(entries))
+
+    run_sync(job, put_slice)
+
+
+async def aiobotocore(job: Job) -> None:
+    from aiobotocore.session import get_session
+
+    async with get_session().create_client("kinesis", **botocore_arguments(job)) as client:
+
+        async def put_slice(records: list[Record]) -> None:
+            for begin in range(0, len(records), ENTRIES):
+                entries = [{"Data": data, "PartitionKey": key} for key, data in records[begin : begin + ENTRIES]]
+                answer = await client.put_records(StreamName=STREAM, Records=entries)
+                check(holds=answer["FailedRecordCount"] == 0 and len(answer["Records"]) == len(entries))
+
+        await run_async(job, put_slice)
+
+
+def botocore_arguments(job: Job) -> dict[str, str]:
+    return {
+        "region_name": REGION,
+        "endpoint_url": job.url,
+        "aws_access_key_id": ACCESS_KEY,
+        "aws_secret_access_key": SECRET_KEY,
+    }
+
+
+def run_uvloop(main: Callable[[Job], Awaitable[None]], job: Job) -> None:
+    """On uvloop, the better for aiokpl, if its environment has it."""
+    try:
+        from uvloop import run
+    except ImportError:
+        from asyncio import run
+    run(main(job))
+
+
+def run_asyncio(main: Callable[[Job], Awaitable[None]], job: Job) -> None:
+    asyncio.run(main(job))
+
+
+CLIENTS: dict[str, Callable[[Job], None]] = {
+    "shardline": lambda job: run_asyncio(shardline_put, job),
+    "shardline put_many": lambda job: run_asyncio(shardline_put_many, job),
+    "shardline trio": lambda job: run_trio(shardline_put, job),
+    "shardline sync": shardline_sync,
+    "shardline unaggregated": lambda job: run_asyncio(shardline_unaggregated, job),
+    "aiokpl": lambda job: run_uvloop(aiokpl, job),
+    "boto3": boto3,
+    "aiobotocore": lambda job: run_asyncio(aiobotocore, job),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Put rounds of records, for bench_producer.py.")
+    parser.add_argument("--client", choices=CLIENTS, required=True)
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--size", type=int, default=100)
+    parser.add_argument("--hot-keys", type=int, default=0)
+    parser.add_argument("--slice", type=int, default=50_000, dest="slice_records")
+    options = vars(parser.parse_args())
+    client = CLIENTS[options.pop("client")]
+    client(Job(**options))
+    os._exit(0)  # some peers cannot end in peace
+
+
+if __name__ == "__main__":
+    main()

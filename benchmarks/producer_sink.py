@@ -1,0 +1,232 @@
+"""What answers a producer as Kinesis does, so cheaply that only the producer's own CPU is left to measure?
+
+A process of its own on loopback, plain HTTP/1.1 with keep-alive. One stream of 32 shards that have always been there:
+ListShards and DescribeStreamSummary tell of them, and PutRecords names for each entry the shard that its key really
+belongs to, so that a producer that predicts shards finds itself right. Of a body only the keys are read; nothing is
+kept but the counts, which GET /counts tells. `--delay` holds back each PutRecords answer, or for good if negative.
+
+    python benchmarks/producer_sink.py [--delay 0.002]      # prints its URL, ends when its standard input does
+"""
+
+import argparse
+import asyncio
+import contextlib
+import hashlib
+import http.client
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import msgspec
+from sink import JSON, READ_BYTES, UNKNOWN_OPERATION, header, http_answer
+
+SHARDS = 32
+SHARD_BITS = 5
+SHARD_IDS = [f"shardId-{number:012}" for number in range(SHARDS)]
+HASH_BITS = 128
+SEQUENCE_START = "4959033827149025660855969253836157109592"  # 16 digits of a counter follow
+STREAM_ARN = "arn:aws:kinesis:us-east-1:000000000000:bench"
+# results of entries, one for each shard: its number is filled in
+RESULTS = [f'{{"SequenceNumber":"{SEQUENCE_START}%016d","ShardId":"{shard_id}"}}' for shard_id in SHARD_IDS]
+
+
+class Entry(msgspec.Struct, gc=False):
+    key: str = msgspec.field(name="PartitionKey")
+    explicit_hash_key: str | None = msgspec.field(name="ExplicitHashKey", default=None)
+
+
+class PutRecords(msgspec.Struct, gc=False):
+    records: list[Entry] = msgspec.field(name="Records")
+
+
+def as_answer(body: object) -> bytes:
+    return http_answer(JSON, json.dumps(body, separators=(",", ":")).encode())
+
+
+def shard_list() -> bytes:
+    width = 1 << HASH_BITS - SHARD_BITS
+    shards = [
+        {
+            "ShardId": shard_id,
+            "HashKeyRange": {
+                "StartingHashKey": str(width * number),
+                "EndingHashKey": str(width * (number + 1) - 1),
+            },
+            "SequenceNumberRange": {"StartingSequenceNumber": SEQUENCE_START + "0" * 16},
+        }
+        for number, shard_id in enumerate(SHARD_IDS)
+    ]
+    return as_answer({"Shards": shards})
+
+
+def summary() -> bytes:
+    description = {
+        "StreamName": "bench",
+        "StreamARN": STREAM_ARN,
+        "StreamStatus": "ACTIVE",
+        "StreamModeDetails": {"StreamMode": "PROVISIONED"},
+        "RetentionPeriodHours": 24,
+        "StreamCreationTimestamp": 1_700_000_000,
+        "EnhancedMonitoring": [{"ShardLevelMetrics": []}],
+        "EncryptionType": "NONE",
+        "OpenShardCount": SHARDS,
+        "ConsumerCount": 0,
+        "MaxRecordSizeInKiB": 1024,
+    }
+    return as_answer({"StreamDescriptionSummary": description})
+
+
+class Stream:
+    """The answers, and how much was asked."""
+
+    def __init__(self) -> None:
+        self._fixed = {b"listshards": shard_list(), b"describestreamsummary": summary()}
+        self._decoder = msgspec.json.Decoder(PutRecords)
+        self._requests = self._entries = self._bytes = self._lists = 0
+
+    def put(self, body: bytes) -> bytes:
+        entries = self._decoder.decode(body).records
+        number = self._entries
+        self._requests += 1
+        self._entries += len(entries)
+        self._bytes += len(body)
+        md5, shift = hashlib.md5, HASH_BITS - SHARD_BITS
+        results = []
+        for entry in entries:
+            number += 1
+            if entry.explicit_hash_key is None:
+                shard = md5(entry.key.encode()).digest()[0] >> 8 - SHARD_BITS
+            else:
+                shard = int(entry.explicit_hash_key) >> shift
+            results.append(RESULTS[shard] % number)
+        return http_answer(JSON, f'{{"FailedRecordCount":0,"Records":[{",".join(results)}]}}'.encode())
+
+    def other(self, operation: bytes) -> bytes:
+        self._lists += operation == b"listshards"
+        return self._fixed.get(operation, UNKNOWN_OPERATION)
+
+    def counts(self) -> bytes:
+        counts = {
+            "requests": self._requests,
+            "entries": self._entries,
+            "body_bytes": self._bytes,
+            "list_shards": self._lists,
+            "cpu": time.process_time(),
+        }
+        return as_answer(counts)
+
+
+class StreamProtocol(asyncio.BufferedProtocol):
+    """One connection, whose requests come one after the other: a body is gathered in one buffer of its full length."""
+
+    def __init__(self, stream: Stream, delay: float) -> None:
+        self._stream = stream
+        self._delay = delay
+        self._view = memoryview(bytearray(READ_BYTES))
+        self._head = b""  # what came of it
+        self._operation = b""
+        self._body: memoryview | None = None
+        self._filled = 0
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the signature is asyncio's
+        return self._view if self._body is None else self._body[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._body is None:
+            self._head += self._view[:nbytes]
+            if b"\r\n\r\n" not in self._head:
+                return
+            self._open_body()
+        else:
+            self._filled += nbytes
+        if self._body is not None and self._filled == len(self._body):
+            body, self._body = self._body, None
+            self._answer(body.obj)
+
+    def _open_body(self) -> None:
+        head, _, rest = self._head.partition(b"\r\n\r\n")
+        self._head = b""
+        if head.startswith(b"GET "):
+            self._transport.write(self._stream.counts())
+            return
+        head = head.lower()
+        self._operation = header(head, b"x-amz-target").rpartition(b".")[2]
+        self._body = memoryview(bytearray(int(header(head, b"content-length"))))
+        self._filled = len(rest)
+        self._body[: len(rest)] = rest
+
+    def _answer(self, body: bytes) -> None:
+        if self._operation != b"putrecords":
+            self._transport.write(self._stream.other(self._operation))
+            return
+        answer = self._stream.put(body)
+        if self._delay > 0.0:
+            asyncio.get_running_loop().call_later(self._delay, self._transport.write, answer)
+        elif self._delay == 0.0:
+            self._transport.write(answer)
+
+
+async def serve(delay: float) -> None:
+    stream = Stream()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: StreamProtocol(stream, delay), "127.0.0.1", 0)
+    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    # the one who started us closes it, or dies
+    await loop.run_in_executor(None, sys.stdin.read)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a sink has seen so far, or between two times."""
+
+    requests: int
+    entries: int
+    body_bytes: int
+    list_shards: int
+    cpu: float  # seconds, of the sink
+
+    def since(self, earlier: "Counts") -> "Counts":
+        return Counts(*(getattr(self, name) - getattr(earlier, name) for name in self.__dataclass_fields__))
+
+
+@dataclass(frozen=True)
+class ProducerSink:
+    url: str
+
+    def counts(self) -> Counts:
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=10)
+        with contextlib.closing(connection):
+            connection.request("GET", "/counts")
+            return Counts(**json.loads(connection.getresponse().read()))
+
+
+@contextlib.contextmanager
+def running_producer_sink(delay: float = 0.0) -> Iterator[ProducerSink]:
+    """Run a sink until the block ends."""
+    command = [sys.executable, __file__, f"--delay={delay}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            url = process.stdout.readline().strip()
+            if not url:
+                raise RuntimeError("the sink did not start")
+            yield ProducerSink(url)
+        finally:
+            process.kill()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Answer producers as a stream of 32 shards would, for benchmarks.")
+    parser.add_argument("--delay", type=float, default=0.0, help="seconds before each PutRecords answer; -1: never")
+    asyncio.run(serve(parser.parse_args().delay))
+
+
+if __name__ == "__main__":
+    main()

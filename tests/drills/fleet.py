@@ -1,0 +1,305 @@
+"""What does a drill run on?
+
+A local Kinesis in this process, a lease store, workers that are processes (worker.py), a producer that makes the load,
+and somebody who watches the leases in the store and counts (tally.py). All of it ends with the block.
+"""
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+from anyio.from_thread import start_blocking_portal
+from stores import STORES
+from tally import Tally
+from worker import name_of
+
+from shardline import ProducerConfig
+from shardline.adapters.leases.dynamodb_connection import AwsAccess
+from shardline.adapters.leases.url import lease_store
+from shardline.core.failures import Failure
+from shardline.model.position import PositionKind
+from shardline.sync import Producer
+from shardline.testing import LocalKinesis
+
+WORKER = Path(__file__).with_name("worker.py")
+STREAM, GROUP = "drill", "drillers"
+KEYS = 60
+START_LIMIT = 30.0
+
+
+class DrillError(AssertionError):
+    """The drill saw what must not be."""
+
+
+def require(holds, what):
+    if not holds:
+        raise DrillError(what)
+
+
+class Worker:
+    """A process that reads."""
+
+    def __init__(self, name, settings, directory):
+        self.name = name
+        self.journal = directory / f"{name}.journal"
+        self._errors = directory / f"{name}.stderr"
+        path = directory / f"{name}.json"
+        path.write_text(json.dumps({**settings, "worker_id": name, "journal": str(self.journal)}))
+        with self._errors.open("wb") as errors:
+            self.process = subprocess.Popen([sys.executable, str(WORKER), str(path)], stdout=errors, stderr=errors)
+
+    def signal(self, number):
+        """Send it; returns when that was."""
+        self.process.send_signal(number)
+        return time.monotonic()
+
+    def wait_ready(self):
+        def is_ready():
+            require(self.process.poll() is None, f"worker {self.name} ended: {self.errors}")
+            return self.journal.exists() and "\nW\t" in "\n" + self.journal.read_text()
+
+        wait_for(is_ready, START_LIMIT, f"worker {self.name} is ready")
+
+    def end(self, limit=10.0):
+        """SIGTERM, and what it made of it."""
+        if self.process.poll() is None:
+            self.signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(limit)
+        except subprocess.TimeoutExpired:
+            raise DrillError(f"worker {self.name} does not end within {limit} s of SIGTERM") from None
+        require(code == 0, f"worker {self.name} ended with {code}: {self.errors}")
+
+    @property
+    def errors(self):
+        return self._errors.read_text(errors="replace")[-3000:]
+
+    def kill(self):
+        if self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+        self.process.wait()
+
+
+class Load:
+    """Puts numbered records at a steady pace until it is stopped; each is on the list when it was confirmed."""
+
+    def __init__(self, connection, directory, rate):
+        self._path = directory / "put.tsv"
+        self._pause = 0.02
+        self._each = max(1, round(rate * self._pause))
+        self._stopping = threading.Event()
+        self._failure = None
+        self._connection = connection
+        self._first = len(self._path.read_text().splitlines()) if self._path.exists() else 0
+        self.names = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        try:
+            config = ProducerConfig(linger=0.03, ordered=True)
+            with Producer(STREAM, config=config, **self._connection) as producer:
+                deliveries = []
+                number = self._first
+                next_at = time.monotonic()
+                while not self._stopping.is_set():
+                    for _ in range(self._each):
+                        key = f"key-{number % KEYS}"
+                        deliveries.append((producer.put(b"%d" % number, key=key), str(number), key))
+                        number += 1
+                    next_at += self._pause
+                    time.sleep(max(0.0, next_at - time.monotonic()))
+                producer.flush(timeout=30)
+                for delivery, name, _ in deliveries:
+                    delivery.result(timeout=30)
+                    self.names.append(name)
+            with self._path.open("a") as file:
+                file.writelines(f"{time.monotonic():.6f}\t{name}\t{key!a}\n" for _, name, key in deliveries)
+        except Exception as error:  # noqa: BLE001 - told by stop
+            self._failure = error
+
+    def end(self):
+        self._stopping.set()
+        self._thread.join(60)
+
+    def stop(self):
+        """End it; returns the names of all that was put."""
+        self.end()
+        require(self._failure is None, f"the load failed: {self._failure!r}")
+        return self.names
+
+
+class Fleet:
+    """Everything around the workers."""
+
+    def __init__(self, directory, store, *, shards, limits=True, **config):
+        self.directory = directory
+        self.store = store
+        self.config = {"lease_duration": 2.0, "checkpoint_interval": 0.5, "list_interval": 5.0, **config}
+        if store.kind == "dynamodb":
+            self.config = {**self.config, "checkpoint_interval": 1.0}
+        self.kinesis = LocalKinesis(limits=limits, shards=shards, stream=STREAM)
+        self.workers = {}
+        self.history = []  # (time, shard, owner, checkpoint) of each change that was seen
+        self._stack = contextlib.ExitStack()
+        self._load = None
+
+    def __enter__(self):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.kinesis)
+            stack.callback(lambda: [worker.kill() for worker in self.workers.values()])
+            stack.callback(lambda: self._load is not None and self._load.end())
+            self.portal = stack.enter_context(start_blocking_portal())
+            self._leases = self._watched_store()
+            self._client = self.kinesis.client()
+            self.portal.call(self._client.start)
+            stack.callback(lambda: self.portal.call(self._client.close))
+            stack.callback(lambda: self.portal.call(self._leases.close))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_):
+        self._stack.close()
+
+    @property
+    def connection(self):
+        kinesis = self.kinesis
+        return {"endpoint_url": kinesis.endpoint_url, "region": kinesis.region, "credentials": kinesis.credentials}
+
+    def _watched_store(self):
+        aws = AwsAccess(time.time, region="us-east-1", credentials=self.kinesis.credentials)
+        store = lease_store(self.store.watched_url, group=GROUP, stream=STREAM, aws=aws)
+        require(self.portal.call(store.open) is None, "the store opens")
+        return store
+
+    # ---- who works
+
+    def start(self, name, **settings):
+        kinesis = self.kinesis
+        keys = kinesis.credentials
+        worker = Worker(
+            name,
+            {
+                "url": kinesis.endpoint_url,
+                "region": kinesis.region,
+                "keys": [keys.access_key, keys.secret_key],
+                "stream": STREAM,
+                "group": GROUP,
+                "store": self.store.url,
+                **settings,
+                "config": {**self.config, **settings.get("config", {})},
+            },
+            self.directory,
+        )
+        self.workers[name] = worker
+        return worker
+
+    def start_all(self, *names, **settings):
+        started = [self.start(name, **settings) for name in names]
+        for worker in started:
+            worker.wait_ready()
+        return started
+
+    def load(self, rate=300):
+        self._load = Load(self.connection, self.directory, rate)
+        return self._load
+
+    def put(self, entries):
+        """Put these (key, data) at once, and list them."""
+        with Producer(STREAM, config=ProducerConfig(ordered=True, aggregation=False), **self.connection) as producer:
+            deliveries = [producer.put(data, key=key) for key, data in entries]
+            for delivery in deliveries:
+                delivery.result(timeout=60)
+        with (self.directory / "put.tsv").open("a") as file:
+            file.writelines(f"{time.monotonic():.6f}\t{name_of(data)}\t{key!a}\n" for key, data in entries)
+
+    def call(self, method, *arguments, **options):
+        """A call of the client: ``fleet.call("split_shard", STREAM, shard_id)``."""
+
+        async def call():
+            return await getattr(self._client, method)(*arguments, **options)
+
+        return self.portal.call(call)
+
+    # ---- what is seen
+
+    def leases(self):
+        """The rows that are still worked on, by shard."""
+        rows = self.portal.call(self._leases.list_leases)
+        require(not isinstance(rows, Failure), f"the leases cannot be listed: {rows}")
+        rows = {row.shard_id: row for row in rows}
+        now = time.monotonic()
+        for row in rows.values():
+            self.history.append((now, row.shard_id, row.owner, row.checkpoint))
+        return rows
+
+    def owners(self):
+        """How many leases that are not finished each worker has; ``None``: nobody."""
+        return Counter(row.holder for row in self.leases().values() if not row.checkpoint.is_finished)
+
+    def wait_owned(self, names, limit, what):
+        """Until these have everything, evenly; returns the time."""
+
+        def is_so():
+            owners = self.owners()
+            counts = [owners.get(name, 0) for name in names]
+            return owners.keys() <= set(names) and owners and max(counts) - min(counts) <= 1
+
+        return wait_for(is_so, limit, f"{what} (leases: {dict(self.owners())})")
+
+    def checkpoints_went_back(self):
+        """C1, as far as it was seen."""
+        latest, found = {}, []
+        for _, shard, _, checkpoint in self.history:
+            place = place_of(checkpoint)
+            if place < latest.get(shard, place):
+                found.append((shard, latest[shard], place))
+            latest[shard] = max(place, latest.get(shard, place))
+        return found
+
+    def tally(self):
+        return Tally(self.directory)
+
+    def wait_drained(self, limit=20.0):
+        """Until everything that was put was handled, or the limit is over; the tally tells."""
+        give_up_at = time.monotonic() + limit
+        while (tally := self.tally()).lost and time.monotonic() < give_up_at:
+            time.sleep(0.2)
+        return tally
+
+    def parents(self):
+        return {
+            shard.shard_id: [one for one in (shard.parent_id, shard.adjacent_parent_id) if one]
+            for shard in self.kinesis.streams[STREAM].shards
+        }
+
+
+def place_of(checkpoint):
+    number = checkpoint.sequence_number
+    if number is not None:
+        return (1, number.number, number.sub_sequence)
+    return (2, 0, 0) if checkpoint.position.kind is PositionKind.SHARD_END else (0, 0, 0)
+
+
+def wait_for(is_so, limit, what, pause=0.05):
+    """Until it is so; returns when that was."""
+    give_up_at = time.monotonic() + limit
+    while not is_so():
+        require(time.monotonic() < give_up_at, f"not within {limit:.1f} s: {what}")
+        time.sleep(pause)
+    return time.monotonic()
+
+
+@contextlib.contextmanager
+def running_fleet(directory, store, *, shards, **settings):
+    (directory / "store").mkdir()
+    with STORES[store](directory / "store") as place, Fleet(directory, place, shards=shards, **settings) as fleet:
+        yield fleet

@@ -1,0 +1,69 @@
+"""Does a fleet of real processes come through what may happen to it? Each drill is one process: see drill.py."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+DRILL = Path(__file__).with_name("drill.py")
+AT_A_TIME = 3  # they mostly wait
+LIMIT = 100.0
+
+# The slowest first. What is not here takes longer than CI should wait: make drill has it all.
+CASES = [
+    ("balance", "sqlite"),
+    ("kill-9", "dynamodb"),
+    ("slow-handler", "sqlite"),
+    ("store-down", "redis"),
+    ("pause", "sqlite"),
+    ("store-down", "sqlite"),
+    ("kill-9", "redis"),
+    ("kill-9", "sqlite"),
+    ("reshard", "sqlite"),
+    ("reshard-latest", "sqlite"),
+    ("overdue", "sqlite"),
+    ("blocked-loop", "sqlite"),
+    ("many-shards", "sqlite"),
+    ("poison", "sqlite"),
+    ("sigterm", "sqlite"),
+    ("sigterm", "redis"),
+    ("sigterm", "dynamodb"),
+    ("poison-stops", "sqlite"),
+    ("trimmed", "sqlite"),
+    ("odd-data", "sqlite"),
+]
+
+
+def run(name, store):
+    command = [sys.executable, str(DRILL), name, "--store", store]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    return subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT,
+        env=environment,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def started(request):
+    """The drills that were asked for, side by side."""
+    wanted = [item.callspec.params for item in request.session.items if item.fspath == request.path]
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        futures = {(one["name"], one["store"]): pool.submit(run, one["name"], one["store"]) for one in wanted}
+        try:
+            yield futures
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize(("name", "store"), CASES)
+def test_the_fleet_comes_through(name, store, started):
+    ended = started[name, store].result()
+    assert ended.returncode == 0, ended.stdout
