@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shardline import aggregate
+from shardline import aggregate, deaggregate
 from shardline.testing import LocalKinesis
 
 ROOT = Path(__file__).parents[2]
@@ -58,11 +58,32 @@ def test_every_block_is_valid_python(page):
         ast.parse(block)
 
 
-def test_the_producer_and_the_consumer_of_the_readme(kinesis, tmp_path):
+@pytest.mark.parametrize("example", ["asyncio.run(main())", "from shardline.sync import Producer"])
+def test_the_producers_of_the_readme(kinesis, tmp_path, example):
+    [code] = [one for one in blocks_of("README.md") if "Producer(" in one and example in one]
+    printed = run(code, kinesis, tmp_path)
+    assert re.fullmatch(r"shardId-00000000000[01] \d{56}\n" if "asyncio" in example else "", printed)
+    stored = deaggregate(kinesis.streams["orders"].records)
+    assert sorted(record.data for record in stored) == [b'{"order": 1}', b'{"order": 2}']
+    assert [record.key for record in stored if record.data == b'{"order": 1}'] == ["customer-7"]
+
+
+def test_the_client_and_the_consumer_of_the_readme(kinesis, tmp_path):
     printed = run(block_with("README.md", "await client.put_records("), kinesis, tmp_path)
     assert re.fullmatch(r"(shardId-00000000000[01] \d{56}\n){2}", printed)
     printed = run(block_with("README.md", "get_shard_iterator("), kinesis, tmp_path)
     assert sorted(printed.splitlines()) == ["customer-7 b'{\"order\": 1}'", "customer-8 b'{\"order\": 2}'"]
+
+
+def test_the_consumers_of_the_readme(kinesis, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run(block_with("README.md", "from shardline.sync import Producer"), kinesis, tmp_path)
+    [code] = [one for one in blocks_of("README.md") if "Consumer(" in one and "asyncio" in one]
+    printed = run(code, kinesis, tmp_path)
+    assert sorted(line.partition(" ")[2] for line in printed.splitlines()) == ["b'{\"order\": 1}'", "b'{\"order\": 2}'"]
+    assert run(code, kinesis, tmp_path) == "", "the group has read it all"
+    printed = run(block_with("README.md", "from shardline.sync import Consumer"), kinesis, tmp_path)
+    assert sum(int(line.split()[0]) for line in printed.splitlines()) == 2
 
 
 def test_the_failure_of_the_readme(kinesis, tmp_path):

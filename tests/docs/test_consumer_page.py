@@ -1,0 +1,399 @@
+"""Does every example of the consumer's page work as it stands, and is every table of it that of the code?
+
+The examples run in this process, as they stand, pointed at the embedded server by environment variables.
+"""
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+from runpy import run_path
+from types import SimpleNamespace
+
+import anyio
+import pytest
+
+import shardline.sync
+from shardline import Client, Consumer, ConsumerConfig, ConsumerStatus, Record, ShardStatus, StreamRecreated
+from shardline.adapters.leases import memory
+from shardline.testing import LocalKinesis
+
+HERE = Path(__file__)
+tables = run_path(str(HERE.with_name("consumer_tables.py")))
+PAGE = tables["PAGE"].read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+QUICK = ConsumerConfig(scan_interval=0.05, checkpoint_interval=0.05, idle_poll_interval=0.05)
+
+
+# ---- the tables
+
+
+def test_the_tables_are_those_of_the_code():
+    assert tables["written"](PAGE) == PAGE, "run: python tests/docs/consumer_tables.py"
+    assert re.findall(r"<!-- table: (\w+) -->\n\|", PAGE) == ["policy", "events", "settings", "asynckinesis", "kcl"]
+
+
+def test_a_stale_table_is_seen():
+    for old, new in [
+        ("| `lease_duration` | 10 |", "| `lease_duration` | 9 |"),
+        ("| `attempts` | 5 |", "| `attempts` | 6 |"),
+    ]:
+        assert old in PAGE
+        assert tables["written"](PAGE.replace(old, new)) == PAGE
+
+
+def test_every_setting_is_in_the_table_of_the_kcl():
+    shown = tables["kcl_table"]()
+    names = {field.name for field in fields(ConsumerConfig)}
+    assert {name for name in names if f"`{name}" not in shown} == set()
+
+
+# The arguments of async-kinesis 3.0.1's Consumer, and of its checkpointers.
+ASYNC_KINESIS = [
+    "stream_name",
+    "session",
+    "endpoint_url",
+    "region_name",
+    "retry_limit",
+    "expo_backoff",
+    "expo_backoff_limit",
+    "skip_describe_stream",
+    "use_list_shards",
+    "create_stream",
+    "create_stream_shards",
+    "describe_timeout",
+    "max_queue_size",
+    "max_shard_consumers",
+    "record_limit",
+    "sleep_time_no_records",
+    "iterator_type",
+    "timestamp",
+    "shard_fetch_rate",
+    "checkpointer",
+    "processor",
+    "idle_timeout",
+    "checkpoint_interval",
+    "metrics_collector",
+    "id",
+    "session_timeout",
+    "heartbeat_frequency",
+    "auto_checkpoint",
+]
+
+
+def test_every_argument_of_async_kinesis_is_in_its_table():
+    shown = set(re.findall(r"\w+", tables["async_kinesis_table"]()))
+    assert len(ASYNC_KINESIS) == 28
+    assert set(ASYNC_KINESIS) - shown == set()
+
+
+def test_the_page_names_what_a_user_holds():
+    names = {*Record.__struct_fields__, "lag", "lease", "value"} - {"origin"}
+    assert {name for name in names if f"`{name}`" not in PAGE} == set()
+    for kind, said in ((ConsumerStatus, r"status\(?\)?\.(\w+)"), (ShardStatus, r"(?<!\w)shard\.(\w+)")):
+        known = set(dir(kind))
+        assert set(re.findall(said, PAGE)) - {"shards"} <= known
+
+
+# ---- the examples
+
+
+def block_with(text):
+    [found] = [block for block in BLOCKS if text in block]
+    return found
+
+
+def test_every_example_runs_in_a_test():
+    used = [block_with(text) for text in re.findall(r'page\("(.+?)"\)', HERE.read_text())]
+    assert len(BLOCKS) > 15
+    assert [block for block in BLOCKS if block not in used] == []
+
+
+@pytest.fixture
+def kinesis(monkeypatch, tmp_path):
+    with LocalKinesis(shards=2, stream="orders") as running:
+        for name, value in running.environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.chdir(tmp_path)
+        memory._shared_rows.clear()  # the examples' groups have fixed names
+        yield running
+
+
+@pytest.fixture
+def page(kinesis):
+    """Runs the one example that contains a text; gives its names."""
+
+    def run(text):
+        names = {"__name__": "example"}
+        exec(compile(block_with(text), "docs/consumer.md", "exec"), names)  # our own page
+        return SimpleNamespace(**names)
+
+    return run
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def backend(request):
+    return request.param
+
+
+@pytest.fixture
+def put(kinesis):
+    def put(*data, stream="orders", aggregation=True):
+        config = shardline.ProducerConfig(linger=0, aggregation=aggregation)
+        with shardline.sync.Producer(stream, config=config) as producer:
+            for number, one in enumerate(data):
+                producer.put(one, key=f"customer-{number % 5}").result(timeout=10)
+
+    return put
+
+
+def orders(*amounts):
+    return [json.dumps({"amount": amount}).encode() for amount in amounts]
+
+
+@pytest.mark.parametrize("which", ["asynchronous", "blocking"])
+def test_the_quick_starts(page, put, capsys, which):
+    put(b"1", b"2", b"3")
+
+    def run():
+        _ = page("asyncio.run(main())") if which == "asynchronous" else page("shipping")
+        return sorted(capsys.readouterr().out.splitlines())
+
+    assert run() == ["customer-0 b'1'", "customer-1 b'2'", "customer-2 b'3'"]
+    assert run() == [], "the group has read it all"
+
+
+def test_a_look(page, put):
+    put(*[b"%d" % number for number in range(10)])
+    peek = page("def peek(").peek
+    assert len(peek("orders", 3)) == 3
+    assert len(peek("orders", 30)) == 10
+
+
+def test_latest(page, put, backend):
+    put(b"old")
+    ask = page("def ask(").ask
+
+    async def main():
+        async with Client() as client:
+            return await ask(client, b"what now?")
+
+    assert anyio.run(main, backend=backend) == b"what now?"
+
+
+def test_a_time(page, put, kinesis, backend):
+    put(b"old")
+    time.sleep(1.2)
+    put(b"new")
+    since = page("def since(").since
+    assert anyio.run(since, timedelta(seconds=0.6), backend=backend) == [b"new"]
+    assert anyio.run(since, timedelta(hours=1), backend=backend) == [b"old", b"new"]
+
+
+def test_the_fence(page):
+    names = page("def write_once(")
+    rows = {}
+
+    def record(token, number="1"):
+        origin = shardline.model.record.Origin(lease=SimpleNamespace(held=True, token=token))
+        return Record(b"x", "k", sequence_number=number, shard_id="shardId-0", origin=origin)
+
+    assert names.write_once(record(3), rows)
+    assert names.write_once(record(5, "2"), rows)
+    assert not names.write_once(record(3, "3"), rows)
+    assert list(rows) == ["1/0", "2/0"]
+
+
+def test_batches(page, put, backend):
+    put(*orders(1, 2, 3))
+    rows = []
+
+    async def main():
+        async with Consumer("orders", deserializer=json.loads, until="latest") as consumer:
+            await page("def load(").load(consumer, rows)
+
+    anyio.run(main, backend=backend)
+    assert sorted(row["amount"] for row in rows) == [1, 2, 3]
+
+
+def test_handlers(page, put, backend):
+    put(*[b"x"] * 10)
+    assert anyio.run(page("def count(").count, "orders", backend=backend) == {f"customer-{n}": 2 for n in range(5)}
+
+
+def test_dead_letters_in_a_file(page, put, tmp_path):
+    put(*orders(1, -5, 3))
+    page("def bill(").work("orders", tmp_path / "dead.jsonl")
+    [line] = map(json.loads, (tmp_path / "dead.jsonl").read_text().splitlines())
+    assert (line["key"], line["attempts"], line["error"]) == ("customer-1", 3, "ValueError: who pays?")
+
+
+def test_stop_or_bury(page, put, backend):
+    put(b"x")
+    buried = []
+    told = anyio.run(page("def stop_or_bury(").stop_or_bury, buried, backend=backend)
+    assert re.fullmatch(
+        r"the handler failed for good on record \d+ of shardId-\d+, and the policy is to stop "
+        r"after 2 attempts: ValueError\('customer-0'\)",
+        told,
+    )
+    assert [[record.data for record in letter.records] for letter in buried] == [[b"x"]]
+
+
+def test_deserializers(page, put, backend):
+    put(*orders(1, 2), b"no JSON", b"{}")
+    good, bad = anyio.run(page("def amounts(").amounts, backend=backend)
+    assert (sorted(good), sorted(bad)) == ([1, 2], [b"no JSON", b"{}"])
+
+
+def test_many_values_in_a_record(page, put):
+    put(b'{"n": 1}\n{"n": 2}\n', b"3")
+    assert sorted(map(str, page("def lines(").lines())) == ["3", "{'n': 1}", "{'n': 2}"]
+
+
+def test_manual_acknowledgements(page, put, backend):
+    put(*[b"%d" % number for number in range(20)])
+    handled = []
+    side_by_side = page("def side_by_side(").side_by_side
+    anyio.run(side_by_side, handled, backend=backend)
+    assert sorted(handled) == sorted(b"%d" % number for number in range(20))
+    put(b"20")
+    anyio.run(side_by_side, handled, backend=backend)
+    assert handled[20:] == [b"20"], "all before it was committed"
+
+
+def test_a_worker_that_is_told_to_stop(page, put, tmp_path):
+    """Both of them, in turn: what was handled is committed, and the leases are free at once."""
+    put(*[b"%d" % number for number in range(5)])
+    handled = []
+
+    async def handle(record):
+        handled.append(record.data)
+        if len(handled) == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    anyio.run(page("def worker(").worker, handle)
+    assert len(handled) == 5
+    put(b"5", b"6")
+    old = signal.getsignal(signal.SIGTERM)
+
+    def handle_too(record):
+        handled.append(record.data)
+        if len(handled) == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    try:
+        began = time.monotonic()
+        page("def work_until_told(").work_until_told(handle_too)
+    finally:
+        signal.signal(signal.SIGTERM, old)
+    assert sorted(handled) == [b"%d" % number for number in range(7)]
+    assert time.monotonic() - began < 5
+    for thread in [one for one in threading.enumerate() if one.name.startswith("Thread-") and not one.daemon]:
+        thread.join(5)
+    with shardline.sync.Consumer("orders", group="billing", store="sqlite:///fleet.db", until="latest") as consumer:
+        assert list(consumer) == []
+
+
+def test_status(page, put):
+    put(b"x")
+    report = page("def report(").report
+
+    async def main():
+        async with Consumer("orders", group="looking", store="memory:", worker_id="w1", config=QUICK) as consumer:
+            await consumer.wait_ready()
+            await anext(aiter(consumer))
+            return report(consumer)
+
+    first, *shards = anyio.run(main)
+    assert re.fullmatch(r"w1 is ok, [\d.]+ s behind, workers: 1", first)
+    assert [line.split()[:3] for line in shards] == [[f"shardId-00000000000{n}", "reading", "w1"] for n in range(2)]
+
+
+def test_trimmed_records(page, put, kinesis, backend):
+    read_and_watch = page("def read_and_watch(").read_and_watch
+    alarms = []
+    put(*[b"x"] * 10)
+    assert anyio.run(read_and_watch, alarms, backend=backend) == 10
+    assert alarms == []
+    put(*[b"y"] * 10)
+    kinesis.clock.advance(25 * 3600)
+    put(*[b"z"] * 5)
+    assert anyio.run(read_and_watch, alarms, backend=backend) == 5
+    assert {(type(alarm).__name__, alarm.shard_id[-1]) for alarm in alarms} == {
+        ("RecordsTrimmed", "0"),
+        ("RecordsTrimmed", "1"),
+    }
+
+
+def test_draining_again_and_again(page, put):
+    drain = page("def drain(").drain
+    with shardline.sync.Consumer("orders", idle_timeout=0.3, config=QUICK) as consumer:
+        assert drain(consumer) == 0
+        put(*[b"x"] * 10)
+        assert drain(consumer) == 10
+        assert drain(consumer) == 0
+
+
+def test_many_streams(page, put, kinesis, backend):
+    kinesis.create_stream("returns", shards=1)
+    put(b"1", b"2")
+    put(b"3", stream="returns")
+    assert anyio.run(page("def read_all(").read_all, ["orders", "returns"], backend=backend) == {
+        "orders": 2,
+        "returns": 1,
+    }
+
+
+def test_coming_from_async_kinesis(page, put, backend):
+    put(*orders(1, 2))
+    seen = []
+    anyio.run(page("processor=JsonProcessor()").consume, seen.append, backend=backend)
+    assert sorted(one["amount"] for one in seen) == [1, 2]
+
+
+def test_coming_from_the_kcl(page):
+    assert repr(page("def billing(").billing()) == "<Consumer of orders of group 'billing', starting>"
+
+
+# ---- what the page says in words
+
+
+def test_a_recreated_stream_stops_the_consumer(put, kinesis):
+    put(b"x")
+    config = ConsumerConfig(scan_interval=0.05, list_interval=1.0, idle_poll_interval=0.05)
+
+    async def recreate():
+        async with kinesis.client() as client:
+            await client.delete_stream("orders", wait=True)
+            kinesis.clock.advance(60)
+            await client.create_stream("orders", shards=1, wait=True)
+
+    with shardline.sync.Consumer("orders", group="recreated", store="memory:", config=config) as consumer:
+        records = iter(consumer)
+        assert next(records).data == b"x"
+        anyio.run(recreate)
+        with pytest.raises(StreamRecreated):
+            next(records)
+
+
+def test_records_outside_of_their_shard_are_handed_out_and_counted_or_dropped(kinesis):
+    packed = shardline.aggregate([(f"customer-{number}", b"%d" % number) for number in range(10)])
+
+    async def put():
+        async with kinesis.client() as client:
+            await client.put_record("orders", packed, "customer-1")
+
+    anyio.run(put)
+    with shardline.sync.Consumer("orders", until="latest") as consumer:
+        assert len(list(consumer)) == 10
+        outside = sum(shard.out_of_range for shard in consumer.status().shards)
+        assert 0 < outside < 10
+    config = ConsumerConfig(out_of_range="drop")
+    with shardline.sync.Consumer("orders", until="latest", config=config) as consumer:
+        assert len(list(consumer)) == 10 - outside
