@@ -206,7 +206,10 @@ async def subscribed(kinesis, shard_id, kind="TRIM_HORIZON"):
         answer = await client.subscribe_to_shard(
             ConsumerARN=made["Consumer"]["ConsumerARN"], ShardId=shard_id, StartingPosition={"Type": kind}
         )
-        yield client, answer["EventStream"]
+        try:
+            yield client, answer["EventStream"]
+        finally:
+            answer["EventStream"].close()  # or the collector complains of its connection, in whatever test runs then
 
 
 @pytest.fixture
@@ -263,7 +266,8 @@ async def test_aiobotocore_is_refused_a_second_subscription_within_five_seconds(
         kinesis.clock.advance(6)
         with anyio.fail_after(20):
             taken = (await client.subscribe_to_shard(**again))["EventStream"]
-            assert [event async for event in events][1:] == []  # the old one is at an end
+            async for event in events:  # the old one comes to its end; an empty event may precede it
+                assert event["SubscribeToShardEvent"]["Records"] == []
         taken.close()
 
 

@@ -92,8 +92,9 @@ class Delivery(SettledRecord):
         if self.ending is None:
             yield from self._wait().__await__()
         landing = self.ending
-        if type(landing) is Landing and self.history is None and landing.attempts:  # nearly all, without a call
-            return Receipt(landing.shard_id, landing.sequence_number, self.sub_sequence, landing.attempts)
+        if type(landing) is Landing and self.history is None:  # nearly all, with as few calls as can be
+            attempts = landing.attempts or landing.made_attempts()
+            return Receipt(landing.shard_id, landing.sequence_number, self.sub_sequence, attempts)
         return self.receipt()
 
     async def outcome(self) -> Receipt | Undelivered:

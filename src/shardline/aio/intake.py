@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from shardline.aio.client import Client
+from shardline.codec.aggregation import is_framed
+from shardline.core.producer.aggregate import WRAP_MAX_BYTES, wrapped_bytes
 from shardline.core.producer.config import ProducerConfig
 from shardline.errors import UsageError
 from shardline.model.hashing import check_partition_key, parse_explicit_hash_key
@@ -37,8 +39,13 @@ def check_record(
         if key is None:
             raise UsageError("an explicit hash key goes with a key: a record without a key goes where there is room")
         plain_hash_key = str(parse_explicit_hash_key(explicit_hash_key))  # a valid one is canonical: the same text
-    if size > max_bytes:
-        raise UsageError(f"a record of this stream takes at most {max_bytes} bytes with its key, this one has {size}")
+    wrapping = 0
+    if max_bytes - WRAP_MAX_BYTES < size <= max_bytes:
+        wrapping = max(0, wrapped_bytes(payload, plain_key, plain_hash_key) - size) if is_framed(payload) else 0
+    if size + wrapping > max_bytes:
+        more = f", and {wrapping} to wrap it: its data is an aggregate itself" if wrapping else ""
+        most = f"a record of this stream takes at most {max_bytes} bytes with its key"
+        raise UsageError(f"{most}, this one has {size}{more}")
     return payload, plain_key, plain_hash_key
 
 
@@ -87,12 +94,14 @@ def _is_plain(record: Any, max_bytes: int) -> bool:
     if not issubclass(type(record), tuple) or len(record) != 2:  # noqa: PLR2004
         return False
     key, data = record
+    if key is None:
+        return type(data) is bytes and len(data) <= max_bytes
     return (
         type(data) is bytes
         and type(key) is str
         and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
         and key.isascii()
-        and len(data) + len(key) <= max_bytes
+        and len(data) + len(key) <= max_bytes - WRAP_MAX_BYTES
     )
 
 

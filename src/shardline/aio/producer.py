@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import nullcontext, suppress
 from types import TracebackType
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self, cast, final
 
 import anyio
 import anyio.lowlevel
@@ -49,7 +49,7 @@ from shardline.model.stream import parse_stream
 from shardline.ports import EventSink
 
 YIELD_EVERY: Final = 128
-_QUIET, _FULL, _PUMP = Put.QUIET, Put.FULL, Put.PUMP
+_FULL, _PUMP = Put.FULL, Put.PUMP  # looked up once: put is the hot path
 _log: Final = logging.getLogger("shardline.producer")
 _clock: Final = time.monotonic
 
@@ -203,12 +203,29 @@ class Producer:
             self._until_yield = YIELD_EVERY
             self._check_open()
             await self._checkpoint()
+        machine = self._machine
+        if (
+            type(data) is bytes
+            and type(key) is str
+            and explicit_hash_key is None
+            and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
+            and key.isascii()
+            and len(data) + len(key) <= machine.plain_max_bytes
+            and self._refusal is None
+            and self._serializer is None
+            and not self._room.waiting
+        ):  # nearly all, with as few calls as can be; the others as ``put_nowait``
+            now = _clock()
+            delivery = Delivery(data, key, None, now + self._ttl)
+            accepted = machine.put(delivery, now)
+            if accepted is _PUMP:
+                self._wake()
+            if accepted is not _FULL:
+                return delivery
         if self._serializer is not None:
             data = serialized(self._serializer, data)
-        delivery = self._accepted(data, key, explicit_hash_key)
-        if delivery is None:
-            delivery = await self._put_when_there_is_room(data, key, explicit_hash_key)
-        return delivery
+        waiting = self._accepted(data, key, explicit_hash_key)
+        return waiting if waiting is not None else await self._put_when_there_is_room(data, key, explicit_hash_key)
 
     def put_nowait(self, data: Any, *, key: str | None = None, explicit_hash_key: str | None = None) -> Delivery:
         """As ``put``, without waiting.
@@ -255,25 +272,18 @@ class Producer:
         """Accept as many as there is room for at once. Returns how many."""
         if self._room.waiting:
             return 0
-        put, now = self._machine.put, _clock()
+        now = _clock()
         expires_at = now + self._ttl
-        wakes = False
-        count = 0
         for delivery in deliveries:
             delivery.expires_at = expires_at
-            accepted = put(delivery, now)
-            if accepted is _FULL:
-                break
-            wakes = wakes or accepted is _PUMP
-            count += 1
+        count, wakes = self._machine.put_many(cast("list[Any]", deliveries), now)
         if wakes:
             self._wake()
         return count
 
     def _accepted(self, data: Any, key: str | None, explicit_hash_key: str | None) -> Delivery | None:
         """The record, accepted; ``None`` if there is no room."""
-        if self._refusal is not None:
-            raise Closed(self._refusal)
+        self._check_open()
         machine = self._machine
         if not (
             type(data) is bytes
@@ -281,7 +291,7 @@ class Producer:
             and explicit_hash_key is None
             and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
             and key.isascii()
-            and len(data) + len(key) <= machine.record_max_bytes
+            and len(data) + len(key) <= machine.plain_max_bytes
         ):  # the common case, without a call
             data, key, explicit_hash_key = check_record(data, key, explicit_hash_key, machine.record_max_bytes)
         if self._room.waiting:
@@ -289,20 +299,16 @@ class Producer:
         now = _clock()
         delivery = Delivery(data, key, explicit_hash_key, now + self._ttl)
         accepted = machine.put(delivery, now)
-        if accepted is _QUIET:
-            return delivery
-        if accepted is _FULL:
-            return None
-        self._wake()
-        return delivery
+        if accepted is _PUMP:
+            self._wake()
+        return None if accepted is _FULL else delivery
 
     def _wake(self) -> None:
         assert self._driver is not None
         self._driver.wake()
 
     async def _put_when_there_is_room(self, data: Any, key: str | None, explicit_hash_key: str | None) -> Delivery:
-        checked = check_record(data, key, explicit_hash_key, self._machine.record_max_bytes)
-        delivery = Delivery(*checked, 0.0)
+        delivery = Delivery(*check_record(data, key, explicit_hash_key, self._machine.record_max_bytes), 0.0)
         await self._wait_until_accepted(delivery)
         return delivery
 
@@ -323,10 +329,9 @@ class Producer:
         now = _clock()
         delivery.expires_at = now + self._ttl
         accepted = self._machine.put(delivery, now)
-        if accepted is Put.PUMP:
-            assert self._driver is not None
-            self._driver.wake()
-        return accepted is not Put.FULL
+        if accepted is _PUMP:
+            self._wake()
+        return accepted is not _FULL
 
     def _check_open(self) -> None:
         if self._refusal is not None:
@@ -338,7 +343,7 @@ class Producer:
         """Send what was put before the call, without lingering, and wait until it has ended.
 
         It keeps the rate limits. Returns what is not delivered after ``timeout`` seconds (``None``: as long as it
-        takes): still on its way, or given up meanwhile.
+        takes): still on its way, or given up meanwhile. What failed before is not in it: see ``on_failure``.
         """
         self._check_open()
         assert self._driver is not None

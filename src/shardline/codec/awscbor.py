@@ -41,7 +41,8 @@ def encode_put_records(stream: StreamRef, entries: Sequence[Entry]) -> bytearray
     """The body of a PutRecords request, in one growing buffer (see ``awsjson``)."""
     body = bytearray(_OPENING)
     body += cbor.head(cbor.ARRAY, len(entries))
-    for data, key, explicit_hash_key in entries:
+    for entry in entries:
+        data, key, explicit_hash_key = entry.data, entry.key, entry.explicit_hash_key
         body += _MAP_OF[1 + (key is not None) + (explicit_hash_key is not None)]
         body += _DATA
         body += cbor.head(cbor.BYTES, len(data))

@@ -1,6 +1,6 @@
 """How do requests and answers look in AWS's JSON 1.1?
 
-The default protocol. PutRecords is joined by hand for its fixed shape; answers are decoded straight into structs.
+The default protocol. A PutRecords of large entries is joined by hand; answers are decoded straight into structs.
 
 Invariants:
 
@@ -35,8 +35,26 @@ _decoders: Final[dict[type[Any], msgspec.json.Decoder[Any]]] = {}
 # (measured: 5.9 against 3.7 ms for 100 records of 50 KB, but 4.8 against 8.5 ms for 10,000 of 200 B).
 _LARGE_RECORD: Final = 4_096
 
+# And where the entries of a request are larger than this on average, than a loop with pybase64 (measured: 0.19 against
+# 0.54 us an entry of 100 B, but 1.6 against 0.7 us of 1 KiB).
+_SMALL_DATA: Final = 300
+
 _1970: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+class _PutByName(msgspec.Struct):
+    """A PutRecords request, to be encoded at one stroke."""
+
+    entries: Sequence[Entry] = msgspec.field(name="Records")
+    stream: str = msgspec.field(name="StreamName")
+
+
+class _PutByArn(msgspec.Struct):
+    """The same, for a stream that is named by its ARN."""
+
+    entries: Sequence[Entry] = msgspec.field(name="Records")
+    stream: str = msgspec.field(name="StreamARN")
 
 
 class _TextRecord(msgspec.Struct, gc=False):
@@ -59,13 +77,22 @@ class _TextPage(msgspec.Struct):
     child_shapes: tuple[ChildShardShape, ...] | None = msgspec.field(name="ChildShards", default=None)
 
 
-def encode_put_records(stream: StreamRef, entries: Sequence[Entry]) -> bytearray:
-    """The body of a PutRecords request.
+def encode_put_records(stream: StreamRef, entries: Sequence[Entry]) -> bytes | bytearray:
+    """The body of a PutRecords request."""
+    if sum([len(entry.data) for entry in entries]) > _SMALL_DATA * len(entries):
+        return _encode_large(stream, entries)
+    shape = _PutByName if stream.arn is None else _PutByArn
+    return _encode_json(shape(entries, str(stream)))
+
+
+def _encode_large(stream: StreamRef, entries: Sequence[Entry]) -> bytearray:
+    """The same, where base64 is most of the work: by vector instructions.
 
     One growing buffer: keeping the parts until they are joined costs three to twenty times as much, in page faults.
     """
     body = bytearray(b'{"Records":[')
-    for data, key, explicit_hash_key in entries:
+    for entry in entries:
+        data, key, explicit_hash_key = entry.data, entry.key, entry.explicit_hash_key
         body += b'{"Data":"'
         body += b64encode(data)
         if key is None:
@@ -78,8 +105,7 @@ def encode_put_records(stream: StreamRef, entries: Sequence[Entry]) -> bytearray
             body += explicit_hash_key.encode()
             body += b'"'
         body += b"},"
-    if entries:
-        del body[-1:]  # the comma after the last one
+    del body[-1:]  # the comma after the last one
     body += b'],"StreamName":' if stream.arn is None else b'],"StreamARN":'
     body += _encode_json(str(stream))
     body += b"}"

@@ -12,6 +12,7 @@ Invariants:
   account, nobody asked to close, and nothing followed it.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Final, final
 
@@ -21,6 +22,7 @@ _LINE_MAX_BYTES: Final = 4 * 1024
 _VERSIONS: Final = {b"HTTP/1.1": True, b"HTTP/1.0": False}
 _OK: Final = 200
 _BODILESS: Final = frozenset({204, 304})
+_STATUS: Final = re.compile(rb"[1-9][0-9]{2}")
 _HEX: Final = frozenset(b"0123456789abcdefABCDEF")
 
 
@@ -125,7 +127,7 @@ class AnswerReader:
         first, *lines = head.split(b"\r\n")
         version, _, rest = first.partition(b" ")
         code = rest[:3]
-        if version not in _VERSIONS or len(code) != 3 or not code.isdigit() or rest[3:4] not in {b"", b" "}:  # noqa: PLR2004
+        if version not in _VERSIONS or not _STATUS.fullmatch(code) or rest[3:4] not in {b"", b" "}:
             raise HttpError(f"it begins with {first[:40]!r}, not with HTTP/1.1 and a status")
         status = int(code)
         if 100 <= status < 200:  # noqa: PLR2004 - interim: the answer proper follows

@@ -275,7 +275,10 @@ def _arrival(record: Mapping[str, object], name: str, *, per_second: int = 1) ->
     if value is None:
         return None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return value / per_second
+        try:
+            return value / per_second
+        except OverflowError:
+            raise UsageError(f"{name!r} is no time: the number is too large") from None
     raise UsageError(f"{name!r} must be a datetime or a number, not {_kind(value)}")
 
 

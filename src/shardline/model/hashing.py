@@ -22,6 +22,7 @@ else:
     except ImportError:  # a build without it
         from hashlib import md5
 
+md5_of_key: Final = md5  # for loops in which even a call of ``hash_digest_of`` counts
 HASH_KEY_COUNT: Final = 1 << 128
 HASH_KEY_MAX: Final = HASH_KEY_COUNT - 1
 

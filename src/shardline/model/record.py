@@ -8,8 +8,8 @@ Invariants:
 - R4: a record that is read costs one allocation that the garbage collector never sees, and no Python code.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol, final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, cast, final
 
 import msgspec
 
@@ -20,13 +20,17 @@ from shardline.model.sequence import SequenceNumber
 
 
 @final
-class Entry(NamedTuple):
-    """One entry of a PutRecords request: a plain record, or an aggregate."""
+class Entry(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One entry of a PutRecords request: a plain record, or an aggregate. Its members are named as on the wire."""
 
-    data: bytes
-    key: str | None
+    data: bytes = msgspec.field(name="Data")
+    key: str | None = msgspec.field(name="PartitionKey", default=None)
     """The partition key. ``None`` sends none: for streams under AUTO record distribution."""
-    explicit_hash_key: str | None = None
+    explicit_hash_key: str | None = msgspec.field(name="ExplicitHashKey", default=None)
+
+    def __iter__(self) -> Iterator[Any]:
+        """It unpacks as the tuple that may stand for it."""
+        return iter((self.data, self.key, self.explicit_hash_key))
 
 
 class LeaseInForce(Protocol):
@@ -123,12 +127,10 @@ def check_data(data: object) -> bytes:
     Raises:
         UsageError: it is not bytes-like.
     """
-    if isinstance(data, bytes):
+    if type(data) is bytes:
         return data
-    if isinstance(data, bytearray):
-        return bytes(data)
-    if isinstance(data, memoryview):
-        return data.tobytes()
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(memoryview(cast("bytes", data)))  # plain ones: not every encoder takes others
     if isinstance(data, str):
         raise UsageError("data must be bytes, not str: encode it, as in data.encode()")
     raise UsageError(f"data must be bytes, not {type(data).__name__}")
@@ -176,9 +178,9 @@ def _check_entry(entry: object) -> tuple[Entry, int]:
             raise UsageError(
                 f"an entry is Entry(data, key) or a tuple (data, key[, explicit hash key]), not {shown}"
             ) from None
-    data, key, explicit_hash_key = one
+    data, key, explicit_hash_key = one.data, one.key, one.explicit_hash_key
     if type(data) is not bytes:
-        one = one._replace(data=check_data(data))
+        one = Entry(check_data(data), key, explicit_hash_key)
     size = len(one.data)
     if key is not None:
         size += len(key) if type(key) is str and key.isascii() else len(check_partition_key(key).encode())
@@ -192,5 +194,5 @@ def _check_entry(entry: object) -> tuple[Entry, int]:
 
 
 def _fields(entry: Any) -> Any:
-    """A tuple's fields; anything else (a str would pass for one) is no entry."""
-    return entry if issubclass(type(entry), tuple) else ()
+    """A tuple's fields; anything else (a str would pass for one) is no entry, nor is data without a key."""
+    return entry if issubclass(type(entry), tuple) and len(entry) > 1 else ()

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self, cast, final
 
 from shardline.aio.client import Client
 from shardline.aio.driver import Driver
@@ -47,6 +47,8 @@ from shardline.sync.room import RoomLine
 
 _log: Final = logging.getLogger("shardline.producer")
 _clock: Final = time.monotonic
+_FULL, _PUMP = Put.FULL, Put.PUMP  # looked up once: put is the hot path
+_AT_ONCE: Final = 128  # records that put_many accepts under one lock
 
 
 @final
@@ -182,7 +184,7 @@ class Producer:
             and explicit_hash_key is None
             and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
             and key.isascii()
-            and len(data) + len(key) <= machine.record_max_bytes
+            and len(data) + len(key) <= machine.plain_max_bytes
         ):  # the common case, without a call
             data, key, explicit_hash_key = check_record(data, key, explicit_hash_key, machine.record_max_bytes)
         now = _clock()
@@ -190,10 +192,10 @@ class Producer:
         with self._lock:
             if self._refusal is not None:
                 raise Closed(self._refusal)
-            accepted = Put.FULL if self._room.waiting else machine.put(delivery, now)
-            if accepted is Put.FULL:
+            accepted = _FULL if self._room.waiting else machine.put(delivery, now)
+            if accepted is _FULL:
                 accepted = self._put_when_there_is_room(delivery, check_timeout("timeout", timeout))
-        if accepted is Put.PUMP:
+        if accepted is _PUMP:
             self._network.wake()
         return delivery
 
@@ -222,18 +224,34 @@ class Producer:
             Delivery(data, key, explicit_hash_key, 0.0)
             for key, data, explicit_hash_key in tuples(records, self._serializer, machine.record_max_bytes)
         ]
-        for delivery in deliveries:
-            with self._lock:
-                if self._refusal is not None:
-                    raise Closed(self._refusal)
-                now = _clock()
-                delivery.expires_at = now + self._ttl
-                accepted = Put.FULL if self._room.waiting else machine.put(delivery, now)
-                if accepted is Put.FULL:
-                    accepted = self._put_when_there_is_room(delivery, limit)
-            if accepted is Put.PUMP:
-                self._network.wake()
+        for start in range(0, len(deliveries), _AT_ONCE):
+            slice_ = deliveries[start : start + _AT_ONCE]
+            for delivery in slice_[self._accept_many(slice_) :]:
+                with self._lock:
+                    self._check_open()
+                    now = _clock()
+                    delivery.expires_at = now + self._ttl
+                    accepted = _FULL if self._room.waiting else machine.put(delivery, now)
+                    if accepted is _FULL:
+                        accepted = self._put_when_there_is_room(delivery, limit)
+                if accepted is _PUMP:
+                    self._network.wake()
         return deliveries
+
+    def _accept_many(self, deliveries: list[Delivery]) -> int:
+        """Accept as many as there is room for at once. Returns how many."""
+        with self._lock:
+            self._check_open()
+            if self._room.waiting:
+                return 0
+            now = _clock()
+            expires_at = now + self._ttl
+            for delivery in deliveries:
+                delivery.expires_at = expires_at
+            count, wakes = self._machine.put_many(cast("list[Any]", deliveries), now)
+        if wakes:
+            self._network.wake()
+        return count
 
     def _put_when_there_is_room(self, delivery: Delivery, timeout: float | None) -> Put:
         """In its turn. The lock is held on entry and exit."""
@@ -270,7 +288,7 @@ class Producer:
         """Send what was put before the call, without lingering, and wait until it has ended.
 
         It keeps the rate limits. Returns what is not delivered after ``timeout`` seconds (``None``: as long as it
-        takes): still on its way, or given up meanwhile.
+        takes): still on its way, or given up meanwhile. What failed before is not in it: see ``on_failure``.
         """
         limit = check_timeout("timeout", timeout)
         refuse_to_wait_in_callback("flush()")

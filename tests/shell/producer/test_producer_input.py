@@ -60,6 +60,10 @@ WRONG = {
     "empty hash key": ((("k", b"x", ""),), "plain decimal"),
     "hash key of other digits": ((("k", b"x", "\u0663"),), "plain decimal"),
     "hash key without key": (((None, b"x", "5"),), "goes with a key"),
+    "wrapped": (
+        (("k", aggregate([("a", b"x" * (1_048_575 - 35))])),),
+        r"at most 1048576 bytes with its key, this one has 104857\d, and \d\d to wrap it: its data is an aggregate itself",
+    ),
     "oversize": ((("k", b"x" * 1_048_576),), "at most 1048576 bytes with its key, this one has 1048577"),
     "oversize by its key": ((("\u00fc", b"x" * 1_048_575),), "this one has 1048577"),
     "oversize without key": (((None, b"x" * 1_048_577),), "this one has 1048577"),

@@ -374,3 +374,10 @@ class TestWhatOurClientReads:
 
     def test_one_record_is_opened(self):
         assert [record.key for record in deaggregate(self.RAW)] == ["a", "b"]
+
+
+def test_rr4_a_time_that_is_none_is_told():
+    """Regression: an OverflowError came out."""
+    kinesis = {"data": "eA==", "partitionKey": "k", "sequenceNumber": NUMBER, "approximateArrivalTimestamp": 10**400}
+    with pytest.raises(UsageError, match=r"record 0: .*is no time"):
+        deaggregate({"Records": [{"kinesis": kinesis, "eventSource": "aws:kinesis"}]})

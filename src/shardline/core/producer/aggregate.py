@@ -14,20 +14,21 @@ Invariants:
   the sum of what its entries cost.
 """
 
-from typing import Final, final
+from typing import Final, cast, final
 
 from shardline.codec.aggregation import FRAME_BYTES, MAGIC, encode_aggregate, is_framed
 from shardline.codec.protobuf import varint_size
 from shardline.core.clock import Instant
 from shardline.core.producer.record import BufferedRecord, payload_bytes
 from shardline.model.hashing import hash_digest_of
+from shardline.model.limits import KIB
 from shardline.model.record import Entry
 
 _ONE_BYTE: Final = 1 << 7  # numbers below need one byte on the wire
 _SMALL: Final = (1 << 14) - 16  # up to here a number, and a record's with its head, need two
 
 
-_new_entry: Final = tuple[bytes | str | None, ...].__new__  # without the detour through the class: half the time
+WRAP_MAX_BYTES: Final = 2 * KIB  # more than wrapping adds: the key once more, heads, frame
 _NO_KEYS: Final[dict[str, int]] = {}  # of a sealed aggregate, never written to
 
 
@@ -54,6 +55,7 @@ class Aggregate:
         "address",
         "due_at",
         "has_hash_keys",
+        "is_plain",
         "order",
         "payload_bytes",
         "records",
@@ -74,6 +76,8 @@ class Aggregate:
         """Its place among those of its lane that are due at the same time; 0 while it is open."""
         self.address: KeylessAddress = address
         self.has_hash_keys: bool = False
+        self.is_plain: bool = True
+        """Of a separate one: each record goes as it is, under its own key."""
         self._cost_bytes: int = 0  # once it is sealed
         self._keys: dict[str, int] = {}
         self._hash_keys: dict[str, int] = {}
@@ -84,7 +88,16 @@ class Aggregate:
         assert data is not None
         length = len(data)
         if self.separate:
-            return self._add_separate(record, max_bytes)
+            if key is None or not key.isascii() or data.startswith(MAGIC):
+                return self._add_odd(record, max_bytes)
+            length += len(key)
+            size = self.size + length
+            if size > max_bytes and self.records:
+                return False
+            self.size = size
+            self.payload_bytes += length
+            self.records.append(record)
+            return True
         keys = self._keys
         fresh = len(keys)
         if key is None or record.explicit_hash_key is not None or length > _SMALL or fresh > _SMALL:
@@ -105,15 +118,14 @@ class Aggregate:
         self.records.append(record)
         return True
 
-    def _add_separate(self, record: BufferedRecord, max_bytes: int) -> bool:
-        data, key = record.data, record.key
-        assert data is not None
-        plain = key is not None and key.isascii() and not data.startswith(MAGIC)
-        cost = len(data) + len(key) if plain and key is not None else self.cost_of(record)
+    def _add_odd(self, record: BufferedRecord, max_bytes: int) -> bool:
+        """As ``add``, for a separate record that costs otherwise than its characters and bytes tell."""
+        cost = self.cost_of(record)
         if self.size + cost > max_bytes and self.records:
             return False
+        self.is_plain = False
         self.size += cost
-        self.payload_bytes += cost if plain else payload_bytes(record)
+        self.payload_bytes += payload_bytes(record)
         self.records.append(record)
         return True
 
@@ -188,12 +200,14 @@ class Aggregate:
         """What goes on the wire."""
         if not self.separate:
             return [self.entry()]
+        if self.is_plain:
+            return [Entry(cast("bytes", one.data), one.key, one.explicit_hash_key) for one in self.records]
         entries: list[Entry] = []
         for record in self.records:
             data, key = record.data, record.key
             assert data is not None
             if key is not None and not data.startswith(MAGIC):
-                entries.append(_new_entry(Entry, (data, key, record.explicit_hash_key)))
+                entries.append(Entry(data, key, record.explicit_hash_key))
             else:
                 alone = Aggregate(self.due_at, self.address)
                 alone.add(record, 0)
@@ -236,6 +250,15 @@ class Aggregate:
         if key is None:
             key, hash_key = self.address.key or "", self.address.explicit_hash_key
         return digest_of(key, hash_key)
+
+
+def wrapped_bytes(data: bytes, key: str | None, explicit_hash_key: str | None) -> int:
+    """What a record alone costs as an entry, data and key: more if its data has to be wrapped (P12)."""
+    address = KeylessAddress("0" * 10, "0" * 39) if key is None else KeylessAddress(None, None)
+    alone = Aggregate(0.0, address)
+    alone.add(BufferedRecord(data, key, explicit_hash_key, 0.0), 0)
+    entry = alone.entry()
+    return len(entry.data) + len((entry.key or "").encode())
 
 
 def digest_of(key: str, explicit_hash_key: str | None) -> bytes:

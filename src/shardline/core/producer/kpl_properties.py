@@ -119,10 +119,10 @@ def translate(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
                 untranslated.append(f"{name} {_EXPLAINED[name]}")
             else:
                 raise UsageError(f"the KPL has no property {name!r}")
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, OverflowError) as error:
             if isinstance(error, UsageError):
                 raise
-            raise UsageError(f"the property {name} has a value that cannot be read: {value!r}") from None
+            raise UsageError(f"the property {name} has a value that cannot be read: {value[:80]!r}") from None
     if settings.get("aggregate_max_bytes", 0) > settings.get("request_max_bytes", MIB):
         settings["request_max_bytes"] = settings["aggregate_max_bytes"]
     return settings, tuple(untranslated)

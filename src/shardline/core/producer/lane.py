@@ -27,6 +27,7 @@ from shardline.core.clock import NEVER, Instant
 from shardline.core.producer.aggregate import Aggregate, KeylessAddress
 from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.record import BufferedRecord
+from shardline.core.producer.stats import LaneStats
 from shardline.core.producer.tokens import TokenBucket
 from shardline.model.hashing import WHOLE_RING, HashRange
 from shardline.model.limits import SHARD_WRITE_BYTES_PER_SECOND, SHARD_WRITE_RECORDS_PER_SECOND
@@ -38,7 +39,7 @@ _INCREASE_PER_SECOND: Final = 0.05  # ... and how fast the share grows back
 _LOWEST_SHARE: Final = 0.02
 _FAILURE_MEMORY: Final = 10.0  # seconds until a failure counts half in the choice of a healthy lane
 _UNLIMITED: Final = 1e12
-_BUNDLE: Final = 16  # separate records that are handled as one thing
+_BUNDLE: Final = 32  # separate records that are handled as one thing
 _APART: Final = 1 << 32  # between the places of two aggregates: there is one for each record, should they be cut up
 
 
@@ -229,14 +230,14 @@ class Lane:
         aggregate = self._queue[0][2]
         count, cost = aggregate.entry_count, aggregate.cost_bytes
         if count > 1 and (count > room_entries or cost > room_bytes or not self._bucket.covers((count, cost))):
-            aggregate = self._cut()
-            count, cost = 1, aggregate.cost_bytes
+            aggregate = self._cut(int(room_entries) if 1 < room_entries < count else 1)
+            count, cost = aggregate.entry_count, aggregate.cost_bytes
         if cost > room_bytes or not self._bucket.try_take((count, cost), now):
             if count == 1:
                 return None
-            aggregate = self._cut()
+            aggregate = self._cut(1)
             count, cost = 1, aggregate.cost_bytes
-            if not self._bucket.try_take((count, cost), now):
+            if cost > room_bytes or not self._bucket.try_take((count, cost), now):
                 return None
         self._queue.popleft()
         self.queued -= count
@@ -246,11 +247,11 @@ class Lane:
             self.released = False
         return aggregate
 
-    def _cut(self) -> Aggregate:
-        """Let the first record of the bundle that is next stand alone."""
+    def _cut(self, count: int) -> Aggregate:
+        """Let the first records of the bundle that is next stand alone."""
         due_at, _, bundle = self._queue.popleft()
-        first = repacked(bundle.records[:1], due_at, bundle)
-        rest = repacked(bundle.records[1:], due_at, bundle, 1)
+        first = repacked(bundle.records[:count], due_at, bundle)
+        rest = repacked(bundle.records[count:], due_at, bundle, count)
         self._queue.appendleft((due_at, rest.order, rest))
         self._queue.appendleft((due_at, first.order, first))
         return first
@@ -293,6 +294,16 @@ class Lane:
             self._blocked_until = now + self._backoff.next_delay()
         if throttled and (self._share == 1.0 or now - self._share_changed_at >= _DECREASE_PAUSE):
             self._set_share(max(_LOWEST_SHARE, self._share * _DECREASE), now)
+
+    def stats(self) -> LaneStats:
+        return LaneStats(
+            shard_id=self.shard_id or "",
+            queued_entries=self.queued,
+            queued_bytes=self.queued_bytes,
+            in_flight=self.in_flight,
+            rate_share=self._share,
+            tripped=self.is_tripped,
+        )
 
     def sickness(self, now: Instant) -> float:
         """Recent failures, the older the less."""

@@ -11,6 +11,7 @@ Invariants:
 
 from typing import final
 
+from shardline.codec.shapes import PutRecordsResult
 from shardline.core.events import Event, RecordsFailed
 from shardline.core.producer.aggregate import Aggregate
 from shardline.core.producer.config import ProducerConfig
@@ -56,6 +57,25 @@ class Ledger:
         self.payload_bytes -= aggregate.payload_bytes
         self.delivered_records += place
         self.delivered_bytes += aggregate.payload_bytes
+
+    def deliver_each(self, bundle: Aggregate, results: list[PutRecordsResult], times: tuple[float, float]) -> None:
+        """All records of a bundle landed, each by itself; ``times`` are when they were sent, and for how long."""
+        finished = self._finished
+        started_at, duration = times
+        for record, result in zip(bundle.records, results, strict=True):
+            shard_id, number = result.shard_id, result.sequence_number
+            assert shard_id is not None
+            assert number is not None
+            assert record.ending is None, "P1: a record ends once"
+            record.data = None
+            record.ending = Landing(shard_id, number, (), started_at, duration)
+            if record.waiters is not None:
+                finished.append(record)
+        count = len(results)
+        self.records -= count
+        self.payload_bytes -= bundle.payload_bytes
+        self.delivered_records += count
+        self.delivered_bytes += bundle.payload_bytes
 
     def deliver_separately(self, aggregate: Aggregate, landings: list[Landing | None]) -> list[int]:
         """Records of a bundle that landed, each by itself. Returns the places of those that did not."""

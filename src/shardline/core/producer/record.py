@@ -84,15 +84,7 @@ class Landing(msgspec.Struct, frozen=True, gc=False):
     def made_attempts(self) -> tuple[Attempt, ...]:
         """The attempt of a landing that was kept short: a record alone in its entry shares it with nobody."""
         return (
-            Attempt(
-                started_at=self.started_at,
-                duration=self.duration,
-                shard_id=self.shard_id,
-                sequence_number=self.sequence_number,
-                code=None,
-                message=None,
-                maybe_stored=True,
-            ),
+            Attempt(self.started_at, self.duration, self.shard_id, self.sequence_number, None, None, True),  # noqa: FBT003 - by place: a third of the time
         )
 
 

@@ -20,7 +20,7 @@ from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.lane import Lane
 from shardline.core.producer.record import BufferedRecord
 from shardline.core.producer.shard_map import Snapshot
-from shardline.model.hashing import hash_digest_of
+from shardline.model.hashing import hash_digest_of, md5_of_key
 from shardline.model.limits import KIB
 
 _CACHE_MAX: Final = 16_384  # hot keys whose lane is remembered: a third of the time of hashing again
@@ -74,6 +74,25 @@ class Router:
                 self._note_miss(key, lane)
         return lane
 
+    def lanes_for(self, records: list[BufferedRecord]) -> list[Lane | None]:
+        """The lane of each, by its key; ``None``: ask ``lane_for`` when its turn comes."""
+        lanes, endings, known = self.lanes, self._endings, self._lane_by_key
+        if not endings:
+            return [None] * len(records)
+        found: list[Lane | None] = []
+        for record in records:
+            key = record.key
+            if key is None or record.explicit_hash_key is not None:
+                found.append(None)
+                continue
+            lane = known.get(key)
+            if lane is None:
+                lane = lanes[bisect_left(endings, md5_of_key(key.encode(), usedforsecurity=False).digest())]
+                if self._cache:
+                    self._note_miss(key, lane)
+            found.append(lane)
+        return found
+
     def _note_miss(self, key: str, lane: Lane) -> None:
         self._misses += 1
         if self._cache is _Cache.FILLING:
@@ -118,21 +137,17 @@ class Router:
 
     def install(self, snapshot: Snapshot | None, now: Instant) -> tuple[list[Lane], list[Lane]]:
         """Take over a map, or none. Returns the lanes that are new and those that vanished: their unsent is yours."""
-        current = {lane.shard_id: lane for lane in self.lanes}
-        shard_ids = () if snapshot is None else snapshot.shard_ids
-        ranges = () if snapshot is None else snapshot.ranges
-        fresh = [
-            Lane(shard_id, hash_range, self._config, self._chance, now)
-            for shard_id, hash_range in zip(shard_ids, ranges, strict=True)
-            if shard_id not in current
-        ]
+        # By id and range: the shards of a stream that was deleted and made anew have the ids of the old ones.
+        current = {(lane.shard_id, lane.hash_range): lane for lane in self.lanes}
+        shards = [] if snapshot is None else list(zip(snapshot.shard_ids, snapshot.ranges, strict=True))
+        fresh = [Lane(*shard, self._config, self._chance, now) for shard in shards if shard not in current]
         for lane in fresh:
             lane.max_bytes = self._aggregate_max_bytes
-        known = current | {lane.shard_id: lane for lane in fresh}
-        self.lanes = tuple(known[shard_id] for shard_id in shard_ids)
+        known = current | {(lane.shard_id, lane.hash_range): lane for lane in fresh}
+        self.lanes = tuple(known[shard] for shard in shards)
         self._endings = () if snapshot is None else snapshot.endings
         self._lane_by_key = {}
-        gone = [lane for shard_id, lane in current.items() if shard_id not in set(shard_ids)]
+        gone = [lane for shard, lane in current.items() if shard not in set(shards)]
         for lane in gone:
             lane.vanished = True
         self.vanished += gone

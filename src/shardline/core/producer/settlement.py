@@ -193,7 +193,16 @@ class Settlement:
         """Each record of a bundle by its own result. Returns how many were refused."""
         aggregate, lane = shipment
         started_at, duration = flight.wall_started_at, now - flight.started_at
-        anywhere = lane.shard_id is None
+        expected = lane.shard_id
+        for result in results:
+            if not result.sequence_number or result.shard_id != expected:
+                break
+        else:  # all where they belong: nearly always
+            self._ledger.deliver_each(aggregate, results, (started_at, duration))
+            lane.handle_success(now)
+            lane.in_flight -= 1
+            return 0
+        anywhere = expected is None
         landings: list[Landing | None] = []
         for result in results:
             shard_id, number = result.shard_id, result.sequence_number

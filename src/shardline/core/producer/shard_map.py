@@ -68,6 +68,7 @@ class ShardMap:
         self._next_token: str | None = None
         self._wanted_at: Instant = 0.0  # when the next request may go; NEVER while READY
         self._in_flight = False
+        self._is_outdated = False  # whether what is in flight is about a stream that is gone
         self._asked_at: Instant = -NEVER  # when the first request of the refresh under way was sent
         self._ranges: dict[str, HashRange] = {}  # open ones and those closed lately (M4)
         self._closed_at: dict[str, Instant] = {}
@@ -98,6 +99,15 @@ class ShardMap:
         self._wanted_at = now
         return True
 
+    def begin_anew(self, now: Instant) -> None:
+        """The stream is another one: its shards may have the ids of the old ones, and other ranges."""
+        self._next_token = None
+        self._wanted_at = now
+        self._is_outdated = self._in_flight
+        self._ranges, self._closed_at = {}, {}
+        self.snapshot = None
+        self.updated_at = -NEVER
+
     def poll_request(self, now: Instant) -> ListShards | None:
         """The next page to ask for, if it is time (M2)."""
         if self._in_flight or now < self._wanted_at:
@@ -113,6 +123,9 @@ class ShardMap:
         """What came of the request. Says whether there is a new snapshot."""
         assert self._in_flight
         self._in_flight = False
+        if self._is_outdated:
+            self._is_outdated = False
+            return False
         if isinstance(answer, Failure):
             return self._fail(answer, now)
         try:

@@ -9,6 +9,8 @@ Invariants:
 - X2: under AUTO record distribution the service ignores keys: nothing may be aggregated (``may_aggregate`` is false),
   and nothing is judged by hash range. The same holds when the stream, asked again, does not answer.
 - X3: under AUTO the stream is asked again every minute: nothing else would tell that keys count again.
+- X4: a stream that was deleted and made anew under its name is recognised by when it was created: nothing that was
+  known of its shards holds any more, though they have the old ones' ids.
 """
 
 from typing import Final, final
@@ -38,6 +40,9 @@ class StreamFacts:
         self._wanted_at: Instant = 0.0
         self._in_flight = False
         self._told = False
+        self._created_at: float | None = None
+        self.made_anew = False
+        """Whether the last answer was about another stream of the same name (X4)."""
         self.asked_again = False
         """Entries landed where no map explains it, and the stream has not said why yet."""
         self.answered = False
@@ -71,10 +76,12 @@ class StreamFacts:
         self._in_flight = False
         self.answered = True
         before = self.may_aggregate
+        self.made_anew = False
         if isinstance(answer, Failure):
             self._fail(answer, now)
         else:
             self._backoff.reset()
+            self._compare_age(answer)
             self._told = True
             self.asked_again = False
             self.record_max_bytes = self._fixed_max_bytes or answer.max_record_bytes
@@ -85,6 +92,12 @@ class StreamFacts:
             self.may_aggregate = not auto
             self._wanted_at = now + _AUTO_INTERVAL if auto else NEVER
         return self.may_aggregate is not before
+
+    def _compare_age(self, answer: StreamSummary) -> None:
+        """X4."""
+        if answer.created_at is not None:
+            self.made_anew = self._created_at not in {None, answer.created_at}
+            self._created_at = answer.created_at
 
     def _fail(self, failure: Failure, now: Instant) -> None:
         if failure.retryable:

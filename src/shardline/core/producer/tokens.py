@@ -54,7 +54,10 @@ class TokenBucket:
 
     def covers(self, costs: Sequence[float]) -> bool:
         """Whether a full bucket would pay that without a debt."""
-        return all(cost <= rate for cost, rate in zip(costs, self._rates, strict=True))
+        for cost, rate in zip(costs, self._rates, strict=True):  # noqa: SIM110 - all() takes three times as long
+            if cost > rate:
+                return False
+        return True
 
     def ready_at(self, costs: Sequence[float], now: Instant) -> Instant:
         """When a take of ``costs`` will be admitted, if nothing is taken until then (K4)."""

@@ -143,9 +143,15 @@ class Rig:
     def asks_for_summary(self):
         return self.machine.poll_summary(self.now) is not None
 
-    def summary(self, *, auto=False, kib=1024):
-        distribution = "AUTO" if auto else None
-        told = StreamSummary(name="s", arn="arn", status="ACTIVE", max_record_kib=kib, record_distribution=distribution)
+    def summary(self, *, auto=False, kib=1024, created_at=None):
+        told = StreamSummary(
+            name="s",
+            arn="arn",
+            status="ACTIVE",
+            created_at=created_at,
+            max_record_kib=kib,
+            record_distribution="AUTO" if auto else None,
+        )
         self.machine.handle_summary(told, self.now)
         return self
 

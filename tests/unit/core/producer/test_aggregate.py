@@ -7,7 +7,13 @@ from hashlib import md5
 import pytest
 
 from shardline.codec.aggregation import FRAME_BYTES, MAGIC, AggregateBuilder, split_aggregate
-from shardline.core.producer.aggregate import Aggregate, KeylessAddress, digest_of
+from shardline.core.producer.aggregate import (
+    WRAP_MAX_BYTES,
+    Aggregate,
+    KeylessAddress,
+    digest_of,
+    wrapped_bytes,
+)
 from shardline.core.producer.record import BufferedRecord, payload_bytes
 from shardline.model.hashing import HASH_KEY_MAX, hash_digest_of
 from shardline.model.record import Entry
@@ -280,3 +286,19 @@ def test_the_digest_of_a_keyless_record_is_that_of_its_address():
     assert aggregate(one).hash_digest(one) == int(ADDRESS.explicit_hash_key).to_bytes(16, "big")
     assert aggregate(one, address=KeylessAddress("abc", None)).hash_digest(one) == hash_digest_of("abc")
     assert aggregate(one, address=NO_ADDRESS).hash_digest(one) == hash_digest_of("")
+
+
+@pytest.mark.parametrize("hash_key", [None, "7"])
+@pytest.mark.parametrize("key", ["k", "é" * 256, None])
+def test_p12_what_wrapping_costs_is_known_before(key, hash_key):
+    framed = aggregate(record(b"1", "a"), record(b"2", "b")).entry().data
+    hash_key = None if key is None else hash_key
+    address = KeylessAddress("a" * 10, "1" * 39)
+    sent = Aggregate(0.0, address)
+    sent.add(record(framed, key, hash_key), 0)
+    entry = sent.entry()
+    assert entry.data != framed
+    cost = len(entry.data) + len(entry.key.encode())
+    assert wrapped_bytes(framed, key, hash_key) == cost
+    assert len(framed) < cost <= len(framed) + len((key or "").encode()) + WRAP_MAX_BYTES
+    assert wrapped_bytes(b"plain", "k", hash_key) == 6

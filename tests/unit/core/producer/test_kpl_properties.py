@@ -222,3 +222,11 @@ def test_a_comment_in_any_encoding_stays_one_line(character):
     """Regression: bytes of UTF-8, read as Latin-1, passed for ends of lines, and the rest of the comment for a property."""
     text = f"# before {character} after\nRecordTtl=60000".encode().decode("latin-1")
     assert translate(text) == ({"record_ttl": 60.0}, ())
+
+
+@pytest.mark.parametrize("digits", [400, 5_000])
+def test_a_number_that_no_setting_can_be_is_told_and_not_shown_whole(digits):
+    """Regression: it was an OverflowError."""
+    with pytest.raises(UsageError, match="RecordTtl has a value that cannot be read") as caught:
+        translate(f"RecordTtl={'9' * digits}")
+    assert len(str(caught.value)) < 200

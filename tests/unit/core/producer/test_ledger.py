@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
+from shardline.codec.shapes import PutRecordsResult
 from shardline.core.events import RecordsFailed
 from shardline.core.producer.aggregate import Aggregate, KeylessAddress
 from shardline.core.producer.config import ProducerConfig
@@ -139,6 +140,23 @@ def test_p1_a_bundle_whose_records_all_landed_leaves_none_and_one_that_was_refus
     assert book.deliver_separately(put(book, record(), record()), [LANDING, OTHER]) == []
     assert book.deliver_separately(put(book, record(), record()), [None, None]) == [0, 1]
     assert (book.records, book.delivered_records) == (2, 2)
+
+
+def test_p1_a_bundle_that_landed_whole_ends_record_by_record():
+    book = ledger()
+    first, second = record(b"1", "a", awaited=True), record(b"22", "b")
+    bundle = put(book, first, second)
+    book.deliver_each(bundle, [PutRecordsResult("7", "s"), PutRecordsResult("8", "s")], (1.0, 0.5))
+    stored = [Attempt(1.0, 0.5, "s", number, None, None, maybe_stored=True) for number in ("7", "8")]
+    assert [one.conclusion for one in (first, second)] == [
+        Receipt("s", "7", 0, (stored[0],)),
+        Receipt("s", "8", 0, (stored[1],)),
+    ]
+    assert (first.data, second.data) == (None, None)
+    assert (book.records, book.payload_bytes, book.delivered_records, book.delivered_bytes) == (0, 0, 2, 5)
+    assert book.take_finished() == [first]
+    with pytest.raises(AssertionError, match="P1"):
+        book.deliver_each(bundle, [PutRecordsResult("9", "s"), PutRecordsResult("9", "s")], (1.0, 0.5))
 
 
 @pytest.mark.parametrize("how", ["delivered", "failed"])

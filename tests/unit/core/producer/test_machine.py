@@ -6,8 +6,8 @@ import pytest
 
 from shardline.core.clock import NEVER
 from shardline.core.events import RecordsDelivered, RequestAnswered, ShardMapFailed, ShardsChanged
-from shardline.core.producer.machine import BLIND_PATIENCE, Put
-from shardline.core.producer.record import Receipt, Undelivered
+from shardline.core.producer.machine import BLIND_PATIENCE, ROUND_BYTES, ROUND_RECORDS, Put
+from shardline.core.producer.record import BufferedRecord, Receipt, Undelivered
 
 NO_MAP = {"shards": None}
 
@@ -65,6 +65,77 @@ def test_p11_put_pumps_to_arm_a_deadline_or_to_fill_a_request_and_is_quiet_else(
         answers.append(one.answer)
     assert answers == [Put.PUMP, Put.QUIET, Put.PUMP]
     assert one.send() == [[b"data"]] * 3
+
+
+def many(one, *datas, key="k"):
+    records = [BufferedRecord(data, key, None, one.now + one.config.record_ttl) for data in datas]
+    return records, one.machine.put_many(records, one.now)
+
+
+def test_p7_put_many_takes_as_many_as_there_is_room_for(rig):
+    one = rig(buffer_max_records=3)
+    records, answer = many(one, b"1", b"2", b"3", b"4")
+    assert answer == (3, True)
+    assert one.machine.unfinished() == records[:3]
+    assert (one.machine.outstanding, one.machine.buffered_bytes) == (3, 6)
+    assert many(one, b"5")[1] == (0, False)
+    assert one.flush() == [[b"1", b"2", b"3"]]
+
+
+def test_p7_put_many_leaves_it_to_put_where_the_bytes_end(rig):
+    one = rig(buffer_max_bytes=1024)
+    assert many(one, b"x" * 500, b"x" * 600)[1] == (0, False)
+    assert one.machine.outstanding == 0
+    assert many(one, b"x" * 500, b"x" * 500)[1] == (2, True)
+    assert many(one, b"x" * 500)[1] == (0, False)
+
+
+def test_p11_put_many_is_quiet_once_armed_until_a_request_is_full(rig):
+    one = rig(aggregation=False, request_max_entries=6)
+    assert [many(one, b"1", b"2")[1] for _ in range(3)] == [(2, True), (2, False), (2, True)]
+
+
+@pytest.mark.parametrize("size", [1, 2_000])
+def test_w3_what_is_put_is_sorted_when_enough_came_together(rig, size):
+    one = rig(linger=5.0)
+    one.put(b"")
+    puts = 1
+    while one.machine._fresh and puts < 100:
+        one.put(b"x" * size)
+        puts += 1
+    assert puts == (ROUND_RECORDS if size == 1 else 1 - (-ROUND_BYTES // (size + 1)))
+    assert len(one.machine.unfinished()) == puts
+
+
+@pytest.mark.parametrize("end", ["abandon", "flush", "expiry"])
+def test_w3_what_is_in_no_lane_yet_is_found_all_the_same(rig, end):
+    one = rig()
+    first = one.put(b"1")
+    second = one.put(b"2")
+    assert one.machine._fresh == one.machine.unfinished() == [first, second]
+    if end == "flush":
+        assert one.flush() == [[b"1", b"2"]]
+        one.stored()
+    elif end == "expiry":
+        one.wait(31.0)
+        assert one.send() is None
+        assert first.ending.code == second.ending.code == "Expired"
+    else:
+        one.machine.abandon("Closed", "why")
+        assert first.ending.code == second.ending.code == "Closed"
+    assert one.machine.unfinished() == []
+    assert one.machine.outstanding == 0
+
+
+def test_w3_the_order_of_puts_is_kept_when_shards_change_meanwhile(rig):
+    one = rig(shards={"a": (0, 16)}, ordered=True)
+    one.puts(1, 2)
+    assert one.send() is None
+    one.puts(1)
+    one.machine._map.invalidate(one.now, "a", one.now)
+    assert one.asks_for_map()
+    one.listed(b=(0, 16))
+    assert one.flush() == [[b"0", b"1", b"0"]]
 
 
 def test_p11_a_full_aggregate_is_sealed_quietly(rig):
@@ -383,6 +454,19 @@ def test_auto_distribution_takes_the_lanes_away_and_its_end_brings_them_back(rig
     assert one.asks_for_summary()
     one.summary()
     assert one.flush() == [[b"0", b"1"]]
+
+
+def test_x4_a_stream_that_was_made_anew_has_other_shards_under_the_old_ids(rig):
+    one = rig(facts=False)
+    assert one.asks_for_summary()
+    one.summary(created_at=1.0)
+    one.puts(1, 6, 9)
+    one.machine._facts.ask_again(one.now)
+    assert one.asks_for_summary()
+    one.summary(created_at=2.0)
+    assert one.asks_for_map()
+    one.listed(a=(0, 4), b=(4, 16))
+    assert one.flush() == [[b"0"], [b"1", b"2"]]
 
 
 def test_a_stream_under_auto_refuses_order(rig):

@@ -35,6 +35,20 @@ def record(key="k", hash_key=None, data=b"data"):
     return BufferedRecord(data, key, hash_key, 30.0)
 
 
+def test_p2_many_go_where_each_would_go_alone():
+    keys = ["a", None, "b", "é", "a", "c"]
+    records = [record(key) for key in keys] + [record("any", "7")]
+    one = router("a", "b", "c")
+    found = one.lanes_for(records)
+    assert [lane is None for lane in found] == [False, True, False, False, False, False, True]
+    assert all(lane is one.lane_for(each, 0.0) for lane, each in zip(found, records, strict=True) if lane)
+    assert router().lanes_for(records) == [None] * 7
+    assert one.lanes_for([]) == []
+    one._cache, one._lane_by_key = module._Cache.LEFT_ALONE, {}
+    assert one.lanes_for(records) == found
+    assert one._lane_by_key == {}
+
+
 def test_p2_without_a_map_everything_goes_to_the_catch_all():
     one = router()
     assert {one.lane_for(record(key), 0.0) for key in ("a", "b", None)} == {one.catch_all}
@@ -157,6 +171,17 @@ def test_j1_lanes_that_stay_keep_their_state_and_others_vanish():
     assert ([lane.shard_id for lane in fresh], gone) == (["c", "d"], [b])
     assert b.vanished
     assert one.all_lanes() == [one.catch_all, *one.lanes, b]
+
+
+def test_j1_a_shard_of_the_same_name_and_another_range_is_another_shard():
+    """A stream that was deleted and made anew numbers its shards as the old one did."""
+    one = router("a", "b")
+    before = one.lanes
+    fresh, gone = one.install(snapshot("a", "b", "c"), 1.0)
+    assert ([*one.lanes], gone) == (fresh, [*before])
+    for number in range(20):
+        key = f"key {number}"
+        assert hash_key_of(key) in one.lane_for(record(key), 1.0).hash_range
 
 
 def test_j1_a_vanished_lane_is_known_until_it_is_settled():

@@ -383,3 +383,21 @@ def test_m4_a_shard_that_is_listed_again_is_open_again():
     shard_map.invalidate(165.0, LOW[0], 165.0)
     refresh(shard_map, 165.0, LOW, HIGH)
     assert shard_map.hash_range(PARENT[0]) is not None
+
+
+def test_of_a_stream_that_was_made_anew_nothing_is_known():
+    shard_map = ready((PARENT[0], 0, HASH_KEY_MAX), now=1.0)
+    shard_map.begin_anew(2.0)
+    assert (shard_map.snapshot, shard_map.hash_range(PARENT[0])) == (None, None)
+    assert refresh(shard_map, 2.0, (PARENT[0], 0, 9), ("other", 10, HASH_KEY_MAX))
+    assert shard_map.hash_range(PARENT[0]) == HashRange(0, 9)
+
+
+def test_what_was_asked_of_the_old_stream_is_no_map_of_the_new_one():
+    shard_map = new_map()
+    shard_map.poll_request(1.0)
+    shard_map.begin_anew(2.0)
+    assert shard_map.poll_request(2.0) is None
+    assert shard_map.handle_page(page((PARENT[0], 0, HASH_KEY_MAX)), 3.0) is False
+    assert shard_map.snapshot is None
+    assert refresh(shard_map, 3.0, ("other", 0, HASH_KEY_MAX))

@@ -1,4 +1,4 @@
-"""What does the stream say of itself? X1 to X3 are the invariants of ``shardline.core.producer.stream_facts``."""
+"""What does the stream say of itself? X1 to X4 are the invariants of ``shardline.core.producer.stream_facts``."""
 
 from random import Random
 
@@ -20,11 +20,12 @@ LOST = Failure(FailureKind.TRANSIENT, "ReadTimeout", "no answer")
 FATAL = sorted(kind for kind in FailureKind if not Failure(kind, "", "").retryable)
 
 
-def summary(*, max_kib=None, distribution=None):
+def summary(*, max_kib=None, distribution=None, created_at=None):
     return StreamSummary(
         name="orders",
         arn="arn:aws:kinesis:eu-west-1:123456789012:stream/orders",
         status="ACTIVE",
+        created_at=created_at,
         max_record_kib=max_kib,
         record_distribution=distribution,
     )
@@ -224,3 +225,14 @@ def test_x3_under_auto_it_is_asked_every_minute_whether_keys_count_again():
     assert known.handle_summary(summary(), 60.1) is True
     assert known.may_aggregate
     assert known.next_deadline() == NEVER
+
+
+def test_x4_another_time_of_creation_is_another_stream():
+    known = answered(summary(created_at=1.0))
+    told = []
+    for answer in (summary(created_at=1.0), summary(), LOST, summary(created_at=2.0), summary(created_at=2.0)):
+        known._wanted_at = 0.0
+        known.poll_request(1.0)
+        known.handle_summary(answer, 1.0)
+        told.append(known.made_anew)
+    assert told == [False, False, False, True, False]
