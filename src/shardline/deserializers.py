@@ -15,15 +15,22 @@ from typing import Any
 
 def json_lines(data: bytes) -> list[Any]:
     """One JSON value a line. Empty lines are passed over."""
-    return [json.loads(line) for line in data.split(b"\n") if line.strip()]
+    return [_json_value(line) for line in data.split(b"\n") if line.strip()]
 
 
 def json_list(data: bytes) -> list[Any]:
     """One JSON array."""
-    found: list[Any] = json.loads(data)
+    found: list[Any] = _json_value(data)
     if not isinstance(found, list):
         raise ValueError(f"no JSON array, but {type(found).__name__}")  # noqa: TRY004 - the data is wrong, not a type
     return found
+
+
+def _json_value(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None  # DS1
 
 
 def netstrings(data: bytes) -> list[bytes]:

@@ -9,9 +9,9 @@ Invariants:
 - O3: a lease store applies one operation at a time to a row, as ``core.leases.apply`` says, or not at all.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import NamedTuple, Protocol, TypeAlias, final
+from typing import NamedTuple, Protocol, TypeAlias, final, runtime_checkable
 
 from shardline.codec.shapes import (
     GetRecordsResponse,
@@ -97,6 +97,29 @@ class KinesisApi(Protocol):
     async def call(self, operation: str, params: Mapping[str, object]) -> dict[str, object] | Failure: ...
 
 
+LeaseAnswer: TypeAlias = Lease | Refused | Failure | None
+"""What becomes of an operation: the row as it now stands (``None`` after a deletion), a refusal, or a failure."""
+
+
+@final
+class GroupOnStream(NamedTuple):
+    """Whom rows of a lease store serve; ``None`` where they do not say, as those of a KCL do not."""
+
+    group: str | None
+    stream: str | None
+
+
+class LeaseCatalog(Protocol):
+    """A lease store before any group in it is named (O1, O2). What is not there is a failure, and is not made."""
+
+    async def open(self) -> Failure | None: ...
+    async def list_groups(self) -> list[GroupOnStream] | Failure:
+        """Every group and stream that has rows, sorted."""
+        ...
+
+    async def close(self) -> None: ...
+
+
 class LeaseStore(Protocol):
     """The leases of one group on one stream (O1 to O3)."""
 
@@ -122,7 +145,7 @@ class LeaseStore(Protocol):
         """Every row, by shard id, none older than the last write that was answered before the call."""
         ...
 
-    async def apply(self, operation: LeaseOperation) -> Lease | Refused | Failure | None:
+    async def apply(self, operation: LeaseOperation) -> LeaseAnswer:
         """The row as it now stands (``None`` after a deletion), or the refusal. See ``core.leases``.
 
         After a ``Failure`` with ``maybe_received`` the operation may have been applied: see ``core.leases.landed``.
@@ -131,4 +154,13 @@ class LeaseStore(Protocol):
 
     async def close(self) -> None:
         """Let go of connections and files. Leases stay as they are. Harmless when done before."""
+        ...
+
+
+@runtime_checkable
+class BatchingLeaseStore(Protocol):
+    """A ``LeaseStore`` to which many operations at once are hardly more work than one."""
+
+    async def apply_many(self, operations: Sequence[LeaseOperation]) -> list[LeaseAnswer]:
+        """What ``apply`` would answer to each, in their order. Each is of another lease, and ends by itself (O3)."""
         ...

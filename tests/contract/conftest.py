@@ -90,17 +90,20 @@ def dynalite_url(tmp_path_factory):
         yield f"http://127.0.0.1:{port}"
 
 
-@pytest.fixture(scope="session")
-def ministack_url(tmp_path_factory):
+def ministack(directory):
     require_installed("requirements.txt", PYTHON)
-    directory = tmp_path_factory.mktemp("ministack")
     environment = {
         "GATEWAY_PORT": "{port}",
         "BIND_HOST": "127.0.0.1",
         "SERVICES": "dynamodb",
         "DOCKER_HOST": f"unix://{directory}/no-docker.sock",
     }
-    with running(lambda _: [PYTHON / "bin/python", "-m", "ministack.app"], directory, environment) as port:
+    return running(lambda _: [PYTHON / "bin/python", "-m", "ministack.app"], directory, environment)
+
+
+@pytest.fixture(scope="session")
+def ministack_url(tmp_path_factory):
+    with ministack(tmp_path_factory.mktemp("ministack")) as port:
         yield f"http://127.0.0.1:{port}"
 
 

@@ -26,6 +26,7 @@ from shardline.core.leases import (
     Refused,
     ReleaseLease,
     RenewLease,
+    ResetLease,
     TakeLease,
     WriteChildren,
 )
@@ -267,11 +268,40 @@ async def test_y3_rows_of_another_group_are_written_by_none_of_our_operations(op
         ReleaseLease(SHARD, "a", 1),
         CommitCheckpoint(SHARD, "a", 1, FIVE),
         WriteChildren(SHARD, frozenset({"x"})),
+        ResetLease(SHARD, Lease(SHARD, counter=1, owner="a").fence, FIVE),
         DeleteLease(SHARD, 1),
     ):
         assert (await other.apply(operation)).code == "ForeignTable", operation
     assert row_of(raw, unique) == before
     await other.close()
+
+
+async def test_whom_a_table_serves_can_be_asked_by_anyone(opened, server_url, raw, unique):
+    """Rows of a KCL do not say it; beside rows that do, they are of the same group."""
+    visitor = DynamoDbLeases(opened._access, unique, "-", "-", existing=True)
+    assert await visitor.open() is None
+    assert await visitor.list_groups() == []
+    kcl = {"leaseKey": {"S": "shardId-000000000001"}, "leaseCounter": {"N": "7"}, "checkpoint": {"S": "TRIM_HORIZON"}}
+    raw.put_item(TableName=unique, Item=kcl)
+    assert await visitor.list_groups() == [(None, None)]
+    raw.put_item(TableName=unique, Item={"leaseKey": {"S": "Worker-1"}, "entityType": {"S": "WORKER_METRICS"}})
+    assert await visitor.list_groups() == [(None, None)]
+    await opened.apply(CreateLease(Lease(SHARD)))
+    assert await visitor.list_groups() == [("billing", "orders")]
+    assert (await visitor.list_leases()).code == "ForeignTable"
+    await visitor.close()
+
+
+async def test_a_reset_of_a_row_of_the_kcl_leaves_it_to_whoever_comes(opened, raw, unique):
+    kcl = {"leaseKey": {"S": SHARD}, "leaseCounter": {"N": "7"}, "checkpoint": {"S": "SHARD_END"}}
+    kcl |= {"leaseOwner": {"S": "java"}, "pendingCheckpoint": {"S": "9"}, "other": {"S": "kept"}}
+    raw.put_item(TableName=unique, Item=kcl)
+    (row,) = await opened.list_leases()
+    await opened.apply(ResetLease(SHARD, row.fence, Checkpoint(LATEST), 5.0))
+    item = row_of(raw, unique)
+    assert (item["leaseCounter"]["N"], item["checkpoint"]["S"], item["other"]["S"]) == ("8", "LATEST", "kept")
+    assert float(item["shardlineStartAt"]["N"]) == 5
+    assert not {"leaseOwner", "pendingCheckpoint", "shardlineGroup", "shardlineStream"} & item.keys()
 
 
 async def test_a_row_that_cannot_be_read_is_an_error_that_names_it(opened, raw, unique):

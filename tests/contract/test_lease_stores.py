@@ -12,8 +12,8 @@ import anyio.to_thread
 import pytest
 
 from shardline.adapters.leases.dynamodb_connection import AwsAccess
-from shardline.adapters.leases.url import lease_store
-from shardline.core.failures import Failure
+from shardline.adapters.leases.url import lease_catalog, lease_store
+from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import (
     AskHandOver,
     CommitCheckpoint,
@@ -23,6 +23,7 @@ from shardline.core.leases import (
     Refused,
     ReleaseLease,
     RenewLease,
+    ResetLease,
     TakeLease,
     WriteChildren,
     apply,
@@ -182,6 +183,7 @@ async def test_a_lease_goes_its_way(store):
         ReleaseLease(SHARD, "a", 0),
         CommitCheckpoint(SHARD, "a", 0, at(1)),
         WriteChildren(SHARD, frozenset({"x"})),
+        ResetLease(SHARD, Fence(0, None, None), at(1)),
     ],
     ids=lambda operation: type(operation).__name__,
 )
@@ -246,16 +248,16 @@ async def test_a_committed_lease_is_latest_no_more(store):
 # ---- against the reference
 
 
-def draw(choose, rows):
+def draw(choose, rows, among=("shardId-000000000000", "shardId-000000000001")):
     """An operation that has a fair chance of being allowed."""
-    shard_id = choose.choice(["shardId-000000000000", "shardId-000000000001"])
+    shard_id = choose.choice(among)
     row = rows.get(shard_id) or Lease(shard_id)
     by = row.holder if row.holder is not None and choose.random() < 0.7 else choose.choice(WORKERS)
     counter = row.counter - (choose.random() < 0.15)
     counter = max(counter, 0)
     position = choose.choice([TRIM_HORIZON, LATEST, at_timestamp(1.7e9)])
     fence = row.fence if choose.random() < 0.7 else Fence(counter, choose.choice([None, *WORKERS]), None)
-    kind = choose.randrange(16)
+    kind = choose.randrange(17)
     if kind < 2 or (shard_id not in rows and kind < 10):
         pinned = 1.7e9 if position == LATEST and choose.random() < 0.5 else None
         return CreateLease(Lease(shard_id, checkpoint=Checkpoint(position), latest_at=pinned))
@@ -275,6 +277,9 @@ def draw(choose, rows):
         return CommitCheckpoint(shard_id, by, counter, checkpoint)
     if kind < 15:
         return WriteChildren(shard_id, frozenset({"x", choose.choice("yz")}))
+    if kind < 16:
+        pinned = 1.6e9 if position == LATEST else None
+        return ResetLease(shard_id, fence, Checkpoint(position), pinned)
     if choose.random() < 0.3:
         return CommitCheckpoint(shard_id, by, counter, Checkpoint(SHARD_END))
     return DeleteLease(shard_id, counter)
@@ -298,6 +303,12 @@ EVERY_OPERATION = [
         for by in "abc"
         for counter in (3, 4)
         for owners in ((None, None), ("a", None), ("b", None), ("b", "a"))
+    ),
+    *(
+        ResetLease(SHARD, Fence(counter, *owners), *place)
+        for counter in (3, 4)
+        for owners in ((None, None), ("a", None), ("b", None), ("b", "a"))
+        for place in ((at(7, 1),), (Checkpoint(LATEST), 1.6e9), (Checkpoint(at_timestamp(1.5e9)),))
     ),
     *(
         make(SHARD, by, counter)
@@ -342,6 +353,59 @@ async def test_it_does_what_the_reference_says(stores, seed):
                 rows.values(), key=lambda row: row.shard_id
             )
     assert len(seen) > 12, seen  # the interesting cases were reached
+
+
+# ---- many in one call, where a store takes them (``BatchingLeaseStore``)
+
+BATCHING = ["memory", "sqlite", "redis"]
+
+
+@pytest.mark.parametrize("kind", BATCHING)
+@pytest.mark.parametrize("seed", range(3))
+async def test_many_at_once_are_answered_as_one_by_one(stores, seed):
+    choose, rows, seen = random.Random(seed), {}, set()
+    for _ in range(40):
+        operations, expected = [], []
+        for number in choose.sample(range(8), choose.randrange(1, 9)):
+            operation = draw(choose, rows, [f"shardId-{number:012d}"])
+            answer = apply(rows.get(operation.shard_id), operation)
+            operations.append(operation)
+            expected.append(answer)
+            seen.add((type(operation).__name__, isinstance(answer, Refused)))
+            if answer is None:
+                rows.pop(operation.shard_id, None)
+            elif isinstance(answer, Lease):
+                rows[operation.shard_id] = answer
+        assert await stores[choose.randrange(3)].apply_many(operations) == expected, operations
+        assert await stores[3].list_leases() == sorted(rows.values(), key=lambda row: row.shard_id)
+    assert len(seen) > 12, seen
+
+
+@pytest.mark.parametrize("kind", BATCHING)
+async def test_nothing_at_once_is_nothing(store):
+    assert await store.apply_many([]) == []
+
+
+@pytest.mark.parametrize("kind", BATCHING)
+async def test_of_many_takers_of_many_leases_one_wins_each(stores):
+    names = [f"shardId-{number:012d}" for number in range(30)]
+    rows = await stores[0].apply_many([CreateLease(Lease(name)) for name in names])
+    for _ in range(5):
+        order = {store: random.Random(number).sample(rows, len(rows)) for number, store in enumerate(stores)}
+        answers = await together(
+            *(
+                lambda store=store, number=number, wanted=order[store]: store.apply_many(
+                    [TakeLease(row.shard_id, f"worker-{number}", row.fence) for row in wanted]
+                )
+                for number, store in enumerate(stores)
+            )
+        )
+        won = [answer for each in answers for answer in each if isinstance(answer, Lease)]
+        refused = [answer.current for each in answers for answer in each if isinstance(answer, Refused)]
+        rows = await stores[0].list_leases()
+        assert sorted(won, key=lambda row: row.shard_id) == rows, "each was taken once"
+        assert len(refused) == 7 * len(names)
+        assert all(row in rows for row in refused)
 
 
 # ---- several at once
@@ -500,6 +564,51 @@ async def test_groups_and_streams_never_meet(make_store, unique, kind):
     assert await first.list_leases() == [Lease(SHARD)]
     assert (f"{unique}:a", "b") in await first.list_groups()
     await first.close()
+
+
+async def test_a_catalog_tells_the_groups_of_a_store(store, url, unique):
+    """Before any of them is named, and whichever they are."""
+    catalog = lease_catalog(url, AWS)
+    assert await catalog.open() is None
+    assert (unique, "orders") not in await catalog.list_groups()
+    await create(store)
+    assert (unique, "orders") in await catalog.list_groups()
+    await catalog.close()
+
+
+async def test_what_is_not_there_is_not_made_for_those_who_only_look(url, unique, kind):
+    for _ in range(2):  # the first would have made it
+        for one in (
+            lease_catalog(url, AWS),
+            lease_store(url, group=unique, stream="orders", aws=AWS, existing=True),
+        ):
+            opened = await one.open()
+            if kind in {"memory", "redis"}:
+                assert opened is None  # nothing has to be made there
+            else:
+                assert (opened.kind, opened.code) == (FailureKind.NOT_FOUND, "NoSuchStore")
+            await one.close()
+
+
+async def test_a_reset_takes_the_lease_from_whoever_holds_it(stores):
+    """W7: whatever the checkpoint said, and whatever hand-over was under way."""
+    worker, operator = stores[:2]
+    row = await create(worker, owner="b", checkpoint_owner="a", counter=4, checkpoint=at(9), owner_switches=2)
+    reset = await operator.apply(ResetLease(SHARD, row.fence, Checkpoint(LATEST), 1.7e9))
+    assert reset == Lease(SHARD, counter=5, checkpoint=Checkpoint(LATEST), latest_at=1.7e9)
+    for attempt in (
+        RenewLease(SHARD, "a", 4),
+        CommitCheckpoint(SHARD, "a", 4, at(12)),
+        CommitCheckpoint(SHARD, "a", 5, at(12)),
+        FinishHandOver(SHARD, "a", 4),
+        TakeLease(SHARD, "b", row.fence),
+    ):
+        assert await worker.apply(attempt) == Refused(reset)
+    taken = await worker.apply(TakeLease(SHARD, "b", reset.fence))
+    ended = await worker.apply(CommitCheckpoint(SHARD, "b", taken.counter, Checkpoint(SHARD_END)))
+    again = await operator.apply(ResetLease(SHARD, ended.fence, Checkpoint(TRIM_HORIZON)))
+    assert again == Lease(SHARD, counter=8)
+    assert await worker.list_leases() == [again]
 
 
 async def test_its_intervals_are_those_of_the_architecture(make_store, kind, unique):

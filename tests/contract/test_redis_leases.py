@@ -10,6 +10,7 @@ import pytest
 import redis
 import trustme
 
+from shardline.adapters.leases import redis as redis_leases
 from shardline.adapters.leases.redis import PREFIX, RedisLeases
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import CommitCheckpoint, CreateLease, Refused, RenewLease, TakeLease
@@ -65,14 +66,14 @@ async def test_d1_a_swap_that_comes_too_late_decides_again(store, raw, unique, m
     other = RedisLeases(f"redis://127.0.0.1:{raw.connection_pool.connection_kwargs['port']}/0", unique, "orders")
     await store.apply(CreateLease(Lease(SHARD, owner="a")))
     five = CommitCheckpoint(SHARD, "a", 0, Checkpoint(at_sequence_number("5")))
-    read = store._client.hget
+    read = store._client.hmget
 
     def read_then_lose(*args):
         row = read(*args)
-        assert not isinstance(other._apply(five), (Failure, Refused))
+        assert not isinstance(other._apply_all([five])[0], (Failure, Refused))
         return row
 
-    monkeypatch.setattr(store._client, "hget", read_then_lose)
+    monkeypatch.setattr(store._client, "hmget", read_then_lose)
     answer = await store.apply(CommitCheckpoint(SHARD, "a", 0, Checkpoint(at_sequence_number("9"))))
     assert answer == Refused(Lease(SHARD, owner="a", counter=1, checkpoint=five.checkpoint))
     await other.close()
@@ -80,9 +81,25 @@ async def test_d1_a_swap_that_comes_too_late_decides_again(store, raw, unique, m
 
 async def test_d1_a_row_that_never_holds_still_is_a_failure(store, monkeypatch):
     await store.apply(CreateLease(Lease(SHARD)))
-    monkeypatch.setattr(store._client, "eval", lambda *_: [store._client.hget(store._hash, SHARD)])
+    monkeypatch.setattr(redis_leases, "_SWAP", "return {redis.call('HGET', KEYS[1], ARGV[1])}")
     failure = await store.apply(TakeLease(SHARD, "a", Lease(SHARD).fence))
     assert (failure.kind, failure.code, failure.maybe_received) == (FailureKind.TRANSIENT, "Contended", False)
+
+
+async def test_d1_of_many_operations_each_ends_by_itself(store, raw):
+    await store.apply_many([CreateLease(Lease(name)) for name in "abc"])
+    raw.hset(store._hash, "b", "nonsense")
+    answers = await store.apply_many([TakeLease(name, "me", Lease(name).fence) for name in "abcd"])
+    assert [getattr(answer, "owner", None) for answer in answers] == ["me", None, "me", None]
+    assert (answers[1].kind, answers[1].code, answers[3]) == (FailureKind.INVALID, "UnreadableRow", Refused(None))
+
+
+async def test_d1_a_script_that_fails_fails_its_own(store, monkeypatch):
+    await store.apply_many([CreateLease(Lease(name)) for name in "ab"])
+    monkeypatch.setattr(redis_leases, "_SWAP", "if ARGV[1] == 'b' then return redis.error_reply('no') end return {}")
+    answers = await store.apply_many([TakeLease(name, "me", Lease(name).fence) for name in "ab"])
+    assert isinstance(answers[0], Lease)
+    assert (answers[1].kind, answers[1].code, answers[1].maybe_received) == (FailureKind.INVALID, "RedisError", False)
 
 
 async def test_what_a_newer_version_wrote_into_a_row_stays(store, raw):

@@ -1,5 +1,6 @@
 """What can go wrong with a file that several processes share? Q1 to Q4 are the invariants of the SQLite store."""
 
+import contextlib
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ import pytest
 from shardline.adapters.leases import sqlite as module
 from shardline.adapters.leases.sqlite import APPLICATION_ID, SqliteLeases
 from shardline.core.failures import FailureKind
-from shardline.core.leases import CreateLease, RenewLease, TakeLease
+from shardline.core.leases import CreateLease, DeleteLease, RenewLease, TakeLease
 from shardline.model.lease import Lease
 
 pytestmark = pytest.mark.anyio
@@ -136,6 +137,17 @@ async def test_q2_a_database_of_another_program_is_left_alone(path):
     failure = await SqliteLeases(path, "billing", "orders").open()
     assert (failure.kind, failure.code) == (FailureKind.INVALID, "ForeignDatabase")
     assert path.read_bytes() == before
+
+
+async def test_an_empty_file_stays_one_for_those_who_only_look(path):
+    path.touch()
+    store = SqliteLeases(path, "g", "s", existing=True)
+    failure = await store.open()
+    assert (failure.kind, failure.code) == (FailureKind.NOT_FOUND, "NoSuchStore")
+    assert "is empty" in failure.message
+    await store.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
 
 
 async def test_q2_a_file_of_a_newer_version_is_left_alone(path, store):
@@ -274,3 +286,40 @@ async def test_calls_at_once_take_turns(store):
         for number in range(50):
             group.start_soon(store.apply, CreateLease(Lease(f"shardId-{number:012d}")))
     assert len(await store.list_leases()) == 50
+
+
+async def test_q1_of_many_operations_one_row_that_cannot_be_read_fails_its_own(store, path):
+    await store.apply_many([CreateLease(Lease(name)) for name in "abc"])
+    with sqlite3.connect(path) as raw:
+        raw.execute("UPDATE leases SET lease = 'nonsense' WHERE shard_id = 'b'")
+    raw.close()
+    answers = await store.apply_many([TakeLease(name, "me", Lease(name).fence) for name in "abc"])
+    assert [getattr(answer, "owner", None) for answer in answers] == ["me", None, "me"]
+    assert (answers[1].kind, answers[1].code) == (FailureKind.INVALID, "UnreadableRow")
+    with sqlite3.connect(path) as raw:
+        assert raw.execute("SELECT count(*) FROM leases WHERE lease LIKE '%\"me\"%'").fetchone() == (2,)
+    raw.close()
+
+
+async def test_q1_many_operations_fail_together_where_the_file_is_locked(store, path):
+    await store.apply_many([CreateLease(Lease(name)) for name in "ab"])
+    with sqlite3.connect(path, isolation_level=None) as raw:
+        raw.execute("BEGIN IMMEDIATE")
+        answers = await store.apply_many([TakeLease(name, "me", Lease(name).fence) for name in "ab"])
+        raw.execute("ROLLBACK")
+    raw.close()
+    assert [(answer.code, answer.maybe_received) for answer in answers] == [("Locked", False)] * 2
+    assert [row.owner for row in await store.list_leases()] == [None, None]
+
+
+async def test_a_listing_shows_what_others_wrote_since_the_last(store, path):
+    other = SqliteLeases(path, "billing", "orders")
+    assert await other.open() is None
+    await store.apply_many([CreateLease(Lease(name)) for name in "abc"])
+    for owner in ("first", "second"):
+        (row,) = [row for row in await store.list_leases() if row.shard_id == "b"]
+        await other.apply(TakeLease("b", owner, row.fence))
+        assert [row.owner for row in await store.list_leases()] == [None, owner, None]
+    await other.apply_many([DeleteLease("b", 2), CreateLease(Lease("d"))])
+    assert [row.shard_id for row in await store.list_leases()] == ["a", "c", "d"]
+    await other.close()

@@ -429,3 +429,4 @@ TestFleet.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
+TestFleet.pytestmark = [pytest.mark.timeout(600)]  # a hundred fleets, perhaps traced, on a busy machine

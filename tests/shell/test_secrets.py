@@ -3,13 +3,24 @@
 import base64
 import json
 import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
 import traceback
+from dataclasses import replace
 
 import anyio
 import boto3
 import pytest
 
-from shardline import Client, Credentials, ShardlineError, UsageError
+from shardline import Client, Consumer, Credentials, Producer, ProducerConfig, ShardlineError, UsageError
+from shardline.adapters.http_settings import HttpSettings
+from shardline.adapters.leases.dynamodb_connection import AwsAccess
+from shardline.adapters.leases.url import lease_store
+from shardline.core.failures import Failure, to_error
 
 pytestmark = pytest.mark.anyio
 
@@ -159,3 +170,231 @@ def test_no_complaint_about_credentials_shows_a_secret():
             Credentials(*wrong)
         assert_clean("".join(traceback.format_exception(caught.value)))
     assert_clean(repr(Credentials("A", SECRET, TOKEN)) + str(Credentials("A", SECRET, TOKEN)))
+
+
+# ---- producers, consumers and stores
+
+
+@pytest.fixture
+def told(spoken, monkeypatch):
+    """Log lines, events, and what goes to the standard streams at exit: whatever anyone could read afterwards."""
+    lines = []
+
+    class Told:
+        def event(self, event):
+            lines.append(f"{event!r} {event}")
+
+        def add(self, *values):
+            for value in values:
+                lines.append(f"{value!r} {value}")
+                if isinstance(value, BaseException):
+                    whole = traceback.TracebackException.from_exception(value, capture_locals=True)
+                    lines.append("".join(whole.format()))
+
+        def assert_clean(self):
+            logging.getLogger("test").info("listened")
+            assert "listened" in spoken.text
+            assert_clean(spoken.text + "\n".join(lines))
+
+    return Told()
+
+
+FAILURES = {
+    "reset": lambda server: server.reset(),
+    "garbage": lambda server: server.raw(b"garbage"),
+    "denied": lambda server: server.reply(b'{"__type":"AccessDeniedException","message":"no"}', status=400),
+    "signature": lambda server: server.reply(b'{"__type":"InvalidSignatureException","message":"no"}', status=403),
+    "expired": lambda server: server.reply(b'{"__type":"ExpiredTokenException","message":"no"}', status=400),
+    "html": lambda server: server.reply(b"<html>proxy says no</html>", status=502),
+    "nothing": lambda server: server.then_stay(),
+}
+
+
+@pytest.mark.parametrize("script", sorted(FAILURES))
+async def test_a_producer_under_any_failure_tells_no_secret(script, *, server, make_client, told):
+    for _ in range(40):
+        FAILURES[script](server)
+    config = ProducerConfig(linger=0.0, record_ttl=0.4, retry_backoff=0.02)
+    client = make_client(server, read_timeout=0.2, proxies={"https": f"http://user:{PASSWORD}@{server.host}"})
+    async with client:
+        producer = Producer("orders", client=client, config=config, sink=told.event, close_timeout=1.0)
+        async with producer:
+            delivery = await producer.put(b"x", key="k")
+            outcome = await delivery.outcome()
+            assert not outcome.delivered
+            try:
+                await delivery
+            except ShardlineError as error:
+                told.add(error)
+            told.add(producer, delivery, outcome, producer.stats(), *our_objects(producer))
+    assert server.requests
+    told.assert_clean()
+
+
+@pytest.mark.parametrize("script", sorted(FAILURES))
+async def test_a_consumer_under_any_failure_tells_no_secret(script, *, server, make_client, told, tmp_path):
+    for _ in range(40):
+        FAILURES[script](server)
+    client = make_client(server, read_timeout=0.2, proxies={"https": f"http://user:{PASSWORD}@{server.host}"})
+    async with client:
+        consumer = Consumer(
+            "orders", group="g", store=f"sqlite:///{tmp_path}/l.db", client=client, sink=told.event, close_timeout=1.0
+        )
+        try:
+            with anyio.move_on_after(1.5):
+                async with consumer:
+                    told.add(consumer, *our_objects(consumer))
+                    async for record in consumer:
+                        told.add(record)
+        except ShardlineError as error:
+            told.add(error)
+    assert server.requests
+    told.assert_clean()
+
+
+AWS = AwsAccess(wall_time=time.time, region="eu-west-1", credentials=Credentials("AKID", SECRET, TOKEN))
+
+
+@pytest.mark.parametrize("script", sorted(FAILURES))
+async def test_a_store_in_dynamodb_under_any_failure_tells_no_secret(script, *, server, told):
+    for _ in range(10):
+        FAILURES[script](server)
+    url = f"dynamodb://table?endpoint_url={server.url}"
+    store = lease_store(url, group="g", stream="s", aws=replace(AWS, http=HttpSettings(read_timeout=0.2)))
+    told.add(store, AWS)
+    for call in (store.open, store.list_leases):
+        try:
+            failure = await call()
+        except ShardlineError as error:
+            told.add(error)
+        else:
+            assert isinstance(failure, Failure)
+            told.add(failure, to_error(failure, "ListLeases"), *our_objects(store))
+    await store.close()
+    assert server.requests
+    assert TOKEN in server.requests[0].headers["x-amz-security-token"]
+    told.assert_clean()
+
+
+REDIS_ANSWERS = [
+    b"-WRONGPASS invalid username-password pair or user is disabled.\r\n",
+    b"-NOAUTH Authentication required.\r\n",
+    b"-ERR unknown command\r\n",
+    b"garbage\r\n",
+    b"",
+]
+
+
+@pytest.mark.parametrize("said", REDIS_ANSWERS)
+async def test_a_store_in_redis_under_any_failure_tells_no_secret(said, *, told):
+    asked = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            while True:
+                try:
+                    one, _ = listener.accept()
+                except OSError:
+                    return
+                with one:
+                    asked.append(one.recv(4096))
+                    one.sendall(said)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        port = listener.getsockname()[1]
+        store = lease_store(f"redis://user:{PASSWORD}@127.0.0.1:{port}/0", group="g", stream="s", aws=AWS)
+        for call in (store.open, store.list_leases):
+            failure = await call()
+            assert isinstance(failure, Failure)
+            told.add(failure, to_error(failure, "ListLeases"))
+        told.add(store, *our_objects(store))
+        await store.close()
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+    assert any(PASSWORD.encode() in request for request in asked), "it was sent, and so could have been told"
+    told.assert_clean()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"redis://user:{PASSWORD}@host:port/0",
+        f"redis://user:{PASSWORD}@host/0/1",
+        f"redis://user:{PASSWORD}@/0",
+        f"redis://:{PASSWORD}",
+        f"redis://user:{PASSWORD}",
+        f"redis://user:{PASSWORD}@[::1/0",
+        f"redis://user:{PASSWORD}%40host:port/0",
+        f"redis://user:{PASSWORD}@host/0#fragment",
+        f"redis://user:{PASSWORD}@host/0?nonsense=1",
+        f"redis://user:{PASSWORD}@host/0?socket_timeout=x",
+        f"rediss://user:{PASSWORD}@host/x",
+        f"postgres://user:{PASSWORD}@host/0",
+        f"sqlite://user:{PASSWORD}@host/x.db",
+        f"memory:user:{PASSWORD}@host",
+        f"dynamodb://table?endpoint_url=http://user:{PASSWORD}@host",
+        f"dynamodb://table?endpoint_url=http%3A%2F%2Fuser%3A{PASSWORD}%40host",
+        f"dynamodb://table?endpoint_url=http%3A%2F%2Fuser%3A{PASSWORD}%40host&region=eu-west-1&x=1",
+        f"dynamodb://user:{PASSWORD}@table",
+    ],
+)
+def test_no_complaint_about_a_store_shows_a_password(url):
+    with pytest.raises(UsageError) as caught:
+        lease_store(url, group="g", stream="s", aws=AWS)
+    assert_clean("".join(traceback.format_exception(caught.value)))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [f"http://user:{PASSWORD}", f"https://user:{PASSWORD}%40host", f"https%3A//user%3A{PASSWORD}%40host"],
+)
+def test_no_complaint_about_an_endpoint_shows_a_password(url):
+    with pytest.raises(UsageError) as caught:
+        Client(endpoint_url=url)
+    assert_clean("".join(traceback.format_exception(caught.value)))
+
+
+# ---- the command line
+
+
+@pytest.mark.parametrize("loud", [(), ("-v",)], ids=["quiet", "verbose"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("streams", "list"),
+        ("streams", "describe", "orders"),
+        ("doctor", "orders"),
+        ("tail", "orders", "--from", "TRIM_HORIZON"),
+        ("groups", "list", "--store", f"redis://user:{PASSWORD}@127.0.0.1:1/0"),
+        ("groups", "list", "--store", f"redis://user:{PASSWORD}"),
+        ("--endpoint-url", f"http://user:{PASSWORD}@127.0.0.1:1", "streams", "list"),
+    ],
+    ids=" ".join,
+)
+def test_the_command_line_tells_no_secret(command, loud, server, tmp_path):
+    """Every command fails: the service denies, the store is not there."""
+    for _ in range(30):
+        FAILURES["denied"](server)
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_SESSION_TOKEN": TOKEN,
+        "AWS_REGION": "eu-west-1",
+        "AWS_ENDPOINT_URL_KINESIS": server.url,
+        "AWS_ENDPOINT_URL": server.url,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "shardline", *loud, *command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert done.stderr + done.stdout
+    assert_clean(done.stdout + done.stderr)

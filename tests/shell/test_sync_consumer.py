@@ -22,6 +22,7 @@ from shardline import (
     FailurePolicy,
     HandlerFailed,
     Producer,
+    Record,
     ServiceError,
     UsageError,
     WaitTimeout,
@@ -497,7 +498,8 @@ def test_a_batch_in_another_thread_is_waited_for_too(make_consumer, put, group):
 def test_what_is_not_started_or_closed_refuses(make_consumer, put):
     put([1])
     consumer = make_consumer()
-    for use in (iter, Consumer.batches, Consumer.wait_ready, lambda one: one.run(print), lambda one: one.ack(None)):
+    record = Record(b"", "k")
+    for use in (iter, Consumer.batches, Consumer.wait_ready, lambda one: one.run(print), lambda one: one.ack(record)):
         with pytest.raises(Closed, match="not started"):
             use(consumer)
     assert consumer.status().health == "starting"
@@ -561,6 +563,19 @@ def test_a_start_that_fails_leaves_nothing_behind(make_consumer, tmp_path):
     eventually(lambda: "shardline consumer" not in {one.name for one in threading.enumerate()})
     assert consumer.status().health == "starting"
     assert file.read_text() == "something else"
+
+
+def test_a_start_that_failed_may_be_tried_again(make_consumer, put, tmp_path):
+    put(range(10))
+    file = tmp_path / "leases.db"
+    file.write_text("something else")
+    consumer = make_consumer(group="g", store=f"sqlite:///{file}", until="latest")
+    for _ in range(2):
+        with pytest.raises(shardline.StoreError):
+            consumer.start()
+    file.unlink()
+    with consumer:
+        assert len(list(consumer)) == 10
 
 
 def test_readiness_and_status(make_consumer, put, group):
@@ -717,3 +732,9 @@ def test_ctrl_c_stops_it_promptly_and_leases_are_free(make_consumer, put, kinesi
         again = numbers(consumer)
     assert time.monotonic() - began < 5, "nobody waits for a lease to lapse"
     assert again == ([] if how == "idle" else list(range(4, 10)))
+
+
+@pytest.mark.parametrize("what", [None, 7, "record", b"data", []])
+def test_only_records_and_batches_are_acknowledged(make_consumer, what):
+    with make_consumer(ack="manual") as consumer, pytest.raises(shardline.UsageError, match="a Record or a Batch, not"):
+        consumer.ack(what)

@@ -23,6 +23,14 @@ def test_what_is_no_json_is_refused(data):
         json_list(data)
 
 
+@pytest.mark.parametrize("reader", [json_lines, json_list])
+@pytest.mark.parametrize("data", [b"[" * 100_000, b'{"a":' * 100_000])
+def test_ds1_json_that_is_nested_too_deeply_is_refused(reader, data):
+    """Regression: it was a RecursionError."""
+    with pytest.raises(ValueError, match="nested too deeply"):
+        reader(data)
+
+
 def test_json_lists():
     assert json_list(b"[]") == []
     assert json_list(b'[1, {"a": [2]}]') == [1, {"a": [2]}]

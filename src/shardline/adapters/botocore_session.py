@@ -16,7 +16,7 @@ import inspect
 import os
 import threading
 from collections.abc import Mapping
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import botocore.config
 import botocore.exceptions
@@ -40,6 +40,7 @@ _BOTOCORE_RAISES: Final = (
     TypeError,
     ValueError,
 )
+_FAR: Final = 7 * 24 * 3600  # seconds: no session lasts longer
 _NO_REGION: Final = "no AWS region found: pass region=, or set AWS_REGION, AWS_DEFAULT_REGION or a profile's region"
 
 
@@ -53,6 +54,18 @@ class _PreparedError(Exception):
 
 def _stop_before_signing(params: Any, **_: object) -> None:
     raise _PreparedError(params["url"])
+
+
+@final
+class CredentialFacts(NamedTuple):
+    """Credentials without their secret."""
+
+    method: str
+    """Where botocore found them, in its words: ``env``, ``shared-credentials-file``, ``sso``, ``iam-role``, ..."""
+    access_key: str
+    is_temporary: bool
+    seconds_left: int | None
+    """Until they expire, up to ``_FAR``; ``None`` where botocore does not know."""
 
 
 @final
@@ -154,6 +167,17 @@ class BotocoreSession:
             raise CredentialsError(f"the AWS credentials are unusable: {error}") from None
         return keys, hasattr(found, "refresh_needed")
 
+    def credential_facts(self) -> CredentialFacts:
+        """What can be told of the current credentials: no secret, and nothing that leads to one.
+
+        Raises:
+            CredentialsError: there are none, or they could not be had.
+        """
+        keys, _ = self.credentials(afresh=False)
+        with self._using:
+            found = self._session.get_credentials()
+        return CredentialFacts(str(found.method), keys.access_key, keys.session_token is not None, _time_left(found))
+
     def endpoint(self, operation: str, params: Mapping[str, object]) -> str:
         """The address that botocore would send this call to (Y2).
 
@@ -200,6 +224,17 @@ class BotocoreSession:
             client.meta.events.register(f"before-call.{self._service}", _stop_before_signing)
             self._client = client
         return self._client
+
+
+def _time_left(found: Any) -> int | None:
+    """Seconds until refreshable credentials expire: botocore tells only whether that is within a given time."""
+    if not hasattr(found, "refresh_needed") or not found.refresh_needed(_FAR):
+        return None
+    low, high = 0, _FAR
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if found.refresh_needed(middle) else (middle, high)
+    return low
 
 
 def _botocore_session_of(given: Any) -> Any:

@@ -4,6 +4,7 @@ Invariants:
 
 - X1: an explicit ``endpoint_url`` wins over everything, and needs no botocore.
 - X2: otherwise botocore's rules decide, by operation and ARN; each distinct question is asked once.
+- X3: no password gets into a message, also not out of a URL that is none.
 """
 
 import ipaddress
@@ -23,6 +24,7 @@ ROUTING_MEMBERS: Final = ("StreamARN", "ConsumerARN", "ResourceARN", "ChannelARN
 _CACHE_MAX: Final = 4_096
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _URL_TEXT: Final = re.compile(r"[!-~]+")  # what can stand in a request line: urlsplit drops tabs and line ends silently
+_LOGIN: Final = re.compile(r"@|%40|//[^/?#]*:(?!\d{1,5}(?:[/?#]|$))", re.IGNORECASE)  # or a colon, and no port
 
 
 class EndpointRules(Protocol):
@@ -39,14 +41,18 @@ class Endpoint(NamedTuple):
     path: str
 
 
+def shown_url(url: object) -> str:
+    """A URL that cannot be used, for the message about it; stars for one that may hold a password (X3)."""
+    return "'***'" if _LOGIN.search(str(url)) else repr(url)
+
+
 def parse_endpoint(url: object) -> Endpoint:
     """An endpoint from its URL.
 
     Raises:
         UsageError: it is no http or https URL with a host, or carries a login, a query or a fragment.
     """
-    given = repr(url) if "@" not in str(url) else "one with a login"  # a password must not get into a message
-    problem = f"endpoint_url must look like https://host or http://host:port, not {given}"
+    problem = f"endpoint_url must look like https://host or http://host:port, not {shown_url(url)}"
     if not isinstance(url, str) or not _URL_TEXT.fullmatch(url.strip()):
         raise UsageError(problem)
     try:

@@ -14,12 +14,11 @@ from typing import Any, Final, Literal, final
 import anyio.to_thread
 
 from shardline import __version__
-from shardline.adapters.credentials import CredentialSource
-from shardline.adapters.endpoints import Endpoint, Endpoints, parse_endpoint
+from shardline.adapters.aws_service import AwsService, find_service
+from shardline.adapters.endpoints import parse_endpoint
 from shardline.adapters.http1 import Http1Transport
-from shardline.adapters.http_settings import HttpSettings, environment_ca_bundle, make_ssl_context
+from shardline.adapters.http_settings import HttpSettings
 from shardline.adapters.kinesis import SERVICE, TARGET_PREFIX, BodyCodec, KinesisHttp
-from shardline.adapters.signed_http import SignedHttp
 from shardline.adapters.wire_streams import AnyioStream, AsyncioStream
 from shardline.codec import awscbor, awsjson
 from shardline.errors import UsageError
@@ -64,39 +63,9 @@ class ConnectionSettings:
             raise UsageError("profile goes with neither session nor credentials: each of them says who calls")
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Resolved:
-    """The settings after AWS's chains have spoken."""
-
-    region: str
-    endpoint: Endpoint | None
-    chain: Any  # a BotocoreSession, typed so that botocore loads only where it is needed
-    ssl_context: ssl.SSLContext | None
-
-
-def _resolve(settings: ConnectionSettings) -> _Resolved:
+def _resolve(settings: ConnectionSettings) -> AwsService:
     """Ask AWS's chains for what the caller left open. Blocks."""
-    endpoint = None if settings.endpoint_url is None else parse_endpoint(settings.endpoint_url)
-    chain = None
-    if endpoint is None or settings.credentials is None or settings.region is None:
-        from shardline.adapters.botocore_session import BotocoreSession  # noqa: PLC0415 - see _Resolved.chain
-
-        chain = BotocoreSession(
-            session=settings.session,
-            profile=settings.profile,
-            region=settings.region,
-            use_fips=settings.use_fips,
-            use_dualstack=settings.use_dualstack,
-            credentials=settings.credentials,
-        )
-    region = settings.region if chain is None else chain.region
-    assert region is not None, "without a chain the region was given"
-    ssl_context = None
-    if endpoint is None or endpoint.url.startswith("https:"):
-        ca_bundle = environment_ca_bundle() if chain is None else chain.ca_bundle
-        ssl_context = make_ssl_context(settings.http.verify, ca_bundle)
-    return _Resolved(region, endpoint, chain, ssl_context)
+    return find_service(SERVICE, settings)
 
 
 def current_backend() -> Literal["asyncio", "trio"]:
@@ -141,17 +110,8 @@ async def connect(settings: ConnectionSettings) -> Connection:
     Raises:
         UsageError: the settings lead nowhere.
     """
-    resolved = await anyio.to_thread.run_sync(_resolve, settings)
+    service = await anyio.to_thread.run_sync(_resolve, settings)
     codec: BodyCodec = awsjson if settings.protocol == "json" else awscbor
-    fixed = settings.credentials
-    http = SignedHttp(
-        transport=_make_transport(settings.http, resolved.ssl_context),
-        credentials=CredentialSource(None if fixed is not None else resolved.chain, fixed),
-        endpoints=Endpoints(None if resolved.endpoint is not None else resolved.chain, resolved.endpoint),
-        region=resolved.region,
-        service=SERVICE,
-        target_prefix=TARGET_PREFIX,
-        user_agent=_USER_AGENT,
-        wall_time=time.time,
-    )
-    return Connection(KinesisHttp(http, codec), resolved.region)
+    transport = _make_transport(settings.http, service.ssl_context)
+    http = service.connect(transport, target_prefix=TARGET_PREFIX, user_agent=_USER_AGENT, wall_time=time.time)
+    return Connection(KinesisHttp(http, codec), service.region)

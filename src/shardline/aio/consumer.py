@@ -12,8 +12,6 @@ Invariants (ARCHITECTURE section 5):
 - CO2: one iteration at a time: with two, asking in one would acknowledge what the other has.
 """
 
-import math
-import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,22 +29,25 @@ from shardline.aio.client import Client
 from shardline.aio.consumer_arguments import (
     check_batch,
     check_client,
+    check_done,
     check_handler,
     check_settings,
     check_start,
+    make_milestones,
     make_store,
 )
 from shardline.aio.consumer_driver import ConsumerDriver, store_error
-from shardline.aio.consumer_host import end_of_users, host_consumer, let_go, make_driver
+from shardline.aio.consumer_host import host_consumer, let_go, make_driver, wind_down
 from shardline.aio.consumer_reporting import ConsumerSink
 from shardline.aio.consumer_status import ConsumerStatus, consumer_status, health
 from shardline.aio.custody import Custody
 from shardline.aio.dead_letters import DeadLetterTarget, dead_letter_office
+from shardline.aio.forks import FORKED, watch_forks
 from shardline.aio.handler_runs import HandlerRun, is_handler_of
 from shardline.aio.host import spawn
 from shardline.aio.intake import check_callable, check_timeout
 from shardline.aio.iteration import BatchIterator, RecordIterator
-from shardline.aio.milestones import Milestones
+from shardline.aio.worker_identity import new_worker_id
 from shardline.core.consumer.config import ConsumerConfig
 from shardline.core.consumer.failure_policy import FailurePolicy
 from shardline.core.requests import DescribeStreamSummary
@@ -57,7 +58,6 @@ from shardline.model.stream import parse_stream
 from shardline.ports import LeaseStore
 
 _LATEST_MARGIN: Final = 1.0  # L6
-_RELEASE_LEAST: Final = 2.0  # seconds that letting go has, however short the timeout is
 _CLOSED: Final = "this Consumer is closed"
 _NOT_STARTED: Final = "this Consumer is not started: use 'async with', or start()"
 
@@ -111,22 +111,17 @@ class Consumer:
         self._driver: ConsumerDriver | None = None  # first: __del__ also sees what __init__ refused
         self._custody: Custody | None = None
         self._closed = False
+        self._why_closed = _CLOSED
         self._stream = parse_stream(stream)
         self._group = group
         self._config, self.worker_id = check_settings(config, worker_id, max_leases)
         self._start_at = check_start(start)
         self._client, self._owns_client = check_client(client, connection)
+        self._connection = connection
         self._deserializer = check_callable("deserializer", deserializer)
         self._sink = check_callable("sink", sink)
         self._close_timeout = check_timeout("close_timeout", close_timeout)
-        if until not in (None, "latest"):
-            raise UsageError(f"until must be 'latest' or None, not {until!r}")
-        self._milestones = Milestones(
-            me=self.worker_id,
-            until_latest=until is not None,
-            idle_timeout=check_timeout("idle_timeout", idle_timeout),
-            max_leases=self._config.max_leases,
-        )
+        self._milestones = make_milestones(self.worker_id, until, idle_timeout, self._config.max_leases)
         self._store = make_store(
             store,
             group=group,
@@ -135,19 +130,22 @@ class Consumer:
             connection=connection,
             client=self._client,
         )
-        owns_store = store is None or isinstance(store, str)
-        self._owned = (self._store if owns_store else None, self._client if self._owns_client else None)
+        owned_store = self._store if store is None or isinstance(store, str) else None
+        self._owned = (owned_store, self._client if self._owns_client else None)
         self._starting = anyio.Lock()
         self._ended: anyio.Event | None = None
         self._in_loop: Callable[[Callable[[], None]], object] | None = None
         self._live: Callable[[], RecordIterator | BatchIterator | None] = _nobody
         self._acks: Acknowledger | None = None
         self._run_scope: anyio.CancelScope | None = None
+        watch_forks(self)
 
     # ---- life
 
     async def start(self) -> None:
         """Connect and begin to read. Nothing is asked of the caller's task: ``close`` may come from another.
+
+        After a failure it may be tried again.
 
         Raises:
             UsageError: no region, an unknown profile, ...: see ``Client``.
@@ -163,6 +161,9 @@ class Consumer:
             finally:
                 if self._driver is None:
                     await let_go(*self._owned)
+                    if self._owns_client:  # the next attempt has another: one that was closed stays so
+                        self._client = Client(**self._connection)
+                        self._owned = (self._owned[0], self._client)
 
     async def _start(self) -> None:
         if self._owns_client:
@@ -174,7 +175,7 @@ class Consumer:
         if self._start_at == LATEST:
             await api.describe_stream_summary(DescribeStreamSummary(self._stream))  # it tells the service's time
         if self._closed:  # meanwhile
-            raise Closed(_CLOSED)
+            raise Closed(self._why_closed)
         self._driver = make_driver(
             self._stream,
             self.worker_id,
@@ -214,17 +215,8 @@ class Consumer:
         if driver is None or ended is None:
             return
         with anyio.CancelScope(shield=True):
-            try:
-                if first:
-                    custody = driver.custody
-                    until = time.monotonic() + (math.inf if limit is None else limit)
-                    await end_of_users(custody, lambda: self._run_scope, self._live, until, clean=clean)
-                    driver.close()
-                    with anyio.move_on_after(max(until - time.monotonic(), _RELEASE_LEAST)):
-                        await ended.wait()
-            finally:
-                if first:
-                    driver.stop()
+            if first:
+                await wind_down(driver, ended, lambda: self._run_scope, self._live, limit, clean=clean)
             await ended.wait()
 
     async def __aenter__(self) -> Self:
@@ -238,7 +230,7 @@ class Consumer:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed(_CLOSED)
+            raise Closed(self._why_closed)
         if self._driver is None:
             raise Closed(_NOT_STARTED)
 
@@ -272,8 +264,7 @@ class Consumer:
             UsageError: an argument is wrong, or another iteration is under way.
             Closed: it is closed, or not started.
         """
-        check_batch(max_records)
-        wait = check_timeout("max_wait", max_wait) or 0.0
+        wait = check_batch(max_records, max_wait)
         custody, acks = self._begin()
         iterator = BatchIterator(custody, boot_time, acks.ack_batch, max_records=max_records, max_wait=wait)
         self._live = ref(iterator)
@@ -306,8 +297,7 @@ class Consumer:
             UsageError: an argument is wrong, or another iteration is under way.
             Closed: it is closed, or not started.
         """
-        check_batch(batch)
-        wait = check_timeout("max_wait", max_wait) or 0.0
+        wait = check_batch(batch, max_wait)
         chosen = check_handler(handler, policy, has_dead_letter=dead_letter is not None)
         office = None if dead_letter is None else dead_letter_office(dead_letter, self._client)
         custody, acks = self._begin()
@@ -348,8 +338,9 @@ class Consumer:
             False if that was known, or if the lease is gone: then the record comes again elsewhere. From another
             thread: whether the lease is held.
         """
+        check_done(record)
         if self._acks is None:
-            raise Closed(_NOT_STARTED)
+            raise Closed(self._why_closed if self._closed else _NOT_STARTED)
         return self._acks.ack_batch(record) if isinstance(record, Batch) else self._acks.ack(record, through=through)
 
     # ---- looking
@@ -385,6 +376,15 @@ class Consumer:
     def __repr__(self) -> str:
         group = "" if self._group is None else f" of group {self._group!r}"
         return f"<Consumer of {self._stream}{group}, {health(self._custody, is_closed=self._closed)}>"
+
+    def handle_fork(self) -> None:
+        """In the child: see ``forks``."""
+        if self._driver is not None:
+            self._driver.disown(Closed(FORKED))
+            self._driver = self._acks = None
+            self._closed, self._why_closed = True, FORKED
+        elif self._config.worker_id is None:
+            self.worker_id = self._milestones.me = new_worker_id()
 
     def __del__(self) -> None:
         driver = self._driver

@@ -10,12 +10,16 @@ from typing import Any, Final
 from shardline.adapters.leases.dynamodb_connection import AwsAccess
 from shardline.adapters.leases.memory import MemoryLeases
 from shardline.adapters.leases.url import lease_store
+from shardline.aio.batches import Batch
 from shardline.aio.client import Client
+from shardline.aio.intake import check_timeout
+from shardline.aio.milestones import Milestones
 from shardline.aio.worker_identity import new_worker_id
 from shardline.core.consumer.config import ConsumerConfig
 from shardline.core.consumer.failure_policy import FailurePolicy
 from shardline.errors import UsageError
 from shardline.model.position import Position, PositionKind, as_position
+from shardline.model.record import Record
 from shardline.ports import LeaseStore
 
 _STARTS: Final = frozenset({PositionKind.TRIM_HORIZON, PositionKind.LATEST, PositionKind.AT_TIMESTAMP})
@@ -63,9 +67,16 @@ def aws_access(connection: dict[str, Any], client: Client) -> AwsAccess:
     return AwsAccess(time.time, **{name: given[name] for name in _SHARED_WITH_DYNAMODB if name in given})
 
 
-def check_batch(size: object) -> None:
+def check_batch(size: object, max_wait: object) -> float:
+    """How long a batch waits for company."""
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
         raise UsageError(f"a batch has a whole number of records, 1 or more, or None, not {size!r}")
+    return check_timeout("max_wait", max_wait) or 0.0
+
+
+def check_done(done: object) -> None:
+    if not isinstance(done, Record | Batch):
+        raise UsageError(f"what is acknowledged is a Record or a Batch, not {type(done).__name__}")
 
 
 def check_handler(handler: object, policy: object, *, has_dead_letter: bool) -> FailurePolicy:
@@ -79,6 +90,14 @@ def check_handler(handler: object, policy: object, *, has_dead_letter: bool) -> 
     if policy.finally_ == "dead-letter" and not has_dead_letter:
         raise UsageError("a policy that ends with dead letters needs dead_letter=, which says where they go")
     return replace(policy, finally_="dead-letter") if has_dead_letter else policy
+
+
+def make_milestones(worker_id: str, until: object, idle_timeout: object, max_leases: int | None) -> Milestones:
+    """Where a run ends, if anywhere."""
+    if until not in (None, "latest"):
+        raise UsageError(f"until must be 'latest' or None, not {until!r}")
+    idle = check_timeout("idle_timeout", idle_timeout)
+    return Milestones(me=worker_id, until_latest=until is not None, idle_timeout=idle, max_leases=max_leases)
 
 
 def make_store(

@@ -32,17 +32,16 @@ from shardline.codec.shapes import ListShardsResponse
 from shardline.core.backoff import Backoff
 from shardline.core.clock import Instant
 from shardline.core.consumer import events as told
-from shardline.core.consumer.coordinator import ScanLeases, StoreRequest
+from shardline.core.consumer.coordinator import ScanLeases
 from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.polling_reader import PollingReader, ReaderEvent, ReaderState
 from shardline.core.consumer.read_pace import ReadPace
 from shardline.core.failures import Failure, FailureKind, to_error
-from shardline.core.leases import Refused
+from shardline.core.leases import LeaseOperation
 from shardline.core.requests import DescribeStreamSummary, ListShards
 from shardline.errors import ShardlineError, StoreError, StreamRecreated
-from shardline.model.lease import Lease
 from shardline.model.stream import StreamRef
-from shardline.ports import KinesisApi, LeaseStore
+from shardline.ports import BatchingLeaseStore, KinesisApi, LeaseAnswer, LeaseStore
 
 _log: Final = logging.getLogger("shardline.consumer")
 _CANCELLED: Final = Failure(FailureKind.TRANSIENT, "Cancelled", "the consumer was closed during the request")
@@ -73,12 +72,15 @@ class ConsumerDriver:
         self._deserializer = deserializer
         self._reporter = reporter
         self._store = store
+        self._batching = store if isinstance(store, BatchingLeaseStore) else None
         self._watch = LoopWatch(reporter.name, self._config.lease_duration, self.clock)
         self._stream = stream
         self._tasks: anyio.abc.TaskGroup | None = None
         self._api: KinesisApi | None = None
         self._wake: anyio.Event | None = None
         self._stopping = False
+        self.is_disowned = False
+        """Whether it is a copy, in the child of a fork."""
 
     # ---- life
 
@@ -118,6 +120,11 @@ class ConsumerDriver:
         self.custody.stop()
         self.coordinator.close()
         self.wake()
+
+    def disown(self, error: Exception) -> None:
+        """We are in the child of a fork: all of it is the parent's. Nothing here may wait, or touch the event loop."""
+        self.is_disowned = True
+        self.custody.disown(error)
 
     def wake(self) -> None:
         """Something may have to be written or asked for."""
@@ -159,8 +166,14 @@ class ConsumerDriver:
         """Do all there is to do now. Returns when to come again."""
         now, coordinator = self.clock(), self.coordinator
         self.custody.pull()
+        writes: list[LeaseOperation] = []
         while (operation := coordinator.poll_operation(now)) is not None:
-            tasks.start_soon(uninterrupted, self._operate, operation)
+            if isinstance(operation, ScanLeases):
+                tasks.start_soon(uninterrupted, self._scan)
+            else:
+                writes.append(operation)
+        for together in [writes] if self._batching is not None and writes else [[write] for write in writes]:
+            tasks.start_soon(uninterrupted, self._write, together)
         while (request := coordinator.poll_request(now)) is not None:
             tasks.start_soon(uninterrupted, self._ask, request)
         events = coordinator.take_events()
@@ -175,37 +188,47 @@ class ConsumerDriver:
 
     # ---- the store and the service
 
-    async def _operate(self, operation: StoreRequest) -> None:
-        answer: list[Lease] | Lease | Refused | Failure | None = _CANCELLED
+    async def _scan(self) -> None:
+        answer: Any = _CANCELLED
         try:
-            with anyio.move_on_after(self._config.lease_duration / 2) as limit:
-                if isinstance(operation, ScanLeases):
-                    answer = await self._store.list_leases()
-                else:
-                    answer = await self._store.apply(operation)
+            with self._in_time() as limit:
+                answer = await self._store.list_leases()
             if limit.cancelled_caught:
                 answer = _NO_ANSWER
         except Exception as error:  # noqa: BLE001 - a store's bug: expected failures are values
-            answer = Failure(FailureKind.TRANSIENT, "Internal", f"{type(error).__name__}: {error}")
+            answer = _broke(error)
         finally:
-            self._answer_operation(operation, answer)
+            if isinstance(answer, Failure):
+                self.coordinator.handle_scan_failed(answer, self.clock())
+            else:
+                self.coordinator.handle_rows(answer, self.clock())
             self.wake()
 
-    def _answer_operation(
-        self, operation: StoreRequest, answer: list[Lease] | Lease | Refused | Failure | None
-    ) -> None:
-        coordinator, now = self.coordinator, self.clock()
-        if isinstance(operation, ScanLeases):
-            if isinstance(answer, list):
-                coordinator.handle_rows(answer, now)
-            else:
-                assert isinstance(answer, Failure), "a scan gives rows or a failure"
-                coordinator.handle_scan_failed(answer, now)
-        elif isinstance(answer, Failure):
-            coordinator.handle_operation_failed(operation, answer, now)
-        else:
-            assert not isinstance(answer, list), "an operation gives one row"
-            coordinator.handle_applied(operation, answer, now)
+    async def _write(self, operations: list[LeaseOperation]) -> None:
+        """Each is of another lease (L1). Where the store takes them together they are answered together."""
+        answers: Sequence[LeaseAnswer] = [_CANCELLED] * len(operations)
+        try:
+            with self._in_time() as limit:
+                if self._batching is None:
+                    answers = [await self._store.apply(operation) for operation in operations]
+                else:
+                    answers = await self._batching.apply_many(operations)
+            if limit.cancelled_caught:
+                answers = [_NO_ANSWER] * len(operations)
+        except Exception as error:  # noqa: BLE001 - a store's bug: expected failures are values
+            answers = [_broke(error)] * len(operations)
+        finally:
+            coordinator, now = self.coordinator, self.clock()
+            for operation, answer in zip(operations, answers, strict=True):
+                if isinstance(answer, Failure):
+                    coordinator.handle_operation_failed(operation, answer, now)
+                else:
+                    coordinator.handle_applied(operation, answer, now)
+            self.wake()
+
+    def _in_time(self) -> anyio.CancelScope:
+        """What takes longer is not waited for: the leases must be renewed by other means."""
+        return anyio.move_on_after(self._config.lease_duration / 2)
 
     async def _ask(self, request: ListShards | DescribeStreamSummary) -> None:
         assert self._api is not None
@@ -217,7 +240,7 @@ class ConsumerDriver:
                 answer = await self._api.describe_stream_summary(request)
         except Exception as error:  # noqa: BLE001 - an adapter's bug: expected failures are values
             _log.exception("a request broke")
-            answer = Failure(FailureKind.TRANSIENT, "Internal", f"{type(error).__name__}: {error}")
+            answer = _broke(error)
         finally:
             now = self.clock()
             if isinstance(answer, Failure):
@@ -307,6 +330,10 @@ class ConsumerDriver:
     def _report(self, events: Sequence[told.Event]) -> None:
         if events:
             self._reporter.report(events)
+
+
+def _broke(error: Exception) -> Failure:
+    return Failure(FailureKind.TRANSIENT, "Internal", f"{type(error).__name__}: {error}")
 
 
 def store_error(operation: str, failure: Failure) -> ShardlineError:

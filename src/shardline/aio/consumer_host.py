@@ -10,6 +10,7 @@ Invariants:
 - C5: what a task has while another closes the consumer is waited for; it is done when that task asks for the next.
 """
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from shardline.model.stream import StreamRef
 from shardline.ports import LeaseStore
 
 _POLL: Final = 0.05
+_RELEASE_LEAST: Final = 2.0  # seconds that letting go has, however short the timeout is
 
 
 class Iteration(Protocol):
@@ -91,7 +93,8 @@ async def host_consumer(
         await driver.run(api, store_failure=store_failure)
     finally:
         try:
-            await let_go(*owned)
+            if not driver.is_disowned:
+                await let_go(*owned)
         finally:
             ended.set()
 
@@ -105,6 +108,26 @@ async def let_go(store: LeaseStore | None, client: Client | None) -> None:
         finally:
             if client is not None:
                 await client.close()
+
+
+async def wind_down(
+    driver: ConsumerDriver,
+    ended: anyio.Event,
+    run_scope: Callable[[], anyio.CancelScope | None],
+    live: Callable[[], Iteration | None],
+    limit: float | None,
+    *,
+    clean: bool,
+) -> None:
+    """End the users, commit, let go of the leases, and end the host: within ``limit``, or a little more to let go."""
+    until = time.monotonic() + (math.inf if limit is None else limit)
+    try:
+        await end_of_users(driver.custody, run_scope, live, until, clean=clean)
+        driver.close()
+        with anyio.move_on_after(max(until - time.monotonic(), _RELEASE_LEAST)):
+            await ended.wait()
+    finally:
+        driver.stop()
 
 
 async def end_of_users(

@@ -4,17 +4,17 @@ Events go to the log, in words and rate-limited, and to the sink that the user g
 
 Invariants:
 
-- CR1: a sink that raises harms nothing: it is logged, at most once a minute.
-- CR2: what can come in storms (failures of reads, of the store, of listings) is logged once per distinct (what, code,
-  message) and period, with a count. What means that records may be missing is always logged, at ERROR.
+- CR1: a sink that raises harms nothing (``StormLog``).
+- CR2: what can come in storms (failures of reads, of the store, of listings) makes a few lines (``StormLog``). What
+  means that records may be missing is always logged, at ERROR.
 - CR3: nothing secret: no data, no keys.
 """
 
 import logging
-from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias, final
 
+from shardline.aio.storm_log import StormLog
 from shardline.core.clock import NEVER
 from shardline.core.consumer import events as told
 
@@ -22,9 +22,6 @@ ConsumerSink: TypeAlias = Callable[[told.Event], object]
 """Takes the events of a consumer: see ``shardline.core.consumer.events``."""
 
 _log: Final = logging.getLogger("shardline.consumer")
-_PERIOD: Final = 10.0
-_COMPLAINT_PERIOD: Final = 60.0
-_DISTINCT_MAX: Final = 100
 
 
 @final
@@ -34,50 +31,17 @@ class ConsumerReporter:
     def __init__(self, name: str, sink: ConsumerSink | None, clock: Callable[[], float]) -> None:
         self.name = name
         self._sink = sink
-        self._clock = clock
-        self._counts: dict[tuple[str, str, str], int] = {}
-        self._logged_at: dict[tuple[str, str, str], float] = {}
-        self._complained_at: dict[str, float] = {}
+        self._storms = StormLog(_log, name, "reading goes on", clock)
 
     def report(self, events: Sequence[told.Event]) -> None:
         for event in events:
             self._log_event(event)
-            if self._sink is not None:
-                try:
-                    self._sink(event)
-                except (Exception, CancelledError) as error:  # noqa: BLE001 - user code
-                    self.complain("the sink", error)
-        if self._counts:
-            now = self._clock()
-            self._log_counts([key for key in self._counts if now - self._logged_at.get(key, -_PERIOD) >= _PERIOD], now)
-
-    def complain(self, what: str, error: BaseException) -> None:
-        """Something of the user's failed, and nobody else is told (CR1)."""
-        now = self._clock()
-        if now - self._complained_at.get(what, -_COMPLAINT_PERIOD) >= _COMPLAINT_PERIOD:
-            self._complained_at[what] = now
-            _log.error("%s: %s failed; reading goes on", self.name, what, exc_info=error)
+            self._storms.hand_on(self._sink, event)
+        self._storms.log_due()
 
     def log_rest(self) -> None:
         """What was counted and not logged yet."""
-        self._log_counts(list(self._counts), self._clock())
-
-    def count(self, what: str, code: str, message: str) -> None:
-        """CR2."""
-        key = (what, code, message)
-        if key not in self._counts and key not in self._logged_at and len(self._logged_at) >= _DISTINCT_MAX:
-            key = (what, "and others", f"more than {_DISTINCT_MAX} different failures")
-        self._counts[key] = self._counts.get(key, 0) + 1
-
-    def _log_counts(self, keys: list[tuple[str, str, str]], now: float) -> None:
-        for key in keys:
-            what, code, message = key
-            times = self._counts.pop(key)
-            often = "" if times == 1 else f" ({times} times)"
-            _log.warning("%s: %s%s: %s: %s", self.name, what, often, code, message)
-            self._logged_at[key] = now
-        if len(self._logged_at) > _DISTINCT_MAX:
-            self._logged_at = {key: at for key, at in self._logged_at.items() if now - at < _PERIOD}
+        self._storms.log_rest()
 
     def _log_event(self, event: told.Event) -> None:
         name = self.name
@@ -95,13 +59,13 @@ class ConsumerReporter:
             case told.ReadFailed():
                 final_word = " and is not tried again" if event.retry_at == NEVER else ""
                 what = f"{event.operation} of {event.shard_id} failed{final_word}"
-                self.count(what, event.failure.code, event.failure.message)
+                self._storms.count(what, event.failure.code, event.failure.message)
             case told.StoreFailed(failure):
-                self.count("the lease store failed; reading goes on until the leases lapse", *failure[1:3])
+                self._storms.count("the lease store failed; reading goes on until the leases lapse", *failure[1:3])
             case told.StoreRecovered(failures):
                 _log.warning("%s: the lease store answers again, after %d failures", name, failures)
             case told.ListingFailed(operation, failure):
-                self.count(f"{operation} failed", failure.code, failure.message)
+                self._storms.count(f"{operation} failed", failure.code, failure.message)
             case _:
                 self._log_loud(event)
 
@@ -109,9 +73,13 @@ class ConsumerReporter:
         name = self.name
         match event:
             case told.RecordsTrimmed(shard_id, why):
-                _log.error("%s: retention removed records of %s before they were read: %s", name, shard_id, why)
+                _log.error(
+                    "%s: retention may have removed records of %s before they were read: %s", name, shard_id, why
+                )
             case told.ShardTrimmed(shard_id):
-                _log.error("%s: %s went out of retention before it was finished: records are lost", name, shard_id)
+                _log.error(
+                    "%s: %s went out of retention before it was finished: what was unread of it is gone", name, shard_id
+                )
             case told.PositionLost():
                 _log.error(
                     "%s: the service refuses to read %s from %s (%s: %s): it is read from TRIM_HORIZON",

@@ -83,6 +83,14 @@ class Custody:
         self.is_closing = True
         self.stop()
 
+    def disown(self, error: Exception) -> None:
+        """All of it is another process's: hand out no more, acknowledge no more. Wakes nobody."""
+        self.failure = error
+        for worker in self.workers.values():
+            worker.grant.revoke()
+            if worker.in_hand is not None:
+                worker.in_hand.truncate()
+
     def add(self, worker: ShardWorker) -> None:
         assert worker.shard_id not in self.workers, "HL1: told once"
         self.workers[worker.shard_id] = worker

@@ -146,12 +146,12 @@ class RecordIterator:
         return await self._next(in_hand, in_hand.custody)
 
     async def _next(self, in_hand: _RecordsInHand, custody: Custody) -> Record:
-        self.asker = running_task()
         in_hand.ack(in_hand.place)  # C5
         while True:
             if custody.failure is not None:
                 self.is_over = True
                 raise custody.failure
+            self.asker = running_task()
             if self._clock() >= in_hand.yield_at:
                 await anyio.lowlevel.checkpoint()  # IT2
                 in_hand.yield_at = self._clock() + SLICE
@@ -248,12 +248,12 @@ class BatchIterator:
 
     async def __anext__(self) -> Batch:
         custody = self._custody
-        self.asker = running_task()
         self._in_hand.release(done=True)  # C5
         while True:
             if custody.failure is not None:
                 self.is_over = True
                 raise custody.failure
+            self.asker = running_task()
             if self._clock() >= self._yield_at:
                 await anyio.lowlevel.checkpoint()  # IT2
                 self._yield_at = self._clock() + SLICE

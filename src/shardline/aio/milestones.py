@@ -24,7 +24,7 @@ class Milestones:
     """How far a consumer has come."""
 
     def __init__(self, *, me: str, until_latest: bool, idle_timeout: float | None, max_leases: int | None) -> None:
-        self._me = me
+        self.me = me
         self._until_latest = until_latest
         self._idle_timeout = idle_timeout
         self._max_leases = max_leases
@@ -81,7 +81,7 @@ class Milestones:
         if not coordinator.topology.is_settled or not rows or not coordinator.topology.graph.covers(rows):
             return False
         others = [row for shard_id, row in rows.items() if shard_id not in workers and not row.checkpoint.is_finished]
-        return all(row.holder not in (None, self._me) and self._is_alive(row.shard_id, row.counter) for row in others)
+        return all(row.holder not in (None, self.me) and self._is_alive(row.shard_id, row.counter) for row in others)
 
     def _is_alive(self, shard_id: str, counter: int) -> bool:
         return self._counters.setdefault(shard_id, counter) != counter

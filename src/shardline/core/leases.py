@@ -19,6 +19,8 @@ Invariants (L1 to L6 are ARCHITECTURE section 5's):
   them write the same.
 - W6: no operation retries itself. After an answer was lost, the same operation is sent again, and a refusal is held
   against ``landed``: it may have been refused by its own effect.
+- W7: a reset is an operator's, never a worker's: it may take a checkpoint back, also from SHARD_END. It is conditional
+  on all that was seen of the holder, and leaves none: whoever held the lease is refused from then on.
 """
 
 from dataclasses import dataclass, replace
@@ -210,6 +212,40 @@ class WriteChildren:
 
 @final
 @dataclass(frozen=True, slots=True)
+class ResetLease:
+    """Put the checkpoint somewhere else, whoever holds the lease and whatever it said (W7)."""
+
+    shard_id: str
+    seen: Fence
+    checkpoint: Checkpoint
+    latest_at: float | None = None
+    """Where the checkpoint is LATEST: since when."""
+
+    def __post_init__(self) -> None:
+        Lease(self.shard_id, checkpoint=self.checkpoint, latest_at=self.latest_at)  # which checks both
+
+    def allowed(self, row: Lease) -> bool:
+        return row.fence == self.seen
+
+    def written(self, row: Lease) -> Lease:
+        return replace(
+            row,
+            counter=row.counter + 1,
+            owner=None,
+            checkpoint_owner=None,
+            checkpoint=self.checkpoint,
+            latest_at=self.latest_at,
+            owner_switches=0,
+            pending_checkpoint=None,
+        )
+
+    def landed(self, row: Lease) -> bool:
+        written = (Fence(self.seen.counter + 1, None, None), self.checkpoint, self.latest_at)
+        return (row.fence, row.checkpoint, row.latest_at) == written
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class DeleteLease:
     """Remove the row as it was seen. A row that is gone already is no refusal: the answer is ``None`` in both cases."""
 
@@ -226,6 +262,7 @@ LeaseOperation: TypeAlias = (
     | ReleaseLease
     | CommitCheckpoint
     | WriteChildren
+    | ResetLease
     | DeleteLease
 )
 

@@ -30,9 +30,10 @@ import anyio.lowlevel
 from shardline.aio.batches import Batch
 from shardline.aio.boot_clock import boot_time
 from shardline.aio.consumer import Consumer as AsyncConsumer
-from shardline.aio.consumer_arguments import check_batch
+from shardline.aio.consumer_arguments import check_batch, check_done
 from shardline.aio.consumer_reporting import ConsumerSink
 from shardline.aio.consumer_status import ConsumerStatus
+from shardline.aio.forks import FORKED, watch_forks
 from shardline.aio.host import running_task
 from shardline.aio.intake import check_timeout
 from shardline.aio.iteration import BatchIterator as AsyncBatchIterator
@@ -76,11 +77,12 @@ class Consumer:
         idle_timeout: float | None = None,
         max_leases: int | None = None,
         sink: ConsumerSink | None = None,
-        close_timeout: float = 30.0,
+        close_timeout: float | None = 30.0,
         **connection: Any,
     ) -> None:
         self._thread: LoopThread | None = None  # first: __del__ also sees what __init__ refused
         self._closed = False
+        self._why_closed = "this Consumer is closed"
         if "client" in connection:
             raise UsageError("client: a blocking Consumer has its own connections: give it the connection arguments")
         self._inner = AsyncConsumer(
@@ -103,6 +105,7 @@ class Consumer:
         self._acks: deque[tuple[Record | Batch, bool]] = deque()
         self._acks_due = False
         self._here = threading.local()
+        watch_forks(self)
 
     # ---- life
 
@@ -111,7 +114,7 @@ class Consumer:
         refuse_to_wait_in_callback("start()")
         with self._life:
             if self._closed:
-                raise Closed("this Consumer is closed")
+                raise Closed(self._why_closed)
             if self._thread is not None:
                 return
             thread = LoopThread("shardline consumer")
@@ -141,9 +144,6 @@ class Consumer:
                 thread.call(anyio.lowlevel.checkpoint)  # it has begun: nothing more is handed out
             return
         refuse_to_wait_in_callback("close()")
-        if thread is not None and thread.is_forked:
-            self._closed = self._hooks._closed = True  # noqa: SLF001 - _hooks; the leases are the parent's
-            return
         with self._life:
             thread, self._closed = self._thread, True
             if thread is None:
@@ -176,7 +176,7 @@ class Consumer:
 
     def _running(self) -> LoopThread:
         if self._closed:
-            raise Closed("this Consumer is closed")
+            raise Closed(self._why_closed)
         if self._thread is None:
             raise Closed(_NOT_STARTED)
         return self._thread
@@ -212,8 +212,7 @@ class Consumer:
             UsageError: an argument is wrong, or another iteration is under way.
             Closed: it is closed, or not started.
         """
-        check_batch(max_records)
-        wait = check_timeout("max_wait", max_wait) or 0.0
+        wait = check_batch(max_records, max_wait)
         thread = self._running()
         refuse_to_wait_in_callback("iterating")
 
@@ -286,10 +285,15 @@ class Consumer:
 
         Returns:
             Whether the lease is held. If not, the record comes again elsewhere.
+
+        Raises:
+            UsageError: it is neither.
+            Closed: nothing was read here: it is not started.
         """
+        check_done(record)
         thread = self._thread
         if thread is None:
-            raise Closed(_NOT_STARTED)
+            raise Closed(self._why_closed if self._closed else _NOT_STARTED)
         self._acks.append((record, through))
         if not self._acks_due:
             self._acks_due = True
@@ -343,11 +347,14 @@ class Consumer:
     def __repr__(self) -> str:
         return repr(self._inner)
 
+    def handle_fork(self) -> None:
+        """In the child: see ``forks``. A thread of the parent may have held the lock."""
+        self._life = threading.RLock()
+        if self._thread is not None:
+            self._thread, self._closed, self._why_closed = None, True, FORKED
+
     def __del__(self) -> None:
         if self._thread is None or self._closed:
-            return
-        if self._thread.is_forked:
-            self._hooks._closed = True  # noqa: SLF001 - _hooks; it is the parent's to close
             return
         self._thread.stop(_undoing(self._hooks))
         warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)

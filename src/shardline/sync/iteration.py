@@ -154,6 +154,8 @@ class RecordIterator:
             try:
                 arrived = not self.is_over and self._thread.call(self._advance)
             except Closed:
+                if self._thread.is_forked:
+                    raise
                 arrived = False
             if not arrived:
                 self.is_over = True
@@ -215,6 +217,8 @@ class BatchIterator:
                 if not self.is_over:
                     self._thread.call(self._advance)
             except Closed:
+                if self._thread.is_forked:
+                    raise
                 self._batches.is_over = True
         batch, self._arrived = self._arrived, None
         if batch is None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, Final, TypeAlias, TypeVar, final
 
+from shardline.aio.forks import FORKED
 from shardline.errors import Closed
 from shardline.sync.delivery import NetworkThread
 
@@ -23,7 +24,6 @@ _T = TypeVar("_T")
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, _T]]
 
 _ENDED: Final = "this Consumer does not run any more"
-_FORKED: Final = "this Consumer was made before a fork: make a new one in the child"
 
 
 @final
@@ -96,7 +96,7 @@ class LoopThread:
             Closed: the loop has ended.
         """
         if os.getpid() != self._pid:
-            raise Closed(_FORKED)  # LT3; before the lock, which may be held for ever
+            raise Closed(FORKED)  # LT3; before the lock, which may be held for ever
         with self._lock:
             if self._has_ended or self._loop is None:
                 raise Closed(_ENDED)

@@ -169,15 +169,15 @@ async def test_c11_a_lost_lease_ends_reading_and_raises_nothing(make_consumer, p
 
 async def test_r5_one_failed_heartbeat_is_not_the_last(make_consumer, group, eventually):
     store = MemoryLeases(group, "s")
-    apply, failures = store.apply, []
+    apply_many, failures = store.apply_many, []
 
-    async def flaky(operation):
-        if isinstance(operation, RenewLease) and not failures:
-            failures.append(operation)
-            return Failure(FailureKind.TRANSIENT, "Hiccup", "once")
-        return await apply(operation)
+    async def flaky(operations):
+        if isinstance(operations[0], RenewLease) and not failures:
+            failures.extend(operations)
+            return [Failure(FailureKind.TRANSIENT, "Hiccup", "once")] * len(operations)
+        return await apply_many(operations)
 
-    store.apply = flaky
+    store.apply_many = flaky
     async with make_consumer(group=group, store=store) as consumer:
         await consumer.wait_ready()
         await eventually(lambda: bool(failures))
@@ -314,13 +314,13 @@ async def test_p13_netstrings_are_parsed_in_linear_time():
     def took(count):
         data = b"3:abc," * count
         best = 9.0
-        for _ in range(3):
-            began = time.perf_counter()
+        for _ in range(5):
+            began = time.thread_time()  # of the CPU: the machine may have other things to do
             assert len(netstrings(data)) == count
-            best = min(best, time.perf_counter() - began)
+            best = min(best, time.thread_time() - began)
         return best / count
 
-    assert took(40_000) < 4 * took(4_000)
+    assert took(80_000) < 8 * took(4_000)  # 20 times, if it grew with the square
 
 
 async def test_a_missing_policy_never_skips(make_consumer, put, group):

@@ -302,11 +302,20 @@ class FlakyStore:
         raise AssertionError("it is the user's to close")
 
 
+class FlakyBatchingStore(FlakyStore):
+    """One that takes many operations at once."""
+
+    async def apply_many(self, operations):
+        answers = await self._fail() if self.is_down else await self.inner.apply_many(operations)
+        return [answers] * len(operations) if isinstance(answers, Failure) else answers
+
+
+@pytest.mark.parametrize("make_store", [FlakyStore, FlakyBatchingStore])
 @pytest.mark.parametrize("how", ["fails", "raises", "hangs"])
 async def test_reading_goes_on_through_an_outage_then_stops_safely_then_recovers(
-    make_consumer, put, group, eventually, how, complaints
+    make_consumer, put, group, eventually, how, make_store, complaints
 ):
-    store, events, seen = FlakyStore(group, how=how), [], []
+    store, events, seen = make_store(group, how=how), [], []
     async with (
         make_consumer(group=group, store=store, sink=events.append) as consumer,
         anyio.create_task_group() as tasks,
@@ -333,6 +342,28 @@ async def test_reading_goes_on_through_an_outage_then_stops_safely_then_recovers
     assert any("the lease store failed" in line for line in lines)
     assert any("answers again" in line for line in lines)
     assert len(lines) < 30, "rate-limited"
+
+
+async def test_operations_that_are_due_together_go_to_the_store_together(make_consumer, group, eventually):
+    """L1 holds within such a batch too: each operation is of another lease."""
+    store, batches, alone = FlakyBatchingStore(group), [], []
+    apply_many = store.apply_many
+
+    async def noted_alone(operation):
+        alone.append(operation)
+        return Failure(FailureKind.INVALID, "Alone", "nothing goes alone")
+
+    async def noted(operations):
+        batches.append([operation.shard_id for operation in operations])
+        return await apply_many(operations)
+
+    store.apply_many = noted
+    store.apply = noted_alone
+    async with make_consumer(group=group, store=store) as consumer:
+        await consumer.wait_ready()
+        await eventually(lambda: sum(len(batch) == 6 for batch in batches) >= 3)  # created, taken, renewed
+    assert all(len(set(batch)) == len(batch) for batch in batches)
+    assert not alone
 
 
 async def test_a_short_outage_loses_no_lease(make_consumer, put, group, eventually):

@@ -7,7 +7,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from shardline import Closed, Consumer, ConsumerConfig, Credentials, UsageError, deserializers
+from shardline import Closed, Consumer, ConsumerConfig, Credentials, Record, StoreError, UsageError, deserializers
 from shardline.aio.iteration import SLICE
 
 pytestmark = pytest.mark.anyio
@@ -347,7 +347,7 @@ async def test_what_is_not_started_or_closed_refuses(make_consumer, put):
     with pytest.raises(Closed, match="not started"):
         aiter(consumer)
     with pytest.raises(Closed, match="not started"):
-        consumer.ack(None)
+        consumer.ack(Record(b"", "k"))
     await consumer.close()
     with pytest.raises(Closed, match="closed"):
         await consumer.start()
@@ -456,6 +456,32 @@ def test_worker_ids_are_unique():
     assert consumers[0].worker_id != consumers[1].worker_id
 
 
+async def test_a_start_that_failed_may_be_tried_again(make_consumer, put, tmp_path):
+    await put(range(10))
+    file = tmp_path / "leases.db"
+    file.write_text("something else")
+    consumer = make_consumer(group="g", store=f"sqlite:///{file}", until="latest")
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            await consumer.start()
+    file.unlink()
+    async with consumer:
+        assert len([record async for record in consumer]) == 10
+
+
+async def test_a_start_without_a_region_may_be_tried_again(put, connection, monkeypatch):
+    await put(range(10))
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    consumer = Consumer("s", **{**connection, "region": None}, until="latest")
+    with pytest.raises(UsageError, match="region"):
+        await consumer.start()
+    monkeypatch.setenv("AWS_REGION", connection["region"])
+    async with consumer:
+        assert len([record async for record in consumer]) == 10
+
+
 async def test_a_start_that_is_cancelled_leaves_nothing_open(make_consumer, kinesis, group, store):
     kinesis.faults.latency(5.0, operation="DescribeStreamSummary")
     consumer = make_consumer(group=group, store=store, start="LATEST")
@@ -508,3 +534,10 @@ async def test_a_closer_is_not_taken_for_a_task_that_ended_with_a_record_in_hand
             again = [record.sequence_number async for record in consumer]
         assert second.sequence_number in again
         assert first.sequence_number not in again
+
+
+@pytest.mark.parametrize("what", [None, 7, "record", b"data", []])
+async def test_only_records_and_batches_are_acknowledged(make_consumer, what):
+    async with make_consumer(ack="manual") as consumer:
+        with pytest.raises(UsageError, match="a Record or a Batch, not"):
+            consumer.ack(what)

@@ -235,7 +235,11 @@ def test_an_unknown_profile_is_named_with_the_known_ones(tmp_path):
         BotocoreSession(profile="p")
 
 
-@pytest.mark.parametrize("session", [object(), "default", 7, boto3, aiobotocore.session.AioSession()], ids=str)
+@pytest.mark.parametrize(
+    "session",
+    [object(), "default", 7, boto3, aiobotocore.session.AioSession()],
+    ids=["object", "text", "number", "module", "aiobotocore"],
+)
 def test_a_session_of_a_wrong_type(session):
     with pytest.raises(UsageError, match=r"session must be a boto3\.Session or a botocore Session"):
         BotocoreSession(session=session)

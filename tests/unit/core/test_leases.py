@@ -1,4 +1,4 @@
-"""When is each write to a lease allowed, and what does it do? W1 to W6 are the invariants of ``shardline.core.leases``."""
+"""When is each write to a lease allowed, and what does it do? W1 to W7 are the invariants of ``shardline.core.leases``."""
 
 from dataclasses import replace
 
@@ -13,6 +13,7 @@ from shardline.core.leases import (
     Refused,
     ReleaseLease,
     RenewLease,
+    ResetLease,
     TakeLease,
     WriteChildren,
     apply,
@@ -37,6 +38,10 @@ RELEASE = ReleaseLease(SHARD, "a", 4)
 CHILDREN = WriteChildren(SHARD, frozenset({"x", "y"}))
 DELETE = DeleteLease(SHARD, 4)
 CREATE = CreateLease(FREE)
+
+
+def reset(row):
+    return ResetLease(SHARD, row.fence, FIVE)
 
 
 def take(row, by="c"):
@@ -73,6 +78,18 @@ ALLOWED = {
     ),
     "children": (HELD, CHILDREN, replace(HELD, child_ids=frozenset({"x", "y"}))),
     "children at the end": (ENDED, CHILDREN, replace(ENDED, child_ids=frozenset({"x", "y"}))),
+    "reset what is free": (FREE, reset(FREE), replace(FREE, counter=5, checkpoint=FIVE)),
+    "reset under a holder": (
+        HELD,
+        reset(HELD),
+        replace(HELD, counter=5, owner=None, checkpoint=FIVE, owner_switches=0),
+    ),
+    "reset amid a hand-over": (ASKED, reset(ASKED), Lease(SHARD, counter=5, checkpoint=FIVE)),
+    "reset what is finished": (
+        replace(ENDED, pending_checkpoint=FIVE),
+        ResetLease(SHARD, ENDED.fence, Checkpoint(LATEST), 7.0),
+        replace(HELD, counter=5, owner=None, checkpoint=Checkpoint(LATEST), latest_at=7.0, owner_switches=0),
+    ),
     "delete": (HELD, DELETE, None),
     "delete what is gone": (None, DELETE, None),
 }
@@ -81,8 +98,11 @@ REFUSED = {
     "create what exists": (FREE, CREATE),
     **{
         f"{type(operation).__name__} without a row": (None, operation)
-        for operation in (RENEW, take(FREE), ASK, FINISH, RELEASE, COMMIT, CHILDREN)
+        for operation in (RENEW, take(FREE), ASK, FINISH, RELEASE, COMMIT, CHILDREN, reset(FREE))
     },
+    "reset after another's write": (HELD, ResetLease(SHARD, HELD.fence._replace(counter=3), FIVE)),
+    "reset after another took it": (HELD, reset(FREE)),
+    "reset after someone asked": (ASKED, ResetLease(SHARD, Fence(4, "b", None), FIVE)),
     "renew after another's write": (HELD, replace(RENEW, counter=3)),
     "renew what is not written yet": (HELD, replace(RENEW, counter=5)),
     "renew another's": (HELD, replace(RENEW, by="b")),
@@ -145,6 +165,14 @@ def test_w3_the_holder_learns_of_a_hand_over_from_its_next_write(operation):
     answer = apply(asked, operation)
     assert isinstance(answer, Lease)
     assert (answer.checkpoint_owner, answer.owner, answer.holder) == ("a", "b", "a")
+
+
+@pytest.mark.parametrize("operation", [RENEW, COMMIT, RELEASE, take(HELD)], ids=lambda one: type(one).__name__)
+def test_w7_after_a_reset_who_held_the_lease_writes_nothing(operation):
+    row = apply(HELD, reset(HELD))
+    assert apply(row, operation) == Refused(row)
+    if not isinstance(operation, ReleaseLease):  # for whom it makes no difference: it has let go
+        assert not landed(operation, row)
 
 
 def test_a_row_of_another_shard_is_a_bug():
@@ -210,6 +238,11 @@ def test_a_throughput_is_a_finite_number(throughput):
 def test_a_hand_over_needs_two():
     with pytest.raises(UsageError, match="needs two workers"):
         AskHandOver(SHARD, "a", "a")
+
+
+def test_only_a_reset_to_latest_says_since_when():
+    with pytest.raises(UsageError, match="latest_at"):
+        ResetLease(SHARD, FREE.fence, FIVE, 7.0)
 
 
 def test_a_set_of_children_is_not_empty():

@@ -19,13 +19,14 @@ import msgspec
 
 from shardline.adapters.http_failures import broken
 from shardline.adapters.leases.dynamodb_connection import AwsAccess, connect
-from shardline.adapters.leases.dynamodb_items import KEY, Item, decode_item, foreign, is_lease, key_of
+from shardline.adapters.leases.dynamodb_items import KEY, Item, decode_item, foreign, is_lease, key_of, served
 from shardline.adapters.leases.dynamodb_writes import request_of
 from shardline.adapters.leases.rows import RowError
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import LeaseOperation, Refused, apply
 from shardline.errors import UsageError
 from shardline.model.lease import Lease
+from shardline.ports import GroupOnStream
 
 if TYPE_CHECKING:
     from shardline.adapters.signed_http import SignedHttp
@@ -71,17 +72,18 @@ _decode: Final = msgspec.json.Decoder(_Answer).decode
 
 @final
 class DynamoDbLeases:
-    """``LeaseStore`` in a KCL lease table."""
+    """``LeaseStore`` in a KCL lease table; with ``existing`` in one that is there, never in a new one."""
 
     scan_interval: float = 2.0
     checkpoint_interval: float = 10.0
 
-    def __init__(self, access: AwsAccess, table: str, group: str, stream: str) -> None:
+    def __init__(self, access: AwsAccess, table: str, group: str, stream: str, *, existing: bool = False) -> None:
         self._access = access
         self._http: SignedHttp | None = None
         self._table = table
         self._group = group
         self._stream = stream
+        self._existing = existing
 
     @property
     def group(self) -> str:
@@ -102,12 +104,11 @@ class DynamoDbLeases:
         for _ in range(_READY_CHECKS):
             described = await self._call("DescribeTable", {"TableName": self._table})
             if isinstance(described, Failure) and described.kind is FailureKind.NOT_FOUND:
-                described = await self._create()
+                described = self._missing() if self._existing else await self._create()
             if isinstance(described, Failure):
                 return described
             if described.table is not None and described.table.table_status in _USABLE:
-                listed = self._shape(described.table) or await self.list_leases()
-                return listed if isinstance(listed, Failure) else None
+                return self._shape(described.table) or (None if self._existing else await self._stranger())
             await anyio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         told = f"the table {self._table!r} did not become usable in two minutes"
@@ -139,10 +140,14 @@ class DynamoDbLeases:
         assert not isinstance(done, Refused), operation
         return done
 
-    async def list_groups(self) -> list[tuple[str, str]] | Failure:
-        """The one group and stream of this table; none as long as it is empty."""
-        listed = await self.list_leases()
-        return listed if isinstance(listed, Failure) else [(self._group, self._stream)] if listed else []
+    async def list_groups(self) -> list[GroupOnStream] | Failure:
+        """Whom the table serves, as its rows say, whatever this store's own group is; none as long as it is empty."""
+        items = await self._scan()
+        if isinstance(items, Failure):
+            return items
+        named = {GroupOnStream(*served(item)) for item in filter(is_lease, items)}
+        nobody = GroupOnStream(None, None)
+        return sorted(named - {nobody}) or [nobody] * bool(named)  # beside rows that say it, a KCL's are of the same
 
     async def close(self) -> None:
         http, self._http = self._http, None
@@ -182,6 +187,11 @@ class DynamoDbLeases:
         told = f"the table {self._table!r} serves {owner}, not group {self._group!r} on stream {self._stream!r}"
         return _invalid("ForeignTable", f"{told}: name another table")
 
+    async def _stranger(self) -> Failure | None:
+        """Why these rows cannot be ours (Y3)."""
+        listed = await self.list_leases()
+        return listed if isinstance(listed, Failure) else None
+
     async def _scan(self) -> list[Item] | Failure:
         """Y2."""
         items: list[Item] = []
@@ -211,6 +221,10 @@ class DynamoDbLeases:
         if isinstance(made, Failure) and made.kind is FailureKind.IN_USE:
             return _Answer()  # someone else makes it right now
         return made
+
+    def _missing(self) -> Failure:
+        told = f"there is no table {self._table!r}: no group has leases there"
+        return Failure(FailureKind.NOT_FOUND, "NoSuchStore", told, maybe_received=False)
 
     def _shape(self, table: _Table) -> Failure | None:
         """Y3."""

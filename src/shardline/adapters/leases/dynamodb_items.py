@@ -54,12 +54,17 @@ def is_lease(item: Mapping[str, Attribute]) -> bool:
     return _ENTITY not in item or item[_ENTITY].get("S") == _LEASE
 
 
+def served(item: Mapping[str, Attribute]) -> tuple[str | None, str | None]:
+    """The group and the stream that a row says it serves (I2)."""
+    return _text(item, GROUP), _text(item, STREAM)
+
+
 def foreign(item: Mapping[str, Attribute], group: str, stream: str) -> str | None:
     """Whom a row serves, if it is someone else."""
     named = _text(item, KEY) or ""
     if "streamName" in item or ":" in named:
         return f"a KCL application of several streams (row {named!r})"
-    its = (_text(item, GROUP), _text(item, STREAM))
+    its = served(item)
     return None if its in {(None, None), (group, stream)} else f"group {its[0]!r} on stream {its[1]!r}"
 
 

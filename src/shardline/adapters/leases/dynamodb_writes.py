@@ -28,7 +28,7 @@ from shardline.adapters.leases.dynamodb_items import (
     text,
     texts,
 )
-from shardline.adapters.leases.rows import write_checkpoint
+from shardline.adapters.leases.rows import CheckpointText, write_checkpoint
 from shardline.core.leases import (
     THROUGHPUT_DECIMALS,
     AskHandOver,
@@ -39,9 +39,11 @@ from shardline.core.leases import (
     LeaseOperation,
     ReleaseLease,
     RenewLease,
+    ResetLease,
     TakeLease,
     WriteChildren,
 )
+from shardline.model.lease import Fence
 
 _NAMES: Final = re.compile(r"#(\w+)")
 _OURS: Final = f"(attribute_not_exists(#{GROUP}) OR (#{GROUP} = :group AND #{STREAM} = :stream))"
@@ -103,7 +105,14 @@ def _names(expressions: str) -> dict[str, object]:
 
 
 def _change(
-    operation: RenewLease | TakeLease | AskHandOver | FinishHandOver | ReleaseLease | CommitCheckpoint | WriteChildren,
+    operation: RenewLease
+    | TakeLease
+    | AskHandOver
+    | FinishHandOver
+    | ReleaseLease
+    | CommitCheckpoint
+    | WriteChildren
+    | ResetLease,
 ) -> _Change:
     match operation:
         case RenewLease():
@@ -138,6 +147,8 @@ def _change(
                 sets="#childShardIds = :children",
                 values={":children": texts(operation.child_ids)},
             )
+        case ResetLease():
+            return _reset(operation)
         case _:
             assert_never(operation)
 
@@ -157,8 +168,19 @@ def _renewal(operation: RenewLease) -> _Change:
 def _taking(operation: TakeLease) -> _Change:
     seen = operation.seen
     switches = number(int((seen.owner if seen.checkpoint_owner is None else seen.checkpoint_owner) != operation.by))
-    values = {":by": text(operation.by), ":counter": number(seen.counter), ":switches": switches, **_ONE, **_END}
-    conditions = ["#leaseCounter = :counter", _UNFINISHED]
+    condition, fence = _fenced(seen)
+    return _Change(
+        f"{condition} AND {_UNFINISHED}",
+        sets=f"#leaseOwner = :by, #{GROUP} = :group, #{STREAM} = :stream",
+        removes="#checkpointOwner",
+        adds=f"{_NEXT}, #ownerSwitchesSinceCheckpoint :switches",
+        values={":by": text(operation.by), ":switches": switches, **fence, **_ONE, **_END},
+    )
+
+
+def _fenced(seen: Fence) -> tuple[str, dict[str, Attribute]]:
+    """That the row is as it was seen."""
+    conditions, values = ["#leaseCounter = :counter"], {":counter": number(seen.counter)}
     for name, value, was in (
         ("leaseOwner", ":owner", seen.owner),
         ("checkpointOwner", ":drain", seen.checkpoint_owner),
@@ -166,24 +188,37 @@ def _taking(operation: TakeLease) -> _Change:
         conditions.append(f"attribute_not_exists(#{name})" if was is None else f"#{name} = {value}")
         if was is not None:
             values[value] = text(was)
-    return _Change(
-        " AND ".join(conditions),
-        sets=f"#leaseOwner = :by, #{GROUP} = :group, #{STREAM} = :stream",
-        removes="#checkpointOwner",
-        adds=f"{_NEXT}, #ownerSwitchesSinceCheckpoint :switches",
-        values=values,
-    )
+    return " AND ".join(conditions), values
 
 
 def _commit(operation: CommitCheckpoint) -> _Change:
-    written = checkpoint_attributes(write_checkpoint(operation.checkpoint))
-    values = _held(operation) | _END | _ONE | {":zero": number(0)}
-    values |= {f":{name}": value for name, value in written.items()}
-    sets = ", ".join(f"#{name} = :{name}" for name in written)
+    sets, removes, values = _checkpoint(write_checkpoint(operation.checkpoint))
     return _Change(
         f"{_HELD} AND {_UNFINISHED}",
-        sets=f"{sets}, #ownerSwitchesSinceCheckpoint = :zero",
-        removes=_PENDING if START_AT in written else f"{_PENDING}, #{START_AT}",
+        sets=sets,
+        removes=removes,
         adds=_NEXT,
-        values=values,
+        values={**_held(operation), **_END, **_ONE, **values},
     )
+
+
+def _reset(operation: ResetLease) -> _Change:
+    """A row that a KCL made stays nobody's: what the operator called the group may not be what its workers will."""
+    condition, fence = _fenced(operation.seen)
+    sets, removes, values = _checkpoint(write_checkpoint(operation.checkpoint, operation.latest_at))
+    return _Change(
+        condition,
+        sets=sets,
+        removes=f"{removes}, #leaseOwner, #checkpointOwner",
+        adds=_NEXT,
+        values={**fence, **_ONE, **values},
+    )
+
+
+def _checkpoint(written: CheckpointText) -> tuple[str, str, dict[str, Attribute]]:
+    """What to set, what to remove, and the values, for another checkpoint to stand there."""
+    attributes = checkpoint_attributes(written)
+    sets = ", ".join(f"#{name} = :{name}" for name in attributes)
+    values = {f":{name}": value for name, value in attributes.items()} | {":zero": number(0)}
+    removes = _PENDING if START_AT in attributes else f"{_PENDING}, #{START_AT}"
+    return f"{sets}, #ownerSwitchesSinceCheckpoint = :zero", removes, values

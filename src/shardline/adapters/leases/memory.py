@@ -9,6 +9,7 @@ Invariants:
 """
 
 import threading
+from collections.abc import Sequence
 from typing import Final, final
 
 import anyio.lowlevel
@@ -16,6 +17,7 @@ import anyio.lowlevel
 from shardline.core.failures import Failure
 from shardline.core.leases import LeaseOperation, Refused, apply
 from shardline.model.lease import Lease
+from shardline.ports import GroupOnStream, LeaseAnswer
 
 _shared_rows: Final[dict[tuple[str, str], dict[str, Lease]]] = {}
 _lock: Final = threading.Lock()
@@ -56,24 +58,32 @@ class MemoryLeases:
         with _lock:
             return [self._rows[shard_id] for shard_id in sorted(self._rows)]
 
-    async def apply(self, operation: LeaseOperation) -> Lease | Refused | Failure | None:
+    async def apply(self, operation: LeaseOperation) -> LeaseAnswer:
         await anyio.lowlevel.checkpoint()
         with _lock:
-            answer = apply(self._rows.get(operation.shard_id), operation)
-            if answer is None:
-                self._rows.pop(operation.shard_id, None)
-            elif isinstance(answer, Lease):
-                self._rows[operation.shard_id] = answer
-            return answer
+            return self._apply(operation)
 
-    async def list_groups(self) -> list[tuple[str, str]] | Failure:
+    async def apply_many(self, operations: Sequence[LeaseOperation]) -> list[LeaseAnswer]:
+        await anyio.lowlevel.checkpoint()
+        with _lock:
+            return [self._apply(operation) for operation in operations]
+
+    async def list_groups(self) -> list[GroupOnStream] | Failure:
         """Every group and stream with leases in this process."""
         await anyio.lowlevel.checkpoint()
         with _lock:
-            return sorted(named for named, rows in _shared_rows.items() if rows)
+            return [GroupOnStream(*named) for named, rows in sorted(_shared_rows.items()) if rows]
 
     async def close(self) -> None:
         await anyio.lowlevel.checkpoint()
+
+    def _apply(self, operation: LeaseOperation) -> Lease | Refused | None:
+        answer = apply(self._rows.get(operation.shard_id), operation)
+        if answer is None:
+            self._rows.pop(operation.shard_id, None)
+        elif isinstance(answer, Lease):
+            self._rows[operation.shard_id] = answer
+        return answer
 
     def __repr__(self) -> str:
         return f"<MemoryLeases of group {self._group!r} on {self._stream!r}>"

@@ -6,7 +6,8 @@ does the talking; its blocking half in worker threads, for its asyncio half know
 Invariants:
 
 - D1: a write says which bytes it replaces, and a script compares and swaps them in one step: what was decided on one
-  row is never written over another. A swap that comes too late decides again on what it found.
+  row is never written over another. A swap that comes too late decides again on what it found. Operations that come
+  together travel together, and each is swapped by itself.
 - D2: nothing expires, and a server that may evict any key is refused.
 - D3: one call is one attempt; whatever redis-py raises is a ``Failure``.
 - D4: no password gets into a message or a repr.
@@ -14,7 +15,7 @@ Invariants:
 
 import re
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar, cast, final
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
@@ -25,11 +26,12 @@ import redis.exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from shardline.adapters.leases.rows import RowError, decode_row, encode_row
+from shardline.adapters.leases.rows import RowError, decode_row, decode_rows, encode_row
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import LeaseOperation, Refused, apply
 from shardline.errors import UsageError
 from shardline.model.lease import Lease
+from shardline.ports import GroupOnStream, LeaseAnswer
 
 PREFIX: Final = "shardline:leases:"
 TIMEOUT: Final = 5.0
@@ -106,6 +108,7 @@ class RedisLeases:
             )
         except (ValueError, TypeError) as error:
             raise UsageError(f"redis-py cannot read the store's URL at {self._host}: {error}") from None
+        self._known: dict[bytes, Lease] = {}  # what the last listing found
         # Threads of our own: anyio's may all be taken by callers that wait for us.
         self._threads = anyio.CapacityLimiter(_THREADS)
 
@@ -123,10 +126,14 @@ class RedisLeases:
     async def list_leases(self) -> list[Lease] | Failure:
         return await self._in_thread(self._list)
 
-    async def apply(self, operation: LeaseOperation) -> Lease | Refused | Failure | None:
-        return await self._in_thread(lambda: self._apply(operation))
+    async def apply(self, operation: LeaseOperation) -> LeaseAnswer:
+        return (await self.apply_many([operation]))[0]
 
-    async def list_groups(self) -> list[tuple[str, str]] | Failure:
+    async def apply_many(self, operations: Sequence[LeaseOperation]) -> list[LeaseAnswer]:
+        answers = await self._in_thread(lambda: self._apply_all(operations))
+        return [answers] * len(operations) if isinstance(answers, Failure) else answers
+
+    async def list_groups(self) -> list[GroupOnStream] | Failure:
         """Every group and stream with leases in this database."""
         return await self._in_thread(self._groups)
 
@@ -144,8 +151,7 @@ class RedisLeases:
             except (redis.exceptions.RedisError, OSError) as error:
                 return self._failure(error)
             except RowError as error:
-                told = f"a row of {self._hash!r} at {self._host} cannot be read: {error}"
-                return Failure(FailureKind.INVALID, "UnreadableRow", told, maybe_received=False)
+                return self._unreadable(error)
 
         return await anyio.to_thread.run_sync(guarded, limiter=self._threads)
 
@@ -168,29 +174,59 @@ class RedisLeases:
 
     def _list(self) -> list[Lease]:
         rows = cast("Iterable[bytes]", self._client.hvals(self._hash))
-        return sorted((decode_row(row) for row in rows), key=lambda lease: lease.shard_id)
+        self._known = decode_rows(rows, self._known)
+        return sorted(self._known.values(), key=lambda lease: lease.shard_id)
 
-    def _apply(self, operation: LeaseOperation) -> Lease | Refused | Failure | None:
+    def _apply_all(self, operations: Sequence[LeaseOperation]) -> list[LeaseAnswer]:
         """D1."""
-        found = cast("bytes", self._client.hget(self._hash, operation.shard_id) or b"")
+        answers: dict[int, LeaseAnswer] = {}
+        fields = [operation.shard_id for operation in operations]
+        rows = cast("list[bytes | None]", self._client.hmget(self._hash, fields))
+        found = {place: row or b"" for place, row in enumerate(rows)}
         for _ in range(_SWAPS):
-            answer = apply(decode_row(found) if found else None, operation)
-            if isinstance(answer, Refused):
-                return answer
-            row = b"" if answer is None else encode_row(answer, found or None)
-            told = cast("list[bytes]", self._client.eval(_SWAP, 1, self._hash, operation.shard_id, found, row))
-            if not told:
-                return answer
-            found = told[0]
-        crowd = f"{self._host}: others changed the lease {operation.shard_id} {_SWAPS} times meanwhile"
-        return Failure(FailureKind.TRANSIENT, "Contended", crowd, maybe_received=False)
+            found = self._swap(operations, found, answers)
+            if not found:
+                break
+        for place in found:
+            crowd = f"{self._host}: others changed the lease {fields[place]} {_SWAPS} times meanwhile"
+            answers[place] = Failure(FailureKind.TRANSIENT, "Contended", crowd, maybe_received=False)
+        return [answers[place] for place in range(len(operations))]
 
-    def _groups(self) -> list[tuple[str, str]]:
+    def _swap(
+        self, operations: Sequence[LeaseOperation], found: dict[int, bytes], answers: dict[int, LeaseAnswer]
+    ) -> dict[int, bytes]:
+        """Decide on what was ``found`` of each, by its place, and write it. Returns what those found that came late."""
+        pipeline = self._client.pipeline(transaction=False)
+        sent: list[int] = []
+        for place, previous in found.items():
+            operation = operations[place]
+            try:
+                answer = answers[place] = apply(decode_row(previous) if previous else None, operation)
+            except RowError as error:
+                answers[place] = self._unreadable(error)
+                continue
+            if not isinstance(answer, Refused):
+                row = b"" if answer is None else encode_row(answer, previous or None)
+                pipeline.eval(_SWAP, 1, self._hash, operation.shard_id, previous, row)
+                sent.append(place)
+        late: dict[int, bytes] = {}
+        for place, told in zip(sent, pipeline.execute(raise_on_error=False), strict=True):
+            if isinstance(told, Exception):
+                answers[place] = self._failure(told)
+            elif told:
+                late[place] = told[0]
+        return late
+
+    def _groups(self) -> list[GroupOnStream]:
         keys = cast("Iterable[bytes]", self._client.scan_iter(f"{PREFIX}*", count=1_000))
         named = {tuple(key.decode().removeprefix(PREFIX).split(":")) for key in keys}
-        return sorted((unquote(pair[0]), unquote(pair[1])) for pair in named if len(pair) == 2)  # noqa: PLR2004 - a pair
+        return sorted(GroupOnStream(*map(unquote, pair)) for pair in named if len(pair) == 2)  # noqa: PLR2004 - a pair
 
     # ---- failures
+
+    def _unreadable(self, error: RowError) -> Failure:
+        told = f"a row of {self._hash!r} at {self._host} cannot be read: {error}"
+        return Failure(FailureKind.INVALID, "UnreadableRow", told, maybe_received=False)
 
     def _failure(self, error: Exception) -> Failure:
         """D3."""

@@ -9,7 +9,7 @@ Invariants:
 - R3: a row that cannot be read raises ``RowError`` and nothing else.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, cast, final
 
 import msgspec
@@ -135,6 +135,15 @@ def decode_row(row: bytes) -> Lease:
         )
     except (msgspec.ValidationError, UsageError) as error:
         raise RowError(str(error)) from None
+
+
+def decode_rows(rows: Iterable[bytes], known: Mapping[bytes, Lease]) -> dict[bytes, Lease]:
+    """The leases in rows, by row. Those that are ``known`` from the last time are not decoded again: most stand still.
+
+    Raises:
+        RowError: one is none (R3).
+    """
+    return {row: known.get(row) or decode_row(row) for row in rows}
 
 
 def _members(row: bytes) -> Mapping[str, Any]:

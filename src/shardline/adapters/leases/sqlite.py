@@ -4,8 +4,9 @@ In a SQLite file, through a worker thread. A row is the JSON of ``rows``, under 
 
 Invariants:
 
-- Q1: every operation is one ``BEGIN IMMEDIATE`` transaction that reads the row, asks ``core.leases.apply`` and writes:
-  two processes are never between another's reading and writing.
+- Q1: an operation reads the row, asks ``core.leases.apply`` and writes within one ``BEGIN IMMEDIATE`` transaction: two
+  processes are never between another's reading and writing. Operations that come together share a transaction, one
+  after the other: a row that cannot be read fails its own alone, a transaction that fails, all of them.
 - Q2: the file is ours (its application id says so) or new; anything else is refused and left untouched.
 - Q3: no network file system; no file that was replaced or deleted under us: its users would no longer see each other.
 - Q4: whatever SQLite reports is a ``Failure``.
@@ -13,7 +14,7 @@ Invariants:
 
 import os
 import sqlite3
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final, TypeVar, final
@@ -22,10 +23,11 @@ import anyio
 import anyio.to_thread
 
 from shardline.adapters.leases.mounts import network_file_system, read_mount_table
-from shardline.adapters.leases.rows import RowError, decode_row, encode_row
+from shardline.adapters.leases.rows import RowError, decode_row, decode_rows, encode_row
 from shardline.core.failures import Failure, FailureKind
-from shardline.core.leases import LeaseOperation, Refused, apply
+from shardline.core.leases import LeaseOperation, apply
 from shardline.model.lease import Lease
+from shardline.ports import GroupOnStream, LeaseAnswer
 
 APPLICATION_ID: Final = 0x5368_6C6E  # "Shln"
 FORMAT: Final = 1
@@ -71,17 +73,21 @@ class _UnusableError(Exception):
 
 @final
 class SqliteLeases:
-    """``LeaseStore`` in a SQLite file."""
+    """``LeaseStore`` in a SQLite file; with ``existing`` in one that is there, never in a new one."""
 
     scan_interval: float = 0.5
     checkpoint_interval: float = 1.0
 
-    def __init__(self, path: Path, group: str, stream: str, *, busy_timeout: float = BUSY_TIMEOUT) -> None:
+    def __init__(
+        self, path: Path, group: str, stream: str, *, busy_timeout: float = BUSY_TIMEOUT, existing: bool = False
+    ) -> None:
         self._path = path.absolute()  # the working directory may change
         self._key = (group, stream)
         self._busy_timeout = busy_timeout
+        self._existing = existing
         self._connection: sqlite3.Connection | None = None
         self._identity = (0, 0)
+        self._known: dict[bytes, Lease] = {}  # what the last listing found
         # A thread of our own, and one at a time: anyio's may all be taken by callers that wait for us.
         self._thread = anyio.CapacityLimiter(1)
 
@@ -106,13 +112,17 @@ class SqliteLeases:
     async def list_leases(self) -> list[Lease] | Failure:
         return await self._in_thread(self._list)
 
-    async def apply(self, operation: LeaseOperation) -> Lease | Refused | Failure | None:
-        return await self._in_thread(lambda: self._apply(operation))
+    async def apply(self, operation: LeaseOperation) -> LeaseAnswer:
+        return (await self.apply_many([operation]))[0]
 
-    async def list_groups(self) -> list[tuple[str, str]] | Failure:
+    async def apply_many(self, operations: Sequence[LeaseOperation]) -> list[LeaseAnswer]:
+        answers = await self._in_thread(lambda: self._apply_all(operations))
+        return [answers] * len(operations) if isinstance(answers, Failure) else answers
+
+    async def list_groups(self) -> list[GroupOnStream] | Failure:
         """Every group and stream in the file."""
         query = "SELECT DISTINCT consumer_group, stream FROM leases ORDER BY 1, 2"
-        return await self._in_thread(lambda: [(row[0], row[1]) for row in self._opened().execute(query)])
+        return await self._in_thread(lambda: [GroupOnStream(*row) for row in self._opened().execute(query)])
 
     async def close(self) -> None:
         with anyio.CancelScope(shield=True):
@@ -144,6 +154,8 @@ class SqliteLeases:
                 f"{path} lies on a network file system ({remote}), where SQLite's locks do not hold: use a local disk"
             )
             return self._invalid("NetworkFileSystem", told)
+        if self._existing and not path.exists():
+            raise _UnusableError(self._missing("does not exist"))
         connection = sqlite3.connect(path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False)
         try:
             self._prepare(connection)
@@ -159,6 +171,8 @@ class SqliteLeases:
         with _transaction(connection):
             owner = _pragma(connection, "application_id")
             if owner == 0 and not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall():
+                if self._existing:
+                    raise _UnusableError(self._missing("is empty"))
                 connection.execute(_TABLE)
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {FORMAT}")
@@ -184,34 +198,38 @@ class SqliteLeases:
     def _list(self) -> list[Lease]:
         query = "SELECT lease FROM leases WHERE consumer_group = ? AND stream = ? ORDER BY shard_id"
         rows: list[tuple[str]] = self._opened().execute(query, self._key).fetchall()
-        return [self._read(row[0].encode()) for row in rows]
+        try:
+            self._known = decode_rows([row[0].encode() for row in rows], self._known)
+        except RowError as error:
+            raise _UnusableError(self._unreadable(error)) from None
+        return [*self._known.values()]
 
-    def _apply(self, operation: LeaseOperation) -> Lease | Refused | None:
-        key = (*self._key, operation.shard_id)
-        where = "WHERE consumer_group = ? AND stream = ? AND shard_id = ?"
+    def _apply_all(self, operations: Sequence[LeaseOperation]) -> list[LeaseAnswer]:
         connection = self._opened()
         with _transaction(connection):
-            found: tuple[str] | None = connection.execute(f"SELECT lease FROM leases {where}", key).fetchone()  # noqa: S608
-            previous = None if found is None else found[0].encode()
-            answer = apply(None if previous is None else self._read(previous), operation)
-            if answer is None:
-                connection.execute(f"DELETE FROM leases {where}", key)  # noqa: S608 - a constant
-            elif isinstance(answer, Lease):
-                row = encode_row(answer, previous).decode()
-                connection.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?)", (*key, row))
-            return answer
+            return [self._apply(connection, operation) for operation in operations]
+
+    def _apply(self, connection: sqlite3.Connection, operation: LeaseOperation) -> LeaseAnswer:
+        key = (*self._key, operation.shard_id)
+        where = "WHERE consumer_group = ? AND stream = ? AND shard_id = ?"
+        found: tuple[str] | None = connection.execute(f"SELECT lease FROM leases {where}", key).fetchone()  # noqa: S608
+        previous = None if found is None else found[0].encode()
+        try:
+            row = None if previous is None else decode_row(previous)
+        except RowError as error:
+            return self._unreadable(error)
+        answer = apply(row, operation)
+        if answer is None:
+            connection.execute(f"DELETE FROM leases {where}", key)  # noqa: S608 - a constant
+        elif isinstance(answer, Lease):
+            text = encode_row(answer, previous).decode()
+            connection.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?)", (*key, text))
+        return answer
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-    def _read(self, row: bytes) -> Lease:
-        try:
-            return decode_row(row)
-        except RowError as error:
-            told = f"a row of {self._path} cannot be read: {error}"
-            raise _UnusableError(self._invalid("UnreadableRow", told)) from None
 
     # ---- failures
 
@@ -221,6 +239,13 @@ class SqliteLeases:
         kind, name, hint = _WAYS.get(code & 0xFF, (FailureKind.INVALID, "SqliteError", "it cannot be used"))
         told = f"{self._path}: {hint} ({error})"
         return Failure(kind, name, told, maybe_received=name == "DiskError")
+
+    def _missing(self, how: str) -> Failure:
+        told = f"{self._path} {how}: no group has leases there"
+        return Failure(FailureKind.NOT_FOUND, "NoSuchStore", told, maybe_received=False)
+
+    def _unreadable(self, error: RowError) -> Failure:
+        return self._invalid("UnreadableRow", f"a row of {self._path} cannot be read: {error}")
 
     @staticmethod
     def _invalid(code: str, message: str) -> Failure:

@@ -7,16 +7,15 @@ Invariants:
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NoReturn, cast
+from typing import Final, NoReturn, Protocol, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from shardline.adapters.endpoints import parse_endpoint
+from shardline.adapters.endpoints import parse_endpoint, shown_url
 from shardline.adapters.leases.dynamodb_connection import AwsAccess
 from shardline.errors import UsageError
-from shardline.ports import LeaseStore
+from shardline.ports import LeaseCatalog, LeaseStore
 
 FORMS: Final = (
     "memory:",
@@ -32,7 +31,15 @@ _REGION: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _METHODS: Final = ("open", "list_leases", "apply", "close")
 
 
-def lease_store(store: object, *, group: str, stream: str, aws: AwsAccess) -> LeaseStore:
+class _Store(LeaseStore, LeaseCatalog, Protocol):
+    """What each maker makes."""
+
+
+class _Maker(Protocol):
+    def __call__(self, url: str, group: str, stream: str, aws: AwsAccess, *, existing: bool) -> _Store: ...
+
+
+def lease_store(store: object, *, group: str, stream: str, aws: AwsAccess, existing: bool = False) -> LeaseStore:
     """The store that ``store`` names, or ``store`` itself if it is one; not yet opened.
 
     Args:
@@ -40,6 +47,7 @@ def lease_store(store: object, *, group: str, stream: str, aws: AwsAccess) -> Le
         group: the consumer group.
         stream: the stream, as all workers of the group name it.
         aws: how to reach AWS; used by ``dynamodb://`` alone, whose own region and endpoint come first.
+        existing: open only what is there already: no file and no table is made.
 
     Raises:
         UsageError: it is neither, or an extra is missing.
@@ -48,10 +56,7 @@ def lease_store(store: object, *, group: str, stream: str, aws: AwsAccess) -> Le
         if not isinstance(value, str) or not 0 < len(value) <= _NAME_MAX or not value.isprintable():
             raise UsageError(f"{name} must be a text of 1 to {_NAME_MAX} printable characters, not {value!r}")
     if isinstance(store, str):
-        scheme = store.partition(":")[0].lower()
-        if scheme not in _MAKERS:
-            _refuse(f"store {_shown(store)} has no scheme that is known")
-        return _MAKERS[scheme](store, group, stream, aws)
+        return _made(store, group, stream, aws, existing=existing)
     if not all(callable(getattr(store, name, None)) for name in _METHODS):
         _refuse(f"store must be a URL or a lease store, not {type(store).__name__}")
     given = cast("LeaseStore", store)
@@ -62,33 +67,52 @@ def lease_store(store: object, *, group: str, stream: str, aws: AwsAccess) -> Le
     return given
 
 
-def _memory(url: str, group: str, stream: str, _: AwsAccess) -> LeaseStore:
+def lease_catalog(url: str, aws: AwsAccess) -> LeaseCatalog:
+    """The store that ``url`` names, before any group in it is known; not yet opened.
+
+    Raises:
+        UsageError: it names none, or an extra is missing.
+    """
+    return _made(url, "-", "-", aws, existing=True)
+
+
+def _made(url: str, group: str, stream: str, aws: AwsAccess, *, existing: bool) -> _Store:
+    scheme = url.partition(":")[0].lower()
+    if scheme not in _MAKERS:
+        _refuse(f"store {shown_url(url)} has no scheme that is known")
+    return _MAKERS[scheme](url, group, stream, aws, existing=existing)
+
+
+def _memory(url: str, group: str, stream: str, aws: AwsAccess, *, existing: bool) -> _Store:
     from shardline.adapters.leases.memory import MemoryLeases  # noqa: PLC0415 - each store loads when it is named
 
+    del aws, existing
     if url.lower() != "memory:":
-        _refuse(f"store {url!r} is not 'memory:'")
+        _refuse(f"store {shown_url(url)} is not 'memory:'")
     return MemoryLeases.shared(group, stream)
 
 
-def _sqlite(url: str, group: str, stream: str, _: AwsAccess) -> LeaseStore:
+def _sqlite(url: str, group: str, stream: str, aws: AwsAccess, *, existing: bool) -> _Store:
     from shardline.adapters.leases.sqlite import SqliteLeases  # noqa: PLC0415
 
+    del aws
     path = unquote(url[len("sqlite:///") :])
     if not url.lower().startswith("sqlite:///") or "?" in url or "#" in url or path.strip("/") in {"", ":memory:"}:
-        _refuse(f"store {url!r} names no file")
+        _refuse(f"store {shown_url(url)} names no file")
     if "\0" in path or path.endswith("/"):
-        _refuse(f"store {url!r} names no file")
-    return SqliteLeases(Path(path), group, stream)
+        _refuse(f"store {shown_url(url)} names no file")
+    return SqliteLeases(Path(path), group, stream, existing=existing)
 
 
-def _redis(url: str, group: str, stream: str, _: AwsAccess) -> LeaseStore:
+def _redis(url: str, group: str, stream: str, aws: AwsAccess, *, existing: bool) -> _Store:
+    del aws, existing  # Redis makes a hash with its first field
     try:
         parts = urlsplit(url)
         host, _port = parts.hostname, parts.port
     except ValueError:
         host, parts = None, urlsplit("")
     if not host or parts.fragment or not re.fullmatch(r"(/[0-9]*)?", parts.path):
-        _refuse(f"store {_shown(url)} names no Redis database")
+        _refuse(f"store {shown_url(url)} names no Redis database")
     try:
         from shardline.adapters.leases.redis import RedisLeases  # noqa: PLC0415 - an extra
     except ImportError:
@@ -96,19 +120,19 @@ def _redis(url: str, group: str, stream: str, _: AwsAccess) -> LeaseStore:
     return RedisLeases(url, group, stream)
 
 
-def _dynamodb(url: str, group: str, stream: str, aws: AwsAccess) -> LeaseStore:
+def _dynamodb(url: str, group: str, stream: str, aws: AwsAccess, *, existing: bool) -> _Store:
     from shardline.adapters.leases.dynamodb import DynamoDbLeases  # noqa: PLC0415
 
     try:
         parts = urlsplit(url)
         given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
-        _refuse(f"store {_shown(url)} is no URL")
+        _refuse(f"store {shown_url(url)} is no URL")
     if not _TABLE.fullmatch(parts.netloc) or parts.path not in {"", "/"} or parts.fragment:
-        _refuse(f"store {_shown(url)} names no table (3 to 255 of the characters a-z A-Z 0-9 _ . -)")
+        _refuse(f"store {shown_url(url)} names no table (3 to 255 of the characters a-z A-Z 0-9 _ . -)")
     settings = dict(given)
     if len(settings) != len(given) or not settings.keys() <= {"region", "endpoint_url"}:
-        _refuse(f"store {_shown(url)} may have a region and an endpoint_url, each once, and nothing else")
+        _refuse(f"store {shown_url(url)} may have a region and an endpoint_url, each once, and nothing else")
     if "region" in settings and not _REGION.fullmatch(settings["region"]):
         raise UsageError(f"the region of a store must look like 'eu-west-1', not {settings['region']!r}")
     if "endpoint_url" in settings:
@@ -116,21 +140,16 @@ def _dynamodb(url: str, group: str, stream: str, aws: AwsAccess) -> LeaseStore:
     access = replace(
         aws, region=settings.get("region", aws.region), endpoint_url=settings.get("endpoint_url", aws.endpoint_url)
     )
-    return DynamoDbLeases(access, parts.netloc, group, stream)
+    return DynamoDbLeases(access, parts.netloc, group, stream, existing=existing)
 
 
-_MAKERS: Final[dict[str, Callable[[str, str, str, AwsAccess], LeaseStore]]] = {
+_MAKERS: Final[dict[str, _Maker]] = {
     "memory": _memory,
     "sqlite": _sqlite,
     "redis": _redis,
     "rediss": _redis,
     "dynamodb": _dynamodb,
 }
-
-
-def _shown(url: str) -> str:
-    """U2."""
-    return repr(url) if "@" not in url else "with a login"
 
 
 def _refuse(problem: str) -> NoReturn:

@@ -9,17 +9,23 @@ Invariants:
   nothing moves that need not: each lease goes to whoever has least.
 - AS2: what nobody holds is dealt out by the plan, one by one: two workers who see the same take different ones. What
   its taker does not take in time (it may be full, or gone) is anybody's, a few at a time.
-- AS3: nobody is asked for a lease while there are some to take. A worker asks for one at a time, and only one that has
-  at least two more than itself, counting what those who have less than it will ask for first.
+- AS3: nobody is asked for a lease while there are some to take. Only surplus moves: from who has most to who has least,
+  while they are at least two apart. All workers work out the same moves, and each asks for those that bring it leases.
+- AS5: a worker asks for no more at a time than it has, and for one if it has none: until then nobody sees it, and two
+  who join together would each take what is for both. So it has its share after a few scans, whatever the number; and
+  never are more than ``HAND_OVERS_MAX`` on their way to it.
 - AS4: never more than ``max_leases``.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from heapq import heapify, heapreplace
-from typing import NamedTuple, final
+from typing import Final, NamedTuple, final
 
 from shardline.core.backoff import Chance
+
+HAND_OVERS_MAX: Final = 32
+"""How many leases may be on their way to one worker: each costs its old owner a commit, and the new one an iterator."""
 
 
 @final
@@ -39,8 +45,8 @@ class Assignment(NamedTuple):
     """What to do now."""
 
     take: list[str]
-    ask: Standing | None
-    """The lease to ask its owner for."""
+    ask: list[Standing]
+    """The leases to ask their owners for."""
 
 
 def assign(
@@ -60,8 +66,8 @@ def assign(
         max_leases: how many I may have (AS4).
         chance: picks among leases that are alike.
         spill_after: how long the plan's owner has to take a lease (AS2).
-        impatient: whether the fleet has been uneven for long, so that I wait for nobody's turn: those before me may be
-            full, which nobody sees from outside.
+        impatient: whether the fleet has been uneven for long, so that I leave nothing to those who have no more than I:
+            they may be full, which nobody sees from outside.
     """
     loads = Counter(standing.owner for standing in standings if standing.owner is not None)
     loads[me] += 0
@@ -70,12 +76,20 @@ def assign(
     if available:
         mine = _share(available, loads, me, spill_after)
         # In random order: workers that start together do not see each other, and so each gets its part of them.
-        return Assignment(sorted(mine, key=lambda _: chance.random())[: max(0, room)], None)
-    if room < 1 or any(one.in_hand_over and one.owner == me for one in standings):
-        return Assignment([], None)
-    victim = _richest(loads, me) if impatient else _victim(loads, me)
-    leases = [one for one in standings if one.owner == victim and not one.in_hand_over] if victim is not None else []
-    return Assignment([], leases[int(chance.random() * len(leases))] if leases else None)
+        return Assignment(sorted(mine, key=lambda _: chance.random())[: max(0, room)], [])
+    coming = sum(one.in_hand_over and one.owner == me for one in standings)
+    most = min(room, max(1, loads[me]), HAND_OVERS_MAX - coming)
+    if most < 1:
+        return Assignment([], [])
+    if impatient:
+        loads = Counter({worker: load for worker, load in loads.items() if load > loads[me] or worker == me})
+    wanted = _surplus(loads, me)
+    asks: list[Standing] = []
+    for one in sorted(standings, key=lambda _: chance.random()) if wanted else ():
+        if one.owner is not None and not one.in_hand_over and wanted[one.owner] and len(asks) < most:
+            wanted[one.owner] -= 1
+            asks.append(one)
+    return Assignment([], asks)
 
 
 def imbalance(standings: Sequence[Standing], me: str) -> bool:
@@ -100,18 +114,18 @@ def _share(available: list[Standing], loads: Counter[str], me: str, spill_after:
     return mine + left[: -(-len(left) // len(loads))]
 
 
-def _victim(loads: Counter[str], me: str) -> str | None:
-    """Whom to ask, after everyone with fewer leases than I has asked once (AS3)."""
-    later = Counter(loads)
-    for _, worker in sorted((load, name) for name, load in loads.items() if (load, name) < (loads[me], me)):
-        richest = _richest(later, worker)
-        if richest is not None:
-            later[richest] -= 1
-            later[worker] += 1
-    return _richest(later, me)
-
-
-def _richest(loads: Counter[str], worker: str) -> str | None:
-    """Who has most, if that is at least two more than ``worker`` has."""
-    most, name = max((load, name) for name, load in loads.items())
-    return name if most >= loads[worker] + 2 else None
+def _surplus(loads: Counter[str], me: str) -> Counter[str]:
+    """Whom I should ask for how many, when everyone does its part (AS3)."""
+    poorest = [(load, worker) for worker, load in loads.items()]
+    richest = [(-load, worker) for worker, load in loads.items()]
+    heapify(poorest)
+    heapify(richest)
+    wanted: Counter[str] = Counter()
+    # Who gives stays above who takes, so that neither heap has to know of the other's changes.
+    while -richest[0][0] >= poorest[0][0] + 2:
+        (less, giver), (load, taker) = richest[0], poorest[0]
+        heapreplace(richest, (less + 1, giver))
+        heapreplace(poorest, (load + 1, taker))
+        if taker == me:
+            wanted[giver] += 1
+    return wanted

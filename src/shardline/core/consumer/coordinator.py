@@ -35,7 +35,7 @@ from shardline.core.consumer.lease_view import LeaseView
 from shardline.core.consumer.planner import PlannedOperation, Planner
 from shardline.core.consumer.topology import Topology
 from shardline.core.failures import Failure
-from shardline.core.leases import CreateLease, DeleteLease, LeaseOperation, Refused, TakeLease
+from shardline.core.leases import AskHandOver, CreateLease, DeleteLease, LeaseOperation, Refused, TakeLease
 from shardline.core.requests import DescribeStreamSummary, ListShards
 from shardline.model.lease import Lease
 from shardline.model.position import Position
@@ -92,10 +92,12 @@ class Coordinator:
         "_latest_at",
         "_plan",
         "_planner",
+        "_rows_sent_at",
         "_scan_at",
         "_scan_interval",
         "_scan_sent_at",
         "_start",
+        "_waits_for_rows",
         "held",
         "topology",
         "view",
@@ -118,7 +120,8 @@ class Coordinator:
         self._start: Position = start
         self._config: ConsumerConfig = config
         self._latest_at: float = latest_at
-        self._scan_interval: float = config.scan_interval or scan_interval
+        # Whose counter is looked at less than twice in a lease duration would seem to be dead between two looks.
+        self._scan_interval: float = min(config.scan_interval or scan_interval, config.lease_duration / 2)
         discovery = Discovery(stream, start, config.list_interval, chance, now)
         self.topology: Topology = Topology(discovery, config.if_recreated)
         self.view: LeaseView = LeaseView(config.lease_duration)
@@ -146,6 +149,8 @@ class Coordinator:
         self._scan_sent_at: Instant | None = None
         self._scan_at: Instant = now
         self._has_scanned: bool = False
+        self._rows_sent_at: Instant = -NEVER  # when the scan that the rows are from was begun
+        self._waits_for_rows: bool = False  # whether newer ones have to come before the group can begin
         self._gone: set[str] = set()  # shards that the service denies to know
         self._events: list[Event] = []
         self._alarm_at: Instant = NEVER
@@ -156,7 +161,8 @@ class Coordinator:
     @property
     def is_ready(self) -> bool:
         """Whether the rows and the shards are known, and nothing that is ours to do is left undone."""
-        return self._has_scanned and self.topology.is_settled and not self._plan and not self._in_flight
+        is_known = self._has_scanned and self.topology.is_settled and not self._waits_for_rows
+        return is_known and not self._plan and not self._in_flight
 
     @property
     def is_store_down(self) -> bool:
@@ -242,7 +248,7 @@ class Coordinator:
         assert self._scan_sent_at is not None, "L1: there was one"
         self._handle_store_answer()
         self.view.handle_rows(rows, self._scan_sent_at, now)
-        self._scan_sent_at = None
+        self._rows_sent_at, self._scan_sent_at = self._scan_sent_at, None
         self._scan_at = now + self._scan_interval
         self._has_scanned = True
         self.held.handle_rows(self.view.rows, self._in_flight, now)
@@ -279,6 +285,8 @@ class Coordinator:
         if flight.holding is not None:
             maybe_received = failure.maybe_received
             self.held.handle_failure(flight.holding, retry_at, now, maybe_received=maybe_received)
+        else:
+            self._scan_at = min(self._scan_at, retry_at)  # it is planned anew then, and not a whole interval later
 
     # ---- inputs: Kinesis
 
@@ -319,9 +327,25 @@ class Coordinator:
             return
         start = GroupStart(self._start, self._latest_at, self.topology.matching)
         operations = self._planner.plan(self.held.holdings, self.held.ending, start, now)
-        self._plan = {operation.shard_id: operation for operation in operations}
+        if any(isinstance(flight.operation, AskHandOver) for flight in self._in_flight.values()):
+            # What is asked for and not answered yet is in no row: the plan would ask for as many again (AS3).
+            operations = [operation for operation in operations if not isinstance(operation, AskHandOver)]
+        self._plan = {operation.shard_id: operation for operation in self._without_guesses(operations, now)}
         if not self.held.handle_children(self.view.rows) or not self.topology.graph.covers(self.view.rows):
             self.topology.list_by(now)
+
+    def _without_guesses(self, operations: list[PlannedOperation], now: Instant) -> list[PlannedOperation]:
+        """Without the rows at LATEST, if the rows that we know are older than the listing.
+
+        The group may have begun meanwhile with a shard that is closed by now. We would not know of its row, its open
+        children would look like the beginning of a new group, and they would be read before it is finished (L3).
+        """
+        guesses = [one for one in operations if isinstance(one, CreateLease) and one.lease.latest_at is not None]
+        self._waits_for_rows = bool(guesses) and self._rows_sent_at < self.topology.listed_at
+        if not self._waits_for_rows:
+            return operations
+        self._scan_at = min(self._scan_at, now)
+        return [operation for operation in operations if operation not in guesses]
 
     def _judge_gone(self) -> None:
         """The service denied to know these shards, and the shards were listed since."""

@@ -95,6 +95,13 @@ class Discovery:
         elif not self._steps:
             self._next_at = min(self._next_at, at)
 
+    def begin_anew(self) -> None:
+        """The stream is another one: which shards were open at the start time has to be asked again (DI4)."""
+        if self.matching:
+            self.matching = None
+            if self._steps:
+                self._steps.append(_Step.MATCHING)
+
     # ---- outputs, time
 
     def poll_request(self, now: Instant) -> ListShards | DescribeStreamSummary | None:

@@ -32,7 +32,7 @@ class LeaseGained(NamedTuple):
 
 @final
 class HandOverAsked(NamedTuple):
-    """Another worker shall have it: stop the reader, drop what the user has not seen, and say ``drained`` once the
+    """Another worker shall have it: stop the reader, drop what the user has not seen, and say ``leave`` once the
     user is done with the rest.
     """
 
@@ -94,7 +94,7 @@ class PositionLost(NamedTuple):
 
 @final
 class RecordsTrimmed(NamedTuple):
-    """Retention removed records before they were read."""
+    """The place where we stood went out of retention: records may have gone with it before they were read."""
 
     shard_id: str
     why: str
@@ -102,7 +102,7 @@ class RecordsTrimmed(NamedTuple):
 
 @final
 class ShardTrimmed(NamedTuple):
-    """A whole shard went out of retention before it was finished."""
+    """A whole shard went out of retention before it was finished: what was unread of it is gone."""
 
     shard_id: str
 

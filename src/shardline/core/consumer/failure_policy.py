@@ -79,6 +79,7 @@ class BatchWork:
         "_backoff",
         "_chance",
         "_done",
+        "_handler_error",
         "_next_at",
         "_parts",
         "_phase",
@@ -98,8 +99,9 @@ class BatchWork:
         self._next_at: Instant = now
         self._phase: _Phase = _Phase.WAITING
         self._done: list[Record] = []
+        self._handler_error: object = None
         self.error: object = None
-        """What the handler said last."""
+        """What went wrong last: in the handler, or in writing the dead letter."""
 
     @property
     def is_done(self) -> bool:
@@ -130,7 +132,7 @@ class BatchWork:
         if self._phase is not _Phase.BURYING or now < self._next_at:
             return None
         self._phase = _Phase.WRITING
-        return DeadLetter(self._parts[-1], self._attempts, self.error)
+        return DeadLetter(self._parts[-1], self._attempts, self._handler_error)
 
     def take_done(self) -> list[Record]:
         """Records that are done since the last call, in order (FP2)."""
@@ -148,7 +150,7 @@ class BatchWork:
 
     def handle_error(self, error: object, now: Instant) -> None:
         assert self._phase is _Phase.HANDLING
-        self.error = error
+        self.error = self._handler_error = error
         part = self._parts[-1]
         if self._attempts < self._allowed(part):
             self._wait(_Phase.WAITING, now)

@@ -42,8 +42,11 @@ class GroupStart:
         self.matching: frozenset[str] = matching
         """The shards that were open at the start time, if it is a time."""
 
-    def matches(self, shard_id: str, graph: ShardGraph, without: set[str]) -> bool:
-        """Whether this one of the shards ``without`` a row is where the group starts (GW1)."""
+    def matches(self, shard_id: str, graph: ShardGraph, without: set[str], *, begun: bool) -> bool:
+        """Whether this one of the shards ``without`` a row is where the group starts (GW1), or is read as if it were.
+
+        ``begun``: the group has rows already.
+        """
         if self.position == LATEST:
             shard = graph.shard(shard_id)
             return shard is None or shard.is_open
@@ -53,7 +56,10 @@ class GroupStart:
         is_oldest = without.isdisjoint(graph.parents(shard_id))
         if self.position == TRIM_HORIZON:
             return is_oldest
-        return is_oldest and any(map(graph.is_present, graph.parents(shard_id)))
+        # Parents that are gone may have come and gone since we asked which shards were open at the start time. And read
+        # from that time on, a shard that was closed before it gives nothing.
+        parents = graph.parents(shard_id)
+        return is_oldest and (any(map(graph.is_present, parents)) or (begun and bool(parents)))
 
 
 def missing_rows(graph: ShardGraph, rows: Rows, start: GroupStart) -> list[Lease]:
@@ -68,7 +74,7 @@ def missing_rows(graph: ShardGraph, rows: Rows, start: GroupStart) -> list[Lease
     new = [_row(graph, shard_id, None) for shard_id in heirs if _has_finished_parents(graph, shard_id, rows, missing)]
     for shard_id in outsiders:
         if shard_id not in beside:
-            wanted = start.matches(shard_id, graph, outsiders)
+            wanted = start.matches(shard_id, graph, outsiders, begun=bool(rows))
         elif start.position == LATEST:
             wanted = not heirs.isdisjoint(graph.children(shard_id))
         else:
@@ -153,7 +159,8 @@ def _contradictions(row: Lease, shard: Shard) -> Iterator[str]:
     begin, end = shard.starting_sequence_number, shard.ending_sequence_number
     if at is not None and at.number < begin.number:
         yield f"it stands at {at}, and the shard begins at {begin}"
-    if at is not None and end is not None and at.number > end.number:
+    # An end before the shard's own beginning says nothing: kinesis-local puts 2^63 - 1 there.
+    if at is not None and end is not None and begin.number <= end.number < at.number:
         yield f"it stands at {at}, and the shard ends at {end}"
     if row.checkpoint.is_finished and shard.is_open:
         yield "it says that the shard is finished, and the shard is open"

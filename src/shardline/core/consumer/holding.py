@@ -10,8 +10,8 @@ Invariants (C and L are ARCHITECTURE section 5's):
 - C3: SHARD_END is written last, and only when every child has a row.
 - HO1: an operation whose answer was lost is sent again as it was, and nothing else before it: its own effect may have
   refused it (``landed``), and counts from when it was first sent.
-- HO2: letting go (hand-over, exit) commits first what is acknowledged, and then gives the lease away. When the user is
-  not done in time the grant is revoked, and what was acknowledged by then is committed.
+- HO2: letting go (hand-over, exit) commits first what is acknowledged, and then gives the lease away. It begins when
+  the user is done, or when its time is over: from then on the grant is revoked, and nothing more is acknowledged.
 """
 
 from enum import Enum, auto
@@ -127,6 +127,7 @@ class Holding:
         """The user is done, or has to be: commit what is acknowledged, then let go (HO2)."""
         if not self.is_over:
             self.phase, self.drain_until = Phase.LEAVING, NEVER
+            self.grant.revoke()  # soon another may hold it, before we hear that it was let go of
             self.tracker.seal()
 
     def allow_end(self, children: frozenset[str]) -> None:
@@ -205,7 +206,6 @@ class Holding:
             self.lose("no renewal was confirmed within the lease duration")
         elif now >= self.drain_until:
             self._is_overdue = True
-            self.grant.revoke()
             self.leave()
 
     def handle_seen(self, row: Lease | None) -> None:

@@ -1,6 +1,6 @@
 """Which writes does the state of the fleet call for?
 
-From the rows, the topology and what we hold: rows to create, leases to take, one to ask for, rows to delete. A plan is
+From the rows, the topology and what we hold: rows to create, leases to take or to ask for, rows to delete. A plan is
 made after every scan and listing, and replaces the one before: what of it was not sent is forgotten.
 
 Invariants:
@@ -109,8 +109,7 @@ class Planner:
         assignment = assign(standings, me, self._max_leases, self._chance, spill_after=spill_after, impatient=impatient)
         takes = dict.fromkeys([*ours, *assignment.take])
         operations: list[PlannedOperation] = [TakeLease(shard_id, me, rows[shard_id].fence) for shard_id in takes]
-        if assignment.ask is not None and assignment.ask.owner is not None:
-            operations.append(AskHandOver(assignment.ask.shard_id, me, assignment.ask.owner))
+        operations += [AskHandOver(one.shard_id, me, one.owner) for one in assignment.ask if one.owner is not None]
         return operations
 
     def _standing(self, row: Lease, held: Collection[str], now: Instant) -> Standing:

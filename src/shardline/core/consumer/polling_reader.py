@@ -205,8 +205,8 @@ class PollingReader:
         self._bad_iterators = 0
         size_bytes = sum([len(raw.data) for raw in raws])
         records: list[Record] = []
+        self._notice_trimmed(raws[0].sequence_number if raws else None, now)
         if raws:
-            self._notice_trimmed(raws[0].sequence_number, now)
             records = self._deaggregator.open(raws, Origin(self.lag, self._lease))
             self._position = after_sequence_number(raws[-1].sequence_number)
         if self.lag is not None:
@@ -255,12 +255,13 @@ class PollingReader:
         self._pace.handle_failure(failure, now)
         return self._bad_iterators <= _BAD_ITERATORS_MAX
 
-    def _notice_trimmed(self, first: str, now: Instant) -> None:
+    def _notice_trimmed(self, first: str | None, now: Instant) -> None:
+        """A page came, perhaps an empty one: after a long silence that says nothing about what was there before."""
         if self._expected is not None:
-            if int(first) > self._expected:
+            if first is not None and int(first) > self._expected:
                 why = f"the record {self._expected} of the checkpoint is gone, the first that is left is {first}"
                 self._events.append(RecordsTrimmed(self.shard_id, why))
-            self._expected = None
+            self._expected = self._expected if first is None else None
         elif self._retention is not None and self._unread_since is not None:
             age = now - self._unread_since
             if age > self._retention:

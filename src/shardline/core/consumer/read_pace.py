@@ -9,6 +9,8 @@ Invariants:
 - RP3: behind the end of the shard nothing else is waited for. At its end the wait grows with every page that brings
   nothing, up to the idle interval; the first record makes it short again.
 - RP4: after a failure the wait is drawn (jitter) and grows, and is never shorter than what the service asked for.
+- RP5: idle waits end on a common beat, ten times a second: shards that have nothing are asked in small groups, for to
+  wake up costs more than to ask. Short waits keep their own time.
 """
 
 from typing import Final, final
@@ -21,6 +23,8 @@ _BACKOFF_FIRST: Final = 0.25
 _BACKOFF_LONGEST: Final = 10.0
 _WIDEST: Final = 1.0  # a call a second is what five applications on one shard can have each
 _RECOVERY: Final = 0.9
+_BEAT: Final = 0.1  # seconds
+_LONG_WAIT: Final = 0.5  # where half a beat more or less is little
 
 
 @final
@@ -72,14 +76,16 @@ class ReadPace:
         """A page came."""
         self._backoff.reset()
         self._distance = max(self._least, self._distance * _RECOVERY)
-        wait = 0.0
+        idle_at = now
         if behind:
             self._idle = self._least
         else:
             self._idle = min(self._idle * 2, self._idle_longest) if empty else self._least
             wait = self._idle * (0.9 + 0.1 * self._chance.random())
-        paid_at = now + size_bytes / self._bytes_per_second
-        self.next_at = max(self._sent_at + max(self._distance, wait), paid_at)
+            idle_at = self._sent_at + wait
+            if wait >= _LONG_WAIT:
+                idle_at = round(idle_at / _BEAT) * _BEAT  # RP5
+        self.next_at = max(idle_at, self._sent_at + self._distance, now + size_bytes / self._bytes_per_second)
 
     def handle_failure(self, failure: Failure, now: Instant) -> None:
         """A call failed, and will be made again."""

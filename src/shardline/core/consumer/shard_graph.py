@@ -69,6 +69,11 @@ class ShardGraph:
                 self._announced[child.shard_id] = child
         self._index()
 
+    def begin_anew(self) -> None:
+        """The stream is another one: what shards of the old one named as their children is not of this one (SG2)."""
+        self._announced = {}
+        self._index()
+
     # ---- topology
 
     @property

@@ -42,6 +42,7 @@ class Topology:
         "_told_trimmed",
         "graph",
         "is_halted",
+        "listed_at",
     )
 
     def __init__(self, discovery: Discovery, if_recreated: IfRecreated) -> None:
@@ -56,6 +57,8 @@ class Topology:
         self.graph: ShardGraph = ShardGraph()
         self.is_halted: bool = False
         """Whether the consumer has to stop (TO3)."""
+        self.listed_at: Instant = -NEVER
+        """When the last complete listing came."""
 
     @property
     def summary(self) -> StreamSummary | None:
@@ -69,7 +72,8 @@ class Topology:
     @property
     def is_settled(self) -> bool:
         """Whether plans can be made (TO2)."""
-        return self.graph.listings > 0 and not self._sightings and not self.is_halted
+        is_known = self.graph.listings > 0 and self._discovery.matching is not None
+        return is_known and not self._sightings and not self.is_halted
 
     # ---- commands
 
@@ -116,6 +120,7 @@ class Topology:
         if listing is not None:
             self.graph.handle_listing(listing.shards, self._rows)
             self._has_news = True
+            self.listed_at = now
             self._judge(now)
 
     def handle_failure(self, failure: Failure, now: Instant) -> None:
@@ -138,4 +143,6 @@ class Topology:
 
     def _handle_recreated(self, why: str) -> None:
         self._events.append(StreamRecreated(why))
+        self._discovery.begin_anew()
+        self.graph.begin_anew()
         self.is_halted = self._if_recreated == "stop"

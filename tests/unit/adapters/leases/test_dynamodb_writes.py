@@ -16,11 +16,12 @@ from shardline.core.leases import (
     FinishHandOver,
     ReleaseLease,
     RenewLease,
+    ResetLease,
     TakeLease,
     WriteChildren,
 )
 from shardline.model.lease import Checkpoint, Fence, Lease
-from shardline.model.position import TRIM_HORIZON, at_timestamp
+from shardline.model.position import LATEST, TRIM_HORIZON, at_timestamp
 
 OPERATIONS = [
     CreateLease(Lease("s")),
@@ -34,6 +35,8 @@ OPERATIONS = [
     CommitCheckpoint("s", "a", 1, Checkpoint(TRIM_HORIZON)),
     CommitCheckpoint("s", "a", 1, Checkpoint(at_timestamp(5))),
     WriteChildren("s", frozenset("xy")),
+    ResetLease("s", Fence(1, None, None), Checkpoint(TRIM_HORIZON)),
+    ResetLease("s", Fence(1, "b", "c"), Checkpoint(LATEST), 5.0),
     DeleteLease("s", 1),
 ]
 requests = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: type(one).__name__)

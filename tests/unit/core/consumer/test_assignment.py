@@ -1,4 +1,4 @@
-"""AS1 to AS4 are the invariants of ``shardline.core.consumer.assignment``.
+"""AS1 to AS5 are the invariants of ``shardline.core.consumer.assignment``.
 
 The tables are the scenarios of the KCL's lease taker that apply, and the property that any fleet becomes even.
 """
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardline.core.consumer.assignment import Standing, assign, imbalance
+from shardline.core.consumer.assignment import HAND_OVERS_MAX, Standing, assign, imbalance
 
 
 def fleet(**loads):
@@ -44,7 +44,7 @@ def test_as1_as2_what_nobody_holds_is_dealt_out(loads, taken):
     assignment = plan(fleet(**loads))
     assert len(assignment.take) == taken
     assert all(name.startswith("free") for name in assignment.take)
-    assert assignment.ask is None
+    assert assignment.ask == []
 
 
 def test_as2_two_who_see_the_same_take_different_ones():
@@ -63,7 +63,8 @@ def test_as4_never_more_than_the_maximum():
     assert len(plan(fleet(free=5), max_leases=2).take) == 2
     assert plan(fleet(me=2, free=5), max_leases=2).take == []
     assert plan(fleet(me=3, free=5), max_leases=2).take == []
-    assert plan(fleet(a=9, me=2), max_leases=2).ask is None
+    assert plan(fleet(a=9, me=2), max_leases=2).ask == []
+    assert len(plan(fleet(a=90, me=10), max_leases=13).ask) == 3
 
 
 def test_workers_that_start_together_take_in_different_orders():
@@ -71,43 +72,65 @@ def test_workers_that_start_together_take_in_different_orders():
     assert plan(standings, seed=1).take != plan(standings, seed=2).take
 
 
+def asked(standings, **arguments):
+    """Who is asked for how many."""
+    return dict(Counter(one.owner for one in plan(standings, **arguments).ask))
+
+
 @pytest.mark.parametrize(
-    ("loads", "victim"),
+    ("loads", "asks"),
     [
-        ({"a": 1}, None),  # off by one: no reason to move anything
-        ({"a": 2}, "a"),
-        ({"a": 3, "me": 2}, None),
-        ({"a": 4, "me": 2}, "a"),
-        ({"a": 3, "b": 5, "me": 1}, "b"),  # from who has most
-        ({"a": 9, "me": 1, "free": 1}, None),  # not while there are some to take
-        ({"me": 3}, None),
-        ({"a": 3, "b": 1, "me": 1}, None),  # b, who comes first, asks; then it is even
-        ({"a": 4, "b": 0, "me": 1}, "a"),
-        ({"a": 6, "b": 5, "c": 1, "me": 2}, "b"),  # after c has asked a
+        ({"a": 1}, {}),  # off by one: no reason to move anything
+        ({"a": 2}, {"a": 1}),
+        ({"a": 3, "me": 2}, {}),
+        ({"a": 4, "me": 2}, {"a": 1}),
+        ({"a": 3, "b": 5, "me": 1}, {"b": 1}),  # from who has most
+        ({"a": 9, "me": 1, "free": 1}, {}),  # not while there are some to take
+        ({"me": 3}, {}),
+        ({"a": 3, "b": 1, "me": 1}, {}),  # b, who comes first, asks; then it is even
+        ({"a": 5, "b": 0, "me": 1}, {"a": 1}),
+        ({"a": 6, "b": 5, "c": 1, "me": 2}, {"b": 1}),  # after c has asked a
+        ({"a": 9, "b": 9, "me": 3}, {"a": 2, "b": 2}),
+        ({"a": 30, "me": 10}, {"a": 10}),
     ],
 )
-def test_as3_whom_to_ask(loads, victim):
-    ask = plan(fleet(**loads)).ask
-    assert (None if ask is None else ask.owner) == victim
+def test_as3_whom_to_ask(loads, asks):
+    found = asked(fleet(**loads))
+    most = max(1, loads.get("me", 0))
+    assert sum(found.values()) == min(sum(asks.values()), most)
+    assert all(number <= asks[owner] for owner, number in found.items())
 
 
-def test_as3_one_at_a_time():
-    standings = [*fleet(a=5), Standing("x", "me", in_hand_over=True)]
-    assert plan(standings).ask is None
+@pytest.mark.parametrize(
+    ("mine", "theirs", "asks"), [(0, 100, 1), (1, 99, 1), (2, 98, 2), (16, 84, 16), (40, 60, 10), (100, 300, 32)]
+)
+def test_as5_no_more_at_a_time_than_it_has(mine, theirs, asks):
+    standings = fleet(a=theirs, me=mine)
+    assert asked(standings) == {"a": asks}
+    assert len({one.shard_id for one in plan(standings).ask}) == asks
+
+
+def test_as5_a_bounded_number_is_on_its_way():
+    coming = [Standing(f"x{number}", "me", in_hand_over=True) for number in range(HAND_OVERS_MAX)]
+    assert asked([*fleet(a=200), *coming[:-3]]) == {"a": 3}
+    assert asked([*fleet(a=200), *coming]) == {}
 
 
 def test_as3_what_is_being_handed_over_is_not_asked_for():
     standings = [Standing("x", "a", in_hand_over=True), Standing("y", "a"), Standing("z", "a", in_hand_over=True)]
-    assert plan(standings).ask == Standing("y", "a")
+    assert plan(standings).ask == [Standing("y", "a")]
     moving = [one._replace(in_hand_over=True) for one in fleet(a=3)]
-    assert plan(moving).ask is None
+    assert plan(moving).ask == []
 
 
-def test_as3_who_has_waited_for_long_asks_out_of_turn():
+def test_as3_who_has_waited_for_long_leaves_nothing_to_those_who_may_be_full():
     standings = fleet(a=3, b=1, me=1)
-    assert plan(standings).ask is None
-    assert plan(standings, impatient=True).ask.owner == "a"
-    assert plan(fleet(a=2, me=1), impatient=True).ask is None
+    assert asked(standings) == {}
+    assert asked(standings, impatient=True) == {"a": 1}
+    standings = fleet(a=64, b=10, me=36)
+    assert asked(standings) == {}
+    assert asked(standings, impatient=True) == {"a": 14}
+    assert asked(fleet(a=2, me=1), impatient=True) == {}
 
 
 def test_imbalance():
@@ -141,10 +164,11 @@ class World:
                     self.owners[lease] = me
                     self.moves[lease] += 1
                     changed = True
-            if assignment.ask is not None and self.owners[assignment.ask.shard_id] == assignment.ask.owner:
-                self.owners[assignment.ask.shard_id] = me
-                self.moves[assignment.ask.shard_id] += 1
-                changed = True
+            for one in assignment.ask:
+                if self.owners[one.shard_id] == one.owner:
+                    self.owners[one.shard_id] = me
+                    self.moves[one.shard_id] += 1
+                    changed = True
         return changed
 
 
@@ -185,3 +209,48 @@ def test_as1_a_change_of_membership_moves_each_lease_once_at_most(leases, worker
     loads = [sum(owner == name for owner in world.owners.values()) for name in names]
     assert max(loads) - min(loads) <= 1
     assert max(world.moves.values(), default=0) <= 1
+
+
+def settle(leases, workers, joiners, seed, *, late):
+    """Workers join an even fleet at once; ``late``: what a worker asks for arrives after others have looked again."""
+    chance = Random(seed)
+    old = [f"w{number}" for number in range(workers)]
+    everyone = old + [f"new{number}" for number in range(joiners)]
+    world = World({f"s{place:03d}": old[place % workers] for place in range(leases)}, seed)
+    scans, moved = 0, True
+    while moved and scans < 40:
+        scans, moved, asked_for, steps = scans + 1, False, {}, []
+        for name in everyone:
+            looks, arrives = sorted((chance.random(), chance.random())) if late else [chance.random()] * 2
+            steps += [(looks, 0, name), (arrives, 1, name)]
+        for _, has_looked, name in sorted(steps):
+            if not has_looked:
+                asked_for[name] = assign(world.standings(), name, None, chance, spill_after=1.5).ask
+                continue
+            for one in asked_for[name]:
+                if world.owners[one.shard_id] == one.owner:
+                    world.owners[one.shard_id] = name
+                    world.moves[one.shard_id] += 1
+                    moved = True
+    loads = Counter(world.owners.values())
+    assert max(loads[name] for name in everyone) - min(loads[name] for name in everyone) <= 1
+    return scans, world.moves
+
+
+fleets = given(st.integers(1, 150), st.integers(1, 5), st.integers(1, 4), st.integers(0, 9999))
+
+
+@settings(max_examples=200, deadline=None)
+@fleets
+def test_as5_whoever_joins_has_its_share_after_a_few_scans_and_each_lease_moves_once(leases, workers, joiners, seed):
+    scans, moves = settle(leases, workers, joiners, seed, late=False)
+    assert scans <= 12
+    assert max(moves.values(), default=0) <= 1
+
+
+@settings(max_examples=200, deadline=None)
+@fleets
+def test_as5_hardly_anything_moves_twice_though_workers_see_each_other_late(leases, workers, joiners, seed):
+    scans, moves = settle(leases, workers, joiners, seed, late=True)
+    assert scans <= 16
+    assert moves.total() - len(moves) <= 4 * joiners

@@ -29,10 +29,22 @@ from shardline.core.consumer.events import (
     StreamRecreated,
 )
 from shardline.core.failures import Failure, FailureKind
-from shardline.core.leases import CommitCheckpoint, CreateLease, DeleteLease, Refused, RenewLease, TakeLease, apply
+from shardline.core.leases import (
+    AskHandOver,
+    CommitCheckpoint,
+    CreateLease,
+    DeleteLease,
+    Refused,
+    RenewLease,
+    TakeLease,
+    apply,
+)
 from shardline.core.requests import DescribeStreamSummary, ListShards
+from shardline.model.hashing import HashRange
 from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON, at_timestamp
 from shardline.model.record import Record
+from shardline.model.sequence import SequenceNumber
+from shardline.model.shard import Shard
 from shardline.model.stream import StreamRef
 
 DOWN = Failure(FailureKind.TRANSIENT, "Down", "the store is down", maybe_received=False)
@@ -171,6 +183,29 @@ def test_l6_at_latest_the_open_shards_are_read_from_now(world):
     assert {event.start for event in worker.of(LeaseGained)} == {at_timestamp(50.0)}
 
 
+def test_l3_rows_that_are_older_than_the_listing_do_not_begin_a_group_at_latest(world, stream):
+    """Two workers start; one begins the group, the shard is split, and the other lists the children: it has to look at
+    the rows again before it takes them for the beginning.
+    """
+    worker = world.worker(start=LATEST)
+    machine = worker.machine
+    worker.answer(machine.poll_operation(100.0))
+    world.rows = stream.rows(5, at=LATEST, latest_at=50.0)
+    machine.poll_request(101.0)
+    machine.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE"), 101.0)
+    machine.poll_request(101.0)
+    machine.handle_shards(ListShardsResponse([shape(shard) for shard in world.shards]), 101.0)
+    assert not machine.is_ready
+    scan = machine.poll_operation(101.0)
+    assert isinstance(scan, ScanLeases)
+    assert machine.poll_operation(101.0) is None
+    world.now = 101.0
+    worker.answer(scan)
+    worker.pump()
+    assert world.rows.keys() == stream.names(4, 5, 8)  # the children of 5 wait for it
+    assert machine.is_ready
+
+
 def test_a_start_time_is_asked_of_the_service(world):
     worker = world.worker(start=at_timestamp(60.0))
     world.run(0.0)
@@ -184,6 +219,16 @@ def test_leases_are_kept_by_renewals(world):
     assert len(worker.shards) == 6
     assert worker.of(LeaseLost) == []
     assert {row.counter for row in world.rows.values()} == {18}
+
+
+def test_however_short_a_lease_is_it_is_looked_at_twice(world):
+    """With scans that are further apart than a lease lasts, every lease would seem to be expired between two of them."""
+    first, second = (world.worker(name, lease_duration=1.0, scan_interval=10.0) for name in "ab")
+    world.run(30.0)
+    assert {len(first.shards), len(second.shards)} == {3}
+    assert first.of(LeaseLost) == second.of(LeaseLost) == []
+    scans = [request for request in first.sent if isinstance(request, ScanLeases)]
+    assert len(scans) >= 60
 
 
 def test_two_workers_share_and_the_death_of_one_is_noticed(world, stream):
@@ -210,7 +255,7 @@ def test_one_who_joins_is_handed_over_to(world):
 def test_l5_who_closes_lets_go_of_everything_at_once(world):
     first, second = world.worker("a"), world.worker("b")
     world.run(10.0)
-    shard_id = first.of(LeaseGained)[-1].shard_id
+    shard_id = min(first.machine.held.holdings)
     first.machine.held.deliver(shard_id, [record(1)])
     first.machine.held.ack_through(shard_id, record(1))
     first.machine.close()
@@ -390,6 +435,23 @@ def test_a_take_that_fails_is_planned_anew(world):
     assert len(late.shards) == 6
 
 
+def test_a_take_that_fails_does_not_wait_for_the_next_scan(world):
+    worker = world.worker(scan_interval=4.0)
+    answer, failed = worker.answer, []
+
+    def fail_once(operation):
+        if isinstance(operation, TakeLease) and not failed:
+            failed.append(operation)
+            worker.machine.handle_operation_failed(operation, DOWN, world.now)
+        else:
+            answer(operation)
+
+    worker.answer = fail_once
+    world.run(2.0)
+    assert len(failed) == 1
+    assert len(worker.shards) == 6
+
+
 def test_l1_no_more_than_a_bounded_number_of_operations_is_under_way(world, monkeypatch):
     monkeypatch.setattr(module, "_MAX_IN_FLIGHT", 2)
     worker = world.worker()
@@ -522,3 +584,41 @@ def test_a_listing_of_many_pages_counts_when_it_is_complete(world):
     machine.poll_request(100.0)
     machine.handle_shards(ListShardsResponse([shape(world.shards[0])], "token"), 100.0)
     assert not machine.topology.is_settled
+
+
+# ---- hand-overs
+
+
+def open_shards(count):
+    return [
+        Shard(f"shardId-{number:012d}", HashRange(number, number), SequenceNumber(0), None, None, None)
+        for number in range(count)
+    ]
+
+
+def test_as3_what_is_asked_for_is_not_asked_for_again_before_the_answer(world):
+    """A plan is also made when a scan or a listing comes before the answer: it would ask for others instead."""
+    old = world.worker("old")
+    world.shards = open_shards(40)
+    world.run(0.0)
+    new = world.worker("new")
+    answer, asks = new.answer, []
+    new.answer = lambda operation: asks.append(operation) if isinstance(operation, AskHandOver) else answer(operation)
+    world.run(3.0)
+    assert len(asks) == 1
+    new.answer = answer
+    answer(asks[0])
+    world.run(30.0)
+    assert (len(old.shards), len(new.shards)) == (20, 20)
+    assert len(old.of(LeaseReleased)) == len(new.of(LeaseGained)) == 20
+
+
+def test_a_large_imbalance_is_over_in_a_few_scans(world):
+    old = world.worker("old")
+    world.shards = open_shards(150)
+    world.run(0.0)
+    new = world.worker("new")
+    world.run(6.0)
+    assert (len(old.shards), len(new.shards)) == (75, 75)
+    world.run(60.0)
+    assert (len(old.of(LeaseGained)), len(new.of(LeaseGained))) == (150, 75)

@@ -161,6 +161,24 @@ def test_di4_a_start_time_is_asked_for_once():
     assert page(discovery, "new", now=200.0) == ListShards(STREAM)
 
 
+@pytest.mark.parametrize("in_a_round", [False, True])
+def test_di4_of_a_stream_that_was_made_anew_it_is_asked_again(in_a_round):
+    discovery = begun(at_timestamp(50.0))
+    page(discovery, "a")
+    page(discovery, "a", "b")
+    if in_a_round:
+        discovery.poll_request(160.0)
+        discovery.handle_summary(SUMMARY, 160.0)
+    discovery.begin_anew()
+    assert discovery.matching is None
+    if not in_a_round:
+        discovery.poll_request(160.0)
+        discovery.handle_summary(SUMMARY, 160.0)
+    assert page(discovery, "c", now=160.0) == ListShards(STREAM, ShardFilter("AT_TIMESTAMP", timestamp=50.0))
+    assert discovery.matching == {"c"}
+    assert page(discovery, "c", "d", now=160.0) == ListShards(STREAM)
+
+
 def test_di4_otherwise_nothing_has_to_match():
     assert begun().matching == frozenset()
 

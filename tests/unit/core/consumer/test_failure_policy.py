@@ -113,7 +113,9 @@ def test_fp2_a_dead_letter_that_cannot_be_written_is_tried_again_and_then_stops(
     assert work.poll_dead_letter(10.0) is None
     later = work.next_deadline()
     assert later > 10.0
-    assert work.poll_dead_letter(later) is not None
+    letter = work.poll_dead_letter(later)
+    assert letter is not None
+    assert letter.error == "bad", "the letter tells why the handler failed, not why it could not be written before"
     work.handle_burial_failed("disk full", later)
     assert work.is_stopped
     assert work.error == "disk full"

@@ -68,6 +68,17 @@ def test_gw1_gw2_gw3_rows_that_are_missing(graph, stream, case):
     assert set(created(graph, rows, TIME, stream)) == time
 
 
+@pytest.mark.parametrize(("rows", "new"), [((4,), {9, 10}), ((), set())])
+def test_gw1_a_line_of_shards_that_came_and_went_unseen_is_read_from_the_start_time(stream, rows, new):
+    """The parent of 9 and 10 is gone, and no row knows of it: it was made after we asked who was open at that time."""
+    graph = ShardGraph()
+    graph.handle_listing([stream.shard(number) for number in (4, 9, 10)], {})
+    start = GroupStart(TIME, 50.0, frozenset(stream.names(4)))
+    found = {int(row.shard_id[-3:]): row for row in missing_rows(graph, stream.rows(*rows), start)}
+    assert found.keys() - {4} == new
+    assert all(row.checkpoint.position == TIME for row in found.values())
+
+
 def test_gw2_a_descendant_starts_at_the_trim_horizon_whatever_the_start(graph, stream):
     rows = stream.rows(4, 8, finished=[5])
     for position in (LATEST, TRIM_HORIZON, TIME):
@@ -235,3 +246,12 @@ def test_gw5_rows_of_this_stream_are_not(graph, stream):
     assert foreign_rows(graph, rows) == []
     edge = replace(stream.row(5), checkpoint=Checkpoint(at_sequence_number(SequenceNumber(100, 5))))
     assert foreign_rows(graph, {edge.shard_id: edge}) == []
+
+
+def test_gw5_an_end_before_the_beginning_says_nothing(stream):
+    """kinesis-local gives every closed shard the end 2^63 - 1, which is less than any of its sequence numbers."""
+    graph = ShardGraph()
+    closed = replace(stream.shard(6), ending_sequence_number=SequenceNumber(7))
+    graph.handle_listing([closed], {})
+    row = stream.row(6, 150)
+    assert foreign_rows(graph, {row.shard_id: row}) == []

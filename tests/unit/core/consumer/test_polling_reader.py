@@ -260,6 +260,19 @@ def test_rd3_what_waited_for_longer_than_the_stream_keeps_it_is_told():
     assert event.why == "what was unread is up to 3601 s old, and the stream keeps 3600 s"
 
 
+def test_rd3_an_empty_page_after_so_long_a_silence_is_told_too():
+    """What came and was trimmed in between is not to be seen any more."""
+    setting = Setting(retention=3600.0)
+    setting.open()
+    setting.page(1, lag=0)
+    setting.now += 3601.0
+    setting.page(lag=0)
+    assert len(setting.reader.take_events()) == 1
+    setting.now += 10.0
+    setting.page(2, lag=0)
+    assert setting.reader.take_events() == []
+
+
 def test_resuming_inside_of_an_aggregate_gives_the_rest_of_it():
     setting = Setting(at_sequence_number(SequenceNumber(5, 0)), done=SequenceNumber(5, 0))
     setting.open()

@@ -114,6 +114,19 @@ def test_sg2_they_are_forgotten_when_their_parents_are_gone_too(stream):
     assert not graph.is_present(stream.name(9))
 
 
+def test_sg2_what_a_shard_of_a_stream_that_is_gone_named_is_forgotten(stream):
+    """The new stream has a shard of the same id, which seems to vouch for the child."""
+    graph = ShardGraph()
+    graph.handle_listing([stream.shard(5)], {})
+    graph.handle_children([stream.child(9)])
+    graph.handle_listing([stream.shard(5, is_open=True)], {})
+    assert graph.is_present(stream.name(9))
+    graph.begin_anew()
+    assert not graph.is_present(stream.name(9))
+    assert graph.children(stream.name(5)) == frozenset()
+    assert graph.is_present(stream.name(5))
+
+
 def test_sg3_the_place_of_an_announced_shard_is_known_when_its_parents_are(stream):
     graph = ShardGraph()
     graph.handle_listing([stream.shard(number) for number in range(6)], {})

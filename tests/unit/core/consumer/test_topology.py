@@ -17,7 +17,7 @@ from shardline.core.consumer.events import ListingFailed, ShardTrimmed, StreamRe
 from shardline.core.consumer.topology import Topology
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.requests import DescribeStreamSummary
-from shardline.model.position import SHARD_END, TRIM_HORIZON
+from shardline.model.position import SHARD_END, TRIM_HORIZON, at_timestamp
 from shardline.model.stream import StreamRef
 
 
@@ -123,6 +123,20 @@ def test_to3_another_time_of_creation_is_another_stream(stream, if_recreated, ha
     (event,) = world.topology.take_events()
     assert event == StreamRecreated("it was created at 2.0, and before at 1.0")
     assert world.topology.is_halted == halted
+
+
+def test_to3_what_was_open_at_the_start_time_of_the_old_stream_says_nothing_about_the_new_one(stream):
+    discovery = Discovery(StreamRef("s"), at_timestamp(50.0), 60.0, Random(0), 100.0)
+    topology = Topology(discovery, "restart")
+    one = ListShardsResponse([shape(stream.shard(4))])
+    for now, created_at in ((100.0, 1.0), (160.0, 2.0)):
+        topology.poll_request({}, now)
+        topology.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE", created_at=created_at), now)
+        assert not topology.is_settled
+        for _ in ("open at the start time", "all"):
+            topology.poll_request({}, now)
+            topology.handle_page(one, now)
+        assert topology.is_settled
 
 
 def test_a_shard_that_is_trimmed_before_it_was_finished_is_told_once(stream):

@@ -1,0 +1,189 @@
+"""Does a real consumer work on every store: resume, share, follow a split, and go on after a crash?
+
+The stores are real: a SQLite file, Valkey, and DynamoDB twice (dynalite and ministack); Kinesis is the embedded one.
+"""
+
+from collections import defaultdict
+
+import anyio
+import pytest
+
+import shardline.sync
+from shardline import Client, Consumer, ConsumerConfig, StoreError
+from shardline.testing import LocalKinesis
+
+pytestmark = [pytest.mark.anyio, pytest.mark.interop]
+
+QUICK = ConsumerConfig(
+    lease_duration=3.0,
+    checkpoint_interval=0.1,
+    scan_interval=0.1,
+    list_interval=1.0,
+    idle_poll_interval=0.1,
+    calls_per_second=100.0,
+)
+LIMIT = 40.0
+EVERY_STORE = ["sqlite", "redis", "dynalite", "ministack"]
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request):
+    return request.param
+
+
+@pytest.fixture(params=EVERY_STORE)
+def store(request, tmp_path, unique):
+    """A store's URL, with nothing of others in it."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/leases.db"
+    if request.param == "redis":
+        return f"redis://127.0.0.1:{request.getfixturevalue('valkey_port')}/0"
+    endpoint = request.getfixturevalue(f"{request.param}_url")
+    return f"dynamodb://{unique}?region=us-east-1&endpoint_url={endpoint}"
+
+
+@pytest.fixture
+def kinesis():
+    with LocalKinesis(shards=2, limits=False, stream="orders") as running:
+        yield running
+
+
+@pytest.fixture
+def connection(kinesis):
+    return {"endpoint_url": kinesis.endpoint_url, "region": kinesis.region, "credentials": kinesis.credentials}
+
+
+@pytest.fixture
+def make(connection, store, unique):
+    """A worker of this test's group."""
+
+    def make(name, **settings):
+        return Consumer(
+            "orders", group=unique, store=store, worker_id=name, **({"config": QUICK} | connection | settings)
+        )
+
+    return make
+
+
+@pytest.fixture
+def put(connection):
+    async def put(numbers):
+        async with Client(**connection) as client:
+            answer = await client.put_records("orders", [(b"%d" % number, f"key-{number % 10}") for number in numbers])
+            assert not answer.failed_count
+
+    return put
+
+
+async def take(consumer, count):
+    records = []
+    with anyio.fail_after(LIMIT):
+        async for record in consumer:
+            records.append(record)
+            if len(records) == count:
+                break
+    return records
+
+
+async def wait_until(is_so):
+    with anyio.fail_after(LIMIT):
+        while not is_so():  # noqa: ASYNC110 - what is waited for rings no bell
+            await anyio.sleep(0.02)
+
+
+def numbers_of(records):
+    return [int(record.data) for record in records]
+
+
+def check_order(records):
+    by_key = defaultdict(list)
+    for record in records:
+        by_key[record.key].append(int(record.data))
+    assert all(order == sorted(order) for order in by_key.values())
+
+
+async def test_a_group_goes_on_where_it_was(make, put):
+    await put(range(100))
+    seen = []
+    for turn, size in enumerate((30, 30, 40)):
+        async with make(f"worker-{turn}") as consumer:
+            seen += await take(consumer, size)
+    assert sorted(numbers_of(seen)) == list(range(100)), "each once"
+    check_order(seen)
+
+
+async def test_a_second_worker_shares_and_takes_over_through_a_split(make, put, connection):
+    seen, by_worker = [], defaultdict(list)
+
+    def handler(name):
+        async def handle(record):
+            seen.append(record)
+            by_worker[name].append(record)
+
+        return handle
+
+    async with Client(**connection) as client, anyio.create_task_group() as tasks:
+        first, second = make("first"), make("second")
+        await first.start()
+        tasks.start_soon(first.run, handler("first"))
+        await put(range(60))
+        await wait_until(lambda: len(seen) >= 60)
+        await second.start()
+        tasks.start_soon(second.run, handler("second"))
+        await wait_until(lambda: [shard.state for shard in second.status().shards].count("reading") == 1)
+        await put(range(60, 120))
+        await wait_until(lambda: len(seen) >= 120)
+        assert by_worker["second"], "they share"
+        await client.split_shard("orders", "shardId-000000000000", wait=30)
+        await put(range(120, 180))
+        await wait_until(lambda: len(seen) >= 180)
+        await first.close()
+        await put(range(180, 240))
+        await wait_until(lambda: len(seen) >= 240)
+        await second.close()
+    assert sorted(numbers_of(seen)) == list(range(240)), "each once"
+    check_order(seen)
+
+
+async def test_what_a_worker_had_not_asked_past_comes_again_after_a_crash(make, put):
+    await put(range(40))
+    seen, rest = [], []
+
+    async def crash():
+        async with make("crashing") as consumer:
+            seen.extend(numbers_of(await take(consumer, 15)))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await crash()
+    async with make("next") as consumer:
+        while {*seen[:-1], *rest} != set(range(40)):
+            rest += numbers_of(await take(consumer, 1))
+    assert seen[-1] in rest, "it was in hand"
+
+
+def test_the_blocking_consumer(kinesis, connection, store, unique):
+    with shardline.sync.Producer("orders", **connection) as producer:
+        producer.put_many([("one key", b"%d" % number) for number in range(50)])
+        assert producer.flush(LIMIT) == []
+    settings = {"group": unique, "store": store, "config": QUICK, "until": "latest", **connection}
+    seen = []
+    with shardline.sync.Consumer("orders", **settings) as consumer:
+        for record in consumer:
+            seen.append(int(record.data))
+            if len(seen) == 20:
+                break
+    with shardline.sync.Consumer("orders", **settings) as consumer:
+        seen += [int(record.data) for record in consumer]
+    assert seen == list(range(50)), "inside an aggregate, too"
+
+
+@pytest.mark.parametrize("store", ["dynalite", "ministack"], indirect=True)
+async def test_a_table_serves_one_group(make, connection, store, put):
+    await put(range(5))
+    async with make("first") as consumer:
+        await take(consumer, 5)
+    other = Consumer("orders", group="another", store=store, config=QUICK, **connection)
+    with pytest.raises(StoreError, match="another"):
+        async with other:
+            await take(other, 1)

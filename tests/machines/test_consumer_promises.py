@@ -1,0 +1,911 @@
+"""What the users of a group rely on, one promise a test, with workers on the pure store of ``core.leases.apply``: shards are
+shared evenly and then left in peace, what is done is committed before a lease goes, nothing is asked too often, and nothing
+is believed that was seen once.
+
+The fleet's machine draws what happens, and so holds what must never be. These hold what must come to be, and when.
+"""
+
+from random import Random
+
+import pytest
+
+from shardline.codec.shapes import (
+    HashKeyRangeShape,
+    ListShardsResponse,
+    SequenceNumberRangeShape,
+    ShardShape,
+    StreamSummary,
+)
+from shardline.core.clock import NEVER
+from shardline.core.consumer.config import ConsumerConfig
+from shardline.core.consumer.coordinator import Coordinator, ScanLeases
+from shardline.core.consumer.events import (
+    HandOverAsked,
+    HandOverOverdue,
+    LeaseGained,
+    LeaseLost,
+    LeaseReleased,
+    StreamRecreated,
+)
+from shardline.core.failures import Failure, FailureKind
+from shardline.core.leases import (
+    AskHandOver,
+    CommitCheckpoint,
+    CreateLease,
+    DeleteLease,
+    Refused,
+    RenewLease,
+    TakeLease,
+    WriteChildren,
+    apply,
+)
+from shardline.core.requests import DescribeStreamSummary
+from shardline.model.hashing import HASH_KEY_COUNT
+from shardline.model.lease import Checkpoint, Lease
+from shardline.model.position import LATEST, TRIM_HORIZON, at_sequence_number, at_timestamp
+from shardline.model.record import Record
+from shardline.model.sequence import SequenceNumber
+from shardline.model.shard import ChildShard
+from shardline.model.stream import StreamRef
+
+DOWN = Failure(FailureKind.TRANSIENT, "Down", "the store is down", maybe_received=False)
+LOST = Failure(FailureKind.TRANSIENT, "Lost", "the answer was lost")
+LATE = 1_000.0  # what LATEST means to the first worker
+
+
+def shard(number, *parents, part=(0, 4), begin=1, end=None):
+    """A shard that covers quarters of the ring."""
+    quarter = HASH_KEY_COUNT // 4
+    low, high = part[0] * quarter, part[1] * quarter - 1
+    named = [f"shardId-{parent:012d}" for parent in parents] + [None, None]
+    numbers = SequenceNumberRangeShape(str(begin), None if end is None else str(end))
+    return ShardShape(f"shardId-{number:012d}", HashKeyRangeShape(str(low), str(high)), numbers, named[0], named[1])
+
+
+def names(*numbers):
+    return [f"shardId-{number:012d}" for number in numbers]
+
+
+A, B, C = names(0, 1, 2)
+FOUR = [shard(number, part=(number, number + 1)) for number in range(4)]
+
+
+class Group:
+    """A store, a stream, and workers that are answered at once unless a test says otherwise."""
+
+    def __init__(self, *shards, **config):
+        self.now = 1_000.0
+        self.shards = list(shards) or list(FOUR)
+        self.config = config
+        self.rows = {}
+        self.workers = []
+        self.log = []  # (when, who, operation, result)
+        self.created_at = 1.0
+        self.listing_fails = None
+
+    def worker(self, name=None, *, start=TRIM_HORIZON, latest_at=LATE, **config):
+        worker = Worker(self, name or f"w{len(self.workers)}", start, latest_at, self.config | config)
+        self.workers.append(worker)
+        worker.pump()
+        return worker
+
+    def apply(self, who, operation):
+        row = self.rows.get(operation.shard_id)
+        result = apply(row, operation)
+        self.log.append((self.now, who, operation, result))
+        if result is None:
+            self.rows.pop(operation.shard_id, None)
+        elif not isinstance(result, Refused):
+            self.rows[operation.shard_id] = result
+        return result
+
+    def run(self, seconds):
+        end = self.now + seconds
+        overdue = 0  # in a row: a deadline that lies in the past, and nothing comes of it
+        while overdue < 20:
+            self.answer_everything()
+            following = min((worker.machine.next_deadline() for worker in self.workers), default=NEVER)
+            if following > end:
+                self.now = end
+                return
+            overdue = 0 if following > self.now else overdue + 1
+            self.now = max(self.now + 0.001 * (overdue > 0), following)
+            for worker in self.workers:
+                worker.pump()
+        raise AssertionError("it wakes up again and again, for nothing")
+
+    def answer_everything(self):
+        """Until nobody asks for more in this moment."""
+        for _ in range(200):
+            if not sum(worker.answer_all() for worker in self.workers):
+                return
+        raise AssertionError("a storm: it asks again and again in one moment")
+
+    def done(self, kind, since=0.0):
+        """What was written, of one kind, and accepted."""
+        return [
+            (who, operation)
+            for when, who, operation, result in self.log
+            if isinstance(operation, kind) and not isinstance(result, Refused) and when >= since
+        ]
+
+    def loads(self):
+        return sorted(len(worker.held) for worker in self.workers)
+
+
+class Worker:
+    def __init__(self, group, name, start, latest_at, config):
+        self.group = group
+        self.name = name
+        self.machine = Coordinator(
+            StreamRef("s"),
+            name,
+            start,
+            config=ConsumerConfig(**{"lease_duration": 10.0, "hand_over_timeout": 5.0, "list_interval": 20.0} | config),
+            scan_interval=0.5,
+            checkpoint_interval=1.0,
+            latest_at=latest_at,
+            chance=Random(name),
+            now=group.now,
+            clock=lambda: group.now,
+        )
+        self.outbox = []
+        self.pages = []
+        self.mute = False  # the store does not answer
+        self.failing = None  # or fails
+        self.drains = True  # the user is done at once when a lease is asked for
+        self.held = {}
+        self.events = []
+        self.scans = 0
+        self.listings = 0
+        self.stopped = False
+
+    def pump(self):
+        now = self.group.now
+        while (request := self.machine.poll_operation(now)) is not None:
+            self.scans += isinstance(request, ScanLeases)
+            busy = [one for one in self.outbox if not isinstance(one, ScanLeases)]
+            if isinstance(request, ScanLeases):
+                assert request not in self.outbox, "L1: one scan"
+            else:
+                assert request.shard_id not in [one.shard_id for one in busy], "L1: one operation a lease"
+            self.outbox.append(request)
+        while (request := self.machine.poll_request(now)) is not None:
+            if isinstance(request, DescribeStreamSummary):
+                summary = StreamSummary(name="s", arn="a", status="ACTIVE", created_at=self.group.created_at)
+                self.machine.handle_summary(summary, now)
+                continue
+            self.listings += 1
+            failure = self.group.listing_fails and self.group.listing_fails(request)
+            if failure:
+                self.machine.handle_request_failed(failure, now)
+            else:
+                self.machine.handle_shards(self.page(request), now)
+        for event in self.machine.take_events():
+            self.follow(event)
+
+    def page(self, request):
+        """The first page, or the second, if there are two."""
+        if not self.pages:
+            return ListShardsResponse(list(self.group.shards))
+        return ListShardsResponse(self.pages[1]) if request.next_token else ListShardsResponse(self.pages[0], "more")
+
+    def follow(self, event):
+        self.events.append((self.group.now, event))
+        if isinstance(event, LeaseGained):
+            self.held[event.shard_id] = event
+        elif isinstance(event, (LeaseLost, LeaseReleased)):
+            self.held.pop(event.shard_id, None)
+        elif isinstance(event, HandOverAsked) and self.drains:
+            self.machine.held.leave(event.shard_id)
+
+    def answer_all(self):
+        if self.mute or not self.outbox:
+            return False
+        sent, self.outbox = self.outbox, []
+        for request in sent:
+            self.answer(request)
+        return True
+
+    def answer(self, request, failure=None):
+        failure = failure or self.failing
+        now, scans = self.group.now, isinstance(request, ScanLeases)
+        if failure is not None and (not failure.maybe_received or scans):
+            handle = self.machine.handle_scan_failed if scans else None
+            handle(failure, now) if handle else self.machine.handle_operation_failed(request, failure, now)
+        elif scans:
+            self.machine.handle_rows(list(self.group.rows.values()), now)
+        else:
+            result = self.group.apply(self.name, request)
+            if failure is not None:
+                self.machine.handle_operation_failed(request, failure, now)
+            else:
+                self.machine.handle_applied(request, result, now)
+        self.pump()
+
+    def seen(self, kind):
+        return [event for _, event in self.events if isinstance(event, kind)]
+
+    def read(self, shard_id, *numbers, ack=True):
+        records = [Record(b"", "k", sequence_number=str(number), shard_id=shard_id) for number in numbers]
+        self.machine.held.deliver(shard_id, records)
+        if ack:
+            assert self.machine.held.ack_through(shard_id, records[-1])
+        self.pump()
+        return records
+
+    def end(self, shard_id, *children):
+        shards = [one.to_shard() for one in children]
+        named = [ChildShard(one.shard_id, one.parent_ids, one.hash_range) for one in shards]
+        self.machine.end(shard_id, named, self.group.now)
+        self.pump()
+
+
+def at(number):
+    return Checkpoint(at_sequence_number(SequenceNumber(number)))
+
+
+# ---- sharing
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_as1_leases_are_shared_evenly_and_then_left_in_peace(workers):
+    group = Group()
+    for _ in range(workers):
+        group.worker()
+        group.run(3.0)
+    group.run(60.0)
+    loads = group.loads()
+    assert (sum(loads), loads[-1] - loads[0] <= 1) == (4, True)
+    quiet_since = group.now
+    group.run(120.0)
+    assert group.done(TakeLease, quiet_since) + group.done(AskHandOver, quiet_since) == []
+
+
+def test_as2_workers_that_see_the_same_take_different_leases():
+    """Each has a lease, and two more can be had: both see them in the same moment."""
+    group = Group()
+    for place, owner in enumerate(["a", "b", None, None]):
+        group.rows[names(place)[0]] = Lease(names(place)[0], owner=owner)
+    for name in "ab":
+        group.worker(name)
+    group.run(5.0)
+    takes = [result for _, _, operation, result in group.log if isinstance(operation, TakeLease)]
+    assert (len(takes), any(isinstance(result, Refused) for result in takes)) == (4, False)
+    assert group.loads() == [2, 2]
+
+
+def test_as2_what_a_full_worker_leaves_lying_is_taken_by_another():
+    group = Group()
+    group.worker("a", max_leases=1)
+    group.run(3.0)
+    group.worker("b")
+    group.run(60.0)
+    assert group.loads() == [1, 3]
+
+
+def test_a_worker_that_died_is_replaced_when_its_leases_have_lapsed():
+    group = Group()
+    for name in "ab":
+        group.worker(name)
+    group.run(60.0)
+    group.workers.pop(0)
+    group.run(9.0)
+    assert group.loads() == [2]
+    group.run(4.0)
+    assert group.loads() == [4]
+
+
+def test_as3_nobody_asks_for_more_than_its_share_and_at_first_for_one():
+    group = Group()
+    old = group.worker("old")
+    group.run(30.0)
+    old.drains = False
+    group.worker("new")
+    group.run(0.1)
+    assert len(group.done(AskHandOver)) == 1
+    group.run(4.0)
+    assert len(group.done(AskHandOver)) <= 2
+
+
+def test_as4_nobody_has_more_than_it_wants():
+    group = Group(max_leases=1)
+    group.worker()
+    group.run(60.0)
+    assert group.loads() == [1]
+    group.worker()
+    group.run(60.0)
+    assert group.loads() == [1, 1]
+
+
+def test_a_hand_over_takes_a_moment_if_the_user_is_done():
+    group = Group(shard(0, part=(0, 2)), shard(1, part=(2, 4)))
+    old = group.worker("old")
+    group.run(30.0)
+    new = group.worker("new")
+    group.run(6.0)
+    assert (len(old.held), len(new.held)) == (1, 1)
+    assert old.seen(HandOverOverdue) == old.seen(LeaseLost) == []
+
+
+def test_ho2_a_user_that_is_not_done_in_time_loses_its_grant_and_the_lease_goes():
+    group = Group(shard(0, part=(0, 2)), shard(1, part=(2, 4)))
+    old = group.worker("old")
+    group.run(30.0)
+    old.drains = False
+    new = group.worker("new")
+    group.run(4.0)
+    (asked,) = old.seen(HandOverAsked)
+    grant = old.held[asked.shard_id].grant
+    assert grant.held
+    group.run(3.0)
+    assert [event.shard_id for event in old.seen(HandOverOverdue)] == [asked.shard_id]
+    assert not grant.held
+    group.run(2.0)
+    assert asked.shard_id in new.held
+
+
+def test_pl4_a_hand_over_to_which_the_old_owner_never_agrees_ends_by_taking():
+    group = Group(shard(0))
+    group.rows[A] = Lease(A, counter=5, owner="new", checkpoint_owner="old", checkpoint=at(7), hash_range=None)
+    new = group.worker("new")
+    for _ in range(40):  # it renews, and nothing else: some foreign worker
+        group.run(1.0)
+        row = group.rows[A]
+        if row.checkpoint_owner == "old":
+            group.apply("old", RenewLease(A, "old", row.counter))
+    assert A in new.held
+
+
+# ---- letting go
+
+
+def test_l5_a_worker_that_leaves_has_committed_everything_and_others_take_over_at_once():
+    group = Group(shard(0))
+    old = group.worker("old")
+    group.run(30.0)
+    grant = old.held[A].grant
+    old.read(A, 5)
+    group.run(0.1)
+    assert group.rows[A].checkpoint == at(5)
+    old.read(A, 6)  # the next commit is due in a second
+    began = group.now
+    old.machine.close()
+    assert not grant.held, "HO2: soon another may hold it, before we hear that it was let go of"
+    old.pump()
+    group.run(0.2)
+    assert old.machine.is_closed
+    assert (group.rows[A].checkpoint, group.rows[A].holder) == (at(6), None)
+    kinds = [type(operation).__name__ for when, _, operation, _ in group.log if when >= began]
+    assert kinds == ["CommitCheckpoint", "ReleaseLease"]
+
+
+def test_a_release_whose_answer_was_lost_is_a_release():
+    group = Group(shard(0))
+    old = group.worker("old")
+    group.run(30.0)
+    old.machine.close()
+    old.pump()
+    (request,) = old.outbox
+    old.outbox = []
+    old.answer(request, LOST)
+    group.run(5.0)
+    assert old.machine.is_closed
+    assert (old.seen(LeaseLost), len(old.seen(LeaseReleased))) == ([], 1)
+
+
+# ---- right and time
+
+
+def hold_one(**config):
+    group = Group(shard(0), **config)
+    worker = group.worker("me")
+    group.run(30.0)
+    assert A in worker.held
+    return group, worker
+
+
+def test_l2_a_lease_that_lapses_while_the_store_hangs_is_told_in_that_moment():
+    group, worker = hold_one()
+    worker.mute = True
+    grant = worker.held[A].grant
+    end = grant.held_until
+    group.run(30.0)
+    lost = [when for when, event in worker.events if isinstance(event, LeaseLost)]
+    assert lost == [pytest.approx(end, abs=0.01)]
+    worker.mute = False
+    group.run(0.4)
+    assert not grant.held, "GR1: never again"
+
+
+def test_l2_a_lease_that_was_taken_lasts_from_when_it_was_asked_for():
+    group = Group(shard(0))
+    worker = group.worker()
+    while not any(isinstance(one, TakeLease) for one in worker.outbox):
+        worker.answer_all()
+    (take,) = worker.outbox
+    sent_at, group.now = group.now, group.now + 3.0
+    worker.outbox.clear()
+    worker.answer(take)
+    assert worker.held[A].grant.held_until == pytest.approx(sent_at + 10.0)
+
+
+def test_l2_a_thread_that_asks_after_the_lapse_and_before_the_loop_turns_is_told_no():
+    group, worker = hold_one()
+    grant = worker.held[A].grant
+    group.now = grant.held_until + 0.001
+    assert not grant.held
+
+
+def test_pl3_a_take_whose_answer_was_lost_is_made_good():
+    group = Group(shard(0))
+    worker = group.worker()
+    while not any(isinstance(one, TakeLease) for one in worker.outbox):
+        worker.answer_all()
+    (take,) = worker.outbox
+    worker.outbox.clear()
+    worker.answer(take, LOST)
+    assert group.rows[A].owner == worker.name
+    group.run(3.0)
+    assert A in worker.held
+
+
+def test_ho1_a_commit_whose_answer_was_lost_is_written_once():
+    group, worker = hold_one()
+    worker.mute = True
+    worker.read(A, 5)
+    while not any(isinstance(one, CommitCheckpoint) for one in worker.outbox):
+        group.run(0.1)
+        for one in [one for one in worker.outbox if not isinstance(one, CommitCheckpoint)]:
+            worker.outbox.remove(one)
+            worker.answer(one)
+    (commit,) = [one for one in worker.outbox if isinstance(one, CommitCheckpoint)]
+    worker.outbox.remove(commit)
+    worker.answer(commit, LOST)
+    worker.mute = False
+    group.run(5.0)
+    assert [operation for _, operation in group.done(CommitCheckpoint)] == [commit]
+    assert A in worker.held
+
+
+def test_l5_a_lease_that_arrives_while_a_worker_leaves_is_let_go_too():
+    group = Group(shard(0))
+    worker = group.worker()
+    while not any(isinstance(one, TakeLease) for one in worker.outbox):
+        worker.answer_all()
+    worker.machine.close()
+    group.run(2.0)
+    assert worker.machine.is_closed
+    assert group.rows[A].holder is None
+
+
+def test_l2_a_lapsed_grant_does_not_come_back_with_a_late_answer():
+    group, worker = hold_one()
+    grant = worker.held[A].grant
+    worker.mute = True
+    group.run(30.0)
+    worker.mute = False
+    group.run(10.0)
+    assert not grant.held
+    assert worker.held[A].grant is not grant
+    assert worker.held[A].grant.held
+
+
+def test_l2_a_renewal_that_was_repeated_counts_from_its_first_attempt():
+    group, worker = hold_one()
+    worker.mute = True
+    while not any(isinstance(one, RenewLease) for one in worker.outbox):
+        group.run(0.1)
+    (renewal,) = [one for one in worker.outbox if isinstance(one, RenewLease)]
+    worker.outbox.remove(renewal)
+    sent_at = worker.machine._in_flight[A].sent_at
+    group.now = sent_at + 2.0
+    worker.answer(renewal, LOST)  # it was applied, and nobody heard of it
+    group.now = worker.machine.held.next_work()
+    worker.pump()
+    worker.outbox.remove(renewal)  # sent again as it was
+    worker.answer(renewal)
+    assert group.rows[A].counter == renewal.counter + 1
+    assert worker.held[A].grant.held_until == pytest.approx(sent_at + 10.0)
+
+
+def test_l2_what_carries_no_fence_is_no_renewal():
+    """Children are written without a counter: it says nothing about who holds the lease."""
+    group, worker = hold_one()
+    children = [shard(1, 0, part=(0, 2), begin=50), shard(2, 0, part=(2, 4), begin=50)]
+    group.shards = [shard(0, end=40), *children]
+    before = worker.held[A].grant.held_until
+    worker.mute = True
+    worker.end(A, *children)
+    for _ in range(40):
+        written = [one for one in worker.outbox if isinstance(one, (CreateLease, WriteChildren, ScanLeases))]
+        for one in written:
+            worker.outbox.remove(one)
+            worker.answer(one)
+        if any(isinstance(operation, WriteChildren) for _, _, operation, _ in group.log):
+            break
+        group.now += 0.05
+        worker.pump()
+    assert group.done(WriteChildren)
+    assert worker.machine.held.holdings[A].grant.held_until == before
+
+
+def test_w2_renewals_do_not_wait_for_a_scan_that_hangs():
+    group, worker = hold_one()
+    worker.mute = True
+    while not any(isinstance(one, ScanLeases) for one in worker.outbox):
+        group.run(0.1)
+    for one in [one for one in worker.outbox if not isinstance(one, ScanLeases)]:
+        worker.outbox.remove(one)
+        worker.answer(one)
+    renewed_at = worker.machine.held.holdings[A].next_work()
+    assert worker.machine.next_deadline() == renewed_at
+    group.run(renewed_at - group.now + 0.01)
+    assert any(isinstance(one, RenewLease) for one in worker.outbox)
+
+
+def test_l4_nothing_is_written_for_a_lease_that_was_lost():
+    group, worker = hold_one()
+    records, grant = worker.read(A, 5, ack=False), worker.held[A].grant
+    group.apply("thief", TakeLease(A, "thief", group.rows[A].fence))
+    began = group.now
+    group.run(1.0)
+    assert [event.shard_id for event in worker.seen(LeaseLost)] == [A]
+    assert not grant.held
+    assert not worker.machine.held.ack_through(A, records[-1])
+    worker.machine.held.flush()
+    group.run(5.0)
+    assert [who for who, _ in group.done(CommitCheckpoint, began) if who == "me"] == []
+
+
+def test_l4_a_renewal_that_is_refused_tells_who_took_the_lease():
+    group, worker = hold_one()
+    worker.mute = True
+    while not any(isinstance(one, RenewLease) for one in worker.outbox):
+        group.run(0.1)
+    group.apply("thief", TakeLease(A, "thief", group.rows[A].fence))
+    (renewal,) = [one for one in worker.outbox if isinstance(one, RenewLease)]
+    worker.outbox.remove(renewal)
+    worker.answer(renewal)
+    assert [event.shard_id for event in worker.seen(LeaseLost)] == [A]
+
+
+def test_lv2_a_scan_that_is_older_than_our_own_write_does_not_undo_it():
+    group, worker = hold_one()
+    worker.mute = True
+    while not any(isinstance(one, ScanLeases) for one in worker.outbox):
+        group.run(0.1)
+    before = list(group.rows.values())  # what the scan found
+    worker.read(A, 5)
+    worker.machine.held.flush()
+    worker.pump()
+    while writes := [one for one in worker.outbox if not isinstance(one, ScanLeases)]:
+        group.now += 0.01
+        worker.outbox.remove(writes[0])
+        worker.answer(writes[0])
+    assert group.rows[A].checkpoint == at(5)
+    worker.outbox.clear()
+    worker.machine.handle_rows(before, group.now)  # and what is told now
+    worker.pump()
+    assert worker.machine.view.rows[A] == group.rows[A]
+    assert worker.machine.held.holdings[A].row == group.rows[A]
+
+
+# ---- an outage
+
+
+def test_a_store_that_is_down_is_asked_now_and_then():
+    group, worker = hold_one()
+    worker.failing = DOWN
+    before = worker.scans
+    group.run(60.0)
+    assert 30 < worker.scans - before < 150
+    worker.failing = None
+    group.run(3.0)
+    assert A in worker.held
+
+
+def test_listings_that_fail_are_repeated_with_growing_pauses():
+    group = Group(shard(0))
+    group.listing_fails = lambda _: Failure(FailureKind.LIMIT_EXCEEDED, "LimitExceededException", "why")
+    worker = group.worker()
+    group.run(300.0)
+    assert 8 < worker.listings < 30
+    group.listing_fails = None
+    group.run(40.0)
+    assert A in worker.held
+
+
+def test_di2_a_listing_that_failed_half_way_is_begun_again():
+    group = Group()
+    failures = [Failure(FailureKind.TRANSIENT, "InternalFailure", "why")]
+    asked = []
+
+    def fails(request):
+        asked.append(request.next_token)
+        return failures.pop() if request.next_token and failures else None
+
+    group.listing_fails = fails
+    worker = Worker(group, "me", TRIM_HORIZON, LATE, {})
+    worker.pages = [FOUR[:2], FOUR[2:]]
+    group.workers.append(worker)
+    worker.pump()
+    group.run(30.0)
+    assert asked[:4] == [None, "more", None, "more"]
+    assert len(worker.held) == 4
+
+
+def test_a_shard_that_nobody_named_is_found_by_the_next_listing():
+    group, worker = hold_one()
+    group.shards += [shard(7, begin=90)]
+    group.run(45.0)
+    assert worker.listings > 1
+    assert names(7)[0] in group.rows
+
+
+# ---- resharding
+
+
+SPLIT = [shard(1, 0, part=(0, 2), begin=50), shard(2, 0, part=(2, 4), begin=50)]
+
+
+def test_l3_children_are_read_a_moment_after_their_parent_is_done():
+    group, worker = hold_one(scan_interval=60.0, lease_duration=300.0)
+    group.run(70.0)
+    group.shards = [shard(0, end=40), *SPLIT]
+    worker.end(A, *SPLIT)
+    group.run(1.0)
+    assert {B, C} == set(worker.held)
+    assert group.rows[A].checkpoint.is_finished
+
+
+def test_c3_the_end_is_not_written_while_the_rows_of_the_children_are_on_their_way():
+    group, worker = hold_one()
+    group.shards = [shard(0, end=40), *SPLIT]
+    worker.mute = True
+    worker.end(A, *SPLIT)
+    for _ in range(40):
+        for one in [one for one in worker.outbox if not isinstance(one, CreateLease)]:
+            worker.outbox.remove(one)
+            worker.answer(one)
+        group.now += 0.05
+        worker.pump()
+    assert not group.rows[A].checkpoint.is_finished
+    worker.mute = False
+    group.run(1.0)
+    assert group.rows[A].checkpoint.is_finished
+    assert {B, C} == set(worker.held)
+
+
+def test_c3_that_a_shard_has_no_children_is_believed_after_two_listings():
+    """The service says that the shard has ended, and its listing does not know the children yet."""
+    group, worker = hold_one()
+    before = worker.listings
+    worker.end(A)
+    group.run(5.0)
+    assert worker.listings >= before + 2
+    group.shards = [shard(0, end=40), *SPLIT]
+    group.run(60.0)
+    assert {B, C} == set(worker.held)
+
+
+def test_sg2_children_that_were_named_are_known_though_the_listing_is_late():
+    """The rows of the children cannot be written at first; meanwhile comes a listing that is older than the split."""
+    group, worker = hold_one()
+    worker.failing = DOWN
+    worker.end(A, *SPLIT)
+    worker.machine.topology.list_by(group.now)
+    before = worker.listings
+    group.run(2.0)
+    assert worker.listings > before
+    worker.failing = None
+    group.run(3.0)
+    assert {B, C} == set(worker.held)
+
+
+def test_l3_the_child_of_a_merge_waits_for_both_parents():
+    merged = shard(2, 0, 1, begin=50)
+    group = Group(shard(0, part=(0, 2)), shard(1, part=(2, 4)))
+    worker = group.worker()
+    group.run(30.0)
+    group.shards = [shard(0, part=(0, 2), end=40), shard(1, part=(2, 4), end=40), merged]
+    worker.end(A, merged)
+    group.run(30.0)
+    assert set(worker.held) == {B}
+    worker.end(B, merged)
+    group.run(30.0)
+    assert set(worker.held) == {C}
+
+
+def test_l3_a_grandchild_waits_for_a_grandparent_though_the_parent_has_no_row():
+    group = Group(shard(0, end=40), shard(1, 0, begin=50, end=60), shard(2, 1, begin=70))
+    group.rows[A] = Lease(A, checkpoint=at(7))
+    group.rows[C] = Lease(C)
+    worker = group.worker()
+    group.run(30.0)
+    assert set(worker.held) == {A}
+
+
+def test_gw3_the_other_side_of_a_merge_is_read_though_no_row_was_ever_made_for_it():
+    """A group of the KCL that knows one side alone: the row of the child must not make the other count as finished."""
+    merged = shard(2, 0, 1, begin=50)
+    group = Group(shard(0, part=(0, 2), end=40), shard(1, part=(2, 4), end=40), merged)
+    group.rows[A] = Lease(A, checkpoint=at(7))
+    worker = group.worker()
+    group.run(1.0)
+    if A in worker.held:
+        worker.end(A, merged)
+    group.run(40.0)
+    assert B in group.rows
+    assert C not in worker.held
+
+
+def test_gw3_the_child_of_a_merge_gets_no_row_before_its_other_parent_has_one():
+    """After a crash in between, the child's row alone would make the other parent count as finished."""
+    merged = shard(2, 0, 1, begin=50)
+    group = Group(shard(0, part=(0, 2)))  # the other one is younger than the listing
+    worker = group.worker()
+    group.run(30.0)
+    group.shards = [shard(0, part=(0, 2), end=40), shard(1, part=(2, 4), end=40), merged]
+    worker.mute = True
+    worker.end(A, merged)
+    asked = []
+    for _ in range(20):
+        for one in [one for one in worker.outbox if not isinstance(one, CreateLease)]:
+            worker.outbox.remove(one)
+            worker.answer(one)
+        asked += [one.shard_id for one in worker.outbox if isinstance(one, CreateLease)]
+        group.now += 0.1
+        worker.pump()
+    assert set(asked) == {B}
+    worker.mute = False
+    group.run(2.0)
+    assert {B, C} <= group.rows.keys()
+
+
+def test_di3_who_asks_for_a_listing_gets_one_that_is_begun_later():
+    group = Group(shard(0))
+    worker = group.worker()
+    group.run(30.0)
+    discovery = worker.machine.topology._discovery
+    discovery.list_by(group.now)
+    request = discovery.poll_request(group.now)
+    while isinstance(request, DescribeStreamSummary):
+        discovery.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE", created_at=1.0), group.now)
+        request = discovery.poll_request(group.now)
+    assert request is not None
+    discovery.list_by(group.now)  # while that one is under way
+    discovery.handle_page(ListShardsResponse([shard(0)]), group.now)
+    assert discovery.next_deadline() <= group.now
+    assert discovery.poll_request(group.now) is not None
+
+
+def test_sg1_one_late_listing_makes_no_shard_look_gone():
+    group, worker = hold_one()
+    group.shards = []
+    worker.machine.lose_sight(A, group.now)
+    worker.pump()
+    group.shards = [shard(0)]
+    group.run(3.0)
+    assert not group.rows[A].checkpoint.is_finished
+
+
+def test_a_shard_that_went_out_of_retention_while_it_was_read_gives_way_to_its_children():
+    group, worker = hold_one()
+    group.shards = [*SPLIT]
+    worker.machine.lose_sight(A, group.now)
+    group.run(30.0)
+    assert {B, C} == set(worker.held)
+
+
+# ---- where to start
+
+
+def test_l6_latest_is_the_moment_when_the_row_was_made_also_after_a_restart():
+    group = Group(shard(0))
+    first = group.worker("first", start=LATEST, latest_at=LATE)
+    group.run(30.0)
+    assert first.held[A].start == at_timestamp(LATE)
+    first.machine.close()
+    first.pump()
+    group.run(1.0)
+    group.workers.remove(first)
+    second = group.worker("second", start=LATEST, latest_at=LATE + 500)
+    group.run(30.0)
+    assert second.held[A].start == at_timestamp(LATE)
+
+
+def test_l6_latest_that_another_library_wrote_is_pinned_when_it_is_taken():
+    group = Group(shard(0))
+    group.rows[A] = Lease(A, checkpoint=Checkpoint(LATEST))
+    worker = group.worker("me", start=LATEST, latest_at=LATE)
+    group.run(30.0)
+    assert worker.held[A].start == at_timestamp(LATE)
+
+
+def test_gw2_shards_that_are_found_later_are_read_from_their_beginning_whatever_the_start():
+    group = Group(shard(0))
+    worker = group.worker(start=LATEST)
+    group.run(30.0)
+    worker.end(A)  # its children are not listed yet, and it is finished without them
+    group.run(5.0)
+    assert group.rows[A].checkpoint.is_finished
+    group.shards = [shard(0, end=40), *SPLIT]
+    group.run(60.0)
+    assert {shard_id: event.start for shard_id, event in worker.held.items()} == {B: TRIM_HORIZON, C: TRIM_HORIZON}
+
+
+def test_gw1_a_new_group_at_the_horizon_begins_with_the_oldest_and_at_latest_with_the_open_ones():
+    group = Group(shard(0, end=40), *SPLIT)
+    worker = group.worker()
+    group.run(30.0)
+    assert set(worker.held) == {A}
+    other = Group(shard(0, end=40), *SPLIT)
+    late = other.worker(start=LATEST)
+    other.run(30.0)
+    assert set(late.held) == {B, C}
+    assert {event.start for event in late.held.values()} == {at_timestamp(LATE)}
+
+
+# ---- rows that go
+
+
+def test_gw4_a_finished_row_stays_until_its_children_have_begun_and_it_was_quiet_for_long():
+    group, worker = hold_one(list_interval=5.0)
+    group.shards = [shard(0, end=40), *SPLIT]
+    worker.end(A, *SPLIT)
+    group.run(400.0)
+    assert A in group.rows, "the children have not begun"
+    began = group.now
+    worker.read(B, 60)
+    worker.read(C, 61)
+    group.run(10.0)
+    group.run(400.0)
+    assert A not in group.rows
+    assert [operation.shard_id for _, operation in group.done(DeleteLease, began)] == [A]
+
+
+def test_pl5_a_row_that_was_just_written_is_not_deleted():
+    group, worker = hold_one(list_interval=5.0)
+    worker.read(A, 10)
+    group.shards = [shard(0, end=40), *SPLIT]
+    worker.end(A, *SPLIT)
+    group.run(2.0)
+    worker.read(B, 60)
+    worker.read(C, 61)
+    group.run(100.0)
+    assert A in group.rows
+    group.run(300.0)
+    assert A not in group.rows
+
+
+# ---- another stream
+
+
+def test_to1_rows_that_contradict_the_stream_stop_the_consumer_when_seen_twice():
+    group = Group(shard(0, begin=500))
+    group.rows[A] = Lease(A, checkpoint=at(7))
+    worker = group.worker()
+    assert worker.seen(StreamRecreated) == []
+    group.run(45.0)
+    assert len(worker.seen(StreamRecreated)) == 1
+    assert worker.machine.topology.is_halted
+
+
+def test_to1_rows_that_seem_to_contradict_the_stream_once_stop_nothing():
+    group = Group(shard(0, begin=500))
+    group.rows[A] = Lease(A, checkpoint=at(7))
+    worker = group.worker()
+    while worker.listings < 2:  # the first was begun before the rows were known
+        group.run(0.1)
+    group.shards = [shard(0, begin=1)]
+    group.run(60.0)
+    assert worker.seen(StreamRecreated) == []
+    assert A in worker.held
+
+
+def test_to3_a_stream_that_was_made_anew_meanwhile_is_noticed():
+    group, worker = hold_one()
+    group.created_at = 2.0
+    group.run(30.0)
+    assert len(worker.seen(StreamRecreated)) == 1

@@ -1,0 +1,247 @@
+"""What the user of a shard relies on, one promise a test: nothing is skipped in silence, nobody is asked too often nor left
+waiting, and what an aggregate holds comes out as the writer meant it. The reader's machine draws what happens; these hold what
+must come of it.
+"""
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from shardline.codec.raw_records import aggregate
+from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse, RawRecord
+from shardline.core.clock import NEVER
+from shardline.core.consumer.checkpoint import CheckpointTracker
+from shardline.core.consumer.deaggregator import Deaggregator
+from shardline.core.consumer.events import PositionLost, ReadFailed, RecordsTrimmed
+from shardline.core.consumer.polling_reader import PollingReader, ReaderState
+from shardline.core.consumer.prefetch import PrefetchBudget
+from shardline.core.consumer.read_pace import ReadPace
+from shardline.core.failures import Failure, FailureKind
+from shardline.core.requests import GetShardIterator
+from shardline.model.hashing import HASH_KEY_COUNT, HashRange, hash_key_of
+from shardline.model.lease import Checkpoint
+from shardline.model.limits import MIB
+from shardline.model.position import TRIM_HORIZON, at_sequence_number
+from shardline.model.record import Origin, Record
+from shardline.model.sequence import SequenceNumber
+from shardline.model.stream import StreamRef
+
+THROTTLED = Failure(FailureKind.THROTTLED, "ProvisionedThroughputExceededException", "why", 400)
+INVALID = Failure(FailureKind.INVALID, "InvalidArgumentException", "why", 400)
+DENIED = Failure(FailureKind.DENIED, "AccessDeniedException", "why", 400)
+
+
+class Shard:
+    """One reader, asked as soon as it wants to be."""
+
+    def __init__(self, start=TRIM_HORIZON, *, budget=None, done=None):
+        self.now = 100.0
+        self.budget = budget or PrefetchBudget(MIB)
+        self.reader = PollingReader(
+            StreamRef("s"),
+            "a",
+            start,
+            budget=self.budget,
+            pace=ReadPace(5.0, 2.0 * MIB, 10.0, Random(0), self.now),
+            deaggregator=Deaggregator("s", "a", done=done),
+        )
+
+    def ask(self):
+        """Wait for the next request."""
+        deadline = self.reader.next_deadline()
+        assert deadline < NEVER
+        self.now = max(self.now, deadline)
+        return self.reader.poll_request(self.now)
+
+    def start(self):
+        assert isinstance(self.ask(), GetShardIterator)
+        self.reader.handle_iterator(GetShardIteratorResponse("i"), self.now)
+        return self
+
+    def page(self, *raws, behind=0, last=False):
+        began = self.now
+        assert self.ask() is not None
+        waited = self.now - began
+        records = [raw if isinstance(raw, RawRecord) else RawRecord(b"x", str(raw), "k", 1.0) for raw in raws]
+        self.reader.handle_page(GetRecordsResponse(records, None if last else "next", behind, ()), self.now)
+        return waited
+
+
+# ---- nothing is skipped in silence
+
+
+def test_rd3_a_position_that_is_refused_is_told_and_what_follows_is_skipped_by_no_number():
+    """The stream was made anew: its numbers are smaller than the checkpoint."""
+    shard = Shard(at_sequence_number("500"), done=SequenceNumber(500))
+    request = shard.ask()
+    assert str(request.position.sequence_number) == "500"
+    shard.reader.handle_failure(INVALID, shard.now)
+    assert [type(event) for event in shard.reader.take_events()] == [PositionLost]
+    shard.start()
+    shard.page(7, 8)
+    (page,) = shard.reader.take_pages()
+    assert [record.sequence_number for record in page.records] == ["7", "8"]
+
+
+def test_rd3_what_retention_took_before_it_was_read_is_told():
+    shard = Shard(at_sequence_number("500"), done=SequenceNumber(500)).start()
+    shard.page(501)
+    assert [type(event) for event in shard.reader.take_events()] == [RecordsTrimmed]
+
+
+def test_rd3_who_may_not_read_is_told_so_for_good():
+    shard = Shard().start()
+    shard.ask()
+    shard.reader.handle_failure(DENIED, shard.now)
+    assert shard.reader.state is ReaderState.FAILED
+    (told,) = shard.reader.take_events()
+    assert isinstance(told, ReadFailed)
+    assert told.retry_at == NEVER
+
+
+def test_rd5_a_reader_that_is_stopped_gives_its_room_back_and_hands_nothing_out():
+    budget = PrefetchBudget(1_000)
+    shard = Shard(budget=budget).start()
+    shard.page(1, 2, 3)
+    assert budget.total_bytes > 0
+    shard.now += 1.0
+    assert shard.ask() is not None
+    shard.reader.stop()
+    shard.reader.handle_page(GetRecordsResponse([RawRecord(b"x", "9", "k", 1.0)], "next", 0, ()), shard.now)
+    assert shard.reader.take_pages() == []
+    assert budget.total_bytes == 0
+
+
+def test_rd1_a_user_that_does_not_read_on_stops_the_reader():
+    shard = Shard(budget=PrefetchBudget(1_000)).start()
+    for number in range(1, 50):
+        if shard.reader.next_deadline() == NEVER:
+            break
+        shard.now = shard.reader.next_deadline()
+        if shard.reader.poll_request(shard.now) is None:
+            break
+        shard.reader.handle_page(
+            GetRecordsResponse([RawRecord(b"x" * 100, str(number), "k", 1.0)], "n", 9, ()), shard.now
+        )
+    assert number < 10
+
+
+def test_rd4_the_end_is_told_also_with_an_empty_page():
+    shard = Shard().start()
+    shard.page(last=True)
+    (page,) = shard.reader.take_pages()
+    assert (page.is_last, page.records) == (True, [])
+
+
+# ---- pace
+
+
+def test_rp1_after_throttling_a_shard_is_read_as_fast_as_before_in_the_end():
+    shard = Shard().start()
+    for _ in range(6):
+        shard.ask()
+        shard.reader.handle_failure(THROTTLED, shard.now)
+    waits = [shard.page(number, behind=5_000) for number in range(1, 60)]
+    assert waits[0] > 0.5
+    assert waits[-1] == pytest.approx(0.2, abs=0.01)
+
+
+def test_rp2_a_large_page_is_paid_for_before_the_next_call():
+    shard = Shard(budget=PrefetchBudget(64 * MIB)).start()
+    shard.page(RawRecord(bytes(6 * MIB), "1", "k", 1.0), behind=5_000)
+    assert shard.page(2, behind=5_000) == pytest.approx(3.0, abs=0.01)
+
+
+def test_rp3_the_first_record_after_a_quiet_night_makes_the_reader_quick_again():
+    shard = Shard().start()
+    quiet = [shard.page() for _ in range(20)]
+    assert quiet[-1] > 5.0
+    shard.page(1)
+    assert shard.page(2) < 0.3
+    assert shard.page(3) < 0.3
+
+
+def test_rp4_a_read_that_fails_is_repeated_with_growing_pauses():
+    shard = Shard().start()
+    moments = []
+    for _ in range(8):
+        shard.ask()
+        moments.append(shard.now)
+        shard.reader.handle_failure(Failure(FailureKind.TRANSIENT, "InternalFailure", "why", 500), shard.now)
+    pauses = [later - earlier for earlier, later in pairwise(moments)]
+    assert min(pauses) >= 0.1
+    assert max(pauses) > 3.0
+
+
+# ---- aggregates
+
+
+LOW = HashRange(0, HASH_KEY_COUNT // 2 - 1)
+HIGH = HashRange(HASH_KEY_COUNT // 2, HASH_KEY_COUNT - 1)
+IN = next(f"k{number}" for number in range(100) if hash_key_of(f"k{number}") in LOW)
+OUT = next(f"k{number}" for number in range(100) if hash_key_of(f"k{number}") in HIGH)
+
+
+def opened(data, **how):
+    deaggregator = Deaggregator("s", "a", hash_range=LOW, **{key: value for key, value in how.items() if key != "auto"})
+    deaggregator.by_auto = how.get("auto", False)
+    records = deaggregator.open([RawRecord(data, "1", "k", 1.0)], Origin(None, None))
+    return [record.data for record in records], deaggregator.out_of_range
+
+
+MIXED = aggregate([(IN, b"in"), (OUT, b"out"), (IN, b"in too")])
+
+
+def test_da3_records_outside_of_the_shard_are_delivered_and_counted_unless_told():
+    assert opened(MIXED) == ([b"in", b"out", b"in too"], 1)
+    assert opened(MIXED, drop=True) == ([b"in", b"in too"], 1)
+
+
+def test_da1_what_only_begins_like_an_aggregate_is_delivered_as_it_is():
+    broken = MIXED[:-1] + bytes([MIXED[-1] ^ 1])
+    assert opened(broken) == ([broken], 0)
+
+
+def test_da3_under_auto_distribution_keys_mean_nothing():
+    assert opened(MIXED, drop=True, auto=True) == ([b"in", b"out", b"in too"], 0)
+
+
+@pytest.mark.parametrize("edge", [LOW.start, LOW.end])
+def test_da3_an_explicit_hash_key_decides_and_both_edges_belong_to_the_shard(edge):
+    data = aggregate([(OUT, b"by its hash key", str(edge)), (IN, b"not", str(LOW.end + 1))])
+    assert opened(data, drop=True) == ([b"by its hash key"], 1)
+
+
+# ---- commits
+
+
+def test_c4_commits_keep_their_distance_and_a_flush_is_for_once():
+    tracker = CheckpointTracker(Checkpoint(TRIM_HORIZON), interval=10.0, now=0.0)
+    commits = []
+    for second in range(100):
+        record = Record(b"", "k", sequence_number=str(second + 1))
+        tracker.deliver([record])
+        tracker.ack_through(record)
+        if second == 42:
+            tracker.flush()
+        if tracker.poll_commit(float(second)) is not None:
+            commits.append(second)
+            tracker.handle_committed()
+    assert commits == [10, 20, 30, 40, 42, 52, 62, 72, 82, 92]
+
+
+def test_l4_what_was_acknowledged_for_a_lease_that_is_gone_is_not_committed():
+    tracker = CheckpointTracker(Checkpoint(TRIM_HORIZON), interval=0.0, now=0.0)
+    record = Record(b"", "k", sequence_number="1")
+    tracker.deliver([record])
+    tracker.ack_through(record)
+    tracker.close()
+    assert (tracker.next_deadline(), tracker.poll_commit(99.0)) == (NEVER, None)
+
+
+def test_c5_an_acknowledgement_of_what_was_not_handed_out_counts_for_nothing():
+    tracker = CheckpointTracker(Checkpoint(TRIM_HORIZON), interval=0.0, now=0.0)
+    tracker.deliver([Record(b"", "k", sequence_number="1")])
+    assert not tracker.ack_through(Record(b"", "k", sequence_number="2"))
+    assert (tracker.watermark, tracker.poll_commit(99.0)) == (None, None)

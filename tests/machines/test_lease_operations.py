@@ -1,0 +1,143 @@
+"""The writes to one lease, by workers who act on rows that they saw long ago: whatever comes in whatever order, of those who
+saw the same row one is let through (W1), only the holder renews, commits and lets go (W2), a finished lease stays (W4), and a
+refusal shows the operation's own effect if and only if it was applied, and nothing since (W6).
+"""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from shardline.core.leases import (
+    AskHandOver,
+    CommitCheckpoint,
+    CreateLease,
+    DeleteLease,
+    FinishHandOver,
+    Refused,
+    ReleaseLease,
+    RenewLease,
+    TakeLease,
+    apply,
+    landed,
+)
+from shardline.model.lease import Checkpoint, Lease
+from shardline.model.position import SHARD_END, TRIM_HORIZON, at_sequence_number
+from shardline.model.sequence import SequenceNumber
+
+SHARD = "shardId-000000000000"
+WORKERS = ["a", "b", "c"]
+KINDS = ["renew", "take", "ask", "finish", "release", "commit", "end", "delete"]
+FENCED = (RenewLease, CommitCheckpoint, ReleaseLease, FinishHandOver)
+
+workers = st.sampled_from(WORKERS)
+places = st.integers(0, 999)
+
+
+class Leasing(RuleBasedStateMachine):
+    @initialize()
+    def begin(self):
+        self.row = None
+        self.seen = []  # every row that ever was
+        self.applied = []  # what was let through since the row was made: operation, row before, row after
+        self.numbers = 0
+        self.send(CreateLease(Lease(SHARD, checkpoint=Checkpoint(TRIM_HORIZON))))
+
+    # ---- what happens
+
+    @rule(by=workers, kind=st.sampled_from(KINDS), place=places)
+    def act(self, by, kind, place):
+        """A worker writes what follows from a row that it saw some time ago."""
+        self.send(self.operation(kind, by, self.seen[place % len(self.seen)]))
+
+    @rule(by=workers, kind=st.sampled_from(KINDS), as_holder=st.booleans())
+    def act_at_once(self, by, kind, as_holder):
+        """The same, from the row as it stands; perhaps it is the holder who does."""
+        if self.row is not None:
+            self.send(self.operation(kind, self.row.holder if as_holder and self.row.holder else by, self.row))
+
+    @rule(place=places)
+    def send_again(self, place):
+        """An answer was lost: the same operation comes once more, perhaps late."""
+        if self.applied:
+            self.send(self.applied[place % len(self.applied)][0])
+
+    @rule()
+    def create(self):
+        self.send(CreateLease(Lease(SHARD, checkpoint=Checkpoint(TRIM_HORIZON))))
+
+    def operation(self, kind, by, row):
+        self.numbers += 1
+        other = next(name for name in WORKERS if name != by)
+        return {
+            "renew": RenewLease(SHARD, by, row.counter),
+            "take": TakeLease(SHARD, by, row.fence),
+            "ask": AskHandOver(SHARD, by, row.owner if row.owner not in (None, by) else other),
+            "finish": FinishHandOver(SHARD, by, row.counter),
+            "release": ReleaseLease(SHARD, by, row.counter),
+            "commit": CommitCheckpoint(
+                SHARD, by, row.counter, Checkpoint(at_sequence_number(SequenceNumber(self.numbers)))
+            ),
+            "end": CommitCheckpoint(SHARD, by, row.counter, Checkpoint(SHARD_END)),
+            "delete": DeleteLease(SHARD, row.counter),
+        }[kind]
+
+    # ---- the store, and what must hold
+
+    def send(self, operation):
+        before = self.row
+        result = apply(before, operation)
+        if isinstance(result, Refused):
+            assert result.current == before, "W5: a refusal carries the row"
+            self.check_landed(operation)
+            return
+        self.row = result
+        if result is None:
+            assert before is None or before.counter == operation.counter, "what is deleted is what was seen"
+            self.applied.clear()
+            return
+        self.seen.append(result)
+        if isinstance(operation, CreateLease):
+            assert before is None
+            self.applied.clear()
+        else:
+            self.check_written(operation, before, result)
+        self.applied.append((operation, before, result))
+
+    def check_written(self, operation, before, after):
+        if isinstance(operation, AskHandOver):
+            assert (after.counter, after.holder) == (before.counter, before.holder), "W3"
+            assert before.checkpoint_owner is None, "one hand-over at a time"
+            assert after.owner == operation.by
+        else:
+            assert after.counter == before.counter + 1, "W1"
+        if isinstance(operation, FENCED):
+            assert before.counter == operation.counter, "W1: it saw this very row"
+            assert before.holder == operation.by, "W2"
+        if isinstance(operation, TakeLease):
+            assert before.fence == operation.seen, "W1"
+            assert after.holder == after.owner == operation.by
+        if isinstance(operation, FinishHandOver):
+            assert before.checkpoint_owner == operation.by
+            assert after.holder == before.owner, "who asked has it"
+        if isinstance(operation, ReleaseLease):
+            assert before.checkpoint_owner is None, "who was asked finishes the hand-over"
+            assert (after.owner, after.checkpoint_owner) == (None, None), "anyone may take it"
+        if isinstance(operation, (TakeLease, CommitCheckpoint, AskHandOver)):
+            assert not before.checkpoint.is_finished, "W4"
+        if not isinstance(operation, CommitCheckpoint):
+            assert after.checkpoint == before.checkpoint, "only a commit moves the checkpoint"
+
+    def check_landed(self, operation):
+        """W6: those who may ask are those who sent it before."""
+        sent = [one for one in self.applied if one[0] == operation]
+        if not sent or self.row is None:
+            return
+        last = self.applied[-1]
+        if last[0] == operation:
+            assert landed(operation, self.row), "its own effect refused it"
+        elif not isinstance(operation, (CreateLease, AskHandOver)) and sent[-1][2].counter != self.row.counter:
+            assert not landed(operation, self.row), "someone else wrote since"
+
+
+TestLeasing = Leasing.TestCase
+TestLeasing.settings = settings(max_examples=300, stateful_step_count=30, deadline=None)

@@ -1,0 +1,574 @@
+"""What a user of the producer relies on, one promise a test, on a stream of a few lines: what is transient is overcome, what
+is fatal is told at once, nobody is asked too often, and what was learnt in a bad moment is forgotten in a good one.
+
+The other machines and the simulation draw what happens, and so hold what must never be. These hold what must come to be.
+"""
+
+from random import Random
+
+import pytest
+
+from shardline.codec.aggregation import split_aggregate
+from shardline.codec.shapes import (
+    HashKeyRangeShape,
+    ListShardsResponse,
+    PutRecordsResponse,
+    PutRecordsResult,
+    SequenceNumberRangeShape,
+    ShardShape,
+    StreamSummary,
+)
+from shardline.core.clock import NEVER
+from shardline.core.failures import Failure, FailureKind, classify
+from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.lane import Lane
+from shardline.core.producer.machine import ProducerMachine, Put
+from shardline.core.producer.record import BufferedRecord, Receipt, Undelivered
+from shardline.model.hashing import HASH_KEY_COUNT, HASH_KEY_MAX, WHOLE_RING, hash_key_of
+from shardline.model.stream import StreamRef
+
+HALF = HASH_KEY_COUNT // 2
+THROTTLED = "ProvisionedThroughputExceededException"
+
+
+def shard(shard_id, start=0, end=HASH_KEY_MAX):
+    return ShardShape(shard_id, HashKeyRangeShape(str(start), str(end)), SequenceNumberRangeShape("0"))
+
+
+def place_of(entry):
+    return int(entry.explicit_hash_key) if entry.explicit_hash_key is not None else hash_key_of(entry.key)
+
+
+class Stream:
+    """A producer's machine, and a service that does what it is told."""
+
+    def __init__(self, *shards, seed=0, latency=0.01, **config):
+        self.shards = list(shards) or [shard("a")]
+        self.config = ProducerConfig(**config)
+        self.now = 100.0
+        self.latency = latency
+        self.machine = ProducerMachine(StreamRef("s"), self.config, Random(seed), self.now)
+        self.records = []
+        self.requests = []  # every PutRecords: (when, entries)
+        self.listings = []
+        self.summaries = []
+        self.refuse = lambda *_: None  # the code for an entry, if it is refused
+        self.fail = lambda _: None  # what becomes of a whole request
+        self.listing = lambda: ListShardsResponse(self.shards)
+        self.distribution = None
+        self.created_at = 1.0
+        self.answers = []  # under way: (due, what)
+        self.count = 0
+        self.pump()
+
+    def put(self, data=b"x", key="k", hash_key=None):
+        text = None if hash_key is None else str(hash_key)
+        record = BufferedRecord(data, key, text, self.now + self.config.record_ttl, waiters=[])
+        assert self.machine.put(record, self.now) is not Put.FULL
+        self.records.append(record)
+        self.pump()
+        return record
+
+    def flush(self):
+        self.machine.flush()
+        self.pump()
+
+    def pump(self):
+        machine = self.machine
+        for _ in range(10_000):
+            asked = machine.poll_list_shards(self.now)
+            if asked is not None:
+                self.listings.append(self.now)
+                self.answers.append((self.now + self.latency, machine.handle_list_shards, self.listing()))
+            told = machine.poll_summary(self.now)
+            if told is not None:
+                self.summaries.append(self.now)
+                summary = StreamSummary(
+                    name="s",
+                    arn="a",
+                    status="ACTIVE",
+                    created_at=self.created_at,
+                    record_distribution=self.distribution,
+                )
+                self.answers.append((self.now + self.latency, machine.handle_summary, summary))
+            put = machine.poll_put(self.now)
+            if put is not None:
+                number, request = put
+                self.requests.append((self.now, request.entries))
+                answer = self.answer(request.entries)
+                self.answers.append(
+                    (self.now + self.latency, lambda what, now, n=number: machine.handle_put(n, what, now), answer)
+                )
+            if asked is told is put is None:
+                return
+        raise AssertionError("it never comes to rest")
+
+    def answer(self, entries):
+        failure = self.fail(entries)
+        if failure is not None:
+            return failure
+        results = []
+        for entry in entries:
+            self.count += 1
+            shard_id = self.shard_of(place_of(entry))
+            code = self.refuse(entry, shard_id)
+            stored = PutRecordsResult(str(self.count), shard_id)
+            results.append(stored if code is None else PutRecordsResult(None, None, code, "why"))
+        return PutRecordsResponse(results)
+
+    def shard_of(self, place):
+        return next(one.shard_id for one in self.shards if place in one.hash_key_range.to_range())
+
+    def run(self, seconds=NEVER):
+        """Let time pass, until all is quiet or the time is over."""
+        end = self.now + seconds
+        for _ in range(100_000):
+            following = min([self.machine.next_deadline(), *(one[0] for one in self.answers)])
+            if following > end or following == NEVER:
+                break
+            self.now = max(self.now, following)
+            due = [one for one in self.answers if one[0] <= self.now]
+            self.answers = [one for one in self.answers if one[0] > self.now]
+            for _, handle, answer in due:
+                handle(answer, self.now)
+            self.pump()
+        self.now = self.now if end == NEVER else end
+        return self
+
+    def delivered(self):
+        return [type(record.conclusion) is Receipt for record in self.records]
+
+    def sent(self, since=0.0):
+        return [entry for when, entries in self.requests if when >= since for entry in entries]
+
+
+def whole_request(code, status, times):
+    """A request is refused so often, and then no more."""
+    left = [times]
+
+    def fail(entries):
+        left[0] -= 1
+        return Failure(classify(code, status), code, "why", status) if left[0] >= 0 else None
+
+    return fail
+
+
+# ---- what is transient is overcome, what is fatal is told
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("ExpiredTokenException", 400),
+        ("RequestExpired", 400),
+        ("InternalFailure", 500),
+        ("NobodyKnows", 500),
+        ("NobodyKnows", 503),
+        (THROTTLED, 400),
+        ("LimitExceededException", 400),
+        ("ResourceInUseException", 400),
+    ],
+)
+def test_p5_a_request_that_may_succeed_later_is_sent_again_until_it_does(code, status):
+    stream = Stream()
+    stream.fail = whole_request(code, status, 3)
+    stream.put()
+    stream.run()
+    assert stream.delivered() == [True]
+    assert len(stream.requests) == 4
+
+
+@pytest.mark.parametrize("code", ["AccessDeniedException", "ResourceNotFoundException", "KMSDisabledException"])
+def test_p5_what_is_fatal_for_a_request_is_told_at_once(code):
+    stream = Stream()
+    stream.fail = whole_request(code, 400, 1_000)
+    stream.put()
+    stream.run(1.0)
+    assert (stream.records[0].conclusion.code, len(stream.requests)) == (code, 1)
+
+
+@pytest.mark.parametrize("code", ["KMSDisabledException", "AccessDeniedException"])
+def test_p5_what_is_fatal_for_an_entry_is_told_at_once(code):
+    stream = Stream()
+    stream.refuse = lambda *_: code
+    stream.put()
+    stream.run(1.0)
+    assert (stream.records[0].conclusion.code, len(stream.requests)) == (code, 1)
+
+
+def test_p5_a_poisonous_record_fails_alone():
+    stream = Stream()
+    stream.fail = lambda entries: (
+        Failure(FailureKind.INVALID, "ValidationException", "why", 400)
+        if any(b"poison" in entry.data for entry in entries)
+        else None
+    )
+    for number in range(9):
+        stream.put(b"poison" if number == 4 else b"%d" % number)
+    stream.run()
+    assert stream.delivered() == [number != 4 for number in range(9)]
+
+
+def test_fail_if_throttled_does_what_it_says():
+    stream = Stream(fail_if_throttled=True)
+    stream.refuse = lambda *_: THROTTLED
+    stream.put()
+    stream.run(1.0)
+    assert stream.records[0].conclusion.code == THROTTLED
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_max_attempts_is_how_often_a_record_is_sent(limit):
+    stream = Stream(max_attempts=limit)
+    stream.refuse = lambda *_: "InternalFailure"
+    stream.put()
+    stream.run()
+    assert type(stream.records[0].conclusion) is Undelivered
+    assert len(stream.sent()) == limit
+
+
+# ---- nobody is asked too often
+
+
+def test_b1_an_outage_of_an_hour_is_asked_about_now_and_then_and_its_end_is_noticed():
+    stream = Stream(record_ttl=7200.0)
+    until = stream.now + 3600.0
+    stream.fail = lambda _: (
+        Failure(FailureKind.TRANSIENT, "InternalFailure", "why", 500) if stream.now < until else None
+    )
+    stream.put()
+    stream.run()
+    assert stream.delivered() == [True]
+    assert 3600 / 5 < len(stream.requests) < 2 * 3600 / 2.5 + 20
+    assert stream.now < until + 10, "the longest pause is 5 s"
+
+
+def test_b1_two_producers_do_not_come_back_in_one_moment():
+    moments = []
+    for seed in (1, 2):
+        stream = Stream(seed=seed, record_ttl=20.0)
+        stream.fail = whole_request("InternalFailure", 500, 1_000)
+        stream.put()
+        stream.run()
+        moments.append({round(when, 6) for when, _ in stream.requests[1:]})
+    assert len(moments[0]) > 3
+    assert not moments[0] & moments[1]
+
+
+def test_u3_a_service_that_came_back_gets_as_many_requests_at_once_as_before():
+    stream = Stream(shard("a"), request_max_entries=1, aggregate_max_count=1, latency=0.2)
+    stream.run(1.0)
+    stream.fail = whole_request("InternalFailure", 500, 1)
+    stream.put(b"first")
+    stream.run(2.0)
+    for number in range(20):
+        stream.put(b"%d" % number)
+    stream.flush()
+    assert stream.machine._collector.in_flight > 10
+
+
+def test_p3_the_map_is_asked_for_with_growing_pauses_that_shrink_again():
+    stream = Stream(shard("a"), record_ttl=5.0)
+    stream.run(1.0)
+    good, bad = stream.listing, lambda: Failure(FailureKind.LIMIT_EXCEEDED, "LimitExceededException", "why", 400)
+
+    def first_pause(outage):
+        """A reshard is noticed, and the listings fail for a while."""
+        name = f"s{len(stream.listings)}"
+        stream.shards = [shard(name)]
+        stream.listing = bad
+        for number in range(2):
+            stream.put(b"%d" % number, key=f"k{number}")
+        before = len(stream.listings)
+        stream.run(outage)
+        stream.listing = good
+        stream.run(40.0)
+        times = stream.listings[before:]
+        assert len(times) > 1
+        return times[1] - times[0], len(times)
+
+    _, long_outage = first_pause(200.0)
+    assert long_outage < 20, "1 s to 30 s"
+    pause, _ = first_pause(1.5)
+    assert pause <= 1.1, "the outage before it is over, and forgotten"
+
+
+def test_p7_a_record_that_fills_the_buffer_exactly_is_taken():
+    stream = Stream(buffer_max_bytes=1024, linger=10.0)
+    stream.put(b"x" * 511)
+    stream.put(b"x" * 511)
+    assert stream.machine.buffered_bytes == 1024
+
+
+# ---- the map
+
+
+def split_at_half(stream):
+    stream.shards = [shard("b", 0, HALF - 1), shard("c", HALF)]
+
+
+def test_m3_after_a_split_the_map_is_read_again_at_once_and_once():
+    stream = Stream(shard("a"))
+    stream.run(1.0)
+    before = len(stream.listings)
+    split_at_half(stream)
+    for place in (1, 2, HALF + 1, HALF + 2):
+        stream.put(b"%d" % (place % 1000), hash_key=place)
+    began = stream.now
+    stream.run(0.5)
+    assert len(stream.listings) == before + 1
+    assert stream.listings[-1] - began < 0.2
+    stream.run(20.0)
+    assert all(stream.delivered())
+    assert len(stream.listings) == before + 1
+
+
+def test_m3_late_answers_of_a_shard_that_is_known_to_be_closed_are_no_news():
+    stream = Stream(shard("a"), latency=0.5)
+    stream.run(2.0)
+    before = len(stream.listings)
+    split_at_half(stream)
+    for number in range(6):
+        stream.put(b"%d" % number, hash_key=number)
+        stream.put(b"%d" % number, hash_key=HALF + number)
+        stream.flush()
+        stream.run(0.2)
+    stream.run(10.0)
+    assert all(stream.delivered())
+    assert len(stream.listings) - before == 1
+
+
+def test_m3_a_map_that_was_asked_for_before_the_split_is_no_answer_to_it():
+    """The listing is slow: it was made before the split, and comes after the first record has landed in a child."""
+    stream = Stream(shard("a"), latency=0.01)
+    stream.run(1.0)
+    split_at_half(stream)
+    stream.put(b"1", hash_key=1)
+    stream.put(b"2", hash_key=HALF)
+    stale = [stream.shards, [shard("a")]]
+    stream.listing = lambda: ListShardsResponse(stale.pop() if stale else stream.shards)
+    stream.run(30.0)
+    assert all(stream.delivered())
+    lanes = {lane.shard_id for lane in stream.machine._router.lanes}
+    assert lanes == {"b", "c"}
+
+
+def test_p4_an_aggregate_whose_records_lie_on_the_edges_of_its_new_shard_is_delivered_where_it_is():
+    stream = Stream(shard("a"))
+    stream.run(1.0)
+    split_at_half(stream)
+    stream.put(b"first", hash_key=0)
+    stream.put(b"last", hash_key=HALF - 1)
+    stream.run(20.0)
+    assert all(stream.delivered())
+    assert len(stream.sent()) == 1, "it was not sent again: both lie in the new shard"
+
+
+def test_p4_an_aggregate_of_which_one_record_lies_elsewhere_is_sent_again_whole():
+    stream = Stream(shard("a"))
+    stream.run(1.0)
+    split_at_half(stream)
+    stream.put(b"in", hash_key=0)
+    stream.put(b"out", hash_key=HALF)
+    stream.run(20.0)
+    assert all(stream.delivered())
+    places = [record.conclusion.shard_id for record in stream.records]
+    assert places == ["b", "c"]
+
+
+def test_x4_in_a_stream_that_was_made_anew_nothing_is_sent_by_the_old_map_again_and_again():
+    """Its shards have the old names, and other ranges; and its map cannot be read for a while."""
+    stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF))
+    stream.run(1.0)
+    stream.shards, stream.created_at = [shard("b", 0, HALF - 1), shard("a", HALF)], 2.0
+    readable = stream.listing
+    stream.listing = lambda: Failure(FailureKind.TRANSIENT, "InternalFailure", "why", 500)
+    stream.put(b"1", hash_key=1)
+    stream.put(b"2", hash_key=HALF - 1)
+    stream.run(5.0)
+    assert all(stream.delivered())
+    assert len(stream.sent()) == 3, "together, by the old map; then each by itself, without one"
+    stream.listing = readable
+    stream.run(40.0)
+    assert [lane.shard_id for lane in stream.machine._router.lanes] == ["b", "a"]
+
+
+# ---- rates
+
+
+def throttle_once(stream, entries):
+    """A burst of entries for one shard, all refused at once; then all is well."""
+    refused = [entries]
+
+    def refuse(entry, shard_id):
+        refused[0] -= 1
+        return THROTTLED if refused[0] >= 0 else None
+
+    stream.refuse = refuse
+    for number in range(entries):
+        stream.put(b"%d" % number, key=f"k{number}")
+    stream.flush()
+
+
+def test_p5_one_burst_of_throttling_is_one_signal_and_is_forgotten():
+    stream = Stream(shard("a"), aggregation=False)
+    stream.run(1.0)
+    throttle_once(stream, 40)
+    stream.run(0.02)
+    (lane,) = stream.machine._router.lanes
+    assert lane.share == pytest.approx(0.7)
+    assert lane._backoff.failures == 1
+    stream.run(5.0)
+    assert all(stream.delivered())
+    for number in range(30):
+        stream.put(b"later %d" % number)
+        stream.run(1.0)
+    assert lane.share == 1.0
+
+
+def test_p5_a_shard_that_is_throttled_again_and_again_is_written_ever_more_slowly():
+    stream = Stream(shard("a"), aggregation=False, record_ttl=60.0, records_per_second=100.0)
+    stream.run(1.0)
+    stream.refuse = lambda *_: THROTTLED
+    for number in range(50):
+        stream.put(b"%d" % number)
+    stream.run(10.0)
+    (lane,) = stream.machine._router.lanes
+    assert lane.share < 0.2
+    assert len(stream.sent(since=stream.now - 5.0)) < 50
+
+
+def test_k1_throttling_gives_no_tokens_back():
+    """A bucket that was emptied is not filled by a change of its rate."""
+    stream = Stream(shard("a"), aggregation=False, records_per_second=10.0, record_ttl=60.0)
+    stream.run(1.0)
+    refused = set()
+
+    def refuse(entry, shard_id):
+        first = entry.data not in refused
+        refused.add(entry.data)
+        return THROTTLED if first else None
+
+    stream.refuse = refuse
+    for number in range(40):
+        stream.put(b"%d" % number)
+    stream.flush()
+    began = stream.now
+    stream.run(3.0)
+    assert len(stream.sent(since=began)) <= 10 + 3 * 10 + 1
+
+
+def test_k1_to_look_whether_a_record_may_go_costs_no_tokens():
+    """A shell may poll as often as it likes."""
+    stream = Stream(shard("a"), aggregation=False, records_per_second=10.0, record_ttl=60.0)
+    stream.run(1.0)
+    for number in range(60):
+        stream.put(b"%d" % number)
+    stream.flush()
+    for _ in range(300):
+        stream.run(0.01)
+        stream.pump()
+    assert 35 <= len(stream.sent()) <= 41
+
+
+def test_p8_keyless_records_avoid_the_shard_that_is_in_trouble():
+    stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF), aggregate_max_count=2, record_ttl=60.0)
+    stream.run(1.0)
+    stream.refuse = lambda _, shard_id: THROTTLED if shard_id == "a" else None
+    for number in range(60):
+        stream.put(b"%d" % number, key=None)
+        stream.run(0.05)
+    stream.run(3.0)
+    assert all(stream.delivered())
+    assert {record.conclusion.shard_id for record in stream.records} == {"b"}
+    tried = [stream.shard_of(place_of(entry)) for entry in stream.sent()]
+    assert tried.count("a") < 10
+
+
+def test_p8_keyless_records_share_the_load_of_healthy_shards():
+    stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF), aggregate_max_count=2, latency=1.0)
+    stream.run(3.0)
+    for number in range(40):
+        stream.put(b"%d" % number, key=None)
+    stream.run(10.0)
+    used = [record.conclusion.shard_id for record in stream.records]
+    assert 10 <= used.count("a") <= 30
+
+
+# ---- time
+
+
+def test_a3_what_is_sent_again_does_not_wait_for_company():
+    stream = Stream(shard("a"), linger=5.0, record_ttl=60.0)
+    stream.run(1.0)
+    stream.refuse = lambda *_: "InternalFailure" if len(stream.requests) == 1 else None
+    stream.put()
+    stream.flush()
+    stream.run(1.0)
+    assert stream.delivered() == [True], "the pause is 0.1 s, the linger 5 s"
+
+
+def test_a3_what_a_flush_found_without_a_map_or_in_a_lane_that_vanishes_does_not_linger_again():
+    stream = Stream(shard("a"), linger=30.0, record_ttl=300.0, latency=0.3)
+    stream.put(b"before the first map")
+    stream.flush()
+    stream.run(3.0)
+    assert all(stream.delivered())
+    split_at_half(stream)
+    stream.put(b"one", hash_key=1)
+    stream.put(b"two", hash_key=HALF)
+    stream.flush()
+    stream.run(0.1)
+    stream.put(b"three", hash_key=2)
+    stream.flush()
+    stream.run(5.0)
+    assert all(stream.delivered())
+
+
+def test_p2_what_was_put_before_the_first_map_is_aggregated_when_the_map_comes():
+    stream = Stream(shard("a"), latency=0.05)
+    for number in range(10):
+        stream.put(b"%d" % number)
+    stream.run(5.0)
+    assert all(stream.delivered())
+    assert len(stream.sent()) == 1
+    assert len(split_aggregate(stream.sent()[0].data)) == 10
+
+
+def test_x3_when_keys_count_again_records_are_aggregated_again():
+    stream = Stream(shard("a"), latency=0.01)
+    stream.distribution = "AUTO"
+    stream.answers = []
+    stream.machine = ProducerMachine(StreamRef("s"), stream.config, Random(0), stream.now)
+    stream.pump()
+    stream.run(5.0)
+    stream.put(b"1")
+    stream.put(b"2")
+    stream.run(5.0)
+    assert len(stream.sent()) == 2
+    stream.distribution = None
+    stream.run(70.0)
+    before = len(stream.sent())
+    stream.put(b"3")
+    stream.put(b"4")
+    stream.run(5.0)
+    assert all(stream.delivered())
+    assert len(stream.sent()) == before + 1
+
+
+def test_a2_a_record_that_comes_back_beside_a_newer_one_keeps_its_end_of_life():
+    lane = Lane("a", WHOLE_RING, ProducerConfig(), Random(0), 0.0)
+    lane.add(BufferedRecord(b"new", "k", None, 50.0))
+    lane.add_again(BufferedRecord(b"old", "k", None, 40.0))
+    assert lane.expires_at() == pytest.approx(40.0)
+
+
+def test_p9_a_lane_that_had_to_wait_for_its_parent_goes_on_by_itself():
+    stream = Stream(shard("a"), ordered=True, linger=0.0, latency=0.5, record_ttl=60.0)
+    stream.run(2.0)
+    stream.put(b"1", hash_key=1)
+    split_at_half(stream)
+    stream.put(b"2", hash_key=2)
+    stream.put(b"3", hash_key=HALF)
+    stream.run(30.0)
+    assert all(stream.delivered())
