@@ -22,10 +22,12 @@ from typing import Any, Final, cast
 
 import click
 
+from shardline.cli.invocation import Invocation
 from shardline.errors import UsageError
 from shardline.testing.local_kinesis import LocalKinesis
 
 _PAUSE: Final = 1.0
+_REGION: Final = "us-east-1"
 
 
 @click.command()
@@ -45,14 +47,19 @@ _PAUSE: Final = 1.0
 @click.option("--limits/--no-limits", default=True, show_default=True, help="Enforce AWS's rates per shard and second.")
 @click.option("--tls", is_flag=True, help="Serve https, with a certificate of its own.")
 @click.option("--h2c", is_flag=True, help="Serve HTTP/2 in cleartext beside HTTP/1.1.")
-@click.option("--region", default="us-east-1", show_default=True, help="The region that it plays.")
+@click.option("--region", help="The region that it plays; us-east-1 unless said.")
 @click.option(
     "--faults",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Faults to inject: a JSON file, with a list of rules.",
 )
-def local(*, stream: tuple[str, ...], faults: Path | None, **settings: Any) -> None:
+@click.pass_context
+def local(
+    context: click.Context, /, *, stream: tuple[str, ...], faults: Path | None, region: str | None, **settings: Any
+) -> None:
     """Serve a local Kinesis until Ctrl-C."""
+    asked = context.find_object(Invocation)  # --region before the command's name means the same
+    settings["region"] = region or (None if asked is None else asked.region) or _REGION
     with _signals() as stops:
         try:
             kinesis = LocalKinesis(**settings)

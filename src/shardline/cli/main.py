@@ -1,11 +1,11 @@
-"""Which commands are there, and how does a mistake end?
+"""How does ``shardline`` begin, and with which exit code does it end?
 
-Errors that users can mend are one sentence on standard error, without a traceback. Exit codes: 0 for success (also when
-Ctrl-C or SIGTERM ends a command that runs until then), 1 for a failure, 2 for wrong usage, 130 for a Ctrl-C that comes
-before the command has begun.
+Exit codes: 0 for success (also when Ctrl-C or SIGTERM ends a command that runs until then), 1 for a failure, 2 for
+wrong usage, 130 for a Ctrl-C that breaks a command off.
 """
 
 import sys
+from importlib.util import find_spec
 from typing import Final
 
 _NEEDS_EXTRA: Final = "the command line needs an extra: pip install 'shardline[cli]'"
@@ -25,14 +25,15 @@ def _run() -> None:
         import click  # noqa: PLC0415 - an extra
     except ImportError:
         sys.exit(_NEEDS_EXTRA)
-    from shardline import __version__  # noqa: PLC0415 - beside the others
-    from shardline.cli.local import local  # noqa: PLC0415 - needs click
+    if find_spec("rich") is None:  # of the same extra
+        sys.exit(_NEEDS_EXTRA)
+    from shardline.cli.commands import shardline  # noqa: PLC0415 - needs click
 
-    group = click.Group(
-        "shardline",
-        commands=[local],
-        help="Amazon Kinesis Data Streams for Python.",
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    click.version_option(__version__, prog_name="shardline")(group)
-    group(prog_name="shardline")
+    try:
+        code: object = shardline.main(prog_name="shardline", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except click.Abort:  # so click tells of Ctrl-C, and of the end of input at a question
+        code = _INTERRUPTED
+    sys.exit(code if isinstance(code, int) else 0)

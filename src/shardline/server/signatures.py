@@ -123,7 +123,7 @@ class Signatures:
         request = _canonical_request(method, path, claim.signed, lower, body)
         text = f"{_ALGORITHM}\n{date}\n{claim.scope}\n{hashlib.sha256(request).hexdigest()}"
         right = hmac.new(self._key(claim, secret), text.encode(), "sha256").hexdigest()
-        if not hmac.compare_digest(right.encode(), claim.signature.encode()):
+        if not hmac.compare_digest(right.encode(), claim.signature.encode(errors="surrogateescape")):
             raise _wrong(_MISMATCH)
 
     def _secret_of(self, access_key: str, token: str | None) -> str:

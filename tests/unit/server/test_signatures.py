@@ -181,7 +181,7 @@ def test_no_secret_is_shown(checks, monkeypatch):
     assert "secret" not in str(refusal(checks, signed(monkeypatch, secret="wrong")))
 
 
-@pytest.mark.parametrize("signature", ["0" * 64, "é", ""])
+@pytest.mark.parametrize("signature", ["\udcc3\udcff", "0" * 64, "é", ""])
 def test_any_other_signature_is_refused(checks, monkeypatch, signature):
     headers = signed(monkeypatch)
     start = headers["Authorization"].index("Signature=") + len("Signature=")

@@ -1,0 +1,72 @@
+"""Which commands are there?
+
+A command ``x`` is the attribute ``x`` of the module ``shardline.cli.x``.
+
+Invariants:
+
+- CM1: a command is loaded when it is called: ``--version``, ``--help`` and completion stay quick.
+- CM2: the summary that ``--help`` shows of a command is the first sentence of the command's own help.
+"""
+
+from importlib import import_module
+from typing import Final
+
+import click
+from click.shell_completion import CompletionItem
+
+from shardline import __version__
+from shardline.cli.invocation import global_options
+
+COMMANDS: Final = {
+    "completion": "Print the script that completes commands in your shell.",
+    "demo": "See it work: produce, consume, reshard, lose a worker; nothing is lost.",
+    "doctor": "Look for what is wrong with a stream, and with the way to it.",
+    "groups": "Look at consumer groups, and change where they stand.",
+    "local": "Serve a local Kinesis until Ctrl-C.",
+    "put": "Put records into a stream.",
+    "streams": "List, create, describe, delete and reshard streams.",
+    "tail": "Read a stream, and go on as records come.",
+}
+
+
+class Commands(click.Group):
+    """The commands by name, each from the module of that name (CM1)."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"shardline.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
+
+
+@click.group("shardline", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="shardline")
+@global_options
+def shardline() -> None:
+    """Amazon Kinesis Data Streams on the command line.
+
+    Where Kinesis is, and who asks, is said by the options below or by AWS's own variables and files. The options may
+    stand before or after the command.
+
+    \b
+    Begin with:
+      shardline demo                              no account, no flags
+      shardline local --stream orders             a Kinesis on this machine
+      shardline streams list
+      echo hello | shardline put orders
+      shardline tail orders --from TRIM_HORIZON
+    """

@@ -1,0 +1,56 @@
+"""How does a shell complete commands, options and names of streams?
+
+Invariants:
+
+- CO1: completion never fails aloud and never keeps the user waiting: no answer in time is no suggestion.
+"""
+
+from typing import Final
+
+import click
+from click.shell_completion import get_completion_class
+
+from shardline.cli.invocation import Invocation
+
+_PATIENCE: Final = 1.5
+_VARIABLE: Final = "_SHARDLINE_COMPLETE"
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the script that completes commands in your shell.
+
+    \b
+    Now, in this shell:
+      source <(shardline completion bash)
+      source <(shardline completion zsh)
+      shardline completion fish | source
+    \b
+    For good:
+      shardline completion bash > ~/.local/share/bash-completion/completions/shardline
+      shardline completion fish > ~/.config/fish/completions/shardline.fish
+    """
+    found = get_completion_class(shell)
+    assert found is not None, "click has these three"
+    click.echo(found(context.find_root().command, {}, "shardline", _VARIABLE).source())
+
+
+def complete_stream(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The streams whose names begin so, as far as one quick call tells (CO1)."""
+    del parameter
+    import anyio  # noqa: PLC0415 - the other completions do without
+
+    invocation = context.find_object(Invocation) or Invocation()
+
+    async def ask() -> list[str]:
+        with anyio.move_on_after(_PATIENCE):
+            async with invocation.client(connect_timeout=_PATIENCE, read_timeout=_PATIENCE) as client:
+                return [stream.name for stream in await client.list_streams()]
+        return []
+
+    try:
+        return [name for name in anyio.run(ask) if name.startswith(incomplete)]
+    except Exception:  # noqa: BLE001 - CO1: there is no place to tell it, and nobody asked for it
+        return []

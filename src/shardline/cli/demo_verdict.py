@@ -1,0 +1,131 @@
+"""Was anything lost?
+
+A pure count over four lists that know nothing of each other: what the producers have receipts for, what they gave up,
+what somebody else finds in the stream, and what the workers wrote into their journals.
+
+Invariants:
+
+- DV1: an order that has a receipt is lost unless it lies in the stream *and* was handled by a worker.
+- DV2: a duplicate is a handling too many. The same place in the stream again is a replay, another place an order that
+  is stored twice.
+- DV3: the verdict is good only if all was put, nothing was lost, nothing was handled that does not lie in the stream,
+  and each customer's orders were first handled in the order in which they were put.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import final
+
+import msgspec
+
+from shardline.cli.demo_reader import Stored
+from shardline.cli.demo_worker import Handled
+
+
+@final
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures at the end."""
+
+    put: int
+    """Orders with a receipt."""
+    given_up: int
+    """Orders that the producers reported as failed."""
+    stored: int
+    """Different orders in the stream, by the independent reader."""
+    delivered: int
+    """Different orders that workers have handled."""
+    lost: int
+    duplicates: int
+    replayed: int
+    """Of the duplicates: read once more from the same place, by the worker that took over."""
+    stored_twice: int
+    """Of the duplicates: the producer had to send them again, and both copies lie in the stream."""
+    strangers: int
+    """Handled, but not in the stream."""
+    out_of_order: int
+    """First handled after a later order of the same customer."""
+    missing: tuple[str, ...] = ()
+    """The first few that were lost."""
+
+    @property
+    def is_good(self) -> bool:
+        """DV3."""
+        return self.put > 0 and not (self.lost or self.given_up or self.strangers or self.out_of_order)
+
+
+def judge(
+    put: Iterable[str], given_up: int, stored: Sequence[Stored], handled: Mapping[str, Sequence[Handled]]
+) -> Verdict:
+    """Count.
+
+    Args:
+        put: the names of the orders that have a receipt.
+        given_up: how many orders have none.
+        stored: what lies in the stream.
+        handled: the journal of every worker.
+    """
+    receipts = set(put)
+    in_stream = {one.name for one in stored}
+    handlings = sorted((one for journal in handled.values() for one in journal), key=lambda one: one.at)
+    first: dict[str, Handled] = {}
+    for one in handlings:
+        first.setdefault(one.name, one)
+    lost = sorted(receipts - (in_stream & first.keys()))  # DV1
+    duplicates = len(handlings) - len(first)
+    replayed = len(handlings) - len({one.place for one in handlings})
+    return Verdict(
+        put=len(receipts),
+        given_up=given_up,
+        stored=len(in_stream),
+        delivered=len(first),
+        lost=len(lost),
+        duplicates=duplicates,
+        replayed=replayed,
+        stored_twice=duplicates - replayed,
+        strangers=len(first.keys() - in_stream),
+        out_of_order=_out_of_order(first.values()),
+        missing=tuple(lost[:3]),
+    )
+
+
+def _out_of_order(first: Iterable[Handled]) -> int:
+    """Names rise with every order of a customer (DO2)."""
+    latest: dict[str, str] = {}
+    late = 0
+    for one in first:
+        late += one.name < latest.get(one.customer, "")
+        latest[one.customer] = max(one.name, latest.get(one.customer, ""))
+    return late
+
+
+def headline(verdict: Verdict) -> str:
+    """The figures, in one line."""
+    return f"put {verdict.put}   delivered {verdict.delivered}   lost {verdict.lost}   duplicates {verdict.duplicates}"
+
+
+def sentences(verdict: Verdict, killed: str | None) -> list[str]:
+    """What the figures mean, the worst first."""
+    told: list[str] = []
+    if verdict.lost:
+        shown = ", ".join(verdict.missing) + (", ..." if verdict.lost > len(verdict.missing) else "")
+        told.append(f"LOST {verdict.lost}: {shown} had a receipt, and did not come through.")
+    if verdict.given_up:
+        told.append(f"The producers gave up {verdict.given_up} orders, and said so.")
+    if verdict.strangers:
+        told.append(f"{verdict.strangers} orders were handled that the stream does not hold.")
+    if verdict.out_of_order:
+        told.append(f"{verdict.out_of_order} orders came after a later one of their customer.")
+    if verdict.is_good:
+        told.append("Nothing was lost, and every customer's orders came in order.")
+    if verdict.replayed:
+        told.append(
+            f"{verdict.replayed} came twice: worker {killed} was killed when it had handled them and not yet committed "
+            "that. At least once: the next owner gets them again."
+        )
+    if verdict.stored_twice:
+        told.append(
+            f"{verdict.stored_twice} lie in the stream twice: their aggregate met the split on its way and was sent "
+            "again."
+        )
+    if not verdict.duplicates:
+        told.append("No duplicates: what the killed worker had handled was committed.")
+    return told

@@ -1,0 +1,232 @@
+"""Which groups does a lease store have, and is one of them alive?
+
+No row says that its owner is alive: a counter that moves does. So the store is watched for a moment, and what is told
+is what was seen.
+
+Invariants:
+
+- GS1: a group is called alive only if a lease changed while we watched. One whose owners stood still is called silent,
+  for as long as we watched, and never dead.
+- GS2: nothing is made: a store that is not there is an error.
+- GS3: the owner of a finished lease says nothing: it renews it no more.
+"""
+
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeVar, final
+
+import anyio
+import click
+
+from shardline.adapters.leases.dynamodb_connection import AwsAccess
+from shardline.adapters.leases.url import lease_catalog, lease_store
+from shardline.cli.invocation import Invocation
+from shardline.cli.mistakes import WrongUsage
+from shardline.core.failures import Failure
+from shardline.model.lease import Lease
+from shardline.ports import GroupOnStream, LeaseStore
+
+T = TypeVar("T")
+
+NO_SUCH_STORE: Final = "NoSuchStore"
+"""The code of the failure to open what is not there."""
+_ATTEMPTS: Final = 4
+_PAUSE: Final = 0.2
+
+
+@final
+class StorePlace(NamedTuple):
+    """Where the leases are, and how AWS is reached if they are there."""
+
+    url: str
+    aws: AwsAccess
+
+    @classmethod
+    def of(cls, url: str, invocation: Invocation) -> "StorePlace":
+        """What the user named.
+
+        Raises:
+            WrongUsage: a store that only its own process can look into.
+        """
+        if url.lower().startswith("memory:"):
+            raise WrongUsage(
+                "the store memory: lives in the process that uses it: no other can look into it; groups that are to be "
+                "seen keep their leases in SQLite, Redis or DynamoDB"
+            )
+        return cls(url, AwsAccess(time.time, region=invocation.region, profile=invocation.profile))
+
+
+def answered(answer: T | Failure) -> T:
+    """What a store answered.
+
+    Raises:
+        ClickException: it failed.
+    """
+    if isinstance(answer, Failure):
+        raise click.ClickException(f"the store failed: {answer.message}")
+    return answer
+
+
+async def ask_groups(place: StorePlace) -> list[GroupOnStream] | Failure:
+    """Every group in the store, and its stream."""
+    catalog = lease_catalog(place.url, place.aws)
+    try:
+        failed = await _asked(catalog.open)
+        return await _asked(catalog.list_groups) if failed is None else failed
+    finally:
+        await catalog.close()
+
+
+async def list_groups(place: StorePlace) -> list[GroupOnStream]:
+    """The same.
+
+    Raises:
+        ClickException: the store failed.
+    """
+    return answered(await ask_groups(place))
+
+
+async def find_group(place: StorePlace, group: str, stream: str | None) -> GroupOnStream:
+    """The group that the user means, by its name and, if that is not enough, its stream's.
+
+    Raises:
+        ClickException: there is none.
+        WrongUsage: there are several.
+    """
+    found = await list_groups(place)
+    if found == [GroupOnStream(None, None)]:  # a table of the KCL: it serves whoever says the right stream
+        if stream is None:
+            raise WrongUsage("the rows of this table are a KCL's and do not say which stream they are for: name it too")
+        return GroupOnStream(group, stream)
+    same = [one for one in found if one.group == group and stream in {None, one.stream}]
+    if len(same) == 1:
+        return same[0]
+    if same:
+        streams = ", ".join(str(one.stream) for one in same)
+        raise WrongUsage(f"the group {group!r} reads several streams: name one of {streams}")
+    known = ", ".join(sorted({str(one.group) for one in found})) or "none"
+    on = "" if stream is None else f" on the stream {stream!r}"
+    raise click.ClickException(f"there is no group {group!r}{on} in this store; its groups: {known}")
+
+
+@asynccontextmanager
+async def opened(place: StorePlace, *groups: GroupOnStream) -> AsyncGenerator[list[LeaseStore]]:
+    """The stores of these groups (GS2)."""
+    async with AsyncExitStack() as stack:
+        stores: list[LeaseStore] = []
+        for group, stream in groups:
+            # Rows that name nobody are read under any name.
+            store = lease_store(place.url, group=group or "-", stream=stream or "-", aws=place.aws, existing=True)
+            stack.push_async_callback(store.close)
+            answered(await _asked(store.open))
+            stores.append(store)
+        yield stores
+
+
+async def list_rows(store: LeaseStore) -> dict[str, Lease]:
+    """The leases by shard.
+
+    Raises:
+        ClickException: the store failed.
+    """
+    return {row.shard_id: row for row in answered(await _asked(store.list_leases))}
+
+
+async def _asked(call: Callable[[], Awaitable[T | Failure]]) -> T | Failure:
+    """What a store answers; one that is throttled, locked or away for a moment is asked again."""
+    answer = await call()
+    for attempt in range(1, _ATTEMPTS):
+        if not isinstance(answer, Failure) or not answer.retryable:
+            break
+        await anyio.sleep(_PAUSE * attempt)
+        answer = await call()
+    return answer
+
+
+@final
+@dataclass
+class Watch:
+    """What was seen of one group."""
+
+    rows: dict[str, Lease]
+    moved: set[str] = field(default_factory=set[str])
+    """The shards whose row changed meanwhile."""
+    seconds: float = 0.0
+
+    def see(self, rows: Mapping[str, Lease]) -> None:
+        """Another look."""
+        for shard_id in self.rows.keys() | rows.keys():
+            before, now = self.rows.get(shard_id), rows.get(shard_id)
+            if before is None or now is None or before.fence != now.fence:
+                self.moved.add(shard_id)
+        self.rows = dict(rows)
+
+    @property
+    def held(self) -> dict[str, Lease]:
+        """The leases that someone holds, by their rows (GS3)."""
+        return {
+            shard_id: row
+            for shard_id, row in self.rows.items()
+            if row.holder is not None and not row.checkpoint.is_finished
+        }
+
+    @property
+    def holders(self) -> dict[str, bool]:
+        """Who holds leases, and whether one of them moved."""
+        found: dict[str, bool] = {}
+        for shard_id, row in self.held.items():
+            if row.holder is not None:
+                found[row.holder] = found.get(row.holder, False) or shard_id in self.moved
+        return dict(sorted(found.items()))
+
+    @property
+    def is_alive(self) -> bool | None:
+        """GS1: ``None`` is silence; ``False``: nobody holds a lease."""
+        return True if self.moved else None if self.held else False
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether watching on would tell nothing more."""
+        return all(self.holders.values())
+
+    @property
+    def judgement(self) -> str:
+        if self.is_alive:
+            return "alive"
+        if self.is_alive is None:
+            return f"silent for {self.seconds:.0f} s" if self.seconds else "not watched"
+        return "no owner"
+
+
+async def watch_groups(stores: Sequence[LeaseStore], seconds: float, *, until_moved: bool = False) -> list[Watch]:
+    """Look at the groups for so long: until all owners were seen alive, or with ``until_moved`` the first."""
+    seen = [Watch(await list_rows(store)) for store in stores]
+    began_at = anyio.current_time()
+    pause = max((store.scan_interval for store in stores), default=0.0)
+    while not all(one.is_settled or (until_moved and one.moved) for one in seen):
+        left = seconds - (anyio.current_time() - began_at)
+        if left <= 0:
+            break
+        await anyio.sleep(min(pause, left))
+        for one, store in zip(seen, stores, strict=True):
+            one.see(await list_rows(store))
+            one.seconds = anyio.current_time() - began_at
+    return seen
+
+
+async def require_quiet(store: LeaseStore, lease_duration: float) -> dict[str, Lease]:
+    """The rows of a group of which nobody moved a lease for ``lease_duration``.
+
+    Raises:
+        ClickException: someone did.
+    """
+    (seen,) = await watch_groups([store], lease_duration, until_moved=True)
+    if seen.moved:
+        movers = {row.holder for shard_id, row in seen.held.items() if shard_id in seen.moved}
+        named = ", ".join(sorted(one for one in movers if one is not None)) or "someone"
+        raise click.ClickException(
+            f"the group is alive: {named} wrote to its leases while we watched; stop its workers, or say --force"
+        )
+    return seen.rows

@@ -1,0 +1,107 @@
+"""What did the user ask of every command: where Kinesis is, how to print, and how loud to be?
+
+Invariants:
+
+- CL1: the options of all commands may stand before or after the command's name; what stands last counts.
+- CL2: what goes wrong is one sentence on standard error, with its traceback only under ``-v``: see ``mistakes``.
+- CL3: standard output carries results and nothing else: it can be piped. The library's log is shown under ``-v`` alone.
+"""
+
+import logging
+import os
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+
+import click
+
+from shardline.cli.mistakes import as_click, sole_error
+
+if TYPE_CHECKING:
+    from shardline.aio.client import Client
+
+_Result = TypeVar("_Result")
+_Arguments = TypeVarTuple("_Arguments")
+
+
+@dataclass
+class Invocation:
+    """One call of ``shardline``."""
+
+    endpoint_url: str | None = None
+    region: str | None = None
+    profile: str | None = None
+    output: str = "text"
+    verbose: bool = False
+
+    @property
+    def is_json(self) -> bool:
+        return self.output == "json"
+
+    def client(self, **settings: Any) -> "Client":
+        """A client for where the options, or else AWS's own variables and files, say that Kinesis is."""
+        from shardline.aio.client import Client  # noqa: PLC0415 - completion and help do without
+
+        return Client(endpoint_url=self.endpoint_url, region=self.region, profile=self.profile, **settings)
+
+    def run(self, command: Callable[[*_Arguments], Awaitable[_Result]], *arguments: *_Arguments) -> _Result:
+        """Run the command to its end. What goes wrong becomes a sentence and an exit code (CL2)."""
+        import anyio  # noqa: PLC0415 - as above
+
+        self._set_up_log()
+        try:
+            return anyio.run(command, *arguments)
+        except BrokenPipeError:
+            raise  # nobody reads what we print: click ends it, in silence
+        except Exception as error:  # noqa: BLE001 - a bug of ours is told in a sentence too
+            if self.verbose:
+                click.echo(traceback.format_exc(), err=True, nl=False)
+            raise as_click(sole_error(error), self) from None
+
+    def print_json(self, value: object) -> None:
+        """One value on a line of its own."""
+        import msgspec  # noqa: PLC0415 - as above
+
+        click.echo(msgspec.json.encode(value, order="deterministic"))
+
+    def place(self) -> str:
+        """Where Kinesis was asked, in words."""
+        region = self.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        endpoint = self.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_KINESIS") or os.environ.get("AWS_ENDPOINT_URL")
+        return (region or "the region of the AWS settings") + ("" if endpoint is None else f" at {endpoint}")
+
+    def _set_up_log(self) -> None:
+        """CL3. What a command has to tell of failures it tells itself."""
+        log = logging.getLogger("shardline")
+        log.propagate = False
+        handler: logging.Handler = logging.StreamHandler() if self.verbose else logging.NullHandler()
+        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        log.handlers = [handler]
+        log.setLevel(logging.INFO if self.verbose else logging.WARNING)
+
+
+def global_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of all commands (CL1); they reach it as the ``Invocation`` of ``click.pass_obj``."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    invocation = context.ensure_object(Invocation)
+    if value is not None and parameter.name:
+        setattr(invocation, parameter.name, value)
+
+
+def _option(*names: str, **settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(*names, callback=_remember, expose_value=False, default=None, **settings)
+
+
+_OPTIONS = (
+    _option("--endpoint-url", metavar="URL", help="Where Kinesis is, if not at AWS (also AWS_ENDPOINT_URL_KINESIS)."),
+    _option("--region", metavar="NAME", help="The AWS region (also AWS_REGION)."),
+    _option("--profile", metavar="NAME", help="The AWS profile (also AWS_PROFILE)."),
+    _option("--output", type=click.Choice(["text", "json"]), help="How to print results: text (the default) or json."),
+    _option("-v", "--verbose", is_flag=True, flag_value=True, help="Show the log, and where errors came from."),
+)

@@ -1,0 +1,903 @@
+"""Does ``shardline groups`` show what is, and change what it says, on every store?
+
+The real command, as a process of its own, on a real Kinesis server of ours and on real stores. What a reset is worth is
+shown by a consumer that runs after it.
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import pty
+import re
+import secrets
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import boto3
+import pytest
+
+from shardline import Consumer, Credentials, Entry, Producer
+from shardline.adapters.leases.dynamodb_connection import AwsAccess
+from shardline.adapters.leases.url import lease_store
+from shardline.core.leases import CreateLease, DeleteLease
+from shardline.model.hashing import HashRange
+from shardline.model.lease import Checkpoint, Lease
+from shardline.model.position import SHARD_END, at_sequence_number
+from shardline.sync import Consumer as SyncConsumer
+from shardline.testing import LocalKinesis
+
+DRILLS = Path(__file__).parents[1] / "drills" / "stores.py"
+COMMAND = [sys.executable, "-m", "shardline"]
+KEYS = Credentials("AKIDEXAMPLE", "secret")
+PARENT, SECOND = "shardId-000000000000", "shardId-000000000001"
+PATIENCE = 60.0
+
+
+def drill_stores():
+    spec = importlib.util.spec_from_file_location("drill_stores", DRILLS)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def ministack(directory):
+    servers = drill_stores().contract_servers()
+    servers.require_installed("requirements.txt", servers.PYTHON)
+    environment = {
+        "GATEWAY_PORT": "{port}",
+        "BIND_HOST": "127.0.0.1",
+        "SERVICES": "dynamodb",
+        "DOCKER_HOST": f"unix://{directory}/no-docker.sock",
+    }
+    with servers.running(
+        lambda _: [servers.PYTHON / "bin/python", "-m", "ministack.app"], directory, environment
+    ) as at:
+        yield f"http://127.0.0.1:{at}"
+
+
+@pytest.fixture(scope="session")
+def store_servers(tmp_path_factory):
+    """Each server starts when it is first asked for, and serves all tests."""
+    with contextlib.ExitStack() as stack:
+        running = {}
+
+        def server(kind):
+            if kind not in running:
+                directory = tmp_path_factory.mktemp(kind)
+                if kind == "ministack":
+                    running[kind] = stack.enter_context(ministack(directory))
+                else:
+                    running[kind] = stack.enter_context(drill_stores().STORES[kind](directory)).watched_url
+            return running[kind]
+
+        yield server
+
+
+@pytest.fixture(scope="module")
+def shared_kinesis():
+    with LocalKinesis(limits=False) as running:
+        yield running
+
+
+class World:
+    """A stream, a place for leases, and the command."""
+
+    def __init__(self, kinesis, store):
+        self.kinesis, self.store = kinesis, store
+        self.stream = f"s{secrets.token_hex(4)}"
+        self.group = f"g{secrets.token_hex(4)}"
+        kinesis.create_stream(self.stream, shards=2)
+        secret = {"AWS_ACCESS_KEY_ID": KEYS.access_key, "AWS_SECRET_ACCESS_KEY": KEYS.secret_key}
+        base = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "SHARDLINE_"))}
+        self.environment = base | kinesis.environment | secret | {"SHARDLINE_STORE": store, "COLUMNS": "80"}
+
+    def begin(self, *arguments, **options):
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL} | options
+        return subprocess.Popen([*COMMAND, "groups", *arguments], text=True, env=self.environment, **options)
+
+    def run(self, *arguments):
+        """The exit code, and what was printed."""
+        with self.begin(*arguments) as process:
+            output, errors = process.communicate(timeout=PATIENCE)
+        assert "Traceback" not in errors, errors
+        return process.returncode, output, errors
+
+    def ok(self, *arguments):
+        code, output, errors = self.run(*arguments)
+        assert code == 0, errors
+        return output
+
+    def json(self, *arguments, code=0):
+        ended, output, errors = self.run(*arguments, "--output", "json")
+        assert ended == code, errors
+        return json.loads(output)
+
+    def refused(self, *arguments):
+        code, output, errors = self.run(*arguments)
+        assert output == ""
+        (sentence,) = [line for line in errors.splitlines() if not line.startswith("watching ")]
+        assert sentence.startswith("Error: ")
+        return code, sentence
+
+    def reset(self, to, *options):
+        """Reset, and say what was done to which shard."""
+        told = self.json("reset", self.group, "--to", to, *options)
+        assert told["complete"]
+        assert (told["group"], told["stream"], told["stopped_by"]) == (self.group, self.stream, None)
+        assert all(one["done"] for one in told["shards"])
+        return {one["shard_id"]: one["action"] for one in told["shards"]}
+
+    # ---- with the library
+
+    def in_loop(self, work):
+        async def main():
+            async with asyncio.timeout(PATIENCE), self.kinesis.client() as client:
+                return await work(client)
+
+        return asyncio.run(main())
+
+    def put(self, *names, key=None):
+        entries = [Entry(name.encode(), key or name) for name in names]
+        return self.in_loop(lambda client: client.put_records(self.stream, entries)).records
+
+    def reshard(self):
+        """Split the first shard, put, merge the two new ones, put: four generations with what was there."""
+
+        async def change(client):
+            await client.split_shard(self.stream, PARENT, wait=True)
+            await client.put_records(self.stream, [Entry(f"split-{n}".encode(), str(n)) for n in range(20)])
+            await client.merge_shards(self.stream, "shardId-000000000002", "shardId-000000000003", wait=True)
+            await client.put_records(self.stream, [Entry(f"merged-{n}".encode(), str(n)) for n in range(20)])
+
+        self.in_loop(change)
+
+    def consume(self, **arguments):
+        """What a consumer of the group reads up to the newest record."""
+
+        async def read(client):
+            settings = {"group": self.group, "store": self.store, "client": client, "until": "latest"} | arguments
+            if settings["store"].startswith("dynamodb:"):
+                settings["store"] = lease_store(self.store, group=self.group, stream=self.stream, aws=aws())
+            async with Consumer(self.stream, **settings) as consumer:
+                found = [record async for record in consumer]
+            if not isinstance(settings["store"], str):
+                await settings["store"].close()
+            return found
+
+        return self.in_loop(read)
+
+    def leases(self, work=None):
+        """The rows, after ``work(store)`` was done."""
+
+        async def look(_):
+            store = lease_store(self.store, group=self.group, stream=self.stream, aws=aws())
+            assert await store.open() is None
+            try:
+                if work is not None:
+                    await work(store)
+                return {row.shard_id: row for row in await store.list_leases()}
+            finally:
+                await store.close()
+
+        return self.in_loop(look)
+
+    def make(self, *leases):
+        async def create(store):
+            for lease in leases:
+                assert await store.apply(CreateLease(lease)) == lease
+
+        return self.leases(create)
+
+    @property
+    def everything(self):
+        return sorted(record.data for record in self.kinesis.streams[self.stream].records)
+
+
+def aws():
+    return AwsAccess(time.time, credentials=KEYS)
+
+
+def data_of(records):
+    return sorted(record.data for record in records)
+
+
+@pytest.fixture
+def place(request, tmp_path, store_servers):
+    """Make a new place for leases of some kind."""
+
+    def make(kind):
+        if kind == "sqlite":
+            return f"sqlite:///{tmp_path / 'leases.db'}"
+        if kind == "redis":
+            return store_servers(kind)
+        table = f"t{secrets.token_hex(6)}"
+        server = store_servers(kind)
+        endpoint = server if kind == "ministack" else server.rpartition("endpoint_url=")[2]
+        return f"dynamodb://{table}?region=us-east-1&endpoint_url={endpoint}"
+
+    return make
+
+
+@pytest.fixture(params=["sqlite", "redis", "dynamodb", "ministack"])
+def any_world(request, shared_kinesis, place):
+    return World(shared_kinesis, place(request.param))
+
+
+@pytest.fixture
+def world(shared_kinesis, place):
+    return World(shared_kinesis, place("sqlite"))
+
+
+@pytest.fixture
+def own_world(place):
+    """With a Kinesis of its own: for faults and for its clock."""
+    with LocalKinesis(limits=False) as kinesis:
+        yield World(kinesis, place("sqlite"))
+
+
+@contextlib.contextmanager
+def working(world, **settings):
+    """A live consumer of the group; gives what it was handed so far."""
+    seen = []
+    with world_client(world) as connection:
+        consumer = SyncConsumer(
+            world.stream, group=world.group, store=world.store, worker_id="the-worker", **settings, **connection
+        )
+        consumer.start()
+
+        def read():
+            for record in consumer:
+                seen.append(record.data)
+
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        try:
+            yield seen
+        finally:
+            consumer.close()
+            thread.join(PATIENCE)
+
+
+@contextlib.contextmanager
+def world_client(world):
+    yield {"endpoint_url": world.kinesis.endpoint_url, "region": "us-east-1", "credentials": KEYS}
+
+
+def wait_for(condition):
+    give_up_at = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < give_up_at, "it did not come to pass"
+        time.sleep(0.02)
+
+
+# ---- every store
+
+
+def test_a_group_is_listed_described_reset_and_deleted(any_world):
+    """After a reset to TRIM_HORIZON everything comes again, once, of each shard's line the parents first."""
+    world = any_world
+    world.put(*(f"old-{n}" for n in range(20)))
+    world.reshard()
+    assert data_of(world.consume()) == world.everything
+
+    (listed,) = [one for one in world.json("list") if one["group"] in {world.group, None}]
+    assert (listed["group"], listed["stream"], listed["rows"]) == (world.group, world.stream, 5)
+    assert (listed["alive"], listed["held"], listed["owners"]) == (False, 0, [])
+
+    before = world.json("describe", world.group)
+    assert {one["shard_id"]: one["finished"] for one in before["shards"]} == {
+        PARENT: True,
+        SECOND: False,
+        "shardId-000000000002": True,
+        "shardId-000000000003": True,
+        "shardId-000000000004": False,
+    }
+    assert [one["lag_ms"] for one in before["shards"] if not one["finished"]] == [0, 0]
+
+    assert set(world.reset("TRIM_HORIZON").values()) == {"reset"}
+    again = world.consume()
+    assert data_of(again) == world.everything
+    assert_lineage(again)
+    assert data_of(world.consume()) == []
+
+    assert world.json("delete", world.group, "--yes")["complete"]
+    assert world.leases() == {}
+    assert data_of(world.consume()) == world.everything
+
+
+def assert_lineage(records):
+    """No record of a child came before one of its parents."""
+    parents = {
+        "shardId-000000000002": {PARENT},
+        "shardId-000000000003": {PARENT},
+        "shardId-000000000004": {"shardId-000000000002", "shardId-000000000003"},
+    }
+    order = [record.shard_id for record in records]
+    assert set(parents) < set(order)
+    for child, older in parents.items():
+        for parent in older:
+            assert len(order) - 1 - order[::-1].index(parent) < order.index(child), (parent, child)
+
+
+def test_a_reset_to_latest_skips_what_lies_there_and_nothing_else(any_world):
+    world = any_world
+    world.put("old-1", "old-2")
+    world.consume()
+    world.reshard()
+    time.sleep(2.1)  # LATEST is pinned a second early, and the clock of Kinesis is told to a second
+    actions = world.reset("LATEST")
+    assert actions[PARENT] == "reset"  # it is finished now: nothing waits for it
+    world.put("new-1", "new-2")
+    assert data_of(world.consume()) == [b"new-1", b"new-2"]
+
+
+# ---- looking
+
+
+def test_two_groups_are_a_table(world):
+    world.put("a")
+    world.consume()
+    first, world.group = world.group, "zebra"
+    world.consume()
+    lines = world.ok("list").splitlines()
+    assert lines[0].split() == ["GROUP", "STREAM", "SHARDS", "HELD", "WORKERS", "STATE"]
+    assert [line.split()[:3] for line in lines[1:]] == [[first, world.stream, "2"], ["zebra", world.stream, "2"]]
+    assert all(line.endswith("no owner") for line in lines[1:])
+
+
+def test_a_group_that_works_is_seen_alive_by_its_counters(world):
+    world.put("a")
+    with working(world) as seen:
+        wait_for(lambda: seen == [b"a"])
+        (listed,) = world.json("list")
+        assert listed["alive"] is True
+        assert listed["judged_by"].startswith("a lease changed within ")
+        assert listed["owners"] == [{"worker": "the-worker", "leases": 2, "alive": True}]
+        assert "alive" in world.ok("list")
+        told = world.json("describe", world.group)
+        assert [one["owner"] for one in told["shards"]] == ["the-worker"] * 2
+        assert [one["owner_alive"] for one in told["shards"]] == [True] * 2
+
+
+def test_silence_is_called_silence_and_not_death(world):
+    world.make(Lease(PARENT, owner="ghost", counter=3), Lease(SECOND))
+    (listed,) = world.json("list", "--watch", "1s")
+    assert (listed["alive"], listed["held"]) == (None, 1)
+    assert listed["owners"] == [{"worker": "ghost", "leases": 1, "alive": None}]
+    assert listed["watched_seconds"] >= 1
+    assert re.fullmatch(r"no lease changed for \d+\.\d s", listed["judged_by"])
+    assert re.search(r" silent for \d+ s$", world.ok("list", "--watch", "1s").splitlines()[1])
+    assert world.ok("list", "--watch", "0").splitlines()[1].endswith("not watched")
+    assert "ghost (silent)" in world.ok("describe", world.group, "--watch", "600ms")
+
+
+def test_lag_is_the_age_of_what_waits(own_world):
+    world = own_world
+    world.put("a", "b", "c", "d", "e", "f")
+    world.consume()
+    world.kinesis.clock.advance(30)
+    world.put("late", key="a")
+    world.kinesis.clock.advance(90)
+    lags = {one["shard_id"]: one for one in world.json("describe", world.group)["shards"]}
+    behind = [one for one in lags.values() if one["lag_ms"]]
+    assert len(behind) == 1
+    assert 89_000 <= behind[0]["lag_ms"] < 150_000
+    assert all(one["checkpoint"]["kind"] == "AT_SEQUENCE_NUMBER" for one in lags.values())
+    assert all(one["checkpoint_arrived_at"] for one in lags.values())
+    assert re.search(r" [12] min ", world.ok("describe", world.group))
+
+
+def test_a_group_that_never_read_is_behind_by_its_oldest_record(own_world):
+    world = own_world
+    world.put("a", key="a")
+    (shard_id,) = {record.shard_id for record in world.kinesis.streams[world.stream].records}
+    world.kinesis.clock.advance(100)
+    world.make(Lease(PARENT), Lease(SECOND))
+    told = {one["shard_id"]: one for one in world.json("describe", world.group)["shards"]}
+    assert 99_000 <= told.pop(shard_id)["lag_ms"] < 160_000
+    ((_, other),) = told.items()
+    assert other["lag_ms"] == 0
+
+
+def test_an_aggregate_that_is_half_done_is_not_done(own_world):
+    world = own_world
+
+    async def put(client):
+        async with Producer(world.stream, client=client) as producer:
+            await producer.put_many([("a", b"one"), ("a", b"two"), ("a", b"three")])
+
+    world.in_loop(put)
+    (record,) = world.kinesis.streams[world.stream].records
+    world.kinesis.clock.advance(50)
+    rows = {PARENT: Lease(PARENT, checkpoint=Checkpoint(SHARD_END)), SECOND: Lease(SECOND)}
+    half = Checkpoint(at_sequence_number(str(record.sequence_number)))
+    rows[record.shard_id] = Lease(record.shard_id, checkpoint=half)
+    world.make(*rows.values())
+    told = {one["shard_id"]: one for one in world.json("describe", world.group)["shards"]}
+    assert told[record.shard_id]["lag_ms"] >= 49_000
+    assert world.reset(str(record.sequence_number), "--shard", record.shard_id) == {record.shard_id: "reset"}
+    told = {one["shard_id"]: one for one in world.json("describe", world.group)["shards"]}
+    assert told[record.shard_id]["lag_ms"] == 0
+    assert told[record.shard_id]["checkpoint"]["sub_sequence"] == 2
+
+
+def test_shards_without_rows_and_rows_without_shards_are_told(world):
+    world.make(Lease(PARENT), Lease("shardId-000000000077", checkpoint=Checkpoint(SHARD_END)))
+    told = {one["shard_id"]: one for one in world.json("describe", world.group)["shards"]}
+    assert {name: (one["state"], one["has_row"]) for name, one in told.items()} == {
+        PARENT: ("open", True),
+        SECOND: ("open", False),
+        "shardId-000000000077": ("gone", True),
+    }
+    lines = {line.split()[0]: line.split()[1:] for line in world.ok("describe", world.group).splitlines()}
+    assert lines[SECOND] == ["open", "no", "row"]
+    assert lines["shardId-000000000077"][:2] == ["gone", "finished"]
+
+
+def test_without_lag_kinesis_is_left_alone(own_world):
+    own_world.put("a")
+    own_world.consume()
+    own_world.kinesis.requests.clear()
+    told = own_world.json("describe", own_world.group, "--no-lag")
+    assert own_world.kinesis.requests.total == 0
+    assert [one["state"] for one in told["shards"]] == [None, None]
+    assert [one["lag_ms"] for one in told["shards"]] == [None, None]
+
+
+def test_a_busy_shard_is_asked_again_and_a_denied_one_is_told(own_world):
+    world = own_world
+    world.put("a")
+    world.consume()
+    world.kinesis.faults.throttle(operation="GetRecords", count=2)
+    assert [one["lag_ms"] for one in world.json("describe", world.group)["shards"]] == [0, 0]
+    world.kinesis.faults.error("AccessDeniedException", "not authorized", operation="GetRecords", shard=SECOND)
+    code, output, errors = world.run("describe", world.group)
+    assert code == 0
+    assert "?" in next(line for line in output.splitlines() if line.startswith(SECOND))
+    assert "how far behind is not known everywhere: GetRecords: not authorized" in errors
+
+
+def test_few_shards_are_asked_at_a_time(own_world):
+    world = own_world
+    world.stream = "wide"
+    world.kinesis.create_stream("wide", shards=40)
+    world.make(*(Lease(f"shardId-{n:012d}") for n in range(40)))
+    world.kinesis.requests.clear()
+    told = world.json("describe", world.group)
+    assert len(told["shards"]) == 40
+    assert world.kinesis.requests.count("GetRecords") == 40
+
+
+# ---- which group
+
+
+def test_a_group_of_two_streams_has_to_be_named_with_its_stream(world):
+    world.make(Lease(PARENT))
+    first, world.stream = world.stream, "other"
+    world.kinesis.create_stream("other") if "other" not in world.kinesis.streams else None
+    world.make(Lease(PARENT))
+    code, sentence = world.refused("describe", world.group)
+    assert code == 2
+    assert first in sentence
+    assert "other" in sentence
+    assert world.json("describe", world.group, "other")["stream"] == "other"
+    assert world.refused("describe", world.group, "third")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("list", "--store", "memory:"), 2, "lives in the process that uses it"),
+        (("list", "--store", "sqlite:///no-such-file.db"), 1, "no-such-file.db does not exist"),
+        (("list", "--store", "carrier-pigeon://x"), 2, "a store is one of"),
+        (("list", "--store", "redis://user:pa55word@127.0.0.1:1/0"), 1, "127.0.0.1:1"),
+        (("describe", "nobody"), 1, "there is no group 'nobody'"),
+        (("reset", "nobody", "--to", "LATEST"), 1, "there is no group 'nobody'"),
+        (("delete", "nobody", "--yes"), 1, "there is no group 'nobody'"),
+        (("delete", "{group}"), 2, "say --yes"),
+        (("reset", "{group}", "--to", "yesterday"), 2, "neither TRIM_HORIZON, LATEST"),
+        (("reset", "{group}", "--to", "+1h"), 2, "lies ahead"),
+        (("reset", "{group}", "--to", "9" * 56), 2, "--shard"),
+        (("reset", "{group}", "--to", "9" * 56, "--shard", PARENT), 1, "has no record"),
+        (("reset", "{group}", "--to", f"{'9' * 56}:x", "--shard", PARENT), 2, "whole number"),
+        (("reset", "{group}", "--to", "LATEST", "--shard", "shardId-9"), 2, "no shard 'shardId-9'"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(world, tmp_path, arguments, code, words):
+    world.make(Lease(PARENT), Lease(SECOND))
+    before = world.leases()
+    ended, sentence = world.refused(*(one.format(group=world.group) for one in arguments))
+    assert ended == code, sentence
+    assert words in sentence
+    assert "pa55word" not in sentence
+    assert world.leases() == before
+    assert not Path("no-such-file.db").exists()
+
+
+def test_a_store_has_to_be_named(world):
+    del world.environment["SHARDLINE_STORE"]
+    code, _, errors = world.run("list")
+    assert code == 2
+    assert "--store" in errors
+
+
+# ---- resetting
+
+
+def test_a_reset_to_a_time_gives_what_arrived_since_by_the_clock_of_kinesis(own_world):
+    """That clock is an hour ahead of this machine's, and "10 minutes ago" is meant by it."""
+    world = own_world
+    world.kinesis.clock.advance(3600)
+    world.put(*(f"old-{n}" for n in range(10)))
+    world.kinesis.clock.advance(1200)
+    world.reshard()  # its records arrive now
+    assert data_of(world.consume()) == world.everything
+    old = [f"old-{n}".encode() for n in range(10)]
+    for age in ("10m", "-10m"):
+        actions = world.reset(age)
+        assert actions[SECOND] == "reset"
+        again = world.consume()
+        assert data_of(again) == sorted(set(world.everything) - set(old))
+    assert set(world.reset("2h").values()) == {"reset"}
+    again = world.consume()
+    assert data_of(again) == world.everything
+    assert_lineage(again)
+
+
+def test_rows_of_finished_parents_that_were_deleted_come_back(world):
+    """A group that has run for long keeps no rows of finished shards: a reset has to know them from the stream (L3)."""
+    world.put(*(f"old-{n}" for n in range(20)))
+    world.reshard()
+    world.consume()
+
+    async def forget(store):
+        for row in await store.list_leases():
+            if row.checkpoint.is_finished:
+                assert await store.apply(DeleteLease(row.shard_id, row.counter)) is None
+
+    assert set(world.leases(forget)) == {SECOND, "shardId-000000000004"}
+    actions = world.reset("TRIM_HORIZON")
+    assert actions[PARENT] == "create"
+    assert actions["shardId-000000000003"] == "create"
+    again = world.consume()
+    assert data_of(again) == world.everything
+    assert_lineage(again)
+
+
+def test_one_shard_is_reset_alone(world):
+    results = world.put(*(f"r-{n}" for n in range(20)))
+    world.consume()
+    mine = [record for record in world.kinesis.streams[world.stream].records if record.shard_id == SECOND]
+    assert len(mine) > 4
+    world.reset("TRIM_HORIZON", "--shard", SECOND)
+    assert data_of(world.consume()) == sorted(record.data for record in mine)
+    world.reset(str(mine[2].sequence_number), "--shard", SECOND)
+    assert [record.data for record in world.consume()] == [record.data for record in mine[3:]]
+    assert len(results) == 20
+
+
+def test_a_stream_made_anew_is_read_from_its_beginning(world):
+    """A consumer refuses the rows of the stream before; a reset makes them rows of this one."""
+    world.put("gone-1", "gone-2")
+    world.consume()
+
+    async def recreate(client):
+        await client.delete_stream(world.stream, wait=True)
+        await client.create_stream(world.stream, shards=3, wait=True)
+        await client.put_records(world.stream, [Entry(f"new-{n}".encode(), str(n)) for n in range(12)])
+
+    world.in_loop(recreate)
+    actions = world.reset("TRIM_HORIZON")
+    assert actions == {PARENT: "replace", SECOND: "replace", "shardId-000000000002": "create"}
+    assert data_of(world.consume()) == world.everything
+    assert len(world.everything) == 12
+
+
+def test_a_dry_run_changes_nothing(world):
+    world.put("a", "b")
+    world.consume()
+    before = world.leases()
+    for command in (("reset", world.group, "--to", "TRIM_HORIZON"), ("delete", world.group)):
+        told = world.json(*command, "--dry-run")
+        assert (told["dry_run"], told["complete"]) == (True, False)
+        assert {one["shard_id"] for one in told["shards"]} == {PARENT, SECOND}
+        assert not any(one["done"] for one in told["shards"])
+        code, output, errors = world.run(*command, "--dry-run")
+        assert code == 0
+        assert PARENT in output
+        assert "nothing was written" in errors
+    assert world.leases() == before
+
+
+# ---- against those who are alive
+
+
+def test_a_live_group_is_left_alone(world):
+    world.put("a")
+    with working(world) as seen:
+        wait_for(lambda: seen == [b"a"])
+        for command in (("reset", world.group, "--to", "TRIM_HORIZON"), ("delete", world.group, "--yes")):
+            code, sentence = world.refused(*command)
+            assert code == 1
+            assert "the group is alive: the-worker wrote to its leases" in sentence
+        world.put("b")
+        wait_for(lambda: b"b" in seen)
+        assert seen == [b"a", b"b"]
+
+
+def test_by_force_a_live_worker_loses_its_leases_and_reads_again(world):
+    """It is fenced, and nothing of what it still commits counts: all records come again, and the group stands at the end."""
+    world.put(*(f"r-{n}" for n in range(30)))
+    with working(world) as seen:
+        wait_for(lambda: len(seen) == 30)
+        assert set(world.reset("TRIM_HORIZON", "--force").values()) == {"reset"}
+        wait_for(lambda: len(seen) == 60)
+        world.put("last")
+        wait_for(lambda: b"last" in seen)
+    assert sorted(seen[30:60]) == sorted(seen[:30])
+    assert len(seen) == 61
+    assert data_of(world.consume()) == []
+
+
+def test_by_force_a_live_worker_reads_closed_shards_again_too(world):
+    """Shards that it knows as finished are open to it again."""
+    world.put(*(f"old-{n}" for n in range(20)))
+    world.reshard()
+    everything = world.everything
+    with working(world) as seen:
+        wait_for(lambda: len(seen) == len(everything))
+        actions = world.reset("TRIM_HORIZON", "--force")
+        assert len(actions) == 5
+        wait_for(lambda: len(seen) >= 2 * len(everything))
+    assert sorted(seen[len(everything) :]) == everything
+    assert data_of(world.consume()) == []
+
+
+def test_a_silent_group_is_waited_for_and_then_changed(world):
+    """Whose owner crashed: nobody else wrote for a lease's duration."""
+    world.put("a", "b")
+    world.make(Lease(PARENT, owner="ghost", counter=3), Lease(SECOND, owner="ghost", counter=9))
+    began_at = time.monotonic()
+    world.reset("TRIM_HORIZON", "--lease-duration", "2s")
+    assert time.monotonic() - began_at >= 2
+    rows = world.leases()
+    assert [(row.owner, row.counter) for row in rows.values()] == [(None, 4), (None, 10)]
+    assert data_of(world.consume()) == [b"a", b"b"]
+
+
+# ---- deleting
+
+
+@pytest.mark.parametrize(("answer", "code", "rows"), [("n", 1, 2), ("y", 0, 0)])
+def test_who_deletes_is_asked(world, answer, code, rows):
+    world.make(Lease(PARENT), Lease(SECOND))
+    ours, theirs = pty.openpty()
+    try:
+        with world.begin("delete", world.group, stdin=theirs, stderr=theirs) as process:
+            os.write(ours, f"{answer}\n".encode())
+            output, _ = process.communicate(timeout=PATIENCE)
+        shown = os.read(ours, 10_000).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert process.returncode == code
+    assert f"Delete the group {world.group} on {world.stream}, 2 leases?" in shown
+    assert len(world.leases()) == rows
+    assert output.count("deleted") == 2 - rows
+
+
+def test_other_groups_stay(world):
+    world.make(Lease(PARENT))
+    first, world.group = world.group, "stays"
+    kept = world.make(Lease(SECOND))
+    world.json("delete", first, "--yes")
+    assert world.leases() == kept
+    assert [one["group"] for one in world.json("list", "--watch", "0")] == ["stays"]
+
+
+# ---- Ctrl-C
+
+
+def interrupted(process):
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    return output, errors
+
+
+def test_ctrl_c_while_it_watches_leaves_all_as_it_was(world):
+    before = world.make(Lease(PARENT, owner="ghost", counter=3), Lease(SECOND))
+    with world.begin("reset", world.group, "--to", "TRIM_HORIZON", "--lease-duration", "60s") as process:
+        assert process.stderr.readline().startswith("watching for up to 60 s whether the group is alive")
+        output, _ = interrupted(process)
+    assert output == ""
+    assert world.leases() == before
+
+
+def test_ctrl_c_while_kinesis_is_asked_leaves_all_as_it_was(own_world):
+    world = own_world
+    before = world.make(Lease(PARENT), Lease(SECOND))
+    fault = world.kinesis.faults.latency(60.0, operation="ListShards")
+    with world.begin("reset", world.group, "--to", "TRIM_HORIZON") as process:
+        wait_for(lambda: fault.hits or process.poll() is not None)
+        output, _ = interrupted(process)
+    assert output == ""
+    assert world.leases() == before
+
+
+class HoldingRelay:
+    """Passes bytes to a Redis, but holds back the second write until it is let go."""
+
+    def __init__(self, port):
+        self._port = port
+        self._writes = 0
+        self.holds, self.let_go = threading.Event(), threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._ends = [self._listener]
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                caller, _ = self._listener.accept()
+                callee = socket.create_connection(("127.0.0.1", self._port))
+                self._ends += [caller, callee]
+                threading.Thread(target=self._pass, args=(caller, callee), daemon=True).start()
+                threading.Thread(target=self._pass, args=(callee, caller), daemon=True).start()
+
+    def _pass(self, source, sink):
+        with contextlib.suppress(OSError):
+            while chunk := source.recv(65536):
+                self._writes += chunk.count(b"EVAL")
+                if self._writes == 2 and b"EVAL" in chunk:
+                    self.holds.set()
+                    assert self.let_go.wait(PATIENCE)
+                sink.sendall(chunk)
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        self.let_go.set()
+        for end in self._ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
+def test_ctrl_c_while_it_writes_ends_the_row_at_hand_and_says_what_was_done(shared_kinesis, place):
+    world = World(shared_kinesis, place("redis"))
+    names = [f"shardId-{n:012d}" for n in range(4)]
+    before = world.make(*(Lease(name, counter=5) for name in names))
+    with contextlib.closing(HoldingRelay(int(world.store.rpartition(":")[2].partition("/")[0]))) as relay:
+        through = f"redis://127.0.0.1:{relay.port}/0"
+        with world.begin("delete", world.group, "--yes", "--store", through, "--output", "json") as process:
+            assert relay.holds.wait(PATIENCE)
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.2)  # it makes no difference when the answer comes: the signal was there before
+            relay.let_go.set()
+            output, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert errors.strip() == "the delete is not finished, 2 of 4 shards are done: interrupted"
+    told = json.loads(output)
+    assert (told["complete"], told["stopped_by"]) == (False, "interrupted")
+    assert [one["shard_id"] for one in told["shards"] if one["done"]] == names[:2]
+    assert world.leases() == {name: before[name] for name in names[2:]}
+
+
+def test_a_store_that_is_locked_for_good_is_told(world):
+    before = world.make(Lease(PARENT), Lease(SECOND))
+    path = world.store.removeprefix("sqlite:///")
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as lock:
+        lock.execute("BEGIN IMMEDIATE")
+        with world.begin("list") as process:
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.communicate(timeout=3)  # it waits for the lock
+            output, _ = interrupted(process)
+        lock.execute("ROLLBACK")
+    assert output == ""
+    assert world.leases() == before
+
+
+# ---- tables of the KCL
+
+
+@pytest.fixture
+def kcl_world(shared_kinesis, place):
+    """A table as a Java application leaves it: its rows say neither group nor stream."""
+    world = World(shared_kinesis, place("dynamodb"))
+    table, _, settings = world.store.removeprefix("dynamodb://").partition("?")
+    client = boto3.client(
+        "dynamodb",
+        region_name="us-east-1",
+        endpoint_url=settings.rpartition("endpoint_url=")[2],
+        aws_access_key_id=KEYS.access_key,
+        aws_secret_access_key=KEYS.secret_key,
+    )
+    client.create_table(
+        TableName=table,
+        AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+        KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    client.get_waiter("table_exists").wait(TableName=table, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
+    for shard_id in (PARENT, SECOND):
+        item = {"leaseKey": {"S": shard_id}, "leaseCounter": {"N": "7"}, "checkpoint": {"S": "TRIM_HORIZON"}}
+        item |= {"ownerSwitchesSinceCheckpoint": {"N": "0"}, "javaOnly": {"S": "kept"}}
+        client.put_item(TableName=table, Item=item)
+    world.items = lambda: client.scan(TableName=table, ConsistentRead=True)["Items"]
+    yield world
+    client.close()
+
+
+def test_a_table_of_the_kcl_is_looked_at_and_reset_under_any_name(kcl_world):
+    world = kcl_world
+    world.put("a", "b")
+    (listed,) = world.json("list")
+    assert (listed["group"], listed["stream"], listed["rows"]) == (None, None, 2)
+    assert world.refused("describe", "my-app")[0] == 2
+    assert world.json("describe", "my-app", world.stream)["rows"] == 2
+    told = world.json("reset", "my-app", world.stream, "--to", "LATEST")
+    assert told["complete"]
+    for item in world.items():
+        assert (item["checkpoint"]["S"], item["leaseCounter"]["N"]) == ("LATEST", "8")
+        assert item["javaOnly"]["S"] == "kept"
+        assert "shardlineGroup" not in item
+
+
+def test_a_missing_table_is_not_made(kcl_world):
+    world = kcl_world
+    world.store = world.environment["SHARDLINE_STORE"] = world.store.replace("dynamodb://", "dynamodb://x")
+    for _ in range(2):  # the second time it would be there
+        code, sentence = world.refused("list")
+        assert code == 1
+        assert "there is no table" in sentence
+
+
+# ---- a terminal of 80 columns
+
+
+def test_it_fits_into_80_columns(world):
+    world.put(*(f"r-{n}" for n in range(20)))
+    world.consume()
+    rows = world.leases()
+    world.make()
+
+    async def hold(store):
+        for row in rows.values():
+            await store.apply(DeleteLease(row.shard_id, row.counter))
+            worker = "ip-10-0-12-34.eu-west-1.compute.internal:123456:deadbeef"
+            held = Lease(row.shard_id, owner=worker, checkpoint=row.checkpoint, hash_range=HashRange(0, 1))
+            await store.apply(CreateLease(held))
+
+    world.leases(hold)
+    for command in (("list",), ("describe", world.group), ("reset", world.group, "--to", "LATEST", "--dry-run")):
+        ours, theirs = pty.openpty()
+        try:
+            environment = world.environment | {"TERM": "xterm", "NO_COLOR": "1"}
+            process = subprocess.Popen(
+                [*COMMAND, "groups", *command, *([] if command[0] == "reset" else ["--watch", "600ms"])],
+                stdout=theirs,
+                stderr=subprocess.PIPE,
+                env=environment,
+            )
+            _, errors = process.communicate(timeout=PATIENCE)
+            shown = os.read(ours, 65_536).decode()
+        finally:
+            os.close(ours)
+            os.close(theirs)
+        assert process.returncode == 0, errors
+        lines = re.sub(r"\x1b\[\d*m", "", shown).splitlines()  # headings are bold
+        assert len(lines) == 3 or command == ("list",)
+        assert max(map(len, lines)) <= 80, shown

@@ -1,0 +1,291 @@
+"""Does ``shardline tail`` print what is in a stream, go on as records come, and end well?
+
+The real command, as a process of its own.
+"""
+
+import base64
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import anyio
+import pytest
+
+from shardline import Producer, ProducerConfig, aggregate
+
+OLDEST = ("--from", "TRIM_HORIZON")
+ALL = (*OLDEST, "--until", "latest")
+
+
+@pytest.fixture
+def put(kinesis):
+    """Puts records of one key, each alone unless told otherwise."""
+
+    def put_all(*data, key="k", aggregation=False):
+        async def main():
+            config = ProducerConfig(linger=0, aggregation=aggregation, ordered=True)
+            async with kinesis.client() as client, Producer("orders", client=client, config=config) as producer:
+                await producer.put_many([(key, one) for one in data])
+
+        anyio.run(main)
+
+    return put_all
+
+
+@pytest.fixture
+def ask(kinesis):
+    """Does something with a client."""
+
+    def work(call, *arguments, **settings):
+        async def main():
+            async with kinesis.client() as client:
+                return await getattr(client, call)(*arguments, **settings)
+
+        return anyio.run(main)
+
+    return work
+
+
+@pytest.fixture
+def following(shardline, kinesis, eventually):
+    """Starts the command; returns when it reads every shard."""
+
+    def start(*arguments, shards=2, **settings):
+        asked = kinesis.requests.count("GetRecords")
+        running = shardline.start("tail", "orders", *arguments, **settings)
+        eventually(lambda: kinesis.requests.count("GetRecords") >= asked + shards)
+        return running
+
+    return start
+
+
+# ---- what is printed
+
+
+def test_everything_there_is_in_order(shardline, put):
+    put(*[b"%d" % number for number in range(3000)])
+    ended = shardline("tail", "orders", *ALL)
+    assert ended.stdout == b"".join(b"%d\n" % number for number in range(3000))
+    assert ended.stderr == ""
+
+
+def test_hostile_data_comes_out_byte_for_byte(shardline, put):
+    hostile = [b"", b"\x00\xff\n\r\x1b[31m", "🗝".encode(), b"x" * 1_000_000]
+    put(*hostile)
+    assert shardline("tail", "orders", *ALL, "-d", "").stdout == b"".join(hostile)
+    printed = shardline("tail", "orders", *ALL, "--format", "base64").stdout
+    assert [base64.b64decode(line) for line in printed.split(b"\n")[:-1]] == hostile
+    records = [json.loads(line) for line in shardline("tail", "orders", *ALL, "--output", "json").lines]
+    assert [one.get("data", "").encode() or base64.b64decode(one.get("data_base64", "")) for one in records] == hostile
+    assert {one["key"] for one in records} == {"k"}
+
+
+def test_on_a_terminal_nothing_of_it_acts(on_terminal, put):
+    put(b"red \x1b[31m \xff \x07", b"plain")
+    shown, code = on_terminal("tail", "orders", *ALL)
+    assert code == 0
+    first, second, summary = shown.splitlines()
+    assert (first, second) == (r"red \x1b[31m \xff \x07", "plain")
+    assert re.fullmatch(r"2 records, 18 B, [\d.]+ s", summary)
+
+
+def test_a_template_and_its_shortcuts(shardline, put, kinesis):
+    put(b"one", b"two", key="Schlüssel")
+    record = kinesis.streams["orders"].records[0]
+    form = r"{shard}\t{sequence}.{sub_sequence} {key:>10} {size:03} {data}{{}} {stream} {base64}"
+    first, _ = shardline("tail", "orders", *ALL, "--format", form).lines
+    assert first == f"{record.shard_id}\t{record.sequence_number}.0  Schlüssel 003 one{{}} orders b25l"
+    first, _ = shardline("tail", "orders", *ALL, "-k", "-t").lines
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z\tSchlüssel\tone", first)
+
+
+def test_aggregates_are_opened_or_not(shardline, ask, put):
+    put(b"1", b"2", b"3", aggregation=True)
+    records = [json.loads(line) for line in shardline("tail", "orders", *ALL, "--output", "json").lines]
+    assert [(one["data"], one["sub_sequence"]) for one in records] == [("1", 0), ("2", 1), ("3", 2)]
+    (entry,) = shardline("tail", "orders", *ALL, "--no-deaggregate", "--format", "base64").lines
+    assert base64.b64decode(entry) == aggregate([("k", b"1"), ("k", b"2"), ("k", b"3")])
+
+
+def test_keys_are_picked(shardline, put):
+    put(b"1", b"2", key="a")
+    put(b"3", key="b")
+    put(b"4", key="c")
+    assert sorted(shardline("tail", "orders", *ALL, "--key", "a", "--key", "c").lines) == ["1", "2", "4"]
+
+
+# ---- where it begins and ends
+
+
+def test_a_number_of_records_and_no_more(shardline, put):
+    put(*[b"%d" % number for number in range(100)])
+    assert shardline("tail", "orders", *OLDEST, "-n", "3").lines == ["0", "1", "2"]
+
+
+def test_one_shard_from_a_sequence_number(shardline, put, kinesis):
+    put(*[b"%d" % number for number in range(10)])
+    record = kinesis.streams["orders"].records[7]
+    number = int(record.shard_id[-3:])
+    ended = shardline("tail", "orders", "--shard", number, "--from", record.sequence_number, "--until", "latest")
+    assert ended.lines == ["7", "8", "9"]
+    assert shardline("tail", "orders", "--shard", 1 - number, *ALL).lines == []
+    both = shardline("tail", "orders", "--shard", "0", "--shard", "shardId-000000000001", *ALL)
+    assert len(both.lines) == 10
+
+
+def test_times(shardline, put, kinesis):
+    put(b"old")
+    time.sleep(2.5)
+    put(b"new")
+    old, new = (
+        record.arrived_at for record in sorted(kinesis.streams["orders"].records, key=lambda one: one.arrived_at)
+    )
+    between = (old + new) / 2
+    assert shardline("tail", "orders", "--from", f"{between:.3f}", "--until", "latest").lines == ["new"]
+    assert shardline("tail", "orders", *OLDEST, "--until", f"{between:.3f}").lines == ["old"]
+    assert shardline("tail", "orders", "--from", "1h", "--until", "latest").lines == ["old", "new"]
+    assert shardline("tail", "orders", *OLDEST, "--until", "1h").lines == []
+
+
+def test_a_time_ahead(following, put):
+    running = following("--until", "+15s")
+    put(b"x")
+    ended = running.wait()
+    assert (ended.code, ended.stdout) == (0, b"x\n")
+
+
+def test_what_cannot_be_read(shardline):
+    for arguments, said in [
+        (["--from", "yesterday"], "--from: neither TRIM_HORIZON, LATEST, a time"),
+        (["--from", "9" * 56], "--from with a sequence number needs one --shard"),
+        (["--until", "never"], "--until: neither a time"),
+        (["--format", "{nothing}"], "--format: a template's fields are data, base64, key"),
+        (["--format", "xml"], "--format: a format is raw, json, base64, or a template"),
+        (["--shard", "7"], "the stream orders has no shard shardId-000000000007"),
+    ]:
+        ended = shardline("tail", "orders", *arguments, code=2)
+        assert ended.stderr.startswith(f"Error: {said}")
+        assert ended.stdout == b""
+
+
+# ---- following
+
+
+def test_latest_shows_what_comes_and_nothing_that_was_there(following, put, kinesis):
+    put(b"old")
+    running = following("-n", "2")
+    put(b"new")
+    assert running.process.stdout.readline() == b"new\n", "it waits in no buffer"
+    put(b"newer")
+    assert running.wait().stdout == b"newer\n"
+    assert kinesis.requests.count("RegisterStreamConsumer") == 0
+
+
+def test_a_reshard_is_followed_in_order(following, put, ask):
+    running = following("-n", "5")
+    put(b"0")
+    ask("split_shard", "orders", "shardId-000000000000", wait=True)
+    ask("split_shard", "orders", "shardId-000000000001", wait=True)
+    put(b"1", b"2")
+    ask("merge_shards", "orders", "shardId-000000000003", "shardId-000000000004", wait=True)
+    ask("update_shard_count", "orders", 2, wait=True)
+    put(b"3", b"4")
+    ended = running.wait()
+    assert ended.stdout.split() == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_the_past_of_a_stream_that_was_resharded(shardline, put, ask):
+    put(b"0", b"1")
+    ask("update_shard_count", "orders", 4, wait=True)
+    put(b"2", b"3")
+    ask("update_shard_count", "orders", 2, wait=True)
+    put(b"4")
+    assert shardline("tail", "orders", *ALL).lines == ["0", "1", "2", "3", "4"]
+    assert shardline("tail", "orders", "--from", "1h", "--until", "latest").lines == ["0", "1", "2", "3", "4"]
+
+
+def test_throttling_and_failures_that_pass_are_waited_out(shardline, put, kinesis):
+    put(b"1", b"2")
+    kinesis.faults.throttle(operation="GetRecords", count=2)
+    kinesis.faults.reset("before", operation="GetShardIterator", count=1)
+    kinesis.faults.expired_iterator(operation="GetRecords", after=2, count=1)
+    assert shardline("tail", "orders", *ALL).lines == ["1", "2"]
+
+
+def test_a_server_that_dies_is_told_after_a_while(following, put, kinesis):
+    running = following("--give-up-after", "1s")
+    kinesis.stop()
+    ended = running.wait()
+    assert ended.code == 1
+    assert re.fullmatch(r"Error: GetRecords: no connection to 127\.0\.0\.1:\d+ .*\n", ended.stderr)
+
+
+def test_a_stream_that_is_deleted_ends_it(following, ask):
+    running = following()
+    ask("delete_stream", "orders", wait=True)
+    ended = running.wait()
+    assert ended.code == 1
+    assert "orders" in ended.stderr
+    assert "not found" in ended.stderr
+
+
+# ---- its end
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_it_well(following, number):
+    running = following()
+    began_at = time.monotonic()
+    running.interrupt(number)
+    ended = running.wait()
+    assert (ended.code, ended.stdout, ended.stderr) == (0, b"", "")
+    assert time.monotonic() - began_at < 30
+
+
+def test_ctrl_c_ends_it_while_nobody_reads_what_it_prints(following, put, shardline, kinesis, eventually):
+    put(*[b"x" * 900_000] * 3)
+    read_end, write_end = os.pipe()
+    running = shardline.start("tail", "orders", *OLDEST, stdout=write_end)
+    os.close(write_end)
+    eventually(lambda: kinesis.requests.count("GetRecords") >= 2)
+    time.sleep(0.5)  # the pipe is full
+    running.interrupt()
+    assert running.process.wait(30) == 0
+    os.close(read_end)
+
+
+def test_the_end_of_a_pipe_ends_it(shardline, put):
+    put(*[b"%d" % number for number in range(50_000)], aggregation=True)
+    command = f"{shlex.quote(sys.executable)} -m shardline tail orders --from TRIM_HORIZON | head -n 2"
+    ended = subprocess.run(
+        ["bash", "-c", f"{command}; echo ${{PIPESTATUS[0]}}"],
+        env=shardline.environment,
+        capture_output=True,
+        timeout=90,
+        check=True,
+    )
+    assert ended.stdout == b"0\n1\n0\n"
+    assert ended.stderr == b""
+
+
+def test_the_end_of_a_pipe_is_noticed_while_nothing_comes(following):
+    running = following()
+    running.process.stdout.close()
+    assert running.process.wait(30) == 0
+    assert running.process.stderr.read() == b""
+
+
+def test_records_go_from_one_stream_to_another(shardline, put, kinesis):
+    hostile = [b"\x00\xff", b"two\nlines", b"{}"]
+    put(*hostile, key="kept")
+    kinesis.create_stream("copy")
+    printed = shardline("tail", "orders", *ALL, "--output", "json").stdout
+    shardline("put", "copy", "--records", "-", "--no-aggregate", "--ordered", stdin=printed)
+    assert [(record.key, record.data) for record in kinesis.streams["copy"].records] == [
+        ("kept", data) for data in hostile
+    ]
