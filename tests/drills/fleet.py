@@ -1,7 +1,7 @@
 """What does a drill run on?
 
-A local Kinesis in this process, a lease store, workers that are processes (worker.py), a producer that makes the load,
-and somebody who watches the leases in the store and counts (tally.py). All of it ends with the block.
+A local Kinesis in this process, a lease store, workers that are processes (worker.py), a producer that makes the load (in
+this process, or putter.py), and somebody who watches the leases in the store and counts (tally.py). All of it ends with the block.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from anyio.from_thread import start_blocking_portal
-from stores import STORES
+from stores import OTHERS, STORES
 from tally import Tally
 from worker import name_of
 
@@ -28,9 +28,10 @@ from shardline.sync import Producer
 from shardline.testing import LocalKinesis
 
 WORKER = Path(__file__).with_name("worker.py")
+PUTTER = Path(__file__).with_name("putter.py")
 STREAM, GROUP = "drill", "drillers"
 KEYS = 60
-START_LIMIT = 30.0
+START_LIMIT = 60.0
 
 
 class DrillError(AssertionError):
@@ -42,39 +43,33 @@ def require(holds, what):
         raise DrillError(what)
 
 
-class Worker:
-    """A process that reads."""
+class Process:
+    """A program of ours with settings in a file."""
 
-    def __init__(self, name, settings, directory):
+    def __init__(self, name, program, settings, directory):
         self.name = name
-        self.journal = directory / f"{name}.journal"
+        self._is_asked = False  # to end: a second SIGTERM, when it has put its handler away, would kill it
         self._errors = directory / f"{name}.stderr"
         path = directory / f"{name}.json"
-        path.write_text(json.dumps({**settings, "worker_id": name, "journal": str(self.journal)}))
+        path.write_text(json.dumps(settings))
         with self._errors.open("wb") as errors:
-            self.process = subprocess.Popen([sys.executable, str(WORKER), str(path)], stdout=errors, stderr=errors)
+            self.process = subprocess.Popen([sys.executable, str(program), str(path)], stdout=errors, stderr=errors)
 
     def signal(self, number):
         """Send it; returns when that was."""
+        self._is_asked |= number == signal.SIGTERM
         self.process.send_signal(number)
         return time.monotonic()
 
-    def wait_ready(self):
-        def is_ready():
-            require(self.process.poll() is None, f"worker {self.name} ended: {self.errors}")
-            return self.journal.exists() and "\nW\t" in "\n" + self.journal.read_text()
-
-        wait_for(is_ready, START_LIMIT, f"worker {self.name} is ready")
-
     def end(self, limit=10.0):
-        """SIGTERM, and what it made of it."""
-        if self.process.poll() is None:
+        """SIGTERM, unless it was sent before, and what it made of it."""
+        if self.process.poll() is None and not self._is_asked:
             self.signal(signal.SIGTERM)
         try:
             code = self.process.wait(limit)
         except subprocess.TimeoutExpired:
-            raise DrillError(f"worker {self.name} does not end within {limit} s of SIGTERM") from None
-        require(code == 0, f"worker {self.name} ended with {code}: {self.errors}")
+            raise DrillError(f"{self.name} does not end within {limit} s of SIGTERM") from None
+        require(code == 0, f"{self.name} ended with {code}: {self.errors}")
 
     @property
     def errors(self):
@@ -86,6 +81,43 @@ class Worker:
                 self.process.send_signal(signal.SIGCONT)
             self.process.kill()
         self.process.wait()
+
+
+class Worker(Process):
+    """A process that reads."""
+
+    def __init__(self, name, settings, directory):
+        self.journal = directory / f"{name}.journal"
+        settings = {**settings, "worker_id": name, "journal": str(self.journal)}
+        super().__init__(name, WORKER, settings, directory)
+
+    def wait_ready(self):
+        def is_ready():
+            require(self.process.poll() is None, f"worker {self.name} ended: {self.errors}")
+            return self.journal.exists() and "\nW\t" in "\n" + self.journal.read_text()
+
+        wait_for(is_ready, START_LIMIT, f"worker {self.name} is ready")
+
+    def end(self, limit=10.0):
+        if self.process.poll() is None and not self._is_asked:
+            self.wait_ready()  # before it is, it does not listen to SIGTERM
+        super().end(limit)
+
+
+class Putter(Process):
+    """A process that puts."""
+
+    def __init__(self, known, rate, config, directory):
+        self._report = directory / "putter.report"
+        files = {"put": str(directory / "put.tsv"), "report": str(self._report)}
+        super().__init__("putter", PUTTER, {**known, **files, "rate": rate, "config": config}, directory)
+
+    def end(self, limit=150.0):
+        super().end(limit)
+
+    @property
+    def report(self):
+        return json.loads(self._report.read_text())
 
 
 class Load:
@@ -140,13 +172,13 @@ class Load:
 class Fleet:
     """Everything around the workers."""
 
-    def __init__(self, directory, store, *, shards, limits=True, **config):
+    def __init__(self, directory, store, *, shards, kinesis=None, **config):
         self.directory = directory
         self.store = store
         self.config = {"lease_duration": 2.0, "checkpoint_interval": 0.5, "list_interval": 5.0, **config}
         if store.kind == "dynamodb":
             self.config = {**self.config, "checkpoint_interval": 1.0}
-        self.kinesis = LocalKinesis(limits=limits, shards=shards, stream=STREAM)
+        self.kinesis = LocalKinesis(shards=shards, stream=STREAM, **(kinesis or {}))
         self.workers = {}
         self.history = []  # (time, shard, owner, checkpoint) of each change that was seen
         self._stack = contextlib.ExitStack()
@@ -158,11 +190,11 @@ class Fleet:
             stack.callback(lambda: [worker.kill() for worker in self.workers.values()])
             stack.callback(lambda: self._load is not None and self._load.end())
             self.portal = stack.enter_context(start_blocking_portal())
-            self._leases = self._watched_store()
+            self._leases = None
+            stack.callback(lambda: self._leases is not None and self.portal.call(self._leases.close))
             self._client = self.kinesis.client()
             self.portal.call(self._client.start)
             stack.callback(lambda: self.portal.call(self._client.close))
-            stack.callback(lambda: self.portal.call(self._leases.close))
             self._stack = stack.pop_all()
         return self
 
@@ -182,16 +214,21 @@ class Fleet:
 
     # ---- who works
 
+    def _known(self):
+        """What a process has to know."""
+        keys = self.kinesis.credentials
+        return {
+            "url": self.kinesis.endpoint_url,
+            "region": self.kinesis.region,
+            "keys": [keys.access_key, keys.secret_key],
+            "stream": STREAM,
+        }
+
     def start(self, name, **settings):
-        kinesis = self.kinesis
-        keys = kinesis.credentials
         worker = Worker(
             name,
             {
-                "url": kinesis.endpoint_url,
-                "region": kinesis.region,
-                "keys": [keys.access_key, keys.secret_key],
-                "stream": STREAM,
+                **self._known(),
                 "group": GROUP,
                 "store": self.store.url,
                 **settings,
@@ -212,9 +249,15 @@ class Fleet:
         self._load = Load(self.connection, self.directory, rate)
         return self._load
 
-    def put(self, entries):
+    def putter(self, *, rate=None, **config):
+        """A process that puts until it is ended."""
+        self.workers["putter"] = putter = Putter(self._known(), rate, config, self.directory)
+        return putter
+
+    def put(self, entries, *, aggregation=False):
         """Put these (key, data) at once, and list them."""
-        with Producer(STREAM, config=ProducerConfig(ordered=True, aggregation=False), **self.connection) as producer:
+        config = ProducerConfig(ordered=True, aggregation=aggregation, aggregate_max_count=100)
+        with Producer(STREAM, config=config, **self.connection) as producer:
             deliveries = [producer.put(data, key=key) for key, data in entries]
             for delivery in deliveries:
                 delivery.result(timeout=60)
@@ -233,6 +276,8 @@ class Fleet:
 
     def leases(self):
         """The rows that are still worked on, by shard."""
+        if self._leases is None:  # not before it is asked: opening a store may create its table
+            self._leases = self._watched_store()
         rows = self.portal.call(self._leases.list_leases)
         require(not isinstance(rows, Failure), f"the leases cannot be listed: {rows}")
         rows = {row.shard_id: row for row in rows}
@@ -301,5 +346,8 @@ def wait_for(is_so, limit, what, pause=0.05):
 @contextlib.contextmanager
 def running_fleet(directory, store, *, shards, **settings):
     (directory / "store").mkdir()
-    with STORES[store](directory / "store") as place, Fleet(directory, place, shards=shards, **settings) as fleet:
+    with (
+        (STORES | OTHERS)[store](directory / "store") as place,
+        Fleet(directory, place, shards=shards, **settings) as fleet,
+    ):
         yield fleet

@@ -1,18 +1,24 @@
-"""Where do the workers of a drill keep their leases, and how does that place go down and come back?
+"""Where do the workers of a drill keep their leases, and how is that place down, slow, throttled or full?
 
-SQLite is a file; Redis (Valkey) and DynamoDB (dynalite) are real servers, behind a relay that can be cut.
+SQLite is a file; Redis (Valkey) and DynamoDB (dynalite, ministack) are real servers, behind a relay that can be cut, be
+late, and answer in the place of DynamoDB. Full is the real thing: a small tmpfs for SQLite, ``maxmemory`` for Valkey.
 """
 
 import contextlib
+import errno
 import importlib.util
+import random
 import secrets
 import shutil
 import socket
 import sqlite3
+import subprocess
 import threading
+import time
 from pathlib import Path
 
-CONTRACT = Path(__file__).resolve().parents[1] / "contract" / "conftest.py"
+REPOSITORY = Path(__file__).resolve().parents[2]
+CONTRACT = REPOSITORY / "tests" / "contract" / "conftest.py"
 
 
 def contract_servers():
@@ -23,15 +29,28 @@ def contract_servers():
     return module
 
 
+SLOW_DOWN = (
+    b'{"__type":"com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException","message":"slow down"}'
+)
+THROTTLED = b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: %d\r\n\r\n%b" % (
+    len(SLOW_DOWN),
+    SLOW_DOWN,
+)
+
+
 class Relay:
-    """Passes bytes to a port on loopback, unless it is cut."""
+    """Passes bytes to a port on loopback, unless it is cut; late, if it is slow."""
 
     def __init__(self, port):
         self._target = port
         self._open = set()
         self._is_cut = False
+        self._delay = 0.0
+        self._throttled = 0.0  # the share of requests that is refused
+        self._chance = random.Random(1)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
+        self.refused = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self):
@@ -43,18 +62,35 @@ class Relay:
                     continue
                 callee = socket.create_connection(("127.0.0.1", self._target))
                 self._open |= {caller, callee}
-                for ends in ((caller, callee), (callee, caller)):
+                for ends in ((caller, callee, True), (callee, caller, False)):
                     threading.Thread(target=self._pass, args=ends, daemon=True).start()
 
-    def _pass(self, source, sink):
+    def _pass(self, source, sink, is_request):
         with contextlib.suppress(OSError):
-            while chunk := source.recv(65536):
-                sink.sendall(chunk)
+            while chunk := source.recv(1 << 20):
+                if is_request and self._delay:
+                    time.sleep(self._delay)
+                if is_request and self._refuses(chunk):
+                    source.sendall(THROTTLED)
+                else:
+                    sink.sendall(chunk)
         for end in (source, sink):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
             self._open.discard(end)
+
+    def _refuses(self, chunk):
+        """Only a request that came whole is refused: else its rest would be taken for the next one."""
+        if not self._throttled or self._chance.random() >= self._throttled:
+            return False
+        head, _, body = chunk.partition(b"\r\n\r\n")
+        length = next(
+            (int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), -1
+        )
+        whole = head.startswith(b"POST ") and len(body) == length
+        self.refused += whole
+        return whole
 
     @contextlib.contextmanager
     def cut(self):
@@ -67,6 +103,23 @@ class Relay:
         finally:
             self._is_cut = False
 
+    @contextlib.contextmanager
+    def slow(self, delay):
+        self._delay = delay
+        try:
+            yield
+        finally:
+            self._delay = 0.0
+
+    @contextlib.contextmanager
+    def throttled(self, share):
+        """It answers so many requests in the place of DynamoDB: too fast. Gives a function that counts them."""
+        self._throttled = share
+        try:
+            yield lambda: self.refused
+        finally:
+            self._throttled = 0.0
+
     def close(self):
         self._listener.close()
         with self.cut():
@@ -74,38 +127,140 @@ class Relay:
 
 
 class Store:
-    """A place for leases: its URL for the workers, another for the one who watches, and a way to take it down."""
+    """A place for leases: its URL for the workers, another for the one who watches, and what may happen to it.
 
-    def __init__(self, kind, url, watched_url, down):
-        self.kind, self.url, self.watched_url, self.down = kind, url, watched_url, down
+    ``down()``: nobody gets in. ``slow(seconds)``: every write takes so much longer. ``throttled(share)``: so many
+    requests are refused. ``full()``: no room for a write. What a store cannot suffer is not there.
+    """
+
+    def __init__(self, kind, url, watched_url, **troubles):
+        self.kind, self.url, self.watched_url = kind, url, watched_url
+        self.down, self.slow = troubles.pop("down"), troubles.pop("slow")
+        self.throttled, self.full = troubles.pop("throttled", None), troubles.pop("full", None)
 
 
 @contextlib.contextmanager
-def sqlite_store(directory):
+def small_disk(directory, size="256k"):
+    """A file system of its own in this directory; gives what fills it up, as a context manager."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", directory], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        raise OSError(
+            f"a small disk needs the right to mount (as root, or under unshare -rm): {mounted.stderr.strip()}"
+        )
+    filler = directory / "filler"
+
+    @contextlib.contextmanager
+    def full():
+        with filler.open("wb", buffering=0) as file:
+            for piece in (4096, 1):  # to the last byte
+                try:
+                    while True:
+                        file.write(b"x" * piece)
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+        try:
+            yield
+        finally:
+            filler.unlink()
+
+    try:
+        yield full
+    finally:
+        subprocess.run(["umount", "--lazy", directory], check=True)
+
+
+def sqlite_at(directory, full=None):
     path = directory / "leases.db"
 
     @contextlib.contextmanager
-    def down():
-        """Nobody else gets in: to a worker it looks like a disk that hangs."""
-        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+    def locked():
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=30)) as connection:
             connection.execute("BEGIN EXCLUSIVE")
             try:
                 yield
             finally:
                 connection.execute("ROLLBACK")
 
+    @contextlib.contextmanager
+    def slow(seconds):
+        """Somebody has the lock most of the time, for so long each: a write waits for it."""
+        stopping = threading.Event()
+
+        def hinder():
+            while not stopping.is_set():
+                with locked():
+                    stopping.wait(seconds)
+                stopping.wait(seconds / 4)
+
+        thread = threading.Thread(target=hinder, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stopping.set()
+            thread.join()
+
     url = f"sqlite:///{path}"
-    yield Store("sqlite", url, url, down)
+    # Nobody else gets in: to a worker it looks like a disk that hangs.
+    return Store("sqlite", url, url, down=locked, slow=slow, full=full)
+
+
+@contextlib.contextmanager
+def sqlite_store(directory):
+    yield sqlite_at(directory)
+
+
+@contextlib.contextmanager
+def small_sqlite_store(directory):
+    """SQLite on a disk that can be filled up."""
+    with small_disk(directory) as full:
+        yield sqlite_at(directory, full)
 
 
 @contextlib.contextmanager
 def redis_store(directory):
-    with contract_servers().valkey(directory) as port:
+    servers = contract_servers()
+    with servers.valkey(directory) as port:
         relay = Relay(port)
+
+        def tell(*words):
+            with socket.create_connection(("127.0.0.1", port), 5) as connection:
+                connection.sendall(" ".join(words).encode() + b"\r\n")
+                answer = connection.recv(100)
+            if not answer.startswith(b"+OK"):
+                raise OSError(f"Valkey does not {words}: {answer}")
+
+        @contextlib.contextmanager
+        def full():
+            tell("CONFIG", "SET", "maxmemory", "1")  # bytes: every write that needs memory is refused
+            try:
+                yield
+            finally:
+                tell("CONFIG", "SET", "maxmemory", "0")
+
+        relayed, direct = (f"redis://127.0.0.1:{one}/0" for one in (relay.port, port))
         try:
-            yield Store("redis", f"redis://127.0.0.1:{relay.port}/0", f"redis://127.0.0.1:{port}/0", relay.cut)
+            yield Store("redis", relayed, direct, down=relay.cut, slow=relay.slow, full=full)
         finally:
             relay.close()
+
+
+@contextlib.contextmanager
+def relayed_table(port):
+    """A table of its own in a DynamoDB that answers at this port, behind a relay."""
+    relay = Relay(port)
+    table = f"drill-{secrets.token_hex(4)}"
+    try:
+        relayed, direct = (
+            f"dynamodb://{table}?region=us-east-1&endpoint_url=http://127.0.0.1:{one}" for one in (relay.port, port)
+        )
+        troubles = {"down": relay.cut, "slow": relay.slow, "throttled": relay.throttled}
+        yield Store("dynamodb", relayed, direct, **troubles)
+    finally:
+        relay.close()
 
 
 @contextlib.contextmanager
@@ -118,16 +273,17 @@ def dynamodb_store(directory):
     def command(port):
         return [shutil.which("node"), script, "--host", "127.0.0.1", "--port", port, *times]
 
-    with servers.running(command, directory) as port:
-        relay = Relay(port)
-        table = f"drill-{secrets.token_hex(4)}"
-        try:
-            relayed, direct = (
-                f"dynamodb://{table}?region=us-east-1&endpoint_url=http://127.0.0.1:{one}" for one in (relay.port, port)
-            )
-            yield Store("dynamodb", relayed, direct, relay.cut)
-        finally:
-            relay.close()
+    with servers.running(command, directory) as port, relayed_table(port) as store:
+        yield store
+
+
+@contextlib.contextmanager
+def ministack_store(directory):
+    """The other DynamoDB: it adds an index to a table that is paid by request, which the Java KCL wants."""
+    servers = contract_servers()
+    with servers.ministack(directory) as port, relayed_table(port) as store:
+        yield store
 
 
 STORES = {"sqlite": sqlite_store, "redis": redis_store, "dynamodb": dynamodb_store}
+OTHERS = {"ministack": ministack_store, "small-sqlite": small_sqlite_store}

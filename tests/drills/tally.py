@@ -8,7 +8,7 @@ same place in the stream once more is a duplicate; the same name at another plac
 """
 
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,6 +71,7 @@ class Tally:
         self.first = {}
         self.repeated = []  # the consumer's duplicates
         self.stored_twice = []
+        self._excused = {}  # name: why nobody handled it
         places = set()
         for one in self.handled:
             place = (one.shard, one.order)
@@ -81,9 +82,13 @@ class Tally:
             places.add(place)
             self.first.setdefault(one.name, one)
 
+    def excuse(self, names, why):
+        """These were not handled, and should not be."""
+        self._excused |= dict.fromkeys(names, why)
+
     @property
     def lost(self):
-        return sorted(self.put.keys() - self.first.keys())
+        return sorted(self.put.keys() - self.first.keys() - self._excused.keys())
 
     @property
     def unknown(self):
@@ -135,10 +140,19 @@ class Tally:
             if one.event == event and one.at >= since and (worker is None or one.worker == worker)
         ]
 
+    @property
+    def notes(self):
+        """What else there is to count, by name."""
+        notes = Counter(self._excused.values())
+        if self.stored_twice:
+            notes["stored twice"] = len(self.stored_twice)
+        return notes
+
     def __str__(self):
-        twice = f" (stored twice: {len(self.stored_twice)})" if self.stored_twice else ""
+        notes = self.notes
+        extra = f" ({', '.join(f'{why}: {count}' for why, count in notes.items())})" if notes else ""
         return (
-            f"put {len(self.put)}{twice}, received {len(self.first)}, lost {len(self.lost)}, "
+            f"put {len(self.put)}{extra}, received {len(self.first)}, lost {len(self.lost)}, "
             f"duplicates {len(self.repeated)}, longest gap {self.longest_gap:.2f} s"
         )
 

@@ -124,8 +124,22 @@ async def tell_ready(consumer, journal):
     journal.write("W")
 
 
+def skew_clock(journal, skew, jump):
+    """From now on the wall clock of this process is off by ``skew``; at SIGUSR1 it jumps."""
+    true_time, offsets = time.time, [skew]
+    time.time = lambda: true_time() + sum(offsets)
+
+    def jump_now(*_):
+        offsets.append(jump)
+        journal.write("E", "ClockJumped", "", jump)
+
+    signal.signal(signal.SIGUSR1, jump_now)
+
+
 async def main(settings):
     journal = Journal(settings["journal"])
+    if "clock" in settings:
+        skew_clock(journal, *settings["clock"])
     consumer = Consumer(
         settings["stream"],
         group=settings["group"],

@@ -247,11 +247,11 @@ def check_end(shell):
     for given in shell.given:
         assert given.record.ending is not None, "P1"
         assert (given.ended_at is not None) is shell.load.waits, "P1: who waits is told"
-    _check_effort(shell)
+    check_effort(shell)
     _check_stream(shell)
 
 
-def _check_effort(shell):
+def check_effort(shell):
     """No storms: of ListShards, of attempts, of wake-ups."""
     endpoint, scenario, config = shell.world.endpoint, shell.world.scenario, shell.config
     pages = 1 + max(len(endpoint.stream.shards), 40) // scenario.page_size

@@ -1,0 +1,95 @@
+"""Can a fleet of ours and the Java KCL follow each other on one lease table, and does the KCL read what we put?
+
+Not in CI: the KCL takes a minute and a half to begin. ``store`` is not asked: the table is the KCL's, in DynamoDB.
+"""
+
+import signal
+import time
+
+from fleet import STREAM, place_of, require, running_fleet, wait_for
+from java_worker import START_LIMIT, JavaWorker
+from verdict import finish, open_shards, require_parents_first
+
+FLEET = {"kinesis": {"h2c": True}, "lease_duration": 10.0, "checkpoint_interval": 1.0}
+
+
+def numbered(first, last):
+    return [(f"key-{number % 60}", b"%d" % number) for number in range(first, last)]
+
+
+def stored(fleet):
+    """How many entries the stream has: far fewer than records if they are aggregated."""
+    return fleet.kinesis.streams[STREAM].record_count
+
+
+def finished(fleet):
+    """How many rows say that their shard was read to its end."""
+    return sum(row.checkpoint.is_finished for row in fleet.leases().values())
+
+
+def java_reads(directory, store, *, full):
+    """The Java KCL reads 12,000 records that our producer aggregated, a split in between: all of them, each once."""
+    with running_fleet(directory, "ministack", shards=4, **FLEET) as fleet:
+        fleet.put(numbered(0, 6_000), aggregation=True)
+        java = JavaWorker(fleet, "java")
+        began = java.wait_for(lambda: fleet.tally().told("LeaseGained"), START_LIMIT, "the KCL has a lease")
+        java.wait_for(lambda: not fleet.tally().lost, 60, "the KCL has read the first 6,000")
+        fleet.call("split_shard", STREAM, open_shards(fleet)[0], wait=True)
+        fleet.put(numbered(6_000, 12_000), aggregation=True)
+        java.wait_for(lambda: not fleet.tally().lost, 180, "the KCL has read all, the children too")
+        tally = finish(fleet, duplicates=0)
+        require_parents_first(fleet, tally)
+        require(stored(fleet) < len(tally.put) / 50, f"{stored(fleet)} entries: they were not aggregated")
+        return {"began after": began, "entries": stored(fleet), "tally": tally}
+
+
+def java_after_us(directory, store, *, full):
+    """Our fleet leaves a table behind, one worker in good order, one killed: the KCL goes on from its checkpoints."""
+    with running_fleet(directory, "ministack", shards=4, **FLEET) as fleet:
+        leaver, victim = fleet.start_all("a", "b", delay=0.001)
+        fleet.wait_owned(["a", "b"], 30, "two workers share")
+        fleet.put(numbered(0, 3_000), aggregation=True)
+        fleet.call("split_shard", STREAM, open_shards(fleet)[0], wait=True)
+        fleet.put(numbered(3_000, 6_000), aggregation=True)
+        wait_for(lambda: finished(fleet), 60, "the parent is finished")
+        leaver.end()
+        time.sleep(0.5)  # the other has not read everything by now
+        victim.signal(signal.SIGKILL)
+        victim.process.wait()
+        left = {shard: place_of(row.checkpoint) for shard, row in fleet.leases().items()}
+        ours = fleet.tally()
+        fleet.put(numbered(6_000, 9_000), aggregation=True)
+        java = JavaWorker(fleet, "java")
+        began = java.wait_for(lambda: fleet.tally().told("LeaseGained", "java"), START_LIMIT, "the KCL has a lease")
+        java.wait_for(lambda: not fleet.tally().lost, 180, "the KCL has read the rest")
+        tally = finish(fleet)
+        replayed = [one for one in tally.journals["java"].handled if (1, *one.order) <= left.get(one.shard, (0, 0, 0))]
+        require(not replayed, f"the KCL read {len(replayed)} records that we had committed, {replayed[:3]}")
+        require(len(tally.repeated) < len(ours.first) / 2, f"that is a replay; {tally}")
+        inside = sum(kind == 1 and sub > 0 for kind, _, sub in left.values())
+        return {
+            "began after": began,
+            "we had handled": len(ours.first),
+            "checkpoints inside aggregates": inside,
+            "finished shards": finished(fleet),
+            "tally": tally,
+        }
+
+
+def us_after_java(directory, store, *, full):
+    """The KCL is killed with every checkpoint inside an aggregate: we go on with the very next record."""
+    with running_fleet(directory, "ministack", shards=4, **FLEET) as fleet:
+        fleet.put(numbered(0, 6_000), aggregation=True)
+        java = JavaWorker(fleet, "java", limit=700)
+        stopped = lambda: {one.shard for one in fleet.tally().told("StoppedInside")}  # noqa: E731
+        java.wait_for(lambda: len(stopped()) == 4, START_LIMIT, "the KCL stands inside an aggregate of every shard")
+        java.kill()
+        killed_at = time.monotonic()
+        javas = len(fleet.tally().first)
+        rows = fleet.leases()
+        require(all(row.checkpoint.sequence_number.sub_sequence for row in rows.values()), f"all inside: {rows}")
+        fleet.put(numbered(6_000, 9_000), aggregation=True)
+        fleet.start_all("a", "b")
+        took = fleet.wait_owned(["a", "b"], 40, "ours have taken over") - killed_at
+        tally = finish(fleet, duplicates=0)
+        return {"ours after": took, "the KCL had handled": javas, "tally": tally}

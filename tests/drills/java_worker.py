@@ -1,0 +1,117 @@
+"""How does the Java KCL read in a drill?
+
+Its multi-language daemon runs in a process group of its own; it starts one record processor a shard
+(tests/interop/java/record_processor.py), which writes the journal of a drill's worker. Kinesis is the embedded server
+over HTTP/2 in cleartext, DynamoDB is ministack; CloudWatch is switched off. tests/interop/java/install.sh installs it.
+"""
+
+import contextlib
+import filecmp
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from fleet import STREAM, DrillError, require, wait_for
+from stores import REPOSITORY, contract_servers
+
+HERE = REPOSITORY / "tests" / "interop" / "java"
+INSTALLED = REPOSITORY / ".servers" / "kcl"
+START_LIMIT = 400.0  # it takes 50 to 140 s to begin
+PROPERTIES = """\
+executableName = {python} {processor} {journal} {limit}
+streamName = {stream}
+applicationName = {table}
+AwsCredentialsProvider = DefaultCredentialsProvider
+processingLanguage = python
+initialPositionInStream = TRIM_HORIZON
+regionName = us-east-1
+retrievalMode = POLLING
+metricsLevel = NONE
+workerId = {name}
+idleTimeBetweenReadsInMillis = 300
+"""
+
+
+def require_installed():
+    stamp = INSTALLED / ".stamp"
+    ready = stamp.exists() and filecmp.cmp(HERE / "requirements.txt", stamp, shallow=False)
+    require(ready, "the Java KCL is not installed: sh tests/interop/java/install.sh")
+    require(shutil.which("java"), "java is not on the PATH: sh tests/interop/java/install.sh")
+
+
+class JavaWorker:
+    """The KCL, as a worker of a fleet; ``limit``: each shard stops inside an aggregate after so many records."""
+
+    def __init__(self, fleet, name, *, limit=""):
+        require_installed()
+        self.name = name
+        self.journal = fleet.directory / f"{name}.journal"
+        self._output = fleet.directory / f"{name}.output"
+        table, _, query = fleet.store.watched_url.removeprefix("dynamodb://").partition("?")
+        endpoint = query.rpartition("endpoint_url=")[2]
+        properties = fleet.directory / f"{name}.properties"
+        processor = HERE / "record_processor.py"
+        facts = {"python": sys.executable, "processor": processor, "journal": self.journal, "limit": limit}
+        properties.write_text(PROPERTIES.format(stream=STREAM, table=table, name=name, **facts))
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(fleet.directory),
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_ENDPOINT_URL_DYNAMODB": endpoint,
+            **fleet.kinesis.environment,
+        }
+        daemon = "software.amazon.kinesis.multilang.MultiLangDaemon"
+        java = ["java", "-cp", f"{INSTALLED}/amazon_kclpy/jars/*", daemon, "--properties-file", str(properties)]
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                ["sh", "-c", contract_servers().WATCHED, "sh", *java],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                cwd=fleet.directory,
+                env=environment,
+                start_new_session=True,
+            )
+        self.started_at = time.monotonic()
+        fleet.workers[name] = self
+
+    def wait_for(self, is_so, limit, what):
+        """Until it is so; returns how long the KCL has been running then."""
+
+        def alive_and_so():
+            require(self.process.poll() is None, f"the KCL ended: {self.errors}")
+            return is_so()
+
+        try:
+            return wait_for(alive_and_so, limit, what, pause=0.5) - self.started_at
+        except DrillError as failure:
+            raise DrillError(f"{failure}; the KCL says: {self.errors}") from None
+
+    def signal(self, number):
+        """To the daemon and its processors; returns when that was."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+        return time.monotonic()
+
+    def end(self, limit=60.0):
+        """SIGTERM to the daemon, which shuts its processors down in good order."""
+        self.process.terminate()
+        try:
+            self.process.wait(limit)
+        except subprocess.TimeoutExpired:
+            raise DrillError(f"the KCL does not end within {limit} s of SIGTERM: {self.errors}") from None
+        self.kill()
+
+    @property
+    def errors(self):
+        lines = self._output.read_text(errors="replace").splitlines()
+        telling = [line for line in lines if " INFO " not in line and not line.startswith("\tat ")]
+        return "\n".join(telling)[-3000:]
+
+    def kill(self):
+        self.signal(signal.SIGKILL)
+        self.process.stdin.close()
+        self.process.wait()

@@ -1,0 +1,165 @@
+"""What does a fleet do when its processes are killed, stopped, replaced, or live in another time?"""
+
+import signal
+import time
+
+from fleet import place_of, require, running_fleet, wait_for
+from verdict import LEASE, finish
+
+
+def kill_9(directory, store, *, full):
+    """kill -9 under load: the survivor has all within the lease duration and 3 s (DynamoDB: 7 s)."""
+    lease = 10.0 if full else LEASE
+    with running_fleet(directory, store, shards=4, lease_duration=lease) as fleet:
+        victim, _ = fleet.start_all("a", "b")
+        load = fleet.load()
+        fleet.wait_owned(["a", "b"], 15, "two workers share")
+        time.sleep(1.5)
+        killed_at = victim.signal(signal.SIGKILL)
+        victim.process.wait()
+        committed = {shard: place_of(row.checkpoint) for shard, row in fleet.leases().items()}
+        limit = lease + (7.0 if store == "dynamodb" else 3.0)
+        took = fleet.wait_owned(["b"], limit + 5, "the survivor has everything") - killed_at
+        time.sleep(0.5)
+        tally = finish(fleet, load)
+        old = [one for one in tally.repeated if (1, *one.order) <= committed[one.shard]]
+        require(not old, f"duplicates of what was committed: {old[:3]}; {tally}")
+        require(took <= limit, f"the survivor had everything after {took:.2f} s, not {limit:.1f}")
+        return {"all owned after": took, "limit": limit, "tally": tally}
+
+
+def sigterm(directory, store, *, full):
+    """SIGTERM under load: the survivor has all within 2 s, and nothing comes twice."""
+    lease = 10.0 if full else LEASE
+    with running_fleet(directory, store, shards=4, lease_duration=lease) as fleet:
+        leaver, _ = fleet.start_all("a", "b")
+        load = fleet.load()
+        fleet.wait_owned(["a", "b"], 15, "two workers share")
+        time.sleep(1.0)
+        asked_at = leaver.signal(signal.SIGTERM)
+        limit = 6.0 if store == "dynamodb" else 2.0
+        took = fleet.wait_owned(["b"], limit + 5, "the survivor has everything") - asked_at
+        time.sleep(0.5)
+        leaver.end()
+        tally = finish(fleet, load, duplicates=0)
+        require(took <= limit, f"the survivor had everything after {took:.2f} s, not {limit:.1f}")
+        return {"all owned after": took, "limit": limit, "tally": tally}
+
+
+def balance(directory, store, *, full):
+    """Two start, a third joins, one leaves: balanced, each shard moves once at most, nothing comes twice."""
+    shards = 24 if full else 9
+    facts = {}
+    with running_fleet(directory, store, shards=shards, lease_duration=LEASE + 1) as fleet:
+
+        def settle(names, since, what):
+            took = fleet.wait_owned(names, 25, what) - since
+            time.sleep(3.0 if store == "dynamodb" else 1.5)  # would it move on?
+            fleet.wait_owned(names, 0.5, f"{what}, and stays so")
+            moves = fleet.tally().gains(since)
+            twice = {shard: times for shard, times in moves.items() if times > 1}
+            require(not twice, f"{what}: moved more than once: {twice}")
+            facts[what] = f"{took:.2f} s, {len(moves)} moves"
+
+        since = time.monotonic()
+        load = fleet.load()
+        fleet.start_all("a")
+        fleet.wait_owned(["a"], 15, "one has all")
+        since = time.monotonic()
+        fleet.start_all("b")
+        settle(["a", "b"], since, "a second joins")
+        since = time.monotonic()
+        fleet.start_all("c")
+        settle(["a", "b", "c"], since, "a third joins")
+        since = fleet.workers["a"].signal(signal.SIGTERM)
+        settle(["b", "c"], since, "one leaves")
+        fleet.workers["a"].end()
+        facts["tally"] = finish(fleet, load, duplicates=0)
+    return facts
+
+
+def pause(directory, store, *, full):
+    """SIGSTOP past the lease, then SIGCONT: it commits nothing, and its handlers are cancelled."""
+    lease = 10.0 if full else LEASE
+    with running_fleet(directory, store, shards=4, lease_duration=lease) as fleet:
+        # The first worker is stuck with a record of each of its shards when it is stopped.
+        stuck = {str(number): 60.0 for number in range(200, 260)}
+        sleeper = fleet.start("a", mode="run", trace=True, slow=stuck)
+        fleet.start("b", mode="run")
+        for worker in fleet.workers.values():
+            worker.wait_ready()
+        fleet.wait_owned(["a", "b"], 15, "two workers share")
+        load = fleet.load(rate=150)
+        wait_for(lambda: len(hanging(fleet, "a", stuck)) == 2, 10, "both handlers of the first are at work")
+        time.sleep(0.6)  # what was done is committed
+        stopped_at = sleeper.signal(signal.SIGSTOP)
+        fleet.wait_owned(["b"], lease + 8, "the other has everything")
+        time.sleep(1.5)
+        rows = fleet.leases()
+        woken_at = sleeper.signal(signal.SIGCONT)
+        wait_for(lambda: len(fleet.tally().told("LeaseLost", "a", woken_at)) == 2, 5, "it says what it lost")
+        time.sleep(0.3)
+        tally = fleet.tally()
+        cancelled = {one[1]: one[0] - woken_at for one in tally.journals["a"].cancelled if one[0] >= woken_at}
+        require(len(cancelled) == 2, f"its handlers were cancelled: {cancelled}")
+        gained = {one.shard: one.at for one in reversed(tally.told("LeaseGained", "a", woken_at))}
+        stale = [one for one in tally.journals["a"].handled if woken_at < one.at < gained.get(one.shard, float("inf"))]
+        require(not stale, f"it went on with {len(stale)} records, the first {stale[:2]}")
+        fleet.wait_owned(["a", "b"], 15, "they share again")
+        back = [one for one, row in fleet.leases().items() if place_of(row.checkpoint) < place_of(rows[one].checkpoint)]
+        require(not back, f"its commits were taken: {back}")
+        tally = finish(fleet, load)
+        old = [one for one in tally.repeated if one.at > woken_at or one.worker != "b"]
+        require(not old, f"what came twice is what the first had: {old[:3]}")
+        return {"paused for": woken_at - stopped_at, "cancelled after": max(cancelled.values()), "tally": tally}
+
+
+def hanging(fleet, worker, names):
+    """The shards in which a worker's handler is at work on one of these."""
+    return {cells[1] for cells in fleet.tally().journals[worker].begun if cells[3] in names}
+
+
+def rolling_restart(directory, store, *, full):
+    """Four workers are replaced one by one, each by SIGTERM, under load: nothing comes twice."""
+    lease = 10.0 if full else LEASE
+    with running_fleet(directory, store, shards=8, lease_duration=lease) as fleet:
+        names = ["a1", "b1", "c1", "d1"]
+        fleet.start_all(*names)
+        fleet.wait_owned(names, 25, "four workers share")
+        load = fleet.load()
+        time.sleep(1.0)
+        longest = 0.0
+        for place, old in enumerate(list(names)):
+            asked_at = time.monotonic()
+            fleet.workers[old].end(15)
+            names[place] = old.replace("1", "2")
+            fleet.start_all(names[place])
+            longest = max(longest, fleet.wait_owned(names, 25, f"{names[place]} has its share") - asked_at)
+        tally = finish(fleet, load, duplicates=0)
+        require(not tally.told("LeaseLost"), "every lease was handed over")
+        return {"longest replacement": longest, "tally": tally}
+
+
+def clock_jumps(directory, store, *, full):
+    """Wall clocks an hour ahead and an hour behind, which then jump by two hours: no effect.
+
+    The server checks signatures, which carry the time. The clock is that of the worker's Python (time.time).
+    """
+    settings = {"lease_duration": LEASE, "kinesis": {"verify_signatures": True}}
+    with running_fleet(directory, store, shards=4, **settings) as fleet:
+        fleet.start("a", clock=[3600.0, -7200.0])
+        fleet.start("b", clock=[-3600.0, 7200.0])
+        for worker in fleet.workers.values():
+            worker.wait_ready()
+        load = fleet.load()
+        fleet.wait_owned(["a", "b"], 15, "two workers share")
+        time.sleep(1.5)
+        jumped_at = [worker.signal(signal.SIGUSR1) for worker in fleet.workers.values()]
+        time.sleep(10.0 if full else 3.0)
+        jumps = {one.worker for one in fleet.tally().told("ClockJumped")}
+        require(jumps == {"a", "b"}, f"both clocks jumped: {jumps}")
+        after = {one.worker for one in fleet.tally().handled if one.at > max(jumped_at) + 1.0}
+        require(after == {"a", "b"}, f"both go on: {after}")
+        tally = finish(fleet, load, duplicates=0)
+        require(not tally.told("LeaseLost"), "no lease was lost")
+        return {"tally": tally}

@@ -1,0 +1,69 @@
+"""How are the results of drills shown, on the terminal and in a page?"""
+
+from typing import NamedTuple
+
+HEAD = (
+    "| drill | store | put | received | lost | duplicates | longest gap | what else was seen |",
+    "|---|---|--:|--:|--:|--:|--:|---|",
+)
+
+
+def told(name, value):
+    """A fact in a few words; a float is a time."""
+    return f"{name} {value:.2f} s" if isinstance(value, float) else f"{name} {value}"
+
+
+class Line(NamedTuple):
+    """How one drill went on one store."""
+
+    drill: str
+    store: str
+    seconds: float
+    facts: dict
+    problem: str | None
+
+    def __str__(self):
+        tally = self.facts.get("tally")
+        facts = [told(name, value) for name, value in self.facts.items() if name != "tally"]
+        seen = self.problem or "; ".join([str(tally), *facts])
+        return f"{self.drill:<15} {self.store:<9} {'ok' if self.problem is None else 'FAILED':<7} {self.seconds:5.1f} s  {seen}"
+
+    @property
+    def row(self):
+        """A row of the page's table."""
+        if self.problem is not None:
+            return f"| {self.drill} | {self.store} | | | | | | **failed**: {self.problem.splitlines()[0][:200]} |"
+        tally = self.facts["tally"]
+        counts = f"{len(tally.put):,} | {len(tally.first):,} | {len(tally.lost)} | {len(tally.repeated):,}"
+        facts = [told(name, value) for name, value in self.facts.items() if name != "tally"]
+        facts += [f"{why} {count:,}" for why, count in tally.notes.items()]
+        return f"| {self.drill} | {self.store} | {counts} | {tally.longest_gap:.2f} s | {'; '.join(facts)} |"
+
+
+def results(lines):
+    """The table of a run, with a sum of all."""
+    tallies = [line.facts["tally"] for line in lines if line.problem is None]
+    put, first, lost, repeated = (
+        sum(len(getattr(tally, what)) for tally in tallies) for what in ("put", "first", "lost", "repeated")
+    )
+    total = f"| **{len(lines)} runs** | | {put:,} | {first:,} | {lost} | {repeated:,} | | |"
+    return "\n".join([*HEAD, *(line.row for line in lines), total])
+
+
+def catalogue(drills):
+    """What each drill is about, from its docstring, and where it runs."""
+    rows = [
+        f"| `{name}` | {' '.join(drill.__doc__.partition(chr(10) * 2)[0].split())} | {', '.join(stores)} |"
+        for name, (drill, stores) in drills.items()
+    ]
+    return "\n".join(["| drill | what happens, and what must hold | stores |", "|---|---|---|", *rows])
+
+
+def write_part(page, part, table):
+    """Put this table between the page's marks for this part."""
+    begin, end = f"<!-- results: {part} -->", "<!-- end of results -->"
+    before, mark, rest = page.read_text().partition(begin)
+    if not mark:
+        raise ValueError(f"{page} has no mark {begin}")
+    _, _, after = rest.partition(end)
+    page.write_text(f"{before}{begin}\n{table}\n{end}{after}")

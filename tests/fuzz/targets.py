@@ -1,0 +1,318 @@
+"""What reads bytes that others wrote, and what may come of it?
+
+One function per decoder: it takes any bytes, and returns or raises nothing. An exception that the decoder does not promise
+goes through, and is a finding; so is a round trip that does not close.
+
+Invariants:
+
+- FZ1: only the exceptions that a decoder documents come out of it.
+- FZ2: what was decoded, encoded again and decoded again, is the same.
+- FZ3: time and memory are linear in the input, whatever lengths and depths it claims: the runner watches both.
+"""
+
+import json
+import zlib
+from contextlib import suppress
+from hashlib import md5
+from random import Random
+
+import msgspec
+
+from shardline import deserializers
+from shardline.adapters.endpoints import parse_endpoint
+from shardline.adapters.leases import rows
+from shardline.adapters.leases.dynamodb_connection import AwsAccess
+from shardline.adapters.leases.dynamodb_items import decode_item, encode_item
+from shardline.adapters.leases.url import lease_store
+from shardline.codec import (
+    aggregation,
+    awscbor,
+    awsjson,
+    cbor,
+    envelope,
+    eventstream,
+    http1,
+    protobuf,
+    raw_records,
+    shapes,
+)
+from shardline.core.producer.kpl_properties import translate
+from shardline.errors import UsageError
+from shardline.model.hashing import HashRange, parse_explicit_hash_key
+from shardline.model.position import parse_position
+from shardline.model.sequence import SequenceNumber
+from shardline.model.stream import parse_consumer_arn, parse_stream
+from shardline.server import bodies
+from shardline.server.clock import ServerClock
+from shardline.server.endpoint import TARGET_PREFIX, Endpoint
+from shardline.server.model.faults import Faults
+from shardline.server.model.inputs import INPUTS
+from shardline.server.model.refusals import Refused
+from shardline.server.model.service import Service
+from shardline.server.model.settings import Limits, ServiceSettings
+from shardline.server.requests_seen import RequestsSeen
+from shardline.server.signatures import Signatures
+
+SHAPES = [
+    shapes.PutRecordsResponse,
+    shapes.GetRecordsResponse,
+    shapes.GetShardIteratorResponse,
+    shapes.ListShardsResponse,
+    shapes.SubscribeToShardEvent,
+    shapes.DescribeStreamSummaryResponse,
+    shapes.ListStreamsResponse,
+    shapes.DescribeStreamConsumerResponse,
+    shapes.ListTagsForStreamResponse,
+]
+OPERATIONS = sorted(INPUTS)
+
+
+def pick(data, choices):
+    """The first byte chooses, the rest is the input."""
+    return choices[data[0] % len(choices)] if data else choices[0], data[1:]
+
+
+def _json(data):
+    """What Python's own reader makes of it, which is not ours to judge."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def as_text(data):
+    return data.decode("utf-8", "surrogateescape")
+
+
+# ---- the wire
+
+
+def aggregate(data):
+    """A message under the right checksum, so that all of it is read; and as it is."""
+    aggregation.is_framed(data)
+    assert aggregation.split_aggregate(data) is None or aggregation.looks_aggregated(data)
+    framed = aggregation.MAGIC + data + md5(data, usedforsecurity=False).digest()
+    found = aggregation.split_aggregate(framed)
+    columns = aggregation.split_columns(framed)
+    assert (found is None) == (columns is None)
+    if found is not None:
+        hash_keys = {at: one.explicit_hash_key for at, one in enumerate(found) if one.explicit_hash_key is not None}
+        again = aggregation.encode_aggregate([one.key for one in found], [one.data for one in found], hash_keys)
+        assert aggregation.split_aggregate(again) == found, "FZ2"
+    raw_records.deaggregate(framed)
+
+
+def varints(data):
+    with suppress(protobuf.WireError, IndexError):  # PB3: the caller stops at the end of the message
+        value, at = protobuf.read_varint(data, 0)
+        assert protobuf.read_varint(protobuf.encode_varint(value), 0)[0] == value, "FZ2"
+        assert 0 < at <= len(data)
+    with suppress(protobuf.WireError, IndexError):
+        assert protobuf.skip_unknown(data, 0, 3) > 0
+
+
+def cbor_item(data):
+    try:
+        value = cbor.decode(data)
+    except cbor.CborError:
+        return
+    with suppress(cbor.CborError):  # the seconds of a timestamp may be a number without a form
+        assert _same(cbor.decode(cbor.encode(value)), value), "FZ2"
+
+
+def cbor_body(data):
+    shape, body = pick(data, SHAPES)
+    with suppress(envelope.BodyError):
+        awscbor.decode(body, shape)
+    with suppress(envelope.BodyError):
+        awscbor.decode_any(body)
+
+
+def json_body(data):
+    shape, body = pick(data, SHAPES)
+    with suppress(envelope.BodyError):
+        answer = awsjson.decode(body, shape)
+        if isinstance(answer, shapes.ListShardsResponse):
+            with suppress(UsageError):
+                _ = [shard.to_shard() for shard in answer.shards or ()]
+    with suppress(envelope.BodyError):
+        awsjson.decode_any(body)
+
+
+def error_answer(data):
+    status, body = pick(data, [400, 403, 404, 413, 429, 500, 503, 302])
+    lines = as_text(body).split("\n", 2)
+    headers = {"x-amzn-errortype": lines[0], "retry-after": lines[1]} if len(lines) > 2 else {}
+    found = envelope.read_error(status, headers, body)
+    assert found.code
+    assert found.message
+    assert found.retry_after is None or found.retry_after >= 0
+
+
+def event_stream(data):
+    """As it comes, in pieces; and as a frame with the right checksums, so that its headers are read."""
+    decoder = eventstream.MessageDecoder()
+    step = 1 + len(data) // 3
+    with suppress(eventstream.FrameError):
+        for at in range(0, len(data), step):
+            decoder.feed(data[at : at + step])
+        decoder.close()
+    size, content = pick(data, range(256))
+    headers = min(size, len(content))
+    prelude = (len(content) + 16).to_bytes(4, "big") + headers.to_bytes(4, "big")
+    frame = prelude + zlib.crc32(prelude).to_bytes(4, "big") + content
+    frame += zlib.crc32(frame).to_bytes(4, "big")
+    with suppress(eventstream.FrameError):
+        (message,) = eventstream.MessageDecoder().feed(frame)
+        again = eventstream.encode_message(message.headers, message.payload)
+        assert eventstream.MessageDecoder().feed(again) == [message], "FZ2"
+
+
+def http_answer(data):
+    step, content = pick(data, [1, 7, 100, 1 << 20])
+    reader = http1.AnswerReader(of_connect=bool(step == 7))
+    body = b""
+    with suppress(http1.HttpError):
+        for at in range(0, len(content), step):
+            reader.feed(content[at : at + step])
+            body += reader.take()
+        reader.feed_end()
+        assert reader.complete
+        assert 200 <= reader.status <= 999
+    assert len(body) <= len(content)
+
+
+def raw_record(data):
+    """What users hand to ``deaggregate``: whatever JSON a Lambda event may be."""
+    with suppress(UsageError):
+        raw_records.deaggregate(_json(data))
+
+
+def user_values(data):
+    for reader in (deserializers.json_lines, deserializers.json_list, deserializers.netstrings):
+        with suppress(ValueError):
+            reader(data)
+
+
+# ---- what is written down
+
+
+def lease_row(data):
+    with suppress(rows.RowError):
+        lease = rows.decode_row(data)
+        assert rows.decode_row(rows.encode_row(lease, data)) == lease, "FZ2"
+
+
+def lease_item(data):
+    """A row of DynamoDB's table, as the service's JSON."""
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        item = msgspec.json.decode(data, type=dict[str, dict[str, str | list[str] | bool | None]])
+        with suppress(rows.RowError):
+            lease = decode_item(item)
+            assert decode_item(encode_item(lease, "g", "s")) == lease, "FZ2"
+
+
+def store_url(data):
+    aws = AwsAccess(wall_time=lambda: 0.0)
+    with suppress(UsageError):
+        lease_store(as_text(data), group="g", stream="s", aws=aws)
+    with suppress(UsageError):
+        parse_endpoint(as_text(data))
+
+
+def kpl_properties(data):
+    with suppress(UsageError):
+        settings, untranslated = translate(as_text(data))
+        assert all(map(str, [*settings, *untranslated]))
+
+
+def small_texts(data):
+    text = as_text(data)
+    for parse in (parse_stream, parse_consumer_arn, parse_position, parse_explicit_hash_key, SequenceNumber.parse):
+        with suppress(UsageError):
+            parse(text)
+    with suppress(UsageError):
+        HashRange.parse(text, text)
+
+
+# ---- the server
+
+
+class Served:
+    """The whole service without a socket; made anew now and then, so that it never grows."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def reply(self, operation, content_type, body):
+        if self.calls % 500 == 0:
+            clock = ServerClock()
+            self.service = Service(ServiceSettings(limits=Limits.without_rates()), Random(1), clock.now())
+            faults = Faults(Random(1), clock.now)
+            self.endpoint = Endpoint(self.service, clock, faults=faults, requests=RequestsSeen())
+            self.service.handle("CreateStream", {"StreamName": "s", "ShardCount": 2}, clock.now())
+        self.calls += 1
+        reply = self.endpoint.reply({"content-type": content_type, "x-amz-target": TARGET_PREFIX + operation}, body)
+        if reply.subscription is not None:
+            reply.subscription.end()
+        assert reply.status == 200 or 400 <= reply.status < 500, (reply.status, reply.body)
+
+
+SERVED = Served()
+
+
+def server_request(data):
+    operation, rest = pick(data, OPERATIONS)
+    content_type, body = pick(rest, [bodies.JSON, bodies.CBOR])
+    with suppress(Refused):
+        bodies.read_request(operation, content_type, body)
+    SERVED.reply(operation, content_type, body)
+
+
+def faults_file(data):
+    """What ``shardline local --faults`` and the control endpoint read."""
+    described = _json(data)
+    if isinstance(described, list) and all(isinstance(one, dict) for one in described):
+        faults = Faults(Random(1), lambda: 0.0)
+        with suppress(UsageError):
+            faults.load(described)
+        faults.clear()
+
+
+def signature(data):
+    lines = as_text(data).split("\n")
+    names = ["authorization", "x-amz-date", "host", "x-amz-security-token"]
+    headers = dict(zip(names, lines, strict=False))
+    checker = Signatures({"AKID": ("secret", None)}, "us-east-1")
+    refusal = checker.check("POST", "/", headers, b"", 1_700_000_000.0)
+    assert isinstance(refusal, Refused), "nobody guesses a signature"
+
+
+def _same(one, other):
+    """Equal, and not-a-number is equal to itself."""
+    return repr(one) == repr(other)
+
+
+TARGETS = {
+    function.__name__: function
+    for function in (
+        aggregate,
+        varints,
+        cbor_item,
+        cbor_body,
+        json_body,
+        error_answer,
+        event_stream,
+        http_answer,
+        raw_record,
+        user_values,
+        lease_row,
+        lease_item,
+        store_url,
+        kpl_properties,
+        small_texts,
+        server_request,
+        faults_file,
+        signature,
+    )
+}

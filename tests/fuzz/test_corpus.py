@@ -1,0 +1,67 @@
+"""Does every input that was ever interesting still do no harm? The corpus of the fuzz campaigns, and whatever else a few
+seconds give: time and memory stay in proportion to the input (FZ3).
+"""
+
+import time
+import tracemalloc
+from pathlib import Path
+from random import Random
+
+import pytest
+from targets import TARGETS
+
+CORPUS = Path(__file__).with_name("corpus")
+INPUTS = sorted(path for path in CORPUS.rglob("*") if path.is_file())
+MEMORY_PER_BYTE = 400  # a list of empty keys, say: an object of 50 bytes or so for every two
+MEMORY_FREE = 1 << 20
+CPU_SECONDS = 2.0
+VARIATIONS = 40
+
+
+def mutated(chance, data):
+    """The same with a few bytes changed, cut or repeated."""
+    changed = bytearray(data)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(changed) + 1)
+        match chance.randrange(4):
+            case 0:
+                changed[at : at + 1] = chance.randbytes(chance.randint(0, 3))
+            case 1:
+                del changed[at : at + chance.randint(1, 8)]
+            case 2:
+                changed[at:at] = changed[at : at + chance.randint(1, 40)]
+            case _:
+                changed[at:at] = chance.choice(
+                    [b"\x00", b"\xff" * 8, b"\x7f", b'"', b"[", b"{", b"\r\n", b"-1", b"9" * 20]
+                )
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("path", INPUTS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_what_was_interesting_once_does_no_harm(path):
+    target, data = TARGETS[path.parent.name], path.read_bytes()
+    target(data)  # what it imports or caches is not its price
+    began = time.process_time()
+    tracemalloc.start()
+    try:
+        target(data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - began < CPU_SECONDS
+    assert peak < MEMORY_FREE + MEMORY_PER_BYTE * len(data)
+
+
+@pytest.mark.parametrize("name", sorted(TARGETS))
+def test_neither_does_anything_like_it(name):
+    chance = Random(name)
+    inputs = [path for path in INPUTS if path.parent.name == name]
+    assert inputs, "every target has a corpus"
+    for path in inputs:
+        for _ in range(VARIATIONS):
+            data = mutated(chance, path.read_bytes())
+            try:
+                TARGETS[name](data)
+            except BaseException as error:
+                error.add_note(f"{name}: {data[:300]!r}")
+                raise

@@ -1,0 +1,329 @@
+"""What must hold at every write, at every hand-over to a user, and in the end? C1 to C5, L1 to L6, and from end to end.
+
+- C1 to C3, and that nobody but the holder writes: at every write that the store applies (``see_write``).
+- L3, and that no two users ever act on one shard: when a lease is gained and when records are handed out.
+- End to end: every record that the stream took, since the group's start, was handled; the records of an ordered
+  producer's key were first handed out in the order of their puts; nothing is left when the fleet has come to rest.
+"""
+
+from producer_oracles import check_effort, check_end
+
+from shardline.core.leases import (
+    AskHandOver,
+    CommitCheckpoint,
+    CreateLease,
+    DeleteLease,
+    FinishHandOver,
+    Refused,
+    ReleaseLease,
+    RenewLease,
+    TakeLease,
+)
+from shardline.core.producer.record import Undelivered
+from shardline.model.position import PositionKind
+
+_HOLDERS = (RenewLease, CommitCheckpoint, FinishHandOver, ReleaseLease)
+SLACK = 1e-6
+
+
+class Watch:
+    """Sees all that happens in a world."""
+
+    def __init__(self, world, truth, reached):
+        self.world = world
+        self.truth = truth
+        self.reached = reached
+        self.holders = {}  # by shard: who was given the lease, by our own reckoning
+        self.row_epochs = {}  # by shard: of which life of the stream its row is
+        self.makers = {}  # by shard: which worker made its row at LATEST
+        self.alarms = set()  # shards for which a loss was told
+
+    # ---- the store's writes
+
+    def see_write(self, worker_id, operation, row, answer):
+        shard_id = operation.shard_id
+        self._note(worker_id, operation, row, answer)
+        if isinstance(answer, Refused):
+            self._note_refused(operation, row)
+            return
+        if isinstance(operation, _HOLDERS):
+            assert self.holders.get(shard_id) == operation.by, f"L4: written by {operation.by}, who does not hold it"
+            assert row.holder == operation.by, "L4"
+            assert answer.counter == row.counter + 1, "W1"
+        match operation:
+            case CreateLease(lease):
+                self._see_created(worker_id, lease)
+            case TakeLease(by=by):
+                self._see_taken(by, row)
+            case AskHandOver():
+                self.reached.add("steal: a lease asked for")
+            case FinishHandOver():
+                self._check_committed(worker_id, row)
+                self.reached.add("hand-over completed")
+                self.holders[shard_id] = row.owner
+            case ReleaseLease():
+                self._check_committed(worker_id, row)
+                self.holders[shard_id] = None
+            case CommitCheckpoint(checkpoint=checkpoint):
+                self._see_commit(row, checkpoint)
+            case DeleteLease() if row is not None:
+                self._see_deleted(row)
+
+    def _note(self, worker_id, operation, row, answer):
+        verdict = "refuses" if isinstance(answer, Refused) else "applies"
+        more = [operation.checkpoint] if isinstance(operation, CommitCheckpoint) else []
+        self.world.note(
+            "store", verdict, type(operation).__name__, *more, "by", worker_id, operation.shard_id, "to", row
+        )
+
+    def _note_refused(self, operation, row):
+        if row is None or not isinstance(operation, _HOLDERS) or row.holder == operation.by:
+            return
+        if isinstance(operation, CommitCheckpoint):
+            self.reached.add("zombie commit refused")
+        elif isinstance(operation, RenewLease):
+            self.reached.add("zombie renewal refused")
+
+    def _see_created(self, worker_id, lease):
+        shard_id, known = lease.shard_id, self.truth.shards.get(lease.shard_id)
+        self.holders[shard_id] = None
+        self.row_epochs[shard_id] = self.truth.epoch
+        if known is None:
+            return
+        begin = lease.checkpoint.position
+        starts_at = begin.timestamp if begin.kind is PositionKind.AT_TIMESTAMP else lease.latest_at
+        assert (begin.kind is PositionKind.LATEST) == (lease.latest_at is not None), "L6: LATEST is pinned"
+        if begin.kind is PositionKind.LATEST:
+            self.makers[shard_id] = worker_id
+        if known.starts_at is None:
+            known.starts_at = 0.0 if starts_at is None else starts_at
+            known.ever_rowed = True
+        else:
+            again = "a row is made again, and what was read under it is not done"
+            assert self.truth.epoch or not self.truth.undone(known), again
+            known.starts_at = 0.0 if starts_at is None else starts_at
+            known.committed, known.finished, known.checked = None, False, 0
+
+    def _see_taken(self, by, row):
+        if row.holder not in {None, by}:
+            self.reached.add("an expired lease taken")
+        if row.owner == by and row.checkpoint_owner is None:
+            self.reached.add("a take whose answer was lost was completed")
+        self.holders[row.shard_id] = by
+
+    def _check_committed(self, worker_id, row):
+        """HO2: who lets go has committed what its user was done with: nothing of it comes again."""
+        for worker in self.world.processes:
+            holding = worker.coordinator.held.holdings.get(row.shard_id) if worker.name == worker_id else None
+            if holding is not None and holding.tracker.watermark is not None:
+                at = row.checkpoint.sequence_number
+                assert at is not None, "HO2"
+                assert at >= holding.tracker.watermark, "HO2: let go of before it was committed"
+
+    def _see_deleted(self, row):
+        self.reached.add("rows deleted")
+        self.holders.pop(row.shard_id, None)
+        known = self.truth.shards.get(row.shard_id)
+        if known is not None and not self.truth.epoch and not known.is_gone:
+            assert row.checkpoint.is_finished, "GW4: a row that is not finished was deleted"
+
+    def _see_commit(self, row, checkpoint):
+        shard_id = row.shard_id
+        known = self.truth.shards.get(shard_id)
+        if known is None or self.row_epochs[shard_id] != self.truth.epoch:
+            return  # of a stream that is gone
+        assert not known.finished, "C3: nothing comes after SHARD_END"
+        if checkpoint.is_finished:
+            self._see_end(known)
+            return
+        number = checkpoint.sequence_number
+        place = (number.number, number.sub_sequence)
+        assert known.committed is None or known.committed < place, "C1: a checkpoint went back"
+        known.committed = place
+        known.first_committed = known.first_committed or place
+        while known.checked < len(known.places) and known.places[known.checked] <= place:
+            self._check_done(known, known.places[known.checked])
+            known.checked += 1
+
+    def _check_done(self, known, place):
+        if not known.is_required(place) or place in known.done:
+            return
+        self.world.service.advance(self.world.time)  # it may have been trimmed since we looked
+        if known.is_required(place):
+            raise AssertionError(f"C2: committed beyond {place} of {known.shard_id}, which is not done")
+
+    def _see_end(self, known):
+        assert not known.is_open, "C3: SHARD_END of an open shard"
+        for place in known.places[known.checked :]:
+            self._check_done(known, place)
+        for child in [] if known.is_gone else known.children:
+            family = {child, *self.truth.descendants(child)}
+            assert any(self.truth.shards[one].ever_rowed for one in family), "L3: children have rows before SHARD_END"
+            self.reached.add("children's rows before SHARD_END")
+        known.finished = True
+        self.reached.add("SHARD_END committed last" if known.places else "an empty shard ended")
+
+    # ---- leases and users
+
+    def check_gained(self, worker, shard_id, checkpoint):
+        """L3: a child is read when each of its ancestors is done, every generation."""
+        is_pinned = checkpoint.position.kind is PositionKind.LATEST
+        if is_pinned and self.makers.get(shard_id, worker.name) != worker.name:
+            self.reached.add("LATEST pinned, and read by another than its maker")
+        if shard_id not in self.truth.shards:
+            return
+        for ancestor in self.truth.ancestors(shard_id):
+            known = self.truth.shards[ancestor]
+            assert not known.is_open
+            undone = self.truth.undone(known)
+            assert not undone, f"L3: {shard_id} is read, and of {ancestor} {len(undone)} are not done"
+        self._note_resumed(shard_id, checkpoint)
+
+    def _note_resumed(self, shard_id, checkpoint):
+        number = checkpoint.sequence_number
+        if number is not None:
+            stored = self.truth.shards[shard_id].records.get((number.number, number.sub_sequence))
+            if stored is not None and number.sub_sequence + 1 < stored.size:
+                self.reached.add("resumed inside an aggregate")
+
+    def check_alone(self, worker, shard_id):
+        """Of all users that have records of a shard, one at most may act: by its own clock, at one true moment (L2).
+
+        Not while a stream that was made anew is taken over: rows of the old one are deleted under those who hold them.
+        """
+        if self.truth.epoch:
+            return
+        for other in self.world.processes:
+            user = None if other is worker else other.users.get(shard_id)
+            if user is None or not user.has_records:
+                continue
+            drift = (abs(worker.clock.drift) + abs(other.clock.drift)) * self.world.fleet.config.lease_duration
+            assert not user.grant.in_force(other.clock.read(self.world.now) + drift + SLACK), (
+                f"L2: {worker.name} and {other.name} both act on {shard_id}"
+            )
+
+    # ---- in the end
+
+    def find_unrest(self):
+        """Why the world has not come to rest, or ``None``."""
+        world = self.world
+        for shell in world.shells:
+            if shell.machine.outstanding or shell.queue:
+                return f"producer {shell.number} has records"
+        if world.has_stopped:
+            return None
+        for known in self.truth.shards.values():
+            if known.is_gone:
+                continue
+            self._adopt(known)
+            undone = self.truth.undone(known)
+            if undone:
+                return f"{len(undone)} records of {known.shard_id} are not done, from {undone[0]}"
+            reason = self._find_uncommitted(known)
+            if reason is not None:
+                return reason
+        return self._find_unbalanced()
+
+    def _adopt(self, known):
+        """A row that outlived its stream, and fits the one that was made anew, is one of the new stream."""
+        row = self.world.store.rows.get(known.shard_id)
+        if row is not None and known.starts_at is None:
+            known.starts_at = row.latest_at or row.checkpoint.position.timestamp or 0.0
+            known.ever_rowed = True
+
+    def _find_uncommitted(self, known):
+        row = self.world.store.rows.get(known.shard_id)
+        family = {known.shard_id, *self.truth.descendants(known.shard_id)}
+        if row is None:
+            if known.is_open or not any(one in self.world.store.rows for one in family):
+                return f"{known.shard_id} has no row"
+            return None
+        if not known.is_open:
+            return None if row.checkpoint.is_finished else f"{known.shard_id} is closed, and not finished"
+        required = known.required
+        if required:
+            if row.checkpoint.sequence_number is None:
+                return f"{known.shard_id} has no checkpoint"
+            at = row.checkpoint.sequence_number
+            last = max((place for place in required if not self._is_dropped(known, place)), default=None)
+            if last is not None and (at.number, at.sub_sequence) < last:
+                return f"{known.shard_id} is committed to {at}, not to {last}"
+        live = {worker.name for worker in self.world.live}
+        return None if row.holder in live else f"{known.shard_id} is held by {row.holder}"
+
+    def _is_dropped(self, known, place):
+        return self.truth.drops and not known.records[place].in_range
+
+    def _find_unbalanced(self):
+        live = self.world.live
+        loads = [len(worker.coordinator.held.holdings) for worker in live if worker.plan.max_leases is None]
+        if loads and max(loads) - min(loads) > 1:
+            return f"unbalanced: {loads}"
+        return None
+
+    def check_end(self):
+        world, fleet = self.world, self.world.fleet
+        for shell in world.shells:
+            if fleet.retention is None and fleet.recreated_at is None:
+                check_end(shell)
+            else:
+                assert shell.machine.outstanding == 0, "P1"
+                check_effort(shell)
+        if world.has_stopped:
+            return
+        for known in self.truth.shards.values():
+            assert known.is_gone or known.ever_rowed or self._is_before_start(known), f"{known.shard_id} was never read"
+        if fleet.retention is not None:
+            self._check_alarms()
+        elif fleet.recreated_at is None:
+            self._check_receipts()
+        for shell in world.shells:
+            if shell.config.ordered and fleet.retention is None and fleet.recreated_at is None:
+                self._check_order(shell)
+
+    def _is_before_start(self, known):
+        """Closed before the group began, or an ancestor of where it began."""
+        family = self.truth.descendants(known.shard_id)
+        return not known.is_open and any(self.truth.shards[one].ever_rowed for one in family)
+
+    def _check_alarms(self):
+        """What retention took before it was read is told, where anyone could know: after a checkpoint, before a record
+        that came later, or with the whole shard.
+        """
+        for known in self.truth.shards.values():
+            if known.first_committed is None or known.finished or not known.ever_rowed:
+                continue
+            seen = known.done | known.first_delivered.keys()
+            later = [place for place in known.places if place > known.first_committed and known.is_trimmed(place)]
+            missed = [place for place in later if place not in seen]
+            if missed and (known.is_gone or max(known.first_delivered) > missed[0]):
+                assert known.shard_id in self.alarms, f"{len(missed)} records of {known.shard_id} were lost in silence"
+
+    def _check_receipts(self):
+        """Every record with a receipt was handed to the group, and handled."""
+        for shell in self.world.shells:
+            for given in shell.given:
+                if type(given.record.ending) is Undelivered:
+                    continue
+                result = given.record.conclusion
+                known = self.truth.shards[result.shard_id]
+                place = (int(result.sequence_number), result.sub_sequence)
+                assert known.records[place].data == given.data
+                if known.starts_at is not None and known.is_required(place):
+                    assert place in known.done, f"{given.data[:20]!r} has a receipt, and nobody handled it"
+                    assert given.data in self.truth.first_by_data, "handled, and never handed out"
+
+    def _check_order(self, shell):
+        """P9, L3, and the order within a shard: first deliveries of a key come in the order of the puts."""
+        last = {}
+        for given in shell.given:
+            first = self.truth.first_by_data.get(given.data)
+            if first is None or given.key is None or type(given.record.ending) is Undelivered:
+                continue
+            before = last.get(given.key)
+            assert before is None or before < first, (
+                f"{given.data[:20]!r} was handed out before one that was put earlier"
+            )
+            last[given.key] = first
+        if self.world.service.changes and len(self.truth.shards) > self.world.fleet.producing.shards and last:
+            self.reached.add("ordered keys through a reshard")

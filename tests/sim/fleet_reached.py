@@ -1,0 +1,117 @@
+"""Were the interesting states of a fleet reached? A ledger over many seeds."""
+
+from producer_reached import STATES as PRODUCER_STATES
+
+from shardline.core.failures import FailureKind
+
+STATES = frozenset({
+    # leases
+    "an expired lease taken",
+    "steal: a lease asked for",
+    "hand-over completed",
+    "hand-over timed out",
+    "two took the same lease: one was refused",
+    "zombie commit refused",
+    "zombie renewal refused",
+    "paused past its lease, then stopped",
+    "lease lost while the user had records",
+    "lease released on exit",
+    "a worker without leases",
+    "max_leases left some to others",
+    "rows deleted",
+    # the store
+    "lost answer landed",
+    "lost answer not landed",
+    "a write landed after it was given up",
+    "store outage past lease",
+    "store outage within lease",
+    "store recovered",
+    "store throttled",
+    "rows changed between two pages of a scan",
+    "a take whose answer was lost was completed",
+    # topology
+    "child waits for parent",
+    "merge waits for both parents",
+    "SHARD_END committed last",
+    "an empty shard ended",
+    "a stale listing",
+    "children's rows before SHARD_END",
+    "the stream was made anew: stopped",
+    "the stream was made anew: read from its start",
+    # reading
+    "iterator expired",
+    "reads throttled",
+    "credentials expired",
+    "prefetch full",
+    "an aggregate opened",
+    "resumed inside an aggregate",
+    "out of range: dropped",
+    "trimmed position",
+    "a whole shard trimmed",
+    "LATEST pinned, and read by another than its maker",
+    # the user
+    "dead letter",
+    "dead letter could not be written at first",
+    "bisect",
+    "retried by the handler's policy",
+    "handler stopped the consumer",
+    "acknowledged out of order",
+    "acknowledgement refused",
+    "redelivered",
+    "a thread outlived its lease",
+    "a handler slower than the lease",
+    # lives
+    "crash with records in hand",
+    "crash with a commit under way",
+    "closed in good order",
+    "ordered keys through a reshard",
+})  # fmt: skip
+
+
+_FAILURES = {
+    FailureKind.EXPIRED_ITERATOR: "iterator expired",
+    FailureKind.THROTTLED: "reads throttled",
+    FailureKind.EXPIRED_CREDENTIALS: "credentials expired",
+}
+
+
+class Reached:
+    """What was seen, over all seeds. The producers' shells report here too; their states are another ledger's."""
+
+    def __init__(self):
+        self.states = {}
+        self.rules = set()
+        self.seed = None
+
+    def add(self, state):
+        if state in STATES:
+            self.states.setdefault(state, self.seed)
+        else:
+            assert state in PRODUCER_STATES, state
+
+    def see_event(self, event):
+        """Of a producer."""
+
+    def see_failure(self, failure):
+        """Of a call to read."""
+        state = _FAILURES.get(failure.kind)
+        if state is not None:
+            self.add(state)
+
+    def see_rows(self, worker, rows):
+        """What a scan shows to a worker."""
+        finished = {row.shard_id: row.checkpoint.is_finished for row in rows}
+        for row in rows:
+            parents = [finished[parent] for parent in row.parent_ids if parent in finished]
+            if parents and not all(parents) and not row.checkpoint.is_finished:
+                self.add("child waits for parent")
+                if any(parents):
+                    self.add("merge waits for both parents")
+        held = len(worker.coordinator.held.holdings)
+        if worker.plan.max_leases is not None and held == worker.plan.max_leases:
+            self.add("max_leases left some to others")
+        if not held and len(worker.world.live) > 1:
+            self.add("a worker without leases")
+
+    def missing(self):
+        return sorted(STATES - self.states.keys())

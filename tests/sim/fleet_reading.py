@@ -1,0 +1,84 @@
+"""How a worker reads one shard: the loop around a ``PollingReader`` that ``core/consumer/__init__`` describes."""
+
+from producer_endpoint import STREAM
+
+from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse
+from shardline.core.clock import NEVER
+from shardline.core.consumer import events as told
+from shardline.core.consumer.deaggregator import Deaggregator
+from shardline.core.consumer.polling_reader import PollingReader, ReaderState
+from shardline.core.consumer.read_pace import ReadPace
+from shardline.core.failures import Failure
+from shardline.core.requests import GetRecords
+from shardline.model.stream import StreamRef
+
+
+class ShardReading:
+    """One reader. What it brings goes to its user."""
+
+    def __init__(self, worker, gained):
+        self.worker = worker
+        self.user = None  # it makes itself known
+        self.done = gained.checkpoint.sequence_number  # what is at or before it must not come again
+        config, summary = worker.config, worker.coordinator.topology.summary
+        self.reader = PollingReader(
+            StreamRef(STREAM),
+            gained.shard_id,
+            gained.start,
+            budget=worker.budget,
+            pace=ReadPace(
+                config.calls_per_second, config.bytes_per_second, config.idle_poll_interval, worker.chance, worker.now
+            ),
+            deaggregator=Deaggregator(
+                STREAM,
+                gained.shard_id,
+                hash_range=gained.hash_range,
+                done=gained.checkpoint.sequence_number,
+                drop=config.out_of_range == "drop",
+            ),
+            lease=gained.grant,
+            page_max_records=config.page_max_records,
+            retention=None if summary is None else summary.retention_hours * 3600.0,
+        )
+
+    def go_on(self, armed_at=None):
+        """Send what the reader wants to be sent, or come again when it does."""
+        worker, reader = self.worker, self.reader
+        if self.user.is_stopping or (armed_at is not None and reader.next_deadline() != armed_at):
+            return
+        request = reader.poll_request(worker.now)
+        if request is not None:
+            service = worker.world.service
+            serve = service.get_records if isinstance(request, GetRecords) else service.get_shard_iterator
+            worker.send(serve, (request,), self._answered)
+            return
+        deadline = reader.next_deadline()
+        if deadline != NEVER:
+            worker.at_local(deadline, self.go_on, deadline)
+        elif reader._blocked:
+            worker.world.reached.add("prefetch full")
+
+    def _answered(self, answer):
+        worker, reader, user = self.worker, self.reader, self.user
+        if isinstance(answer, Failure):
+            worker.world.reached.see_failure(answer)
+            reader.handle_failure(answer, worker.now)
+        elif isinstance(answer, GetShardIteratorResponse):
+            reader.handle_iterator(answer, worker.now)
+        else:
+            assert isinstance(answer, GetRecordsResponse)
+            reader.handle_page(answer, worker.now)
+        for event in reader.take_events():
+            worker.note(type(event).__name__, *event[:2])
+            if isinstance(event, told.PositionLost | told.RecordsTrimmed):
+                worker.world.reached.add("trimmed position")
+                self.done = None if isinstance(event, told.PositionLost) else self.done
+                worker.world.watch.alarms.add(reader.shard_id)
+        user.pages.extend(reader.take_pages())
+        if not user.is_stopping:
+            if reader.state is ReaderState.FAILED:
+                worker.fail(f"reading {reader.shard_id}: {reader.failure.code}")
+            else:
+                user.step()
+                if not reader.is_over:
+                    self.go_on()

@@ -1,0 +1,348 @@
+"""What happens in one simulated world of producers, a stream, a lease store and workers? All of it is drawn from the seed.
+
+Swarm testing: a seed leaves most kinds of trouble out, and takes few values of each knob, so that rare combinations
+come up and no trouble hides another. Every world grows calm in the end: what is broken is repaired, who died is
+replaced, and then everything has to come to rest.
+"""
+
+from dataclasses import dataclass, field
+from random import Random
+
+from producer_scenario import POISON, Load, Scenario
+
+from shardline.codec.aggregation import encode_aggregate
+from shardline.core.consumer.config import ConsumerConfig
+from shardline.core.consumer.failure_policy import FailurePolicy
+from shardline.core.producer.config import ProducerConfig
+
+UNHANDLED = b"<unhandled>"
+"""A record with this in it is one that the user's code fails on."""
+
+READ_FAULTS = {
+    "throttled": ("ProvisionedThroughputExceededException", 400),
+    "internal": ("InternalFailure", 500),
+    "expired-token": ("ExpiredTokenException", 400),
+    "expired-iterator": ("ExpiredIteratorException", 400),
+    "refused": ("ConnectError", None),
+    "timeout": ("ReadTimeout", None),
+}
+STORE_FAULTS = ("lost", "unsent", "dropped", "late", "broken", "throttled", "contended")
+LISTING_FAULTS = ("fails", "stale", "slow")
+SUMMARY_FAULTS = ("fails", "denied")
+_PUT_FAULTS = ("throttled", "internal", "expired-token", "lost-answer", "timeout", "entry-throttle", "entry-internal")
+
+
+@dataclass(frozen=True)
+class StoreKind:
+    """How a lease store behaves; ``latency`` is one way."""
+
+    name: str
+    latency: tuple[float, float]
+    scan_interval: float
+    checkpoint_interval: float
+    pages: int = 1
+    """How many a listing has: rows may change between two of them."""
+
+
+MEMORY = StoreKind("memory", (0.0, 0.0), 0.5, 1.0)
+SQLITE = StoreKind("sqlite", (0.0005, 0.02), 0.5, 1.0)
+REDIS = StoreKind("redis", (0.0005, 0.005), 0.5, 1.0)
+DYNAMODB = StoreKind("dynamodb", (0.003, 0.03), 2.0, 10.0, pages=3)
+STORES = (MEMORY, SQLITE, REDIS, DYNAMODB)
+
+
+@dataclass
+class WorkerPlan:
+    """One worker's place in the fleet, and what befalls it."""
+
+    starts_at: float
+    drift: float
+    """By how much its clock runs too fast."""
+    wall_skew: float
+    """By how much its wall clock is off: only what LATEST means could depend on it, and must not."""
+    max_leases: int | None
+    trouble: list[tuple[float, str, float]] = field(default_factory=list)
+    """When, ``crash``, ``close`` or ``pause``, and for how long it is gone."""
+
+
+@dataclass
+class UserPlan:
+    """How the user's code works on records."""
+
+    batch: int | None
+    """Records a call; ``None``: one by one."""
+    one_at_a_time: bool
+    """An iterator's user: one page of one shard at a time, not all shards side by side."""
+    threaded: bool
+    """A thread: it cannot be cancelled."""
+    duration: tuple[float, float]
+    slow_chance: float
+    slow: tuple[float, float]
+    fail_chance: float
+    """How often it fails for no reason."""
+    policy: FailurePolicy
+    sink_fail_chance: float
+    """How often a dead letter cannot be written."""
+    ack_delay: tuple[float, float]
+    """After how long each record is acknowledged, in any order (``manual``)."""
+    forget_chance: float
+    """How often an acknowledgement comes very late."""
+
+
+@dataclass
+class Fleet:
+    """All that the consumers' side of a world needs to know."""
+
+    seed: int
+    producing: Scenario
+    store: StoreKind
+    store_faults: dict[str, float]
+    store_windows: list[tuple[float, float]]
+    outages: list[tuple[float, float]]
+    config: ConsumerConfig
+    start: str
+    """``TRIM_HORIZON``, ``LATEST`` or ``AT_TIMESTAMP``."""
+    start_back: float
+    """AT_TIMESTAMP: how long after the world's beginning."""
+    user: UserPlan
+    workers: list[WorkerPlan]
+    read_faults: dict[str, float]
+    read_windows: list[tuple[float, float]]
+    listing_faults: dict[str, float]
+    summary_faults: dict[str, float]
+    iterator_life: float
+    empty_page_chance: float
+    update_delay: float
+    retention: float | None
+    """Seconds; ``None``: the service's day, in which nothing is trimmed."""
+    recreated_at: float | None
+    repaired_at: float
+    """When the user's code can handle every record."""
+    delete_after: int
+    to_wire: float
+    """How long an operation may wait inside of the worker before it is sent."""
+    shuffles: bool
+    """After a pause what waited comes in any order."""
+    duration: float
+    calm_at: float = 0.0
+
+    def store_faulty_at(self, time):
+        return any(start <= time < end for start, end in self.store_windows)
+
+    def is_store_down(self, time):
+        return any(start <= time < end for start, end in self.outages)
+
+    def reads_faulty_at(self, time):
+        return any(start <= time < end for start, end in self.read_windows)
+
+
+def draw_fleet(seed: int) -> Fleet:
+    chance = Random(f"fleet {seed}")
+    duration = chance.choice([6.0, 12.0, 20.0])
+    lease = chance.choice([1.0, 2.0, 4.0])
+    store = chance.choice(STORES)
+    retention = chance.choice([3.0, 8.0]) if chance.random() < 0.12 else None
+    recreated_at = chance.uniform(0.3, 0.8) * duration if retention is None and chance.random() < 0.08 else None
+    fleet = Fleet(
+        seed=seed,
+        producing=_draw_producing(chance, seed, duration, recreated_at),
+        store=store,
+        store_faults=_some(chance, STORE_FAULTS, chance.choice([0, 0, 1, 2, 3]), (0.03, 0.15, 0.5)),
+        store_windows=_windows(chance, duration),
+        outages=_outages(chance, duration, lease),
+        config=_draw_config(chance, store, lease, recreated_at),
+        start=chance.choice(["TRIM_HORIZON"] * 4 + ["LATEST", "AT_TIMESTAMP"]),
+        start_back=chance.choice([0.0, 1.0, duration / 2]),
+        user=_draw_user(chance, lease),
+        workers=_draw_workers(chance, duration, lease),
+        read_faults=_some(chance, READ_FAULTS, chance.choice([0, 0, 1, 2]), (0.05, 0.3, 0.8)),
+        read_windows=_windows(chance, duration),
+        listing_faults=_some(chance, LISTING_FAULTS, chance.choice([0, 0, 0, 1, 2]), (0.2, 0.6)),
+        summary_faults=_some(chance, SUMMARY_FAULTS, chance.choice([0, 0, 0, 1]), (0.3, 1.0)),
+        iterator_life=chance.choice([300.0, 300.0, 1.5]),
+        empty_page_chance=chance.choice([0.0, 0.0, 0.3]),
+        update_delay=chance.choice([0.0, 0.0, 0.5]),
+        retention=retention,
+        recreated_at=recreated_at,
+        repaired_at=duration * chance.choice([0.0, 0.5, 1.0]),
+        delete_after=chance.choice([30, 30, 6]),
+        to_wire=chance.choice([0.0, 0.0, 0.02]),
+        shuffles=chance.random() < 0.5,
+        duration=duration,
+    )
+    if fleet.start == "LATEST" and fleet.recreated_at is None:
+        _stress_beginning(Random(f"beginning {seed}"), fleet)
+    ends = [at + length for plan in fleet.workers for at, _, length in plan.trouble]
+    ends += [plan.starts_at for plan in fleet.workers] + [end for _, end in fleet.outages]
+    ends += [load.puts[-1][0] for load in fleet.producing.loads]
+    fleet.calm_at = max(duration, fleet.repaired_at, *ends)
+    return fleet
+
+
+def _stress_beginning(chance, fleet):
+    """At LATEST it matters who begins the group, and with which shards: the stream changes and the store fails then."""
+    if chance.random() < 0.5:
+        reshards = fleet.producing.reshards
+        fleet.producing.reshards = sorted([*reshards, (chance.uniform(0.02, 3.0), "split")])
+        fleet.store_faults = fleet.store_faults | {chance.choice(["broken", "lost", "unsent"]): 0.5}
+        fleet.store_windows = [(0.0, 4.0)]
+
+
+def _some(chance, kinds, count, chances):
+    return {kind: chance.choice(chances) for kind in chance.sample(sorted(kinds), count)}
+
+
+def _windows(chance, duration):
+    if chance.random() < 0.4:
+        return [(0.0, duration)]
+    starts = [chance.uniform(0, duration) for _ in range(2)]
+    return [(start, min(duration, start + chance.uniform(0.3, duration / 2))) for start in starts]
+
+
+def _outages(chance, duration, lease):
+    if chance.random() < 0.75:
+        return []
+    start = chance.uniform(0.2, duration)
+    return [(start, start + lease * chance.choice([0.3, 0.9, 1.5, 3.0]))]
+
+
+# ---- the fleet
+
+
+def _draw_config(chance, store, lease, recreated_at):
+    return ConsumerConfig(
+        lease_duration=lease,
+        checkpoint_interval=chance.choice([None, 0.0, 0.3, 1.0]),
+        scan_interval=chance.choice([None, None, 0.2]) if store.scan_interval < 1 else chance.choice([None, 0.5]),
+        hand_over_timeout=chance.choice([0.0, 0.5, 3.0]),
+        list_interval=chance.choice([3.0, 10.0, 60.0]),
+        prefetch_max_bytes=chance.choice([64 * 1024, 1 << 26, 1 << 26]),
+        page_max_records=chance.choice([3, 20, 10_000]),
+        idle_poll_interval=chance.choice([0.5, 1.0]),
+        ack="manual" if chance.random() < 0.3 else "auto",
+        # Until the first listing of a stream that was made anew nobody knows its ranges: to drop by the old ones may lose.
+        out_of_range="drop" if chance.random() < 0.3 and recreated_at is None else "deliver",
+        if_recreated="stop" if recreated_at is None or chance.random() < 0.3 else "restart",
+    )
+
+
+def _draw_user(chance, lease):
+    finally_ = "stop" if chance.random() < 0.3 else "dead-letter"
+    return UserPlan(
+        batch=chance.choice([None, None, 2, 7, 100]),
+        one_at_a_time=chance.random() < 0.3,
+        threaded=chance.random() < 0.3,
+        duration=chance.choice([(0.0, 0.0), (0.0, 0.01), (0.01, 0.1)]),
+        slow_chance=chance.choice([0.0, 0.0, 0.02, 0.1]),
+        slow=(0.5 * lease, chance.choice([1.0, 2.5]) * lease),
+        fail_chance=chance.choice([0.0, 0.0, 0.05]),
+        policy=FailurePolicy(
+            attempts=chance.choice([1, 2, 4]),
+            backoff=0.05,
+            backoff_max=chance.choice([0.1, 1.0]),
+            bisect=chance.random() < 0.8,
+            finally_=finally_,
+        ),
+        sink_fail_chance=chance.choice([0.0, 0.0, 0.3]),
+        ack_delay=chance.choice([(0.0, 0.0), (0.0, 0.3), (0.0, 2.0)]),
+        forget_chance=chance.choice([0.0, 0.0, 0.02]),
+    )
+
+
+def _draw_workers(chance, duration, lease):
+    count = chance.choice([1, 2, 2, 3, 4, 5])
+    together = chance.random() < 0.5
+    drift = chance.choice([0.0, 0.0, 1e-5, 3e-4])
+    plans = []
+    for number in range(count):
+        starts_at = 0.0 if together or number == 0 else chance.uniform(0, duration * 0.7)
+        plan = WorkerPlan(
+            starts_at=starts_at,
+            drift=chance.choice([0.0, drift, -drift]),
+            wall_skew=chance.choice([0.0, 0.0, 0.4, -3_600.0, 3_600.0]),
+            max_leases=chance.choice([None] * 9 + [1, 3]),
+        )
+        for _ in range(chance.choice([0, 0, 1, 1, 2])):
+            kind = chance.choice(["crash", "crash", "close", "pause", "pause"])
+            length = lease * chance.choice([0.3, 0.9, 1.3, 2.5]) if kind == "pause" else chance.uniform(0.05, 2 * lease)
+            plan.trouble.append((chance.uniform(starts_at, duration), kind, length))
+        plan.trouble.sort()
+        plans.append(plan)
+    if all(plan.max_leases is not None for plan in plans):
+        plans[0].max_leases = None  # someone has to read what is left
+    return plans
+
+
+# ---- the producers
+
+
+def _draw_producing(chance, seed, duration, recreated_at):
+    """The producers' part: the form that ``producer_world.Shell`` and the producers' oracles know."""
+    moments = [chance.uniform(0, duration) for _ in range(chance.choice([0, 0, 1, 2, 4, 6]))]
+    if recreated_at is not None:
+        moments = [moment for moment in moments if moment < recreated_at - 1.0]
+    kinds = ["split", "split", "merge", "merge", "double", "halve", "update"]
+    scenario = Scenario(
+        seed=seed,
+        shards=chance.choice([1, 1, 2, 3, 5]),
+        on_demand=False,
+        auto_at_first=False,
+        record_rate=chance.choice([20.0, 1000.0, 1000.0, 1000.0]),
+        byte_rate=1024.0 * 1024,
+        latency=chance.choice([(0.0, 0.0), (0.001, 0.01), (0.01, 0.1)]),
+        slow_chance=chance.choice([0.0, 0.0, 0.02]),
+        page_size=chance.choice([1000, 1000, 2]),
+        duration=duration,
+        faults=_some(chance, _PUT_FAULTS, chance.choice([0, 0, 1, 2]), (0.02, 0.2, 0.5)),
+        listing_faults={},
+        summary_faults={},
+        fault_windows=_windows(chance, duration),
+        reshards=sorted((moment, chance.choice(kinds)) for moment in moments),
+        toggles=[],
+    )
+    lasts = [(0.0, duration)]
+    if recreated_at is not None:
+        lasts = [(0.0, recreated_at - 0.5), (recreated_at + 2.0, recreated_at + 2.0 + duration / 2)]
+    elif chance.random() < 0.3:
+        lasts = lasts * 2
+    scenario.loads = [_draw_load(chance, number, *last) for number, last in enumerate(lasts)]
+    return scenario
+
+
+def _draw_load(chance, number, begin, end):
+    kind = chance.choice(["keyed", "keyed", "keyless", "ordered", "ordered"])
+    count = chance.choice([5, 30, 80, 150])
+    unhandled = chance.choice([0.0, 0.0, 0.0, 0.02, 0.1])
+    poison = chance.choice([0.0, 0.0, 0.0, 0.02])
+    framed = chance.choice([0.0, 0.0, 0.05])
+    puts = []
+    for place, moment in enumerate(_moments(chance, begin, end, count)):
+        key = None
+        if kind != "keyless":
+            key = f"{number}-key-{chance.randint(0, chance.choice([2, 9]))}"
+        data = b"%d.%d:" % (number, place) + bytes(chance.choice([0, 3, 40]))
+        data += UNHANDLED if chance.random() < unhandled else b""
+        data += POISON if chance.random() < poison else b""
+        if chance.random() < framed:
+            data = encode_aggregate(["inside"], [data], {})
+        puts.append((moment, key, None, data))
+    config = ProducerConfig(
+        linger=chance.choice([0.0, 0.02, 0.1, 0.3]),
+        record_ttl=chance.choice([2.0, 8.0, 8.0]),
+        aggregation=chance.random() < 0.8,
+        aggregate_max_bytes=chance.choice([200, 1_000, 51_200]),
+        request_max_entries=chance.choice([2, 500, 500]),
+        max_in_flight=chance.choice([1, 24]),
+        ordered=kind == "ordered",
+        retry_backoff=chance.choice([0.02, 0.1]),
+        retry_backoff_max=1.0,
+    )
+    return Load(config, puts, flushes=[], spurious=[], abandoned_at=None, waits=True)
+
+
+def _moments(chance, begin, end, count):
+    """When puts come: evenly, or in bursts of equal time."""
+    if chance.random() < 0.6:
+        return sorted(chance.uniform(begin, end) for _ in range(count))
+    bursts = [chance.uniform(begin, end) for _ in range(chance.randint(1, 5))]
+    return sorted(chance.choice(bursts) for _ in range(count))

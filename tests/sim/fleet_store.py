@@ -1,0 +1,122 @@
+"""The lease store of a simulated fleet: ``core.leases.apply`` on a dictionary, behind a way on which answers get lost.
+
+The kinds of store differ in their pace, and in how a listing is read: at one moment, or (DynamoDB) page by page.
+"""
+
+from random import Random
+
+from shardline.core.consumer.coordinator import ScanLeases
+from shardline.core.failures import Failure, FailureKind
+from shardline.core.leases import DeleteLease, Refused, TakeLease, apply, landed
+
+UNSENT = Failure(FailureKind.TRANSIENT, "ConnectError", "sim: never sent", maybe_received=False)
+LOST = Failure(FailureKind.TRANSIENT, "ConnectionReset", "sim: the answer was lost")
+BROKEN = Failure(FailureKind.TRANSIENT, "InternalServerError", "sim: the store broke", 500)
+THROTTLED = Failure(FailureKind.THROTTLED, "ThrottlingException", "sim: too fast", 400)
+CONTENDED = Failure(FailureKind.TRANSIENT, "Contended", "sim: it changed again meanwhile", maybe_received=False)
+
+
+class Store:
+    """Rows, and the network in front of them. ``watch`` is the oracles': they see every write."""
+
+    def __init__(self, world, watch):
+        self.world = world
+        self.fleet = world.fleet
+        self.kind = world.fleet.store
+        self.watch = watch
+        self.chance = Random(f"store {world.fleet.seed}")
+        self.rows = {}
+        self._hidden = {}  # operations whose answer was lost, and whether they were applied
+
+    @property
+    def is_down(self):
+        return self.fleet.is_store_down(self.world.time)
+
+    def latency(self):
+        return self.chance.uniform(*self.kind.latency)
+
+    def receive(self, worker_id, request, reply):
+        """A request has come. ``reply`` is called with the answer, if there is one; silence is for the client to end."""
+        fault = self._draw_fault(request)
+        if self.is_down:
+            fault = self.chance.choice(["unsent", "dropped"])
+        if fault in {"unsent", "broken", "throttled", "contended", "dropped"}:
+            self._refuse(worker_id, request, fault, reply)
+        elif fault == "late":
+            self._hidden[worker_id, request] = True
+            self.world.at(
+                self.world.now + self.chance.uniform(0.2, 1.5) * self.fleet.config.lease_duration,
+                self._apply_late,
+                worker_id,
+                request,
+            )
+        elif isinstance(request, ScanLeases):
+            self._scan([], sorted(self.rows), reply, lost=fault == "lost")
+        else:
+            answer = self._apply(worker_id, request)
+            if fault == "lost":
+                self._hidden[worker_id, request] = True
+                answer = LOST
+            self._answer(reply, answer)
+
+    def _draw_fault(self, request):
+        if not self.fleet.store_faulty_at(self.world.time):
+            return None
+        for kind, chance in self.fleet.store_faults.items():
+            if self.chance.random() < chance:
+                return None if isinstance(request, ScanLeases) and kind in {"late", "contended"} else kind
+        return None
+
+    def _refuse(self, worker_id, request, fault, reply):
+        """It is not applied, and the client is told something, or nothing."""
+        if fault == "throttled":
+            self.watch.reached.add("store throttled")
+        if fault not in {"unsent", "contended"} and not isinstance(request, ScanLeases):
+            self._hidden.setdefault((worker_id, request), False)
+        answers = {"unsent": UNSENT, "broken": BROKEN, "throttled": THROTTLED, "contended": CONTENDED}
+        if fault != "dropped":
+            self._answer(reply, answers[fault])
+
+    def _apply_late(self, worker_id, request):
+        answer = self._apply(worker_id, request)
+        if not isinstance(answer, Refused):
+            self.watch.reached.add("a write landed after it was given up")
+
+    def _answer(self, reply, answer):
+        self.world.at(self.world.now + self.latency(), reply, answer)
+
+    # ---- the rows
+
+    def _apply(self, worker_id, operation):
+        row = self.rows.get(operation.shard_id)
+        answer = apply(row, operation)
+        self.watch.see_write(worker_id, operation, row, answer)
+        if isinstance(answer, Refused):
+            self._note_refused(worker_id, operation, row)
+            return answer
+        if self._hidden.pop((worker_id, operation), None) is False:
+            self.watch.reached.add("lost answer not landed")
+        if answer is None:
+            self.rows.pop(operation.shard_id, None)
+        else:
+            self.rows[operation.shard_id] = answer
+        return answer
+
+    def _note_refused(self, worker_id, operation, row):
+        if isinstance(operation, DeleteLease) or row is None:
+            return
+        if self._hidden.pop((worker_id, operation), None) and landed(operation, row):
+            self.watch.reached.add("lost answer landed")
+        elif isinstance(operation, TakeLease):
+            self.watch.reached.add("two took the same lease: one was refused")
+
+    def _scan(self, found, left, reply, *, lost):
+        """The next page: each is consistent, all of them together are not."""
+        some = max(2, -(-len(self.rows) // self.kind.pages)) if self.kind.pages > 1 else len(left)
+        found = found + [self.rows[shard_id] for shard_id in left[:some] if shard_id in self.rows]
+        if left[some:]:
+            self.world.at(self.world.now + 2 * self.latency(), lambda: self._scan(found, left[some:], reply, lost=lost))
+            return
+        if found != sorted(self.rows.values(), key=lambda row: row.shard_id):
+            self.watch.reached.add("rows changed between two pages of a scan")
+        self._answer(reply, LOST if lost else found)

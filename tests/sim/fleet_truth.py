@@ -1,0 +1,173 @@
+"""What is truly in the stream, who was handed it, and what is done? The world's own books: no machine sees them."""
+
+from dataclasses import dataclass
+
+from shardline.codec.aggregation import split_aggregate
+from shardline.model.hashing import hash_key_of
+from shardline.server.model.sequence_numbers import parse
+
+
+@dataclass
+class Stored:
+    """One user record in a shard."""
+
+    data: bytes
+    key: str
+    arrived_at: float
+    in_range: bool
+    aggregated: bool
+    size: int
+    """How many records its aggregate has."""
+
+
+class ShardTruth:
+    """One shard: its records in their order, and what became of them."""
+
+    def __init__(self, shard):
+        self.shard_id = shard.shard_id
+        self.hash_range = shard.hash_range
+        self.parents = tuple(shard.parent_ids)
+        self.children = []
+        self.is_open = True
+        self.records = {}  # by place: (sequence number, sub-sequence)
+        self.places = []
+        self.first_delivered = {}  # by place: when
+        self.done = set()
+        self.trimmed_before = None  # a place: what lies before it is gone
+        self.starts_at = None  # where the group began to read it: None, as long as nobody has a row for it
+        self.checked = 0  # places up to here were seen to be done (C2)
+        self.committed = None
+        self.first_committed = None
+        self.finished = False
+        self.ever_rowed = False
+        self.is_gone = False
+
+    @property
+    def required(self):
+        """The places that the group must have handled: those that arrived since its start, and are still there."""
+        if self.starts_at is None:
+            return []
+        return [place for place in self.places if self.is_required(place)]
+
+    def is_required(self, place):
+        return self.records[place].arrived_at >= self.starts_at and not self.is_trimmed(place)
+
+    def is_trimmed(self, place):
+        return self.is_gone or (self.trimmed_before is not None and place < self.trimmed_before)
+
+
+class Truth:
+    """The stream as it is, over all its shards. A stream that is made anew begins a new book."""
+
+    def __init__(self, world, reached):
+        self.world = world
+        self.reached = reached
+        self.shards = {}
+        self.epoch = 0
+        self.drops = world.fleet.config.out_of_range == "drop"
+        self.first_by_data = {}  # when each payload was first handed to a user, out of the shard that it belongs to
+
+    # ---- the stream changes
+
+    def begin_anew(self):
+        self.shards = {}
+        self.epoch += 1
+
+    def see_shards(self, stream):
+        if stream.next_index != len(self.shards):
+            for shard in stream.shards.values():
+                if shard.shard_id not in self.shards:
+                    self.shards[shard.shard_id] = ShardTruth(shard)
+                    for parent in self.shards.keys() & shard.parent_ids:
+                        self.shards[parent].children.append(shard.shard_id)
+        for shard_id, known in self.shards.items():
+            shard = stream.shards.get(shard_id)
+            known.is_gone = shard is None
+            known.is_open = shard is not None and shard.is_open
+            if shard is not None and self.world.fleet.retention is not None:
+                self._see_trimmed(known, shard)
+
+    def _see_trimmed(self, known, shard):
+        """Places whose number in the log lies before the first that is left."""
+        for place in known.places:
+            if parse(str(place[0])).number >= shard.log.first:
+                known.trimmed_before = place
+                return
+        known.trimmed_before = (float("inf"), 0) if known.places else None
+
+    def see_stored(self, stored):
+        for batch in stored:
+            known = self.shards[batch.shard.shard_id]
+            for record in batch.records:
+                number = int(record.sequence_number)
+                for sub, (key, data, in_range, size) in enumerate(_open(record, known.hash_range)):
+                    place = (number, sub)
+                    assert not known.places or known.places[-1] < place, "S: numbers grow"
+                    known.places.append(place)
+                    known.records[place] = Stored(data, key, record.arrived_at, in_range, size > 0, size)
+                    if self.drops and not in_range:
+                        known.done.add(place)
+                        self.reached.add("out of range: dropped")
+                if size > 1:
+                    self.reached.add("an aggregate opened")
+
+    # ---- the group works
+
+    def deliver(self, record, now):
+        """A record is handed to a user."""
+        known = self.shards.get(record.shard_id)
+        place = (int(record.sequence_number), record.sub_sequence)
+        if known is None or place not in known.records:
+            assert self.epoch or self.world.fleet.recreated_at is not None, f"nobody put {record}"
+            return
+        truth = known.records[place]
+        assert (record.data, record.key) == (truth.data, truth.key), f"{record} is not what was put: {truth}"
+        # A row of the stream that was there before has another range: what it lets through is too much, never too little.
+        assert not self.drops or truth.in_range or self.epoch, "DA3: it lies outside of the shard"
+        if place in known.first_delivered:
+            self.reached.add("redelivered")
+        known.first_delivered.setdefault(place, now)
+        if truth.in_range:  # a copy that went astray is read beside the others: it has no place in the order of its key
+            self.first_by_data.setdefault(record.data, (now, len(self.first_by_data)))
+
+    def finish(self, record):
+        """Its user is done with it, or its dead letter is written."""
+        known = self.shards.get(record.shard_id)
+        place = (int(record.sequence_number), record.sub_sequence)
+        if known is not None and place in known.records:
+            known.done.add(place)
+
+    # ---- what is so
+
+    def ancestors(self, shard_id):
+        left, seen = [*self.shards[shard_id].parents], []
+        while left:
+            parent = left.pop()
+            if parent in self.shards and parent not in seen:
+                seen.append(parent)
+                left += self.shards[parent].parents
+        return seen
+
+    def descendants(self, shard_id):
+        left, seen = [*self.shards[shard_id].children], []
+        while left:
+            child = left.pop()
+            if child not in seen:
+                seen.append(child)
+                left += self.shards[child].children
+        return seen
+
+    def undone(self, known):
+        """What the group still has to do of a shard."""
+        return [place for place in known.required if place not in known.done]
+
+
+def _open(record, hash_range):
+    inner = split_aggregate(record.data)
+    if inner is None:
+        return [(record.key, record.data, True, 0)]
+    found = []
+    for one in inner:
+        hash_key = hash_key_of(one.key) if one.explicit_hash_key is None else int(one.explicit_hash_key)
+        found.append((one.key, one.data, hash_key in hash_range, len(inner)))
+    return found

@@ -1,0 +1,361 @@
+"""One worker process of a simulated fleet: the shell that ``core/consumer/__init__`` describes, on a clock of its own.
+
+It can crash (all it knew is gone), be paused (nothing of it runs, then everything that waited comes at once) and be
+closed in good order. What it has sent goes on without it.
+"""
+
+from random import Random
+
+from fleet_process import Clock, Process
+from fleet_reading import ShardReading
+from fleet_user import ShardUser
+from producer_endpoint import BEGIN, STREAM
+
+from shardline.codec.shapes import ListShardsResponse
+from shardline.core.clock import NEVER
+from shardline.core.consumer import events as told
+from shardline.core.consumer.coordinator import Coordinator, ScanLeases
+from shardline.core.consumer.prefetch import PrefetchBudget
+from shardline.core.failures import Failure, FailureKind
+from shardline.core.leases import AskHandOver, CommitCheckpoint, FinishHandOver, ReleaseLease, RenewLease
+from shardline.core.requests import ListShards
+from shardline.model.position import LATEST, TRIM_HORIZON, at_timestamp
+from shardline.model.stream import StreamRef
+
+NO_ANSWER = Failure(FailureKind.TRANSIENT, "Timeout", "sim: no answer came in time")
+_HOLDERS = (RenewLease, CommitCheckpoint, FinishHandOver, ReleaseLease)
+
+
+class Worker(Process):
+    """One process, from its start to its end."""
+
+    def __init__(self, world, number, life, plan):
+        fleet = world.fleet
+        super().__init__(world, f"worker-{number}.{life}", Clock(world.now, 100.0 * number, plan.drift))
+        self.plan = plan
+        self.place = number
+        self.user_chance = Random(f"user {fleet.seed} {number} {life}")
+        self.chance = Random(f"worker {fleet.seed} {number} {life}")
+        config = fleet.config
+        if plan.max_leases is not None:
+            config = world.limited_config(plan.max_leases)
+        self.config = config
+        self.coordinator = Coordinator(
+            StreamRef(STREAM),
+            self.name,
+            self._start(),
+            config=config,
+            scan_interval=fleet.store.scan_interval,
+            checkpoint_interval=fleet.store.checkpoint_interval,
+            latest_at=self._latest_at(),
+            chance=self.chance,
+            now=self.now,
+            clock=lambda: self.now,
+        )
+        self.budget = PrefetchBudget(config.prefetch_max_bytes)
+        self.users = {}
+        self.threads = {}  # shards whose handler runs on, after the lease was lost
+        self.failure = None
+        self.is_closing = False
+        self._flights = {}  # by what they are about: one at a time (L1)
+        self._wake_at = NEVER
+        self._wants_pump = False
+        self._turn_of = None  # the shard whose records an iterating user has
+        self._kept_turns = []
+        self._excused = set()  # shards whose rows may name us without our knowing
+
+    def _start(self):
+        fleet = self.world.fleet
+        if fleet.start == "AT_TIMESTAMP":
+            return at_timestamp(BEGIN + fleet.start_back)
+        return LATEST if fleet.start == "LATEST" else TRIM_HORIZON
+
+    def _latest_at(self):
+        """The service's time, from the head of an answer (whole seconds); without one, our own wall clock."""
+        answer, _ = self.world.service.describe(self.world.time)
+        if isinstance(answer, Failure):
+            return BEGIN + self.world.time + self.plan.wall_skew - 1.0
+        return float(int(BEGIN + self.world.time)) - 1.0
+
+    # ---- life
+
+    def crash(self):
+        self.note("crashes")
+        if any(user.has_records for user in self.users.values()):
+            self.world.reached.add("crash with records in hand")
+        if any(isinstance(operation, CommitCheckpoint) for operation in self._flights.values()):
+            self.world.reached.add("crash with a commit under way")
+        self.is_dead = True
+        self.users.clear()
+
+    def close(self):
+        """Hand out no more, let the users finish what they have, then let go of everything."""
+        if self.is_dead or self.is_closing:
+            return
+        self.note("closes", self.failure or "asked to")
+        self.is_closing = True
+        for user in [*self.users.values()]:
+            user.stop()
+        self.at_local(self.now + 2 * self.config.lease_duration, self._cancel_users)
+        self._close_if_idle()
+
+    def fail(self, why):
+        """Nothing more can be read: what the users have comes again."""
+        if self.failure is None:
+            self.failure = why
+            self.note("fails", why)
+            for user in [*self.users.values()]:
+                user.stop()
+                user.cancel()
+            self.close()
+
+    def _cancel_users(self):
+        for user in self.users.values():
+            user.cancel()
+        self._close_if_idle()
+
+    def _close_if_idle(self):
+        idle = all(user.work is None for user in self.users.values())
+        if self.is_closing and idle and not self.coordinator._is_closing:
+            self.coordinator.close()
+            self.wake()
+
+    def _end_if_closed(self):
+        if self.coordinator.is_closed and not self.is_dead:
+            self.note("has ended")
+            self.world.reached.add("closed in good order")
+            assert not self._flights, "nothing is under way"
+            if not self.world.store.is_down:
+                self._check_released()
+            self.is_dead = True
+            self.world.handle_ended(self)
+
+    def _check_released(self):
+        """L5. What lapsed, or came by a write whose answer was lost, is not ours to give back."""
+        assert not self.users, "HL1: every lease was told to be gone"
+        rows = self.world.store.rows.values()
+        held = {row.shard_id for row in rows if row.holder == self.name and not row.checkpoint.is_finished}
+        assert held <= self._excused, f"L5: {self.name} has ended, and still holds {held - self._excused}"
+
+    # ---- the coordinator
+
+    def wake(self):
+        if not self._wants_pump:
+            self._wants_pump = True
+            self.world.at(self.world.now, self.run, self.pump)
+
+    def pump(self):
+        self._wants_pump = False
+        coordinator, now = self.coordinator, self.now
+        while (operation := coordinator.poll_operation(now)) is not None:
+            self._operate(operation, now)
+        while (request := coordinator.poll_request(now)) is not None:
+            self._ask(request)
+        for event in coordinator.take_events():
+            self._follow(event)
+        self.admit()
+        self._end_if_closed()
+        if not self.is_dead:
+            self._arm(coordinator.next_deadline())
+
+    def _arm(self, deadline):
+        if deadline <= self.now:
+            self.wake()
+        elif deadline not in {self._wake_at, NEVER}:
+            self._wake_at = deadline
+            self.at_local(deadline, self._wake_up, deadline)
+
+    def _wake_up(self, deadline):
+        if deadline == self._wake_at:
+            self._wake_at = NEVER
+            self.pump()
+
+    # ---- the store
+
+    def _operate(self, operation, now):
+        about = "scan" if isinstance(operation, ScanLeases) else operation.shard_id
+        assert about not in self._flights, "L1: one operation at a time"
+        if isinstance(operation, _HOLDERS):
+            holding = self.coordinator.held.holdings[operation.shard_id]
+            assert holding.grant._held_until > now, "L2: written after the lease lapsed"
+        self._flights[about] = operation
+        flight = [operation, about, False]
+        delay = self.chance.uniform(0, self.world.fleet.to_wire)
+        self.world.at(self.world.now + delay, self.run, self._leave, flight)
+        self.at_local(now + self.config.lease_duration / 2, self._give_up, flight)
+
+    def _leave(self, flight):
+        """It goes out: from here on it does not need us."""
+        if flight[2]:
+            return
+        store, world = self.world.store, self.world
+        reply = lambda answer: self.run(self._answered, flight, answer)  # noqa: E731 - it is passed on
+        world.at(world.now + store.latency(), store.receive, self.name, flight[0], reply)
+
+    def _give_up(self, flight):
+        self._answered(flight, NO_ANSWER)
+
+    def _answered(self, flight, answer):
+        operation, about, is_over = flight
+        if is_over:
+            return
+        flight[2] = True
+        del self._flights[about]
+        coordinator, now = self.coordinator, self.now
+        if isinstance(operation, ScanLeases):
+            if isinstance(answer, Failure):
+                coordinator.handle_scan_failed(answer, now)
+            else:
+                coordinator.handle_rows(answer, now)
+                self.world.reached.see_rows(self, answer)
+        elif isinstance(answer, Failure):
+            self._excused.add(about)
+            coordinator.handle_operation_failed(operation, answer, now)
+        else:
+            if isinstance(operation, AskHandOver):
+                self._excused.add(about)
+            coordinator.handle_applied(operation, answer, now)
+        self.wake()
+
+    # ---- the service
+
+    def _ask(self, request):
+        serve = self._serve_listing if isinstance(request, ListShards) else self._serve_summary
+        self.send(serve, (request,), self._answered_request)
+
+    def _serve_listing(self, request, now):
+        return self.world.service.list_all(request, now)
+
+    def _serve_summary(self, request, now):
+        del request
+        return self.world.service.describe(now)
+
+    def _answered_request(self, answer):
+        now = self.now
+        if isinstance(answer, Failure):
+            self.coordinator.handle_request_failed(answer, now)
+        elif isinstance(answer, ListShardsResponse):
+            self.coordinator.handle_shards(answer, now)
+        else:
+            self.coordinator.handle_summary(answer, now)
+        self.wake()
+
+    def send(self, serve, arguments, handle):
+        world = self.world
+        world.at(world.now + world.service.latency(), self._arrive, serve, arguments, handle)
+
+    def _arrive(self, serve, arguments, handle):
+        world = self.world
+        answer, late = serve(*arguments, world.time)
+        world.at(world.now + late + world.service.latency(), self.run, handle, answer)
+
+    # ---- events
+
+    def _follow(self, event):
+        self.note(type(event).__name__, *event[:3])
+        reached = self.world.reached
+        match event:
+            case told.LeaseGained():
+                self._start_reading(event)
+            case told.HandOverAsked(shard_id):
+                user = self.users[shard_id]
+                user.stop()
+                user.leave_if_done()
+            case told.HandOverOverdue(shard_id):
+                reached.add("hand-over timed out")
+                self._drop(shard_id)
+            case told.LeaseLost(shard_id, why):
+                if self.was_paused and "no renewal" in why:
+                    reached.add("paused past its lease, then stopped")
+                if self.world.store.is_down:
+                    reached.add("store outage past lease")
+                self._excused.add(shard_id)
+                self._drop(shard_id)
+            case told.LeaseReleased(shard_id, finished):
+                if self.is_closing and not finished:
+                    reached.add("lease released on exit")
+                self._drop(shard_id)
+            case told.StreamRecreated(why):
+                halted = self.coordinator.topology.is_halted
+                reached.add(f"the stream was made anew: {'stopped' if halted else 'read from its start'}")
+                if halted:
+                    self.world.handle_stopped()
+                    self.fail(why)
+            case told.ConsumerFailed(operation, failure):
+                self.fail(f"{operation} {failure.code}")
+            case told.StoreRecovered():
+                reached.add("store recovered")
+                if self.coordinator.held.holdings and self.world.has_been_down:
+                    reached.add("store outage within lease")
+            case told.ShardTrimmed(shard_id):
+                reached.add("a whole shard trimmed")
+                self.world.watch.alarms.add(shard_id)
+
+    def _start_reading(self, event):
+        world, shard_id = self.world, event.shard_id
+        world.service.advance(world.time)
+        world.watch.check_gained(self, shard_id, event.checkpoint)
+        assert shard_id not in self.users, "HL1: told once"
+        self.users[shard_id] = user = ShardUser(self, event.grant, ShardReading(self, event))
+        if self.is_closing:
+            user.stop()
+        else:
+            user.reading.go_on()
+
+    def _drop(self, shard_id):
+        user = self.users.pop(shard_id, None)
+        if user is not None:
+            user.drop()
+        self._close_if_idle()
+
+    def admit(self):
+        for shard_id in self.budget.take_admitted():
+            user = self.users.get(shard_id)
+            if user is not None:
+                user.reading.go_on()
+
+    # ---- what the users say
+
+    def ack(self, user, record, *, through):
+        held = self.coordinator.held
+        if not user.holds or not user.grant.held:
+            self.world.reached.add("acknowledgement refused")
+            return
+        holding = held.holdings[user.shard_id]
+        was_arranged = holding.is_arranged
+        accepted = held.ack_through(user.shard_id, record) if through else held.ack(user.shard_id, record)
+        if accepted and (not was_arranged or holding.tracker.has_ended):
+            self.wake()
+
+    def end_shard(self, shard_id, children):
+        self.coordinator.end(shard_id, children, self.now)
+        self.wake()
+
+    def leave(self, shard_id):
+        self.coordinator.held.leave(shard_id)
+        self.wake()
+        self._close_if_idle()
+
+    def step_user(self, shard_id):
+        user = self.users.get(shard_id)
+        if user is not None:
+            user.step()
+
+    def take_turn(self, user):
+        """Whether this user may work now: an iterator has records of one shard at a time."""
+        if not self.world.fleet.user.one_at_a_time or self._turn_of is user:
+            return True
+        if self._turn_of is not None:
+            if user not in self._kept_turns:
+                self._kept_turns.append(user)
+            return False
+        self._turn_of = user
+        return True
+
+    def end_turn(self, user):
+        self._close_if_idle()
+        if self._turn_of is user:
+            self._turn_of = None
+            waiting, self._kept_turns = self._kept_turns, []
+            for other in waiting:
+                other.step()

@@ -1,0 +1,183 @@
+"""A whole world in one thread: producers, the service, a lease store and a fleet of workers on one heap, from one seed.
+
+Trouble comes until the world grows calm; then it has to come to rest (``Watch.find_unrest``), to be closed in good order,
+and to have kept every promise (``Watch.check_end``).
+"""
+
+from contextlib import contextmanager
+from dataclasses import replace
+from heapq import heappop, heappush
+from itertools import count
+
+from fleet_oracles import Watch
+from fleet_reached import Reached
+from fleet_scenario import draw_fleet
+from fleet_service import RECREATION, FleetService
+from fleet_store import Store
+from fleet_truth import Truth
+from fleet_worker import Worker
+from producer_world import START, Shell
+
+from shardline.core.consumer import planner
+
+MOST_EVENTS = 400_000
+PATIENCE = 90.0  # how long a calm world may take to come to rest
+LOOK_EVERY = 0.5
+
+
+class FleetWorld:
+    """One event heap. The same seed gives the same trace."""
+
+    def __init__(self, seed, reached=None):
+        self.fleet = draw_fleet(seed)
+        self.scenario = self.fleet.producing
+        self.reached = Reached() if reached is None else reached
+        self.reached.seed = seed
+        self.now = START
+        self.trace = []
+        self._heap = []
+        self._numbers = count()
+        self.truth = Truth(self, self.reached)
+        self.service = self.endpoint = FleetService(self.fleet, self.truth)
+        self.watch = Watch(self, self.truth, self.reached)
+        self.store = Store(self, self.watch)
+        self.shells = [Shell(self, number, load) for number, load in enumerate(self.scenario.loads)]
+        self.slots = [None] * len(self.fleet.workers)
+        self._lives = [0] * len(self.slots)
+        self._limited = {}
+        self.has_stopped = False
+        """Whether the fleet gave up on a stream that was made anew, as it was told to."""
+        self.is_ending = False
+        self._plan_trouble()
+
+    @property
+    def time(self):
+        """Since the world began."""
+        return self.now - START
+
+    @property
+    def processes(self):
+        """All that may still act, paused or not."""
+        return [worker for worker in self.slots if worker is not None and not worker.is_dead]
+
+    @property
+    def live(self):
+        return [worker for worker in self.processes if not worker.is_paused and not worker.is_closing]
+
+    @property
+    def has_been_down(self):
+        return any(end <= self.time for _, end in self.fleet.outages)
+
+    def limited_config(self, max_leases):
+        if max_leases not in self._limited:
+            self._limited[max_leases] = replace(self.fleet.config, max_leases=max_leases)
+        return self._limited[max_leases]
+
+    def at(self, moment, action, *arguments):
+        heappush(self._heap, (max(moment, self.now), next(self._numbers), action, arguments))
+
+    def note(self, *what):
+        self.trace.append((self.time, *what))
+
+    # ---- what happens
+
+    def _plan_trouble(self):
+        fleet = self.fleet
+        for moment, kind in self.scenario.reshards:
+            self.at(START + moment, self._reshard, kind)
+        if fleet.recreated_at is not None:
+            self.at(START + fleet.recreated_at, self._delete)
+            self.at(START + fleet.recreated_at + RECREATION, self._create_again)
+        for number, plan in enumerate(fleet.workers):
+            self.at(START + plan.starts_at, self._start, number)
+            for moment, kind, length in plan.trouble:
+                self.at(START + moment, self._trouble, number, kind, length)
+        self.at(START + fleet.calm_at, self._look)
+
+    def _reshard(self, kind):
+        self.note("operator", kind, self.service.reshard(kind, self.time))
+        if self.fleet.update_delay:
+            self.at(self.now + self.fleet.update_delay, self._advance)
+        self._advance()
+
+    def _advance(self):
+        self.service.advance(self.time)
+
+    def _delete(self):
+        self.note("operator", "deletes the stream")
+        self.service.delete(self.time)
+
+    def _create_again(self):
+        self.note("operator", "makes the stream anew")
+        self.service.create_again(self.time)
+
+    def _start(self, number):
+        worker = self.slots[number]
+        if self.is_ending or self.has_stopped or (worker is not None and not worker.is_dead):
+            return
+        worker = self.slots[number] = Worker(self, number, self._lives[number], self.fleet.workers[number])
+        self._lives[number] += 1
+        worker.note("starts", f"drift {worker.plan.drift}")
+        worker.wake()
+
+    def _trouble(self, number, kind, length):
+        worker = self.slots[number]
+        if worker is None or worker.is_dead or worker.is_paused or worker.is_closing:
+            return
+        if kind == "crash":
+            worker.crash()
+            self.at(self.now + length, self._start, number)
+        elif kind == "close":
+            worker.close()
+        else:
+            worker.pause()
+            self.at(self.now + length, worker.resume)
+
+    def handle_ended(self, worker):
+        """A worker has closed: another takes its place."""
+        self.at(self.now + 0.3, self._start, worker.place)
+
+    def handle_stopped(self):
+        self.has_stopped = True
+
+    # ---- the run
+
+    def run(self):
+        with _deleting_after(self.fleet.delete_after):
+            for shell in self.shells:
+                shell.pump()
+            for done in count():
+                if not self._heap or (self.is_ending and not self.processes):
+                    break
+                assert done < MOST_EVENTS, "the world does not come to rest"
+                self.now, _, action, arguments = heappop(self._heap)
+                action(*arguments)
+        assert self.is_ending, "the world fell asleep"
+        self._advance()
+        self.watch.check_end()
+        return self
+
+    def _look(self):
+        """Has all come to rest? Then everyone goes home."""
+        self._advance()
+        reason = self.watch.find_unrest()
+        if reason is None:
+            self.note("world", "is at rest")
+            self.is_ending = True
+            for worker in self.processes:
+                worker.close()
+        elif self.time > self.fleet.calm_at + PATIENCE:
+            raise AssertionError(f"no rest {PATIENCE} s after all trouble was over: {reason}")
+        else:
+            self.at(self.now + LOOK_EVERY, self._look)
+
+
+@contextmanager
+def _deleting_after(leases):
+    """Finished rows go after 30 lease durations: in some worlds sooner, so that they are seen to go."""
+    before = planner.DELETE_AFTER_LEASES
+    planner.DELETE_AFTER_LEASES = leases
+    try:
+        yield
+    finally:
+        planner.DELETE_AFTER_LEASES = before

@@ -1,0 +1,66 @@
+"""Whole fleets in simulated worlds: many seeds, every oracle of ``fleet_oracles``, and proof that it was worth it.
+
+A failing seed: ``make sim SEED=k`` tells its story. Seeds that found something stand in ``past_fleet_seeds.txt`` and are
+run for ever.
+"""
+
+from pathlib import Path
+
+import pytest
+from fleet_reached import STATES, Reached
+from fleet_world import FleetWorld
+from simulate import tell
+
+PAST = Path(__file__).with_name("past_fleet_seeds.txt")
+CHUNK = 50
+CHUNKS = 10
+
+REACHED = Reached()
+
+
+def past_seeds():
+    lines = [line.partition(" ") for line in PAST.read_text().splitlines() if line and not line.startswith("#")]
+    return [pytest.param(int(seed), id=f"{seed}: {found.strip()}") for seed, _, found in lines]
+
+
+def run(seed, reached):
+    try:
+        return FleetWorld(seed, reached).run()
+    except Exception as error:
+        error.add_note(f"seed {seed}: make sim SEED={seed}")
+        raise
+
+
+@pytest.mark.parametrize("seed", past_seeds())
+def test_a_seed_that_once_found_something_finds_nothing(seed):
+    run(seed, REACHED)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_whatever_goes_wrong_every_promise_is_kept(chunk):
+    for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
+        run(seed, REACHED)
+
+
+def test_the_seeds_reached_every_interesting_state(request):
+    """Only after all of them ran: a part of the seeds proves nothing about the rest."""
+    ran = {item.name for item in request.session.items}
+    wanted = {f"test_whatever_goes_wrong_every_promise_is_kept[{chunk}]" for chunk in range(CHUNKS)}
+    if not wanted <= ran:
+        fresh = Reached()
+        for seed in range(CHUNK):
+            run(seed, fresh)
+        assert len(fresh.missing()) < len(STATES) / 4
+        return
+    assert REACHED.missing() == []
+
+
+@pytest.mark.parametrize("seed", [0, 3, 28, 135])
+def test_the_same_seed_tells_the_same_story(seed):
+    first, second = list(tell(FleetWorld(seed).run())), list(tell(FleetWorld(seed).run()))
+    assert len(first) > 100
+    assert first == second
+
+
+def test_other_seeds_tell_other_stories():
+    assert FleetWorld(1).run().trace != FleetWorld(2).run().trace
