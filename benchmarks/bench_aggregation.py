@@ -27,6 +27,7 @@ from typing import NamedTuple, TypeVar
 
 from aws_kinesis_agg.aggregator import RecordAggregator
 from aws_kinesis_agg.deaggregator import deaggregate_records, iter_deaggregate_records
+from results import add_json_option, note_ratio, note_verdict, write
 
 from shardline.codec.aggregation import AggregateBuilder, split_aggregate
 from shardline.codec.raw_records import deaggregate
@@ -188,6 +189,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Aggregation, next to aws_kinesis_agg.")
     parser.add_argument("--rounds", type=int, default=101)
     parser.add_argument("--check", action="store_true", help="fail if a ratio of bests is below its target")
+    add_json_option(parser)
     arguments = parser.parse_args()
     results = run(arguments.rounds)
     print(f"100-byte records, aggregates of {SEAL_BYTES:,} bytes; records per CPU second, {arguments.rounds} rounds")
@@ -198,6 +200,10 @@ def main() -> int:
             f"{one.name:28}{one.ours_best:>10,.0f}{one.ours_median:>10,.0f} {one.peer_best:>10,.0f}"
             f"{one.peer_median:>10,.0f} {one.best_ratio:>6.1f}x{one.median_ratio:>6.1f}x{one.target:>7.1f}x"
         )
+        what = f"{one.name}: {one.best_ratio:.1f} times aws_kinesis_agg's speed (medians {one.median_ratio:.1f})"
+        note_verdict(what, f"at least {one.target:g}", met=one.best_ratio >= one.target)
+        note_ratio(f"{one.name}: aws_kinesis_agg / shardline", one.best_ratio, one.median_ratio)
+    write(arguments.json)
     missed = [one.name for one in results if one.best_ratio < one.target]
     if arguments.check and missed:
         print(f"below target: {'; '.join(missed)}")

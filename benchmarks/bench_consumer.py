@@ -15,7 +15,6 @@ environment. `--check` fails when a target is missed.
 import argparse
 import contextlib
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -24,12 +23,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from consumer_server import AGGREGATED, EMPTY, EMPTY_SHARDS, PLAIN, SHARDS, Server, running_consumer_server
+from consumer_server import AGGREGATED, EMPTY, PLAIN, SHARDS, Server, running_consumer_server
+from results import add_json_option, forget_surroundings, note_ratio, verdict, write
 
 HERE = Path(__file__).parent
 PEER_PYTHON = HERE.parent / ".servers/clients/bin/python"  # async-kinesis needs its own aiobotocore
 PACKAGES = sysconfig.get_path("purelib")
-IDLE_TARGET, FIRST_TARGET = 0.05, 1.0
+IDLE_TARGET = 0.05 / 100  # of a core, a shard
+FIRST_TARGET = 1.0
 COLUMNS = "  {:<24} {:>9} {:>9} {:>13}"
 
 
@@ -141,12 +142,6 @@ def measure_case(case: Case, plan: Plan, server: Server, peer_python: str, *, ou
 # ---- the report
 
 
-def verdict(what: str, target: str, *, met: bool, partly: bool = False) -> bool:
-    word = "met" if met else "MISSED, unclear: best and median differ" if partly else "MISSED"
-    print(f"  {what:<75} {target:<16} {word}", flush=True)
-    return met
-
-
 def report_case(case: Case, clients: dict[str, Client]) -> list[bool]:
     print(f"\n{case.name}, 200 B each, over {SHARDS} shards")
     print(COLUMNS.format("", "best", "median", "by the clock"))
@@ -159,6 +154,7 @@ def report_case(case: Case, clients: dict[str, Client]) -> list[bool]:
         if target.upper in clients and target.lower in clients:
             upper, lower = clients[target.upper].costs, clients[target.lower].costs
             ratios = min(upper) / min(lower), statistics.median(upper) / statistics.median(lower)
+            note_ratio(f"{case.name}: {target.upper} / {target.lower}", *ratios)
             fine = [ratio >= target.at_least for ratio in ratios]
             what = f"{target.upper} / {target.lower}: {ratios[0]:.2f} (medians {ratios[1]:.2f})"
             met.append(verdict(what, f"at least {target.at_least:g}", met=all(fine), partly=any(fine)))
@@ -171,21 +167,26 @@ def ask(question: str, stream: str, server: Server, seconds: float) -> dict[str,
 
 
 def report_idle(plan: Plan, server: Server) -> list[bool]:
-    print(f"\nA consumer of {EMPTY_SHARDS} shards that have nothing")
-    line = [sys.executable, *addressed("consumer_idle.py", server, EMPTY, "idle"), "--seconds", str(plan.seconds)]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
-        process.stdout.readline()
-        server.requests()
-        process.stdout.readline()
-        calls = server.requests().get("GetRecords", 0)
-        figures = json.loads(process.stdout.readline())
-    share = figures["cpu"] / figures["seconds"]
-    wire = ask("wire", EMPTY, server, plan.seconds)
-    rate = calls / figures["seconds"] / EMPTY_SHARDS
-    what = f"CPU: {share:.2%} of a core, {rate:.2f} calls a second and shard"
-    met = verdict(what, f"under {IDLE_TARGET:.0%}", met=share < IDLE_TARGET)
-    print(f"  A bare client that makes as many calls, evenly spread: {wire['cpu'] / wire['seconds']:.2%} of a core")
-    return [met]
+    print("\nA consumer of shards that have nothing, on SQLite: CPU seconds over a fixed time")
+    met = []
+    for stream, shards in EMPTY.items():
+        line = [sys.executable, *addressed("consumer_idle.py", server, stream, "idle"), "--seconds", str(plan.seconds)]
+        with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
+            process.stdout.readline()
+            server.requests()
+            process.stdout.readline()
+            calls = server.requests().get("GetRecords", 0)
+            figures = json.loads(process.stdout.readline())
+        share = figures["cpu"] / figures["seconds"]
+        rate = calls / figures["seconds"] / shards
+        spent = f"{figures['cpu']:.2f} s in {figures['seconds']:.0f} s"
+        what = f"{shards:,} shards: {share:.2%} of a core ({spent}), {rate:.2f} calls/s a shard"
+        target = IDLE_TARGET * shards
+        met.append(verdict(what, f"under {target:.0%}", met=share < target))
+    wire = ask("wire", "empty", server, plan.seconds)
+    share = wire["cpu"] / wire["seconds"]
+    print(f"  A bare client that calls {EMPTY['empty']} shards once a second, evenly spread: {share:.2%} of a core")
+    return met
 
 
 def report_first(plan: Plan, server: Server) -> list[bool]:
@@ -208,14 +209,6 @@ def report_commits(plan: Plan, server: Server) -> list[bool]:
 OTHERS = {"idle": report_idle, "first": report_first, "commits": report_commits}
 
 
-def forget_surroundings() -> None:
-    """Keep the AWS profile and the proxies of whoever runs this out of the figures."""
-    for name in list(os.environ):
-        if name.startswith("AWS_") or name.upper() in {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"}:
-            del os.environ[name]
-    os.environ["AWS_CONFIG_FILE"] = os.environ["AWS_SHARED_CREDENTIALS_FILE"] = os.devnull
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compare the consumer with async-kinesis.")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds, rougher figures")
@@ -225,6 +218,7 @@ def main() -> int:
     )
     parser.add_argument("--ours-only", action="store_true", help="leave the peer out")
     parser.add_argument("--peer-python", default=str(PEER_PYTHON), help="the interpreter that has async-kinesis")
+    add_json_option(parser)
     options = parser.parse_args()
     only = options.only.lower()
     cases = [case for case in CASES if only in case.name.lower()]
@@ -241,6 +235,7 @@ def main() -> int:
             met += report_case(case, clients)
         for report in others:
             met += report(plan, server)
+    write(options.json)
     return 1 if options.check and not all(met) else 0
 
 

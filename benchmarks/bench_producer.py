@@ -15,7 +15,6 @@ that is said. aiokpl runs on uvloop where its environment has it: without, it ne
 import argparse
 import contextlib
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from producer_sink import Counts, ProducerSink, running_producer_sink
+from results import add_json_option, forget_surroundings, note_ratio, verdict, write
 
 HERE = Path(__file__).parent
 PEER_PYTHON = HERE.parent / ".servers/clients/bin/python"  # aiokpl pins its own botocore
@@ -83,7 +83,7 @@ CASES = [
         "100 B records, uuid keys, not aggregated",
         100,
         0,
-        {"shardline unaggregated": 100_000, "aiobotocore": 100_000},
+        {"shardline unaggregated": 100_000, "shardline unaggr. many": 100_000, "aiobotocore": 100_000},
         [Target("aiobotocore", "shardline unaggregated", at_least=3)],
     ),
 ]
@@ -177,12 +177,6 @@ def measure_case(case: Case, plan: Plan, sink: ProducerSink, peer_python: str, *
 # ---- the report
 
 
-def verdict(what: str, target: str, *, met: bool, partly: bool = False) -> bool:
-    word = "met" if met else "MISSED, unclear: best and median differ" if partly else "MISSED"
-    print(f"  {what:<67} {target:<22} {word}", flush=True)
-    return met
-
-
 def report_case(case: Case, clients: dict[str, Client]) -> list[bool]:
     print(f"\n{case.name}")
     print(COLUMNS.format("", "best", "median", "by the clock", "entries", "sink's"))
@@ -197,6 +191,8 @@ def report_case(case: Case, clients: dict[str, Client]) -> list[bool]:
         if target.upper in clients and target.lower in clients:
             upper, lower = clients[target.upper], clients[target.lower]
             ratios = upper.best / lower.best, upper.median / lower.median
+            if not target.upper.startswith("shardline"):
+                note_ratio(f"{case.name}: {target.upper} / {target.lower}", *ratios)
             fine = [target.at_least <= ratio <= target.at_most for ratio in ratios]
             what = f"{target.upper} / {target.lower}: {ratios[0]:.2f} (medians {ratios[1]:.2f})"
             wanted = f"at least {target.at_least:g}" if target.at_least else f"at most {target.at_most:g}"
@@ -222,7 +218,7 @@ def report_latency(plan: Plan) -> list[bool]:
             )
             p50, p99 = 0.6 * found["linger"] + 5, found["linger"] + 25
             what = f"shardline {kind}: " + ", ".join(
-                f"{name} {found[name]:.1f}" for name in ("p50", "p90", "p99", "max")
+                f"{name} {found[name]:.1f}" for name in ("p50", "p90", "p99", "p99.9", "max")
             )
             fine = found["p50"] <= p50 and found["p99"] <= p99
             met.append(verdict(what, f"p50 {p50:.0f}, p99 {p99:.0f}", met=fine))
@@ -254,14 +250,6 @@ def run(cases: list[Case], plan: Plan, options: argparse.Namespace) -> bool:
     return all(met)
 
 
-def forget_surroundings() -> None:
-    """Keep the AWS profile and the proxies of whoever runs this out of the figures."""
-    for name in list(os.environ):
-        if name.startswith("AWS_") or name.upper() in {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"}:
-            del os.environ[name]
-    os.environ["AWS_CONFIG_FILE"] = os.environ["AWS_SHARED_CREDENTIALS_FILE"] = os.devnull
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compare the producer with the other ways to put records.")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds, rougher figures")
@@ -269,6 +257,7 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="the cases whose name contains this")
     parser.add_argument("--ours-only", action="store_true", help="leave the peers out")
     parser.add_argument("--peer-python", default=str(PEER_PYTHON), help="the interpreter that has aiokpl")
+    add_json_option(parser)
     options = parser.parse_args()
     options.only = options.only.lower()
     cases = [case for case in CASES if options.only in case.name.lower()]
@@ -276,6 +265,7 @@ def main() -> int:
         parser.error(f"no case is named like {options.only!r}: {', '.join(case.name for case in CASES)}")
     forget_surroundings()
     met = run(cases, QUICK if options.quick else FULL, options)
+    write(options.json)
     return 1 if options.check and not met else 0
 
 

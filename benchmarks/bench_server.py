@@ -25,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from emulators import HERE, RunningServer, running
+from results import add_json_option, note_verdict, write
 
 CONNECTIONS = 8
 ENTRIES, SIZE, SHARDS = 500, 200, 4
@@ -294,6 +295,8 @@ def measure_starts(plan: Plan, found: Figures) -> None:
 
 def row(name: str, cells: list[str], target: str = "", *, met: bool | None = None) -> bool:
     verdict = "" if met is None else ("yes" if met else "NO")
+    if met is not None:
+        note_verdict(f"{name}: {', '.join(cells)}", target, met=met)
     print(f"{name:<34}" + "".join(CELL.format(cell) for cell in cells) + f"   {target:<34} {verdict}", flush=True)
     return met is not False
 
@@ -349,6 +352,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Compare the local server with the others that can be had.")
     parser.add_argument("--quick", action="store_true", help="shorter bursts, rougher figures")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
+    add_json_option(parser)
     options = parser.parse_args()
     plan = QUICK if options.quick else FULL
     began = time.monotonic()
@@ -360,6 +364,7 @@ def main() -> int:
         for _ in range(plan.rounds):
             measure_rates(plan, pool, bodies, found)
     verdicts = report_rates(found) + report_growth(found) + report_starts(found)
+    write(options.json)
     print(f"\n{time.monotonic() - began:.0f} s; {'all targets met' if all(verdicts) else 'A TARGET IS MISSED'}")
     return 1 if options.check and not all(verdicts) else 0
 

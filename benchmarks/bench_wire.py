@@ -9,7 +9,6 @@ the method. The ratios are aiobotocore's CPU by ours. `--check` fails when a rat
 import argparse
 import asyncio
 import contextlib
-import os
 import random
 import sys
 import time
@@ -18,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from measure import Calibration, Contender, Figures, Plan, compare, pin_to_quietest_cpu
+from results import add_json_option, forget_surroundings, note_ratio, note_verdict, write
 from sink import PAGES, Sink, running_sink
 
 REGION = "us-east-1"
@@ -142,6 +142,8 @@ def report(case: Case, results: list[Figures]) -> bool:
     met = best >= case.target
     ratios = f"{peer.median / ours.median:.2f}", f"{best:.2f}"
     verdict = ("yes" if met else "NO") + noise
+    note_ratio(f"{case.name}: aiobotocore / shardline", best, peer.median / ours.median)
+    note_verdict(f"{case.name}: aiobotocore / shardline {ratios[1]} (medians {ratios[0]})", f"{case.target}", met=met)
     print(COLUMNS.format(case.name, microseconds(peer), microseconds(ours), *ratios, case.target, verdict), flush=True)
     return met
 
@@ -159,20 +161,13 @@ def run(cases: list[Case], plan: Plan, *, peer_only: bool) -> bool:
     return all(met)
 
 
-def forget_surroundings() -> None:
-    """Keep the AWS profile and the proxies of whoever runs this out of the figures."""
-    for name in list(os.environ):
-        if name.startswith("AWS_") or name.upper() in {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"}:
-            del os.environ[name]
-    os.environ["AWS_CONFIG_FILE"] = os.environ["AWS_SHARED_CREDENTIALS_FILE"] = os.devnull
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compare the CPU of shardline's calls with aiobotocore's.")
     parser.add_argument("--quick", action="store_true", help="fewer bursts: half a minute, rougher figures")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a ratio of bests is under its target")
     parser.add_argument("--only", default="", metavar="TEXT", help="the cases whose name contains this")
     parser.add_argument("--peer-only", action="store_true", help="measure aiobotocore alone")
+    add_json_option(parser)
     options = parser.parse_args()
     cases = [case for case in CASES if options.only.lower() in case.name.lower()]
     if not cases:
@@ -181,6 +176,7 @@ def main() -> int:
         parser.error("--check needs both sides: leave out --peer-only")
     forget_surroundings()
     met = run(cases, QUICK if options.quick else FULL, peer_only=options.peer_only)
+    write(options.json)
     return 1 if options.check and not met else 0
 
 

@@ -37,7 +37,7 @@ def consumer_of(options: argparse.Namespace, store: object, **arguments: object)
 async def idle(options: argparse.Namespace, directory: Path) -> dict[str, float]:
     async with consumer_of(options, f"sqlite:///{directory}/leases.db") as consumer:
         reading = asyncio.create_task(anext(aiter(consumer)))
-        await consumer.wait_ready()
+        await consumer.wait_ready(120)
         await asyncio.sleep(5)  # the waits between calls have grown
         meter = Meter()
         print(json.dumps({"settled": True}), flush=True)
@@ -91,9 +91,9 @@ class CountedStore:
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
 
-    async def apply(self, operation):
-        self.writes[type(operation).__name__] += 1
-        return await self._store.apply(operation)
+    async def apply_many(self, operations):
+        self.writes.update(type(operation).__name__ for operation in operations)
+        return await self._store.apply_many(operations)
 
 
 async def commits(options: argparse.Namespace, directory: Path) -> dict[str, float]:

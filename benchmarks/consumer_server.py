@@ -1,8 +1,8 @@
 """What do the consumers of the benchmark read from?
 
 The embedded server in a process of its own, limits off, with a stream of 4 shards of plain records, one of the same
-records in aggregates, and one of 100 shards without any. It says its URL on a line of JSON, then answers each line on
-its standard input with what was asked of it so far, and ends when that does.
+records in aggregates, and two without any: of 100 shards, and of 1,000. It says its URL on a line of JSON, then answers
+each line on its standard input with what was asked of it so far, and ends when that does.
 
     python benchmarks/consumer_server.py --records 100000
 """
@@ -18,8 +18,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-PLAIN, AGGREGATED, EMPTY = "plain", "aggregated", "empty"
-SHARDS, EMPTY_SHARDS = 4, 100
+PLAIN, AGGREGATED = "plain", "aggregated"
+SHARDS = 4
+EMPTY = {"empty": 100, "vast": 1_000}  # streams without records, and how many shards each has
 SIZE = 200
 PER_AGGREGATE = 200  # some 45 KB
 ENTRIES = 100  # of a PutRecords: 20 aggregates and more would be too large
@@ -65,7 +66,7 @@ def serve(count: int) -> None:
     from shardline.testing import LocalKinesis
 
     with LocalKinesis(limits=False) as kinesis:
-        for name, shards in ((PLAIN, SHARDS), (AGGREGATED, SHARDS), (EMPTY, EMPTY_SHARDS)):
+        for name, shards in {PLAIN: SHARDS, AGGREGATED: SHARDS, **EMPTY}.items():
             kinesis.create_stream(name, shards=shards)
         asyncio.run(fill(kinesis, count))
         keys = kinesis.credentials

@@ -139,10 +139,10 @@ async def shardline_put(job: Job, **settings: object) -> None:
         await run_async(job, put_slice)
 
 
-async def shardline_put_many(job: Job) -> None:
+async def shardline_put_many(job: Job, **settings: object) -> None:
     from shardline import Producer
 
-    async with Producer(STREAM, **shardline_arguments(job)) as producer:
+    async with Producer(STREAM, **shardline_arguments(job, **settings)) as producer:
 
         async def put_slice(records: list[Record]) -> None:
             for delivery in await producer.put_many(records):
@@ -167,6 +167,10 @@ def shardline_sync(job: Job) -> None:
 
 async def shardline_unaggregated(job: Job) -> None:
     await shardline_put(job, aggregation=False)
+
+
+async def shardline_unaggregated_put_many(job: Job) -> None:
+    await shardline_put_many(job, aggregation=False)
 
 
 def run_trio(main: Callable[[Job], Awaitable[None]], job: Job) -> None:
@@ -256,6 +260,7 @@ CLIENTS: dict[str, Callable[[Job], None]] = {
     "shardline trio": lambda job: run_trio(shardline_put, job),
     "shardline sync": shardline_sync,
     "shardline unaggregated": lambda job: run_asyncio(shardline_unaggregated, job),
+    "shardline unaggr. many": lambda job: run_asyncio(shardline_unaggregated_put_many, job),
     "aiokpl": lambda job: run_uvloop(aiokpl, job),
     "boto3": boto3,
     "aiobotocore": lambda job: run_asyncio(aiobotocore, job),

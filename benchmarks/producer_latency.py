@@ -94,7 +94,7 @@ def main() -> None:
     os._exit(0)
 
 
-SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 
 if __name__ == "__main__":
     main()

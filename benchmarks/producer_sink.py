@@ -1,11 +1,11 @@
 """What answers a producer as Kinesis does, so cheaply that only the producer's own CPU is left to measure?
 
-A process of its own on loopback, plain HTTP/1.1 with keep-alive. One stream of 32 shards that have always been there:
+A process of its own on loopback, plain HTTP/1.1 with keep-alive. One stream whose shards have always been there:
 ListShards and DescribeStreamSummary tell of them, and PutRecords names for each entry the shard that its key really
 belongs to, so that a producer that predicts shards finds itself right. Of a body only the keys are read; nothing is
 kept but the counts, which GET /counts tells. `--delay` holds back each PutRecords answer, or for good if negative.
 
-    python benchmarks/producer_sink.py [--delay 0.002]      # prints its URL, ends when its standard input does
+    python benchmarks/producer_sink.py [--delay 0.002] [--shards 32]   # prints its URL, ends when its input does
 """
 
 import argparse
@@ -24,14 +24,10 @@ from urllib.parse import urlsplit
 import msgspec
 from sink import JSON, READ_BYTES, UNKNOWN_OPERATION, header, http_answer
 
-SHARDS = 32
-SHARD_BITS = 5
-SHARD_IDS = [f"shardId-{number:012}" for number in range(SHARDS)]
+SHARDS = 32  # a power of two, as every number of shards here
 HASH_BITS = 128
 SEQUENCE_START = "4959033827149025660855969253836157109592"  # 16 digits of a counter follow
 STREAM_ARN = "arn:aws:kinesis:us-east-1:000000000000:bench"
-# results of entries, one for each shard: its number is filled in
-RESULTS = [f'{{"SequenceNumber":"{SEQUENCE_START}%016d","ShardId":"{shard_id}"}}' for shard_id in SHARD_IDS]
 
 
 class Entry(msgspec.Struct, gc=False):
@@ -47,8 +43,8 @@ def as_answer(body: object) -> bytes:
     return http_answer(JSON, json.dumps(body, separators=(",", ":")).encode())
 
 
-def shard_list() -> bytes:
-    width = 1 << HASH_BITS - SHARD_BITS
+def shard_list(shard_ids: list[str]) -> bytes:
+    width = (1 << HASH_BITS) // len(shard_ids)
     shards = [
         {
             "ShardId": shard_id,
@@ -58,12 +54,12 @@ def shard_list() -> bytes:
             },
             "SequenceNumberRange": {"StartingSequenceNumber": SEQUENCE_START + "0" * 16},
         }
-        for number, shard_id in enumerate(SHARD_IDS)
+        for number, shard_id in enumerate(shard_ids)
     ]
     return as_answer({"Shards": shards})
 
 
-def summary() -> bytes:
+def summary(shards: int) -> bytes:
     description = {
         "StreamName": "bench",
         "StreamARN": STREAM_ARN,
@@ -73,7 +69,7 @@ def summary() -> bytes:
         "StreamCreationTimestamp": 1_700_000_000,
         "EnhancedMonitoring": [{"ShardLevelMetrics": []}],
         "EncryptionType": "NONE",
-        "OpenShardCount": SHARDS,
+        "OpenShardCount": shards,
         "ConsumerCount": 0,
         "MaxRecordSizeInKiB": 1024,
     }
@@ -83,8 +79,12 @@ def summary() -> bytes:
 class Stream:
     """The answers, and how much was asked."""
 
-    def __init__(self) -> None:
-        self._fixed = {b"listshards": shard_list(), b"describestreamsummary": summary()}
+    def __init__(self, shards: int) -> None:
+        shard_ids = [f"shardId-{number:012}" for number in range(shards)]
+        self._shard_bits = shards.bit_length() - 1
+        # results of entries, one for each shard: its number is filled in
+        self._results = [f'{{"SequenceNumber":"{SEQUENCE_START}%016d","ShardId":"{name}"}}' for name in shard_ids]
+        self._fixed = {b"listshards": shard_list(shard_ids), b"describestreamsummary": summary(shards)}
         self._decoder = msgspec.json.Decoder(PutRecords)
         self._requests = self._entries = self._bytes = self._lists = 0
 
@@ -94,15 +94,15 @@ class Stream:
         self._requests += 1
         self._entries += len(entries)
         self._bytes += len(body)
-        md5, shift = hashlib.md5, HASH_BITS - SHARD_BITS
+        md5, shift, of_shard = hashlib.md5, HASH_BITS - self._shard_bits, self._results
         results = []
         for entry in entries:
             number += 1
             if entry.explicit_hash_key is None:
-                shard = md5(entry.key.encode()).digest()[0] >> 8 - SHARD_BITS
+                shard = int.from_bytes(md5(entry.key.encode()).digest()) >> shift
             else:
                 shard = int(entry.explicit_hash_key) >> shift
-            results.append(RESULTS[shard] % number)
+            results.append(of_shard[shard] % number)
         return http_answer(JSON, f'{{"FailedRecordCount":0,"Records":[{",".join(results)}]}}'.encode())
 
     def other(self, operation: bytes) -> bytes:
@@ -174,8 +174,8 @@ class StreamProtocol(asyncio.BufferedProtocol):
             self._transport.write(answer)
 
 
-async def serve(delay: float) -> None:
-    stream = Stream()
+async def serve(delay: float, shards: int) -> None:
+    stream = Stream(shards)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: StreamProtocol(stream, delay), "127.0.0.1", 0)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
@@ -209,9 +209,9 @@ class ProducerSink:
 
 
 @contextlib.contextmanager
-def running_producer_sink(delay: float = 0.0) -> Iterator[ProducerSink]:
+def running_producer_sink(delay: float = 0.0, shards: int = SHARDS) -> Iterator[ProducerSink]:
     """Run a sink until the block ends."""
-    command = [sys.executable, __file__, f"--delay={delay}"]
+    command = [sys.executable, __file__, f"--delay={delay}", f"--shards={shards}"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             url = process.stdout.readline().strip()
@@ -223,9 +223,11 @@ def running_producer_sink(delay: float = 0.0) -> Iterator[ProducerSink]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Answer producers as a stream of 32 shards would, for benchmarks.")
+    parser = argparse.ArgumentParser(description="Answer producers as a stream would, for benchmarks.")
     parser.add_argument("--delay", type=float, default=0.0, help="seconds before each PutRecords answer; -1: never")
-    asyncio.run(serve(parser.parse_args().delay))
+    parser.add_argument("--shards", type=int, default=SHARDS, help="how many, a power of two")
+    options = parser.parse_args()
+    asyncio.run(serve(options.delay, options.shards))
 
 
 if __name__ == "__main__":

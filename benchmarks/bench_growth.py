@@ -1,0 +1,118 @@
+"""Does a record cost the same on a large stream as on a small one, and after millions as at first?
+
+CPU seconds of our process, user and system, per million records: confirmed by a producer (100 B, uuid keys, limits
+lifted), or handed out by a consumer in batches (200 B of JSON, made objects). Each point is a process of its own; of
+several runs the best counts, since other jobs on the machine only ever add. What a start costs is in it: that is why
+the first points, of few records, lie higher. Flat means: the last point is at most half as much again as the cheapest.
+
+    python benchmarks/bench_growth.py [--quick] [--check] [--json FILE]
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from consumer_sink import running_consumer_sink
+from producer_clients import cpu_seconds, say
+from producer_sink import running_producer_sink
+from results import add_json_option, forget_surroundings, note_series, verdict, write
+
+HERE = Path(__file__).parent
+ROUGHLY_FLAT = 1.5
+RECORDS = [10_000, 100_000, 1_000_000, 10_000_000]
+SHARDS = [1, 4, 32, 256, 1_024]
+PER_SHARD = 4_000  # at least, where the number of shards grows: opening a shard costs as much as reading hundreds
+RUNS = {10_000: 5, 100_000: 4, 1_000_000: 2, 10_000_000: 1}
+
+
+def produce(shards: int, records: int) -> float:
+    """CPU seconds per million, of one producer."""
+    with running_producer_sink(shards=shards) as sink:
+        line = [sys.executable, str(HERE / "producer_clients.py"), "--client", "shardline", "--url", sink.url]
+        done = subprocess.run(line, input=f"{records}\n", check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1])["cpu"] / records * 1e6
+
+
+def consume(shards: int, records: int) -> float:
+    """CPU seconds per million, of one consumer."""
+    with running_consumer_sink(shards, records // shards) as url:
+        line = [sys.executable, __file__, "--consume", url, "--records", str(records // shards * shards)]
+        done = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout)["cpu"] / records * 1e6
+
+
+async def read_all(url: str, records: int) -> None:
+    from shardline import Consumer, ConsumerConfig, Credentials
+
+    consumer = Consumer(
+        "bench",
+        config=ConsumerConfig(calls_per_second=1_000.0, bytes_per_second=1e12),
+        deserializer=json.loads,
+        endpoint_url=url,
+        region="us-east-1",
+        credentials=Credentials("AKIDEXAMPLE", "secret"),
+    )
+    began_at, cpu = time.perf_counter(), cpu_seconds()
+    left = records
+    async with consumer:
+        async for batch in consumer.batches():
+            left -= len(batch.values)
+            if left <= 0:
+                break
+        say(cpu=cpu_seconds() - cpu, seconds=time.perf_counter() - began_at, too_many=-left)
+        os._exit(0)  # the end of a thousand shards is not what is measured
+
+
+def grow(what: str, axis: str, points: list[int], measure: Callable[[int], float], runs: Callable[[int], int]) -> bool:
+    """Measure all points, best of some runs each, and say whether they are flat."""
+    costs = {point: min(measure(point) for _ in range(runs(point))) for point in points}
+    cells = ", ".join(f"{point:,}: {cost:.2f}" for point, cost in costs.items())
+    note_series(
+        what, axis, "CPU s per million records", {f"{point:,}": round(cost, 3) for point, cost in costs.items()}
+    )
+    flat = costs[points[-1]] <= ROUGHLY_FLAT * min(costs.values())
+    return verdict(f"{what} by {axis}: {cells}", f"last <= {ROUGHLY_FLAT} x least", met=flat, width=100)
+
+
+def run(records: list[int], shards: list[int], least: int) -> bool:
+    def over(shards: int) -> int:
+        return max(least, PER_SHARD * shards)
+
+    print("CPU seconds per million records")
+    return all(
+        [
+            grow("producer", "records", records, lambda count: produce(32, count), lambda count: RUNS[count]),
+            grow("producer", "shards", shards, lambda count: produce(count, over(count)), lambda _: 1),
+            grow("consumer", "records", records, lambda count: consume(4, count), lambda count: RUNS[count]),
+            grow("consumer", "shards", shards, lambda count: consume(count, over(count)), lambda _: 1),
+        ]
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measure the cost of a record as streams grow.")
+    parser.add_argument("--quick", action="store_true", help="up to 100,000 records and 32 shards")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if the cost does not stay flat")
+    parser.add_argument("--consume", metavar="URL", help=argparse.SUPPRESS)
+    parser.add_argument("--records", type=int, help=argparse.SUPPRESS)
+    add_json_option(parser)
+    options = parser.parse_args()
+    forget_surroundings()
+    if options.consume:
+        import asyncio
+
+        asyncio.run(read_all(options.consume, options.records))
+    began_at = time.monotonic()
+    met = run(RECORDS[:2], SHARDS[:3], 100_000) if options.quick else run(RECORDS, SHARDS, 1_000_000)
+    write(options.json)
+    print(f"{time.monotonic() - began_at:.0f} s{'' if met else '; MISSED'}")
+    return 1 if options.check and not met else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

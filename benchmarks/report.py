@@ -1,0 +1,133 @@
+"""What do all benchmarks say, on one page with its plots?
+
+Runs every script of ``make bench``, keeps what they found in ``docs/benchmarks.json`` and writes ``docs/benchmarks.md``
+from it. ``docs/pictures/draw.py`` draws the plots; ``tests/docs/test_benchmarks_page.py`` fails when page and figures
+differ. CI compares the ratios to the peers with these (``guard.py``).
+
+    python benchmarks/report.py [--quick] [--only producer] [--render]
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+HERE = Path(__file__).parent
+DOCS = HERE.parent / "docs"
+FIGURES = DOCS / "benchmarks.json"
+PAGE = DOCS / "benchmarks.md"
+PEER_PYTHON = HERE.parent / ".servers/clients/bin/python"
+BENCHES = {
+    "producer": "Producer: CPU, latency, memory",
+    "consumer": "Consumer: CPU, idle shards, first record, commits",
+    "growth": "Growth: shards and records",
+    "wire": "The wire: one call",
+    "aggregation": "Aggregation: building and opening",
+    "server": "The embedded server",
+}
+OURS = ("boto3", "aiobotocore", "aws_kinesis_agg", "msgspec", "anyio", "trio")
+PEERS = ("aiokpl", "async-kinesis", "uvloop")
+HEAD = """\
+# Benchmarks
+
+What a record costs, how long it takes and what it weighs, with the other libraries beside us. Made by
+`make bench-report` ({date}); `make bench` prints the same tables, with every client's own row. CI runs a short form of
+them (`benchmarks/guard.py`) and fails when a ratio to a peer falls by more than a quarter.
+
+How it is measured, so that a shared machine does not decide: CPU seconds of the client's process, user and system,
+since the time on the clock says more about the machine; all clients in one run, in turns, against the same server,
+which is never the bottleneck; the peers in their own environment, with the settings that serve them best (aiokpl on
+uvloop).
+Other jobs only ever add CPU, so the best round of each counts, and the median beside it; a ratio meets its target only
+if both do. Latency runs from when a record was due, put or not, so that a stall counts for all that it delays.
+
+Python {python}, {machine}; load of the machine before and after: {load}. {versions}. The server is our own or a sink on
+loopback: nothing here was measured against AWS. How long a fleet takes to go on after a crash is on the page of the
+[drills](drills.md).
+"""
+GROWTH = """
+![CPU of a record by the number of records and of shards](pictures/growth.svg)
+"""
+
+
+def installed(python: str, names: tuple[str, ...]) -> dict[str, str]:
+    """The versions of packages in another environment; those that it has."""
+    code = (
+        "import json, sys; from importlib.metadata import PackageNotFoundError, version\n"
+        "found = {}\n"
+        "for name in sys.argv[1:]:\n"
+        "    try: found[name] = version(name)\n"
+        "    except PackageNotFoundError: pass\n"
+        "print(json.dumps(found))"
+    )
+    done = subprocess.run([python, "-c", code, *names], check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout)
+
+
+def run_bench(name: str, *, quick: bool) -> dict[str, object]:
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "found.json"
+        line = [sys.executable, str(HERE / f"bench_{name}.py"), "--json", str(found)]
+        shorter = (["--rounds", "31"] if name == "aggregation" else ["--quick"]) if quick else []
+        command = " ".join(["python", f"benchmarks/bench_{name}.py", *shorter])
+        print(f"\n$ {command}", flush=True)
+        subprocess.run(line + shorter, check=True)
+        return {"command": command, **json.loads(found.read_text())}
+
+
+def load() -> str:
+    return f"{os.getloadavg()[0]:.1f}"
+
+
+def measure(names: list[str], *, quick: bool) -> dict[str, object]:
+    """Run these; of the others what was found before is kept."""
+    kept = json.loads(FIGURES.read_text()) if FIGURES.exists() and names != list(BENCHES) else {}
+    before = load()
+    benches = kept.get("benches", {}) | {name: run_bench(name, quick=quick) for name in names}
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} on {os.cpu_count()} cores ({platform.machine()})",
+        "load": f"{before} and {load()}",
+        "versions": {name: version(name) for name in OURS} | installed(str(PEER_PYTHON), PEERS),
+        "benches": {name: benches[name] for name in BENCHES if name in benches},
+    }
+
+
+def rendered(figures: dict[str, object]) -> str:
+    """The page."""
+    versions = ", ".join(f"{name} {one}" for name, one in figures["versions"].items())
+    parts = [HEAD.format(**{**figures, "versions": versions})]
+    for name, found in figures["benches"].items():
+        rows = [f"| {one['what']} | {one['target']} | {one['verdict']} |" for one in found["verdicts"]]
+        command = f"`{found['command']}`"
+        table = ["| measured | target | |", "|---|---|---|", *rows]
+        parts.append("\n".join([f"\n## {BENCHES[name]}\n", f"{command}\n", *table, ""]))
+        if name == "growth":
+            parts.append(GROWTH)
+    return "".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Run all benchmarks and write docs/benchmarks.md.")
+    parser.add_argument("--quick", action="store_true", help="shorter, and rougher: the page says so")
+    parser.add_argument("--only", choices=BENCHES, action="append", help="this one, and keep the others' figures")
+    parser.add_argument("--render", action="store_true", help="write the page anew from the figures that there are")
+    options = parser.parse_args()
+    if options.render:
+        figures = json.loads(FIGURES.read_text())
+    else:
+        figures = measure(options.only or list(BENCHES), quick=options.quick)
+    FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
+    PAGE.write_text(rendered(figures))
+    subprocess.run([sys.executable, str(DOCS / "pictures" / "draw.py")], check=True)
+
+
+if __name__ == "__main__":
+    main()

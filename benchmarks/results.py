@@ -1,0 +1,54 @@
+"""What did a benchmark find, told to people and kept for the report?
+
+Every script of ``make bench`` prints its table by itself. Through here it also notes what it found: verdicts (a
+sentence, a target, met or not), ratios to a peer (which the guard of CI compares with those of the report), and series
+(which the report plots). ``--json FILE`` writes them down.
+"""
+
+import argparse
+import json
+import os
+import platform
+from pathlib import Path
+
+_found: dict[str, list[dict[str, object]]] = {"verdicts": [], "ratios": [], "series": []}
+
+
+def verdict(what: str, target: str, *, met: bool, partly: bool = False, width: int = 67) -> bool:
+    """Print a line of the table, and note it."""
+    word = "met" if met else "MISSED, unclear: best and median differ" if partly else "MISSED"
+    print(f"  {what:<{width}} {target:<22} {word}", flush=True)
+    _found["verdicts"].append({"what": " ".join(what.split()), "target": target, "verdict": word})
+    return met
+
+
+def note_verdict(what: str, target: str, *, met: bool) -> None:
+    """For scripts that print a row of their own."""
+    _found["verdicts"].append({"what": what, "target": target, "verdict": "met" if met else "MISSED"})
+
+
+def note_ratio(name: str, best: float, median: float) -> None:
+    """How many times as much the peer needs."""
+    _found["ratios"].append({"name": name, "best": round(best, 3), "median": round(median, 3)})
+
+
+def note_series(name: str, axis: str, unit: str, points: dict[str, float]) -> None:
+    """A figure that was taken at several points of an axis."""
+    _found["series"].append({"name": name, "axis": axis, "unit": unit, "points": points})
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write down what was found")
+
+
+def write(path: Path | None) -> None:
+    if path is not None:
+        path.write_text(json.dumps({"python": platform.python_version(), **_found}, indent=1) + "\n")
+
+
+def forget_surroundings() -> None:
+    """Keep the AWS profile and the proxies of whoever runs this out of the figures."""
+    for name in list(os.environ):
+        if name.startswith("AWS_") or name.upper() in {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"}:
+            del os.environ[name]
+    os.environ["AWS_CONFIG_FILE"] = os.environ["AWS_SHARED_CREDENTIALS_FILE"] = os.devnull

@@ -1,0 +1,42 @@
+"""Which pictures does the documentation have? ``python docs/pictures/draw.py`` draws them all anew.
+
+Each ``*.svg`` beside this file is made here, from the code where it shows what the code decides: the retry table is
+``shardline.core.producer.verdicts``', the changes of a lease are ``shardline.core.leases``'. The plots show the figures
+in ``tuning.json``, which ``benchmarks/tuning.py`` measured. ``tests/docs/test_pictures.py`` fails when a picture is
+another than the one that would be drawn.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from growth import growth_plot  # noqa: E402 - beside this file, and no package
+from lease_life import lease_life  # noqa: E402
+from pen import Picture  # noqa: E402
+from pipeline import pipeline  # noqa: E402
+from plots import aggregate_plot, linger_plot  # noqa: E402
+from reshard import reshard  # noqa: E402
+from retry_table import retry_table  # noqa: E402
+
+PICTURES: dict[str, Callable[[], Picture]] = {
+    "pipeline.svg": pipeline,
+    "retries.svg": retry_table,
+    "lease.svg": lease_life,
+    "reshard.svg": reshard,
+    "tuning_linger.svg": linger_plot,
+    "tuning_aggregate.svg": aggregate_plot,
+    "growth.svg": growth_plot,
+}
+
+
+def drawn() -> dict[str, str]:
+    """Every picture, by its file's name."""
+    return {name: draw().svg() for name, draw in PICTURES.items()}
+
+
+if __name__ == "__main__":
+    for name, svg in drawn().items():
+        (HERE / name).write_text(svg)
