@@ -30,7 +30,7 @@ KCL = [
     ("failoverTimeMillis", "10,000", "`lease_duration`"),
     ("leaseAssignmentIntervalMillis", "20,000", "`scan_interval`"),
     ("maxLeasesForWorker", "no limit", "`max_leases`"),
-    ("maxLeasesToStealAtOneTime", "1", "fixed at 1"),
+    ("maxLeasesToStealAtOneTime", "1", "as many as it has, up to 32"),
     ("gracefulLeaseHandoff timeoutMillis", "30,000", "`hand_over_timeout`"),
     ("shardSyncIntervalMillis", "60,000", "`list_interval`"),
     ("maxRecords", "10,000", "`page_max_records`"),

@@ -1,14 +1,18 @@
 """Do the examples do what they say? Each runs as a user would run it, pointed at the embedded server."""
 
 import asyncio
+import importlib.util
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
-from base64 import b64decode
+import urllib.error
+import urllib.request
+from base64 import b64decode, b64encode
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +30,9 @@ TESTED = {
     "produce_blocking.py",
     "backfill.py",
     "asgi_producer.py",
-    "demo.py",
+    "fastapi_service.py",
+    "lambda_consumer.py",
+    "lambda_producer.py",
     "consume.py",
     "worker.py",
     "read_to_the_end.py",
@@ -65,7 +71,7 @@ def stored(kinesis):
 def test_produce(kinesis):
     code, printed, errors = run("produce.py", "orders", kinesis=kinesis)
     assert (code, errors) == (0, "")
-    assert re.fullmatch(r"1000 orders in \d+ Kinesis records\n", printed)
+    assert re.fullmatch(r"1001 orders in \d+ Kinesis records\n", printed)
     assert sorted(json.loads(data)["order"] for data in stored(kinesis)) == list(range(1001))
 
 
@@ -139,6 +145,178 @@ def test_an_application(kinesis, monkeypatch):
 
     assert asyncio.run(serve()) == [202, 202, 413]
     assert sorted(stored(kinesis)) == [b"one", b"two"]
+
+
+# ---- a service
+
+
+@pytest.fixture
+def service(kinesis, tmp_path):
+    """The service of FastAPI, run by a server as it would be; its process and where it listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = tmp_path / "service.log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "hypercorn", "--bind", f"127.0.0.1:{port}", "fastapi_service:app"],
+            cwd=EXAMPLES,
+            env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "STREAM": "orders"} | kinesis.environment,
+            stdout=output,
+            stderr=output,
+        )
+    url = f"http://127.0.0.1:{port}"
+    give_up_at = time.monotonic() + 60
+    while True:
+        try:
+            ask(f"{url}/health")
+            break
+        except urllib.error.URLError:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < give_up_at, log.read_text()
+            time.sleep(0.05)
+    yield process, url
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+
+
+def ask(url, body=None):
+    """The status and the value of an answer."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def test_a_service(service, kinesis):
+    _, url = service
+    assert ask(f"{url}/orders", {"customer": 7, "order": 1}) == (202, {"accepted": True})
+    status, told = ask(f"{url}/orders?wait=true", {"customer": 8, "order": 2})
+    assert status == 201
+    assert told.keys() == {"shard", "sequence_number"}
+    assert told["sequence_number"] in {record.sequence_number for record in kinesis.streams["orders"].records}
+    assert ask(f"{url}/orders", {"order": 3}) == (422, {"detail": "no order: 'customer'"})
+    status, told = ask(f"{url}/orders", {"customer": 9, "data": "x" * (1 << 20)})
+    assert status == 422
+    assert told["detail"].startswith("no order: ")
+    kinesis.faults.error("AccessDeniedException", "not allowed", status=400, operation="PutRecords")
+    status, told = ask(f"{url}/orders?wait=true", {"customer": 8, "order": 4})
+    assert (status, told) == (502, {"detail": "AccessDeniedException: not allowed"})
+    status, told = ask(f"{url}/health")
+    assert (status, told["outstanding"], told["failed"]) == (200, 0, 1)
+
+
+def test_a_service_that_is_stopped_delivers_what_it_accepted(service, kinesis):
+    process, url = service
+    kinesis.faults.throttle(operation="PutRecords", count=3)
+    for number in range(50):
+        assert ask(f"{url}/orders", {"customer": number, "order": number})[0] == 202
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 0
+    assert sorted(json.loads(data)["order"] for data in stored(kinesis)) == list(range(50))
+
+
+# ---- Lambda
+
+
+@pytest.fixture
+def function(monkeypatch, kinesis):
+    """Loads a Lambda function as Lambda does: once, with its environment."""
+    for name, value in (kinesis.environment | {"STREAM": "orders"}).items():
+        monkeypatch.setenv(name, value)
+
+    def load(name):
+        spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+def event_of(records):
+    """What Lambda hands to a function, in the shape that it has."""
+    return {
+        "Records": [
+            {
+                "eventSource": "aws:kinesis",
+                "eventVersion": "1.0",
+                "eventID": f"{record.shard_id}:{record.sequence_number}",
+                "eventName": "aws:kinesis:record",
+                "awsRegion": "us-east-1",
+                "eventSourceARN": "arn:aws:kinesis:us-east-1:123456789012:stream/orders",
+                "kinesis": {
+                    "kinesisSchemaVersion": "1.0",
+                    "partitionKey": record.key,
+                    "sequenceNumber": record.sequence_number,
+                    "data": b64encode(record.data).decode(),
+                    "approximateArrivalTimestamp": record.arrived_at,
+                },
+            }
+            for record in records
+        ]
+    }
+
+
+def test_a_function_reads_aggregates_and_says_where_to_go_on(function, kinesis, monkeypatch):
+    module = function("lambda_consumer")
+    with Producer("orders") as producer:
+        raw, batch = [], 0
+        while batch < 3 or len(deaggregate(raw[-1])) == 1:  # until the shards are known, records go one by one
+            producer.put_many(("customer-7", b'{"order": %d, "amount": 5}' % (10 * batch + n)) for n in range(10))
+            producer.flush()
+            raw, batch = kinesis.streams["orders"].records, batch + 1
+    orders = [json.loads(record.data)["order"] for record in deaggregate(raw)]
+    assert sorted(orders) == list(range(10 * batch))
+    billed, refused = [], {orders[-1]}  # the last member of the last aggregate fails, once
+    bill = module.bill
+
+    def bill_and_note(record):
+        bill(record)
+        number = json.loads(record.data)["order"]
+        if number in refused:
+            refused.remove(number)
+            raise ConnectionError("the database is away")
+        billed.append(number)
+
+    monkeypatch.setattr(module, "bill", bill_and_note)
+    told = module.handler(event_of(raw), None)
+    assert told == {"batchItemFailures": [{"itemIdentifier": raw[-1].sequence_number}]}
+    rest = [record for record in raw if int(record.sequence_number) >= int(raw[-1].sequence_number)]
+    assert module.handler(event_of(rest), None) == {"batchItemFailures": []}
+    assert set(billed) == set(orders), "none is left out"
+    assert {number for number, times in Counter(billed).items() if times == 2} == set(
+        orders[-len(deaggregate(raw[-1])) : -1]
+    )
+
+
+def test_a_function_stops_at_an_order_that_cannot_be_billed(put, function, kinesis, caplog):
+    put(b'{"order": 1, "amount": -5}')
+    module = function("lambda_consumer")
+    [record] = kinesis.streams["orders"].records
+    told = module.handler(event_of([record]), None)
+    assert told == {"batchItemFailures": [{"itemIdentifier": record.sequence_number}]}
+    assert "who pays?" in caplog.text
+
+
+def test_a_function_puts_and_everything_is_there_when_it_returns(function, kinesis):
+    module = function("lambda_producer")
+    try:
+        for call in range(3):
+            orders = [{"customer": n, "order": 100 * call + n} for n in range(100)]
+            assert module.handler({"orders": orders}, None) == {"stored": 100}
+            assert len(stored(kinesis)) == 100 * (call + 1)
+        assert kinesis.requests.count("ListShards") == 1, "the producer outlives a call"
+        kinesis.faults.error("AccessDeniedException", "not allowed", status=400, operation="PutRecords", count=1)
+        with pytest.raises(RuntimeError, match="1 of 1 orders not delivered: AccessDeniedException"):
+            module.handler({"orders": [{"customer": 1, "order": 1}]}, None)
+    finally:
+        module.producer.close()
 
 
 # ---- consumers
@@ -239,12 +417,3 @@ def test_a_replay_from_a_time(put, kinesis):
         ("customer-0", b"new"),
         ("customer-1", b"newer"),
     ]
-
-
-def test_the_demonstration():
-    code, printed, errors = run("demo.py")
-    assert (code, errors) == (0, "")
-    found = re.fullmatch(r"put (\d+)   delivered (\d+)   lost (\d+)   duplicates (\d+)", printed.splitlines()[-1])
-    put, delivered, lost, duplicates = map(int, found.groups())
-    assert (put, delivered, lost) == (30000, 30000, 0)
-    assert 0 <= duplicates < put

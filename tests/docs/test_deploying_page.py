@@ -1,0 +1,284 @@
+"""Do the programs of the page on deploying run, and do its policies allow what is called, and nothing else?
+
+What a role calls is seen, not believed: the embedded server keeps a list of requests, and the DynamoDB store's calls are
+noted on their way to a real server (dynalite).
+"""
+
+import asyncio
+import json
+import re
+import shutil
+import time
+from base64 import b64encode
+from pathlib import Path
+from runpy import run_path
+from types import SimpleNamespace
+
+import anyio
+import pytest
+import yaml
+
+from shardline import Consumer, ConsumerConfig, Producer, aggregate, deaggregate
+from shardline.adapters.leases.dynamodb import DynamoDbLeases
+from shardline.adapters.leases.dynamodb_connection import AwsAccess
+from shardline.aio.control_plane import ControlPlane
+from shardline.core import leases
+from shardline.model.lease import Checkpoint, Lease
+from shardline.model.position import at_sequence_number
+from shardline.model.sequence import SequenceNumber
+from shardline.sync import Producer as BlockingProducer
+from shardline.testing import LocalKinesis
+
+HERE = Path(__file__)
+ROOT = HERE.parents[2]
+pages = run_path(str(HERE.with_name("pages.py")))
+PAGE = "docs/deploying.md"
+PROGRAMS = pages["blocks_of"](PAGE, "python")
+POLICIES = [json.loads(block) for block in pages["blocks_of"](PAGE, "json")]
+servers = run_path(str(ROOT / "tests" / "contract" / "conftest.py"))
+
+
+@pytest.fixture
+def kinesis(monkeypatch):
+    with LocalKinesis(shards=2, stream="orders") as running:
+        for name, value in running.environment.items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+def program(text):
+    """Run the one program that contains a text; give its names."""
+    [block] = [block for block in PROGRAMS if text in block]
+    names = {"__name__": "example"}
+    exec(compile(block, PAGE, "exec"), names)  # our own page
+    return SimpleNamespace(**names)
+
+
+def test_every_block_is_looked_at():
+    assert pages["languages_of"](PAGE) == {"python", "json", "yaml", "dockerfile"}
+    used = re.findall(r'program\("([^"(]+(?:\(\))?)"\)', HERE.read_text())
+    assert [block for block in PROGRAMS if not any(text in block for text in used)] == []
+    assert len(POLICIES) == 4
+
+
+# ---- the programs
+
+
+def test_the_consumer_of_the_environment(kinesis, monkeypatch, tmp_path):
+    for name, value in {"STREAM": "orders", "GROUP": "g", "LEASES": f"sqlite:///{tmp_path}/leases.db"}.items():
+        monkeypatch.setenv(name, value)
+    with BlockingProducer("orders") as producer:
+        producer.put(b"one", key="k")
+
+    async def main():
+        async with program("consumer_from_environment").consumer_from_environment() as consumer:
+            return await anext(aiter(consumer))
+
+    assert asyncio.run(main()).data == b"one"
+
+
+def test_the_file_of_the_probe(kinesis, tmp_path):
+    file = tmp_path / "alive"
+
+    async def main():
+        async with Consumer("orders") as consumer:
+            touching = asyncio.create_task(program("touch_while_healthy").touch_while_healthy(consumer, file, 0.01))
+            await consumer.wait_ready()
+        await asyncio.wait_for(touching, 30)
+
+    asyncio.run(main())
+    assert file.exists()
+
+
+def test_the_function_that_reads(capsys):
+    data = b64encode(aggregate([("a", b'{"order": 1}'), ("b", b'{"order": 2}')])).decode()
+    event = {"Records": [{"kinesis": {"data": data, "partitionKey": "a", "sequenceNumber": "7"}}]}
+    program("plain records pass through").handler(event, None)
+    assert capsys.readouterr().out == "a 7 0 {'order': 1}\nb 7 1 {'order': 2}\n"
+
+
+def test_the_function_that_puts(kinesis, monkeypatch):
+    monkeypatch.setenv("STREAM", "orders")
+    function = program("producer.start()")
+    try:
+        function.handler({"lines": ["one", "two"]}, None)
+        assert sorted(record.data for record in deaggregate(kinesis.streams["orders"].records)) == [b"one", b"two"]
+        kinesis.faults.error("AccessDeniedException", "not allowed", status=400, operation="PutRecords")
+        with pytest.raises(RuntimeError, match="not everything"):
+            function.handler({"lines": ["three"]}, None)
+    finally:
+        function.producer.close()
+
+
+# ---- the container
+
+
+def test_the_image_starts_the_worker_so_that_it_gets_signals():
+    [recipe] = pages["blocks_of"](PAGE, "dockerfile")
+    [command] = re.findall(r"^CMD (.+)$", recipe, re.MULTILINE)
+    words = json.loads(command)  # the list form: no shell that keeps SIGTERM for itself
+    assert words[:2] == ["python", "/app/worker.py"]
+    usage = run_path(str(ROOT / "examples" / "worker.py"))["__doc__"].splitlines()[0]
+    assert len(words) - 2 == len(re.findall(r"\b[A-Z_]{4,}\b", usage)), usage
+    [extra] = re.findall(r"'shardline\[(\w+)\]'", recipe)
+    assert f"{extra} = [" in pages["text_of"]("pyproject.toml")
+
+
+def test_the_deployment_waits_for_longer_than_the_worker_takes():
+    [text] = pages["blocks_of"](PAGE, "yaml")
+    spec = yaml.safe_load(text)["spec"]
+    [timeout] = re.findall(r"consumer\.close\(timeout=(\d+)\)", (ROOT / "examples" / "worker.py").read_text())
+    assert spec["template"]["spec"]["terminationGracePeriodSeconds"] > int(timeout)
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
+
+
+# ---- the policies
+
+
+def actions_of(policy, service):
+    """What a policy allows of a service, as operations; its shape is looked at on the way."""
+    assert policy["Version"] == "2012-10-17"
+    found = set()
+    for statement in policy["Statement"]:
+        assert statement.keys() == {"Sid", "Effect", "Action", "Resource"}
+        assert statement["Effect"] == "Allow"
+        assert re.fullmatch(r"\w+", statement["Sid"])
+        arn = r"arn:aws:(kinesis:eu-west-1:111122223333:stream|dynamodb:eu-west-1:111122223333:table)/[\w*]+|\*"
+        assert re.fullmatch(arn, statement["Resource"])
+        actions = statement["Action"] if isinstance(statement["Action"], list) else [statement["Action"]]
+        assert len(set(actions)) == len(actions)
+        for action in actions:
+            assert re.fullmatch(r"(kinesis|dynamodb):[A-Z]\w+", action), "no wildcard"
+            assert statement["Resource"] == "*" or f"arn:aws:{action.partition(':')[0]}:" in statement["Resource"]
+        found.update(action.partition(":")[2] for action in actions if action.startswith(f"{service}:"))
+    return found
+
+
+def operations_of(kinesis):
+    return {request.operation for request in kinesis.requests}
+
+
+PRODUCER, CONSUMER, CONSUMER_ON_DYNAMODB, ADMINISTRATOR = POLICIES
+
+
+def test_a_producer_calls_what_it_may(kinesis):
+    async def main():
+        async with Producer("orders") as producer:
+            await producer.put_many((f"k{n}", b"x") for n in range(100))
+            await producer.put(b"no key")
+            await producer.flush()
+            kinesis.faults.reshard_at(delay=0, stream="orders", action="split", shard=0)
+            kinesis.faults.throttle(operation="PutRecords", count=1)
+            await producer.put_many((f"k{n}", b"x") for n in range(100))
+
+    anyio.run(main)
+    assert len(kinesis.streams["orders"].shards) == 4, "a split while it was at it"
+    assert operations_of(kinesis) == actions_of(PRODUCER, "kinesis")
+
+
+def test_a_consumer_calls_what_it_may(kinesis, tmp_path):
+    async def main():
+        config = ConsumerConfig(list_interval=1)
+        store = f"sqlite:///{tmp_path}/leases.db"
+        async with Consumer("orders", group="g", store=store, config=config) as consumer:
+            seen = 0
+            async for _ in consumer:
+                seen += 1
+                if seen == 100:
+                    kinesis.faults.reshard_at(delay=0, stream="orders", action="split", shard=0)
+                    with anyio.CancelScope(shield=True):
+                        await anyio.to_thread.run_sync(put, 100)
+                if seen == 200:
+                    return
+
+    def put(count):
+        with BlockingProducer("orders") as producer:
+            producer.put_many((f"k{n}", b"x") for n in range(count))
+
+    put(100)
+    kinesis.requests.clear()
+    anyio.run(main)
+    assert len(kinesis.streams["orders"].shards) == 4
+    assert operations_of(kinesis) - {"PutRecords"} == actions_of(CONSUMER, "kinesis")
+    assert actions_of(CONSUMER_ON_DYNAMODB, "kinesis") == actions_of(CONSUMER, "kinesis")
+    assert actions_of(CONSUMER, "dynamodb") == set()
+
+
+def test_an_administrator_calls_what_he_may(kinesis):
+    async def main():
+        async with kinesis.client() as client:
+            await client.create_stream("more", shards=2, tags={"team": "billing"}, wait=True)
+            await client.list_streams()
+            await client.update_shard_count("more", 4, wait=True)
+            shards = await client.list_shards("more", "AT_LATEST")
+            await client.split_shard("more", shards[0].shard_id, wait=True)
+            await client.merge_shards("more", shards[2].shard_id, shards[3].shard_id, wait=True)
+            await client.update_max_record_size("more", 2048)
+            await client.increase_stream_retention_period("more", 48)
+            await client.decrease_stream_retention_period("more", 24)
+            await client.add_tags_to_stream("more", {"owner": "me"})
+            await client.remove_tags_from_stream("more", ["owner"])
+            await client.list_tags_for_stream("more")
+            consumer = await client.register_stream_consumer("more", "reader", wait=True)
+            await client.list_stream_consumers("more")
+            await client.describe_stream_consumer(consumer.arn)
+            await client.deregister_stream_consumer(consumer.arn)
+            await client.describe_stream_summary("more")
+            await client.delete_stream("more", wait=True)
+
+    kinesis.requests.clear()
+    anyio.run(main)
+    called = operations_of(kinesis)
+    methods = {name for name in vars(ControlPlane) if not name.startswith("_") and name != "api"}
+    assert methods == {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).lower() for operation in called}, "all there are"
+    assert called == actions_of(ADMINISTRATOR, "kinesis")
+    everywhere = [statement for statement in ADMINISTRATOR["Statement"] if statement["Resource"] == "*"]
+    assert [statement["Action"] for statement in everywhere] == ["kinesis:ListStreams"]
+
+
+@pytest.fixture(scope="module")
+def dynamodb_url(tmp_path_factory):
+    servers["require_installed"]("package.json", servers["NODE"])
+    script = servers["NODE"] / "node_modules/dynalite/cli.js"
+    line = [shutil.which("node"), script, "--host", "127.0.0.1", "--createTableMs", "50"]
+    with servers["running"](lambda port: [*line, "--port", port], tmp_path_factory.mktemp("dynalite")) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def test_a_consumer_on_dynamodb_calls_what_it_may(kinesis, dynamodb_url, monkeypatch):
+    called = set()
+    send = DynamoDbLeases._send
+
+    async def noted(self, operation, members):
+        called.add(operation)
+        return await send(self, operation, members)
+
+    monkeypatch.setattr(DynamoDbLeases, "_send", noted)
+    with BlockingProducer("orders") as producer:
+        producer.put_many((f"k{n}", b"x") for n in range(100))
+
+    async def main():
+        store = f"dynamodb://billing?region=us-east-1&endpoint_url={dynamodb_url}"
+        async with Consumer("orders", group="billing", store=store, until="latest") as consumer:
+            assert len([record async for record in consumer]) == 100
+        await every_write()
+
+    async def every_write():
+        """And each kind of write by itself, also one that is refused: then the row is read."""
+        access = AwsAccess(wall_time=time.time, region="us-east-1", endpoint_url=dynamodb_url)
+        store = DynamoDbLeases(access, "billing", "billing", "orders")
+        assert await store.open() is None
+        shard = "shardId-000000000009"
+        there = Checkpoint(at_sequence_number(SequenceNumber(5)))
+        await store.apply(leases.CreateLease(Lease(shard)))
+        await store.apply(leases.TakeLease(shard, "a", Lease(shard).fence))
+        await store.apply(leases.CommitCheckpoint(shard, "a", 1, there))
+        refused = await store.apply(leases.DeleteLease(shard, 1))
+        assert isinstance(refused, leases.Refused)
+        assert await store.apply(leases.RenewLease("shardId-000000000010", "a", 1)) == leases.Refused(None)
+        assert await store.apply(leases.DeleteLease(shard, 2)) is None
+        await store.close()
+
+    anyio.run(main)
+    assert called == actions_of(CONSUMER_ON_DYNAMODB, "dynamodb")

@@ -1,0 +1,43 @@
+"""Does the program of the home page run as it stands, and does the page lead to all others?"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from runpy import run_path
+
+pages = run_path(str(Path(__file__).with_name("pages.py")))
+PAGE = "docs/index.md"
+
+
+def test_the_program(tmp_path):
+    [program] = pages["blocks_of"](PAGE, "python")
+    assert len([line for line in program.splitlines() if line.strip()]) <= 20, "it is short"
+    script = tmp_path / "example.py"
+    script.write_text(program)
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    [records] = re.fullmatch(r"10000 orders in (\d+) Kinesis records\n", ended.stdout).groups()
+    assert int(records) < 5_000, "they share Kinesis records"
+
+
+def test_the_figures_are_those_of_the_readme():
+    rows = pages["table_of"](PAGE, "records")
+    assert len(rows) == 3
+    assert rows == pages["table_of"]("README.md", "records")
+
+
+def test_the_page_leads_to_the_others():
+    linked = set(re.findall(r"\]\((\w+)\.md", pages["text_of"](PAGE)))
+    first = {"quickstart", "producer", "consumer", "client", "stores", "cli", "local", "testing"}
+    then = {"deploying", "tuning", "migrating", "guarantees", "api", "architecture", "glossary"}
+    assert first | then <= linked
