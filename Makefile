@@ -5,15 +5,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SERVERS := .servers/.ready
+KCL := .servers/kcl/.ready
+FUZZ := $(VENV)/.fuzz
+SECURITY := .security
+PROOF_SEEDS ?= 5000
 # The pure half is covered whole by these; the rest runs without the cost of tracing.
 TRACED := tests/unit tests/properties tests/machines tests/wire
+# Four at a time, also on two cores: many tests wait more than they compute. Each has its own servers, ports and directories.
+PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist worksteal
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test drill check fmt lint types arch bench docs build clean
+.PHONY: help setup demo test sim sim-soak drill drill-full java soak proof check fmt lint types arch bench bench-report bench-guard docs pictures mutants fuzz audit sbom build clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) $(SERVERS) ## make the virtual environment and fetch the third-party test servers
 
@@ -30,19 +36,42 @@ $(SERVERS): $(addprefix tests/interop/servers/,package.json requirements.txt req
 	PYTHON=$(PYTHON) bash tests/interop/servers/install.sh
 	@touch $@
 
-demo: $(READY) ## see it work: put, throttle, reshard and read back on the embedded Kinesis
-	$(BIN)/python examples/demo.py
+$(KCL): $(addprefix tests/interop/java/,requirements.txt install.sh) | $(READY)
+	PYTHON=$(BIN)/python sh tests/interop/java/install.sh
+	@touch $@
+
+demo: $(READY) ## see it work, in less than half a minute: produce, throttle, reshard, kill a worker, count
+	$(BIN)/shardline demo
 
 test: $(READY) $(SERVERS) ## run all tests
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+sim: $(READY) ## simulated worlds from SEEDS=500 seeds; SEED=7 tells the story of one
+	$(BIN)/python tests/sim/simulate.py $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),500))
+
+sim-soak: $(READY) ## simulated worlds that nobody has seen, for HOURS=1; the report is build/soak/report.md
+	$(BIN)/python tests/sim/simulate.py --hours $(or $(HOURS),1)
 
 drill: $(READY) $(SERVERS) ## kill, pause, reshard: what a fleet of real processes does then, on every store
 	$(BIN)/python tests/drills/drill.py --store all
 
+drill-full: $(READY) $(SERVERS) ## the same, with real durations: leases of 10 s, a handler of 35 s, a minute without Kinesis
+	$(BIN)/python tests/drills/drill.py --store all --full
+
+java: $(READY) $(SERVERS) $(KCL) ## the Java KCL reads what we put, and takes over our lease table, and we its
+	$(BIN)/python tests/drills/drill.py java-reads java-after-us us-after-java
+
+soak: $(READY) ## ten minutes (SOAK_SECONDS=600) at a steady rate: does the memory stay flat?
+	$(BIN)/python tests/drills/drill.py soak
+
+proof: drill-full java soak mutants fuzz ## all that takes too long for CI: drills, the Java KCL, soak, mutants, fuzzing, many seeds (PROOF_SEEDS=5000)
+	$(MAKE) sim SEEDS=$(PROOF_SEEDS)
+	$(MAKE) audit AUDIT=--strict
+
 check: lint types arch $(READY) $(SERVERS) ## what CI runs: lint, types, architecture, all tests, coverage of the pure half
-	$(BIN)/python -m pytest --cov --cov-report= $(TRACED)
+	$(PYTEST) --cov --cov-report= $(TRACED)
 	$(BIN)/python -m coverage report --include='src/shardline/model/*,src/shardline/codec/*,src/shardline/core/*' --fail-under=100
-	$(BIN)/python -m pytest $(TRACED:%=--ignore=%)
+	$(PYTEST) $(TRACED:%=--ignore=%)
 
 fmt: $(READY) ## format the code
 	$(BIN)/ruff format .
@@ -65,12 +94,53 @@ bench: $(READY) $(SERVERS) ## measure, with the peers beside us
 	$(BIN)/python benchmarks/bench_server.py
 	$(BIN)/python benchmarks/bench_producer.py
 	$(BIN)/python benchmarks/bench_consumer.py
+	$(BIN)/python benchmarks/bench_growth.py
 
-docs: $(READY) ## build the documentation into site/, warnings are errors
-	$(BIN)/mkdocs build --strict --quiet
+bench-report: $(READY) $(SERVERS) ## measure everything and write docs/benchmarks.md, with its plots
+	$(BIN)/python benchmarks/report.py
+
+bench-guard: $(READY) $(SERVERS) ## fail if a ratio to a peer fell by more than a quarter since the report
+	$(BIN)/python benchmarks/guard.py
+
+docs: $(READY) ## build the documentation into site/, warnings are errors; check links, words and pictures
+	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs examples benchmarks src
+	$(BIN)/python -m pytest -q tests/docs/test_links.py tests/docs/test_words.py tests/docs/test_pictures.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+pictures: $(READY) ## measure what the producer's knobs cost, and draw the pictures of the documentation anew
+	$(BIN)/python benchmarks/tuning.py
+	$(BIN)/python docs/pictures/draw.py
+
+mutants: $(READY) ## make the code wrong in two hundred ways, see which test notices, and write docs/mutants.md
+	$(BIN)/python tests/mutants/run.py --write
+
+fuzz: $(FUZZ) ## fuzz every decoder and the server for SECONDS=60 each; what reaches new code joins the corpus
+	$(BIN)/python tests/fuzz/campaign.py --keep --seconds $(or $(SECONDS),60)
+	$(BIN)/python tests/fuzz/server_campaign.py --seconds $(or $(SECONDS),60)
+
+$(FUZZ): pyproject.toml requirements/constraints.txt | $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt --group fuzz
+	@touch $@
+
+$(SECURITY)/.ready: pyproject.toml requirements/constraints.txt
+	$(PYTHON) -m venv $(SECURITY)/tools
+	$(PYTHON) -m venv --without-pip $(SECURITY)/users
+	$(SECURITY)/tools/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(SECURITY)/tools/bin/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt --group security
+	$(SECURITY)/tools/bin/python -m pip --python $(SECURITY)/users/bin/python install --quiet --disable-pip-version-check \
+		-c requirements/constraints.txt '.[trio,http2,tls,cli,h2c,redis]'
+	@touch $@
+
+audit: $(SECURITY)/.ready ## look up known vulnerabilities of what users install; AUDIT=--strict fails if nobody can be asked
+	$(SECURITY)/tools/bin/python tests/security/audit.py $(AUDIT) $(SECURITY)/users/lib/python*/site-packages
+
+sbom: $(SECURITY)/.ready ## write dist/shardline.cdx.json: what users install, as a CycloneDX bill of materials
+	@mkdir -p dist
+	$(SECURITY)/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+		--output-format JSON --output-file dist/shardline.cdx.json $(SECURITY)/users/bin/python
 
 build: $(READY) ## build the wheel and the source distribution into dist/
 	$(BIN)/python -m hatchling build --clean
 
 clean: ## remove everything that was made
-	rm -rf $(VENV) .servers dist site build .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .import_linter_cache
+	rm -rf $(VENV) $(SECURITY) .servers dist site build .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .import_linter_cache
