@@ -12,6 +12,7 @@ PROOF_SEEDS ?= 5000
 # The pure half is covered whole by these; the rest runs without the cost of tracing.
 TRACED := tests/unit tests/properties tests/machines tests/wire
 # Four at a time, also on two cores: many tests wait more than they compute. Each has its own servers, ports and directories.
+# Those of the shells, some of which go by the clock, run one by one.
 PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist worksteal
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
@@ -44,7 +45,8 @@ demo: $(READY) ## see it work, in less than half a minute: produce, throttle, re
 	$(BIN)/shardline demo
 
 test: $(READY) $(SERVERS) ## run all tests
-	$(PYTEST)
+	$(PYTEST) --ignore=tests/shell
+	$(BIN)/python -m pytest tests/shell
 
 sim: $(READY) ## simulated worlds from SEEDS=500 seeds; SEED=7 tells the story of one
 	$(BIN)/python tests/sim/simulate.py $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),500))
@@ -71,7 +73,8 @@ proof: drill-full java soak mutants fuzz ## all that takes too long for CI: dril
 check: lint types arch $(READY) $(SERVERS) ## what CI runs: lint, types, architecture, all tests, coverage of the pure half
 	$(PYTEST) --cov --cov-report= $(TRACED)
 	$(BIN)/python -m coverage report --include='src/shardline/model/*,src/shardline/codec/*,src/shardline/core/*' --fail-under=100
-	$(PYTEST) $(TRACED:%=--ignore=%)
+	$(PYTEST) $(TRACED:%=--ignore=%) --ignore=tests/shell
+	$(BIN)/python -m pytest tests/shell
 
 fmt: $(READY) ## format the code
 	$(BIN)/ruff format .
@@ -97,7 +100,7 @@ bench: $(READY) $(SERVERS) ## measure, with the peers beside us
 	$(BIN)/python benchmarks/bench_growth.py
 
 bench-report: $(READY) $(SERVERS) ## measure everything and write docs/benchmarks.md, with its plots
-	$(BIN)/python benchmarks/report.py
+	$(BIN)/python benchmarks/bench_report.py
 
 bench-guard: $(READY) $(SERVERS) ## fail if a ratio to a peer fell by more than a quarter since the report
 	$(BIN)/python benchmarks/guard.py

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from report import FIGURES, HERE
+from bench_report import FIGURES, HERE
 
 ALLOWED = 0.75  # of the ratio in the report
 TRIES = 3

