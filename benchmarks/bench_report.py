@@ -2,7 +2,7 @@
 
 Runs every script of ``make bench``, keeps what they found in ``docs/benchmarks.json`` and writes ``docs/benchmarks.md``
 from it. ``docs/pictures/draw.py`` draws the plots; ``tests/docs/test_benchmarks_page.py`` fails when page and figures
-differ. CI compares the ratios to the peers with these (``guard.py``).
+differ. ``guard.py`` compares the ratios to the peers with these.
 
     python benchmarks/bench_report.py [--quick] [--only producer] [--render]
 """
@@ -37,8 +37,9 @@ HEAD = """\
 # Benchmarks
 
 What a record costs, how long it takes and what it weighs, with the other libraries beside us. Made by
-`make bench-report` ({date}); `make bench` prints the same tables, with every client's own row. CI runs a short form of
-them (`benchmarks/guard.py`) and fails when a ratio to a peer falls by more than a quarter.
+`make bench-report` ({date}); `make bench` prints the same tables, with every client's own row. `make bench-guard` runs
+a short form of them and fails when a ratio to a peer falls by more than a quarter. Above each table stands the command
+that made it: with `--quick` or few rounds it is a short run, and rougher.
 
 How it is measured, so that a shared machine does not decide: CPU seconds of the client's process, user and system,
 since the time on the clock says more about the machine; all clients in one run, in turns, against the same server,
@@ -47,9 +48,9 @@ uvloop).
 Other jobs only ever add CPU, so the best round of each counts, and the median beside it; a ratio meets its target only
 if both do. Latency runs from when a record was due, put or not, so that a stall counts for all that it delays.
 
-Python {python}, {machine}; load of the machine before and after: {load}. {versions}. The server is our own or a sink on
-loopback: nothing here was measured against AWS. How long a fleet takes to go on after a crash is on the page of the
-[drills](drills.md).
+Python {python}, {machine}; load of the machine before and after the last of them: {load}. {versions}. The server is our
+own or a sink on loopback: nothing here was measured against AWS. How long a fleet takes to go on after a crash is on
+the page of the [drills](drills.md).
 """
 GROWTH = """
 ![CPU of a record by the number of records and of shards](pictures/growth.svg)

@@ -1,7 +1,7 @@
 """What did a benchmark find, told to people and kept for the report?
 
 Every script of ``make bench`` prints its table by itself. Through here it also notes what it found: verdicts (a
-sentence, a target, met or not), ratios to a peer (which the guard of CI compares with those of the report), and series
+sentence, a target, met or not), ratios to a peer (which ``guard.py`` compares with those of the report), and series
 (which the report plots). ``--json FILE`` writes them down.
 """
 
