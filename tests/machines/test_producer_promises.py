@@ -293,10 +293,13 @@ def test_p3_the_map_is_asked_for_with_growing_pauses_that_shrink_again():
     assert pause <= 1.1, "the outage before it is over, and forgotten"
 
 
-def test_p7_a_record_that_fills_the_buffer_exactly_is_taken():
-    stream = Stream(buffer_max_bytes=1024, linger=10.0)
+@pytest.mark.parametrize("request_max_entries", [1, 500])
+def test_p7_a_record_that_fills_the_buffer_exactly_is_taken_and_no_larger_one(request_max_entries):
+    stream = Stream(buffer_max_bytes=1024, linger=10.0, latency=5.0, request_max_entries=request_max_entries)
     stream.put(b"x" * 511)
-    stream.put(b"x" * 511)
+    for size, said in ((512, Put.FULL), (100_000, Put.FULL), (511, Put.QUIET), (1, Put.FULL)):
+        one = BufferedRecord(b"x" * size, "k", None, stream.now + 30.0)
+        assert (stream.machine.put(one, stream.now) is Put.FULL) is (said is Put.FULL), size
     assert stream.machine.buffered_bytes == 1024
 
 
@@ -469,6 +472,20 @@ def test_k1_to_look_whether_a_record_may_go_costs_no_tokens():
         stream.run(0.01)
         stream.pump()
     assert 35 <= len(stream.sent()) <= 41
+
+
+def test_p6_what_is_cut_to_the_room_of_a_request_does_not_go_on_credit():
+    """Of more records at once than a second allows the service refuses some."""
+    halves = shard("a", 0, HALF - 1), shard("b", HALF)
+    stream = Stream(*halves, aggregation=False, records_per_second=2.0, request_max_entries=5, record_ttl=60.0)
+    stream.run(1.0)
+    for place in (0, 0, HALF, HALF, HALF, HALF):
+        stream.put(hash_key=place)
+    stream.flush()
+    crowded = [entry for entry in stream.sent() if place_of(entry) == HALF]
+    assert len(crowded) == 2
+    stream.run(5.0)
+    assert stream.delivered() == [True] * 6
 
 
 def test_p8_keyless_records_avoid_the_shard_that_is_in_trouble():

@@ -21,6 +21,7 @@ from shardline.core.producer.record import (
     Attempt,
     BufferedRecord,
     Landing,
+    Sent,
     note_attempt,
     payload_bytes,
     undelivered,
@@ -390,14 +391,14 @@ class TestHistories:
             note_attempt([records[place] for place in sorted(who)], one)
             for place in who:
                 models[place].append(one)
-        good = attempt(1_000_000, stored=True)
+        good = Attempt(1_000_000.0, 0.1, "s", "1", None, None, maybe_stored=True)
         for record, model in zip(records, models, strict=True):
             assert record.attempt_count == len(model)
             reason = undelivered(record, "Expired", "words")
             assert reason.attempt_count == len(model)
             assert list(reason.attempts) == (model if len(model) <= 16 else model[:8] + model[-8:])
             assert reason.maybe_stored is any(one.maybe_stored for one in model)
-            record.ending = Landing("s", "1", (good,))
+            record.ending = Landing("s", "1", Sent(good.started_at, good.duration))
             receipt, model = record.conclusion, [*model, good]  # noqa: PLW2901 - the model goes on
             assert receipt.attempt_count == len(model)
             assert len(receipt.attempts) <= 16

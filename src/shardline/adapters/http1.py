@@ -83,10 +83,11 @@ class Http1Transport:
             return broken("HttpClientError", route.host, error)
         stream = connection.stream
         try:
-            await stream.send(head + body[:_SLICE], self._timeout)
+            view = memoryview(body)  # its slices are no copies
+            await stream.send(b"".join((head, view[:_SLICE])), self._timeout)
             for start in range(_SLICE, len(body), _SLICE):
                 # in slices: TLS over all of a large body at once would hold the loop for milliseconds
-                await stream.send(bytes(body[start : start + _SLICE]), self._timeout)
+                await stream.send(view[start : start + _SLICE], self._timeout)
             while not (reader.complete if whole else reader.status):
                 await self._receive(connection, reader)
         except (OSError, HttpError) as error:

@@ -16,7 +16,7 @@ import contextlib
 import select
 import socket
 import ssl
-from typing import Final, Protocol, final
+from typing import Final, Protocol, cast, final
 
 import anyio
 from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVariableType] - a bare socket type
@@ -32,7 +32,7 @@ _HAPPY_EYEBALLS: Final = 0.25
 class WireStream(Protocol):
     """A connected socket, with or without TLS."""
 
-    async def send(self, data: bytes, timeout: float) -> None: ...  # noqa: ASYNC109 - a timer of its own is cheaper
+    async def send(self, data: bytes | memoryview, timeout: float) -> None: ...  # noqa: ASYNC109 - a timer of its own is cheaper
     async def receive(self, timeout: float) -> bytes: ...  # noqa: ASYNC109 - the same
     async def start_tls(self, context: ssl.SSLContext, name: str) -> None: ...
     def is_silent(self) -> bool:
@@ -114,7 +114,7 @@ class AsyncioStream(asyncio.Protocol):
 
     # ---- what we call
 
-    async def send(self, data: bytes, timeout: float) -> None:  # noqa: ASYNC109 - see WireStream
+    async def send(self, data: bytes | memoryview, timeout: float) -> None:  # noqa: ASYNC109 - see WireStream
         if len(data) <= _SEND:
             await self._send_part(data, timeout)
             return
@@ -214,10 +214,10 @@ class AnyioStream:
                 await stream.finish_abort()
         return stream
 
-    async def send(self, data: bytes, timeout: float) -> None:  # noqa: ASYNC109 - see WireStream
+    async def send(self, data: bytes | memoryview, timeout: float) -> None:  # noqa: ASYNC109 - see WireStream
         with anyio.fail_after(timeout):
             try:
-                await self._stream.send(data)
+                await self._stream.send(cast("bytes", data))  # it takes any buffer
             except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
                 raise _as_os_error(error) from None
 

@@ -93,8 +93,8 @@ class Delivery(SettledRecord):
             yield from self._wait().__await__()
         landing = self.ending
         if type(landing) is Landing and self.history is None:  # nearly all, with as few calls as can be
-            attempts = landing.attempts or landing.made_attempts()
-            return Receipt(landing.shard_id, landing.sequence_number, self.sub_sequence, attempts)
+            number = self.sequence_number or landing.sequence_number
+            return Receipt(landing.shard_id, number, self.sub_sequence, landing.sent)
         return self.receipt()
 
     async def outcome(self) -> Receipt | Undelivered:

@@ -109,6 +109,8 @@ class Producer:
         self._left: list[Any] = []
         self._starting = anyio.Lock()
         self._machine = ProducerMachine(self._stream, self._config, random.Random(), _clock())  # noqa: S311 - no secret
+        self._intake = self._machine.intake
+        self._intake.shut()
         self._sink = check_callable("sink", sink)
         self._on_failure = check_callable("on_failure", on_failure)
 
@@ -143,6 +145,7 @@ class Producer:
             self._ended = anyio.Event()
             self._checkpoint = native_checkpoint()
             self._refusal = None
+            self._mind_intake()
             for sentence in self._config.untranslated:
                 _log.warning("KPL property %s", sentence)
             watch(self)
@@ -158,6 +161,7 @@ class Producer:
         first, self._closed = not self._closed, True
         if self._refusal != FORKED:
             self._refusal = "this Producer is closed"
+        self._mind_intake()
         if driver is None or ended is None:
             return []
         with anyio.CancelScope(shield=True):
@@ -203,25 +207,20 @@ class Producer:
             self._until_yield = YIELD_EVERY
             self._check_open()
             await self._checkpoint()
-        machine = self._machine
+        intake = self._intake
         if (
             type(data) is bytes
             and type(key) is str
             and explicit_hash_key is None
             and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
             and key.isascii()
-            and len(data) + len(key) <= machine.plain_max_bytes
-            and self._refusal is None
-            and self._serializer is None
-            and not self._room.waiting
-        ):  # nearly all, with as few calls as can be; the others as ``put_nowait``
-            now = _clock()
-            delivery = Delivery(data, key, None, now + self._ttl)
-            accepted = machine.put(delivery, now)
-            if accepted is _PUMP:
-                self._wake()
-            if accepted is not _FULL:
-                return delivery
+            and len(intake.records) < intake.max_records
+            and (size := intake.size + len(data) + len(key)) <= intake.max_bytes
+        ):  # nearly all, without a call; the others as ``put_nowait``
+            delivery = Delivery(data, key, None, _clock() + self._ttl)
+            intake.size = size
+            intake.records.append(delivery)
+            return delivery
         if self._serializer is not None:
             data = serialized(self._serializer, data)
         waiting = self._accepted(data, key, explicit_hash_key)
@@ -284,24 +283,8 @@ class Producer:
     def _accepted(self, data: Any, key: str | None, explicit_hash_key: str | None) -> Delivery | None:
         """The record, accepted; ``None`` if there is no room."""
         self._check_open()
-        machine = self._machine
-        if not (
-            type(data) is bytes
-            and type(key) is str
-            and explicit_hash_key is None
-            and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
-            and key.isascii()
-            and len(data) + len(key) <= machine.plain_max_bytes
-        ):  # the common case, without a call
-            data, key, explicit_hash_key = check_record(data, key, explicit_hash_key, machine.record_max_bytes)
-        if self._room.waiting:
-            return None
-        now = _clock()
-        delivery = Delivery(data, key, explicit_hash_key, now + self._ttl)
-        accepted = machine.put(delivery, now)
-        if accepted is _PUMP:
-            self._wake()
-        return None if accepted is _FULL else delivery
+        delivery = Delivery(*check_record(data, key, explicit_hash_key, self._machine.record_max_bytes), 0.0)
+        return delivery if self._accept(delivery) else None
 
     def _wake(self) -> None:
         assert self._driver is not None
@@ -315,13 +298,24 @@ class Producer:
     async def _wait_until_accepted(self, delivery: Delivery) -> None:
         """In its turn (P7)."""
         our_turn = False
-        while True:
-            await self._room.wait(first=our_turn)
-            our_turn = True
-            self._check_open()
-            if self._accept(delivery, our_turn=True):
-                self._room.give()  # there may be room for the next as well
-                return
+        self._intake.shut()  # who waits comes first
+        try:
+            while True:
+                await self._room.wait(first=our_turn)
+                our_turn = True
+                self._check_open()
+                if self._accept(delivery, our_turn=True):
+                    self._room.give()  # there may be room for the next as well
+                    return
+        finally:
+            self._mind_intake()
+
+    def _mind_intake(self) -> None:
+        """Records may go in without a call while none is to be refused, to be serialized, or to wait."""
+        if self._refusal is None and self._serializer is None and not self._room.waiting:
+            self._intake.unshut()
+        else:
+            self._intake.shut()
 
     def _accept(self, delivery: Delivery, *, our_turn: bool = False) -> bool:
         if self._room.waiting and not our_turn:
@@ -377,12 +371,14 @@ class Producer:
     def refuse_after_fork(self) -> None:
         """In the child: the event loop and the connections belong to the parent."""
         self._refusal, self._closed, self._driver = FORKED, True, None
+        self._mind_intake()
         disown(self._machine.unfinished())
 
     def refuse_after_end(self, reason: str) -> None:
         """The host has ended: nothing that is put now would ever be sent (DR4)."""
         if self._refusal is None:
             self._refusal = f"this Producer does not run any more: {reason}"
+            self._mind_intake()
             self._room.give_all()
 
     def __del__(self) -> None:

@@ -38,6 +38,7 @@ _LARGE_RECORD: Final = 4_096
 # And where the entries of a request are larger than this on average, than a loop with pybase64 (measured: 0.19 against
 # 0.54 us an entry of 100 B, but 1.6 against 0.7 us of 1 KiB).
 _SMALL_DATA: Final = 300
+_SAMPLE: Final = 16  # entries that tell how large they are on average
 
 _1970: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -79,7 +80,8 @@ class _TextPage(msgspec.Struct):
 
 def encode_put_records(stream: StreamRef, entries: Sequence[Entry]) -> bytes | bytearray:
     """The body of a PutRecords request."""
-    if sum([len(entry.data) for entry in entries]) > _SMALL_DATA * len(entries):
+    some = entries[:: 1 + len(entries) // _SAMPLE]
+    if sum([len(entry.data) for entry in some]) > _SMALL_DATA * len(some):
         return _encode_large(stream, entries)
     shape = _PutByName if stream.arn is None else _PutByArn
     return _encode_json(shape(entries, str(stream)))

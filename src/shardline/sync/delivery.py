@@ -9,7 +9,9 @@ Invariants:
 - SD2: the network thread does not wait for what only it can bring: a callback that tries is refused.
 """
 
+import math
 import threading
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, final
 
@@ -21,6 +23,7 @@ from shardline.errors import UsageError, WaitTimeout
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_GLANCE: Final = 0.5  # seconds: a Ctrl-C in the very moment in which a wait begins is seen when it ends
 _entering: Final = threading.Lock()
 
 
@@ -50,12 +53,12 @@ class Delivery(SettledRecord):
             DeliveryFailed: it was given up; the exception carries the record and every attempt.
             WaitTimeout: it has not ended after ``timeout`` seconds. It goes on.
         """
-        if self.ending is None or timeout is not None:
+        if self.ending is None or not (timeout is None or (type(timeout) is float and timeout >= 0.0)):
             self._wait(timeout)
         landing = self.ending
         if type(landing) is Landing and self.history is None:  # nearly all, with as few calls as can be
-            attempts = landing.attempts or landing.made_attempts()
-            return Receipt(landing.shard_id, landing.sequence_number, self.sub_sequence, attempts)
+            number = self.sequence_number or landing.sequence_number
+            return Receipt(landing.shard_id, number, self.sub_sequence, landing.sent)
         return self.receipt()
 
     def outcome(self, timeout: float | None = None) -> Receipt | Undelivered:
@@ -92,8 +95,10 @@ class Delivery(SettledRecord):
         self.add_waiter(wake)
         if self.ending is not None:  # SD1
             return
+        until = math.inf if limit is None else time.monotonic() + limit
         try:
-            if not ended.wait(None if limit is None else min(limit, threading.TIMEOUT_MAX)):
-                raise WaitTimeout(f"not delivered after {limit:g} s: it goes on")
+            while not ended.wait(max(0.0, min(_GLANCE, until - time.monotonic()))):
+                if time.monotonic() >= until:
+                    raise WaitTimeout(f"not delivered after {limit:g} s: it goes on")
         finally:
             self.remove_waiter(wake)

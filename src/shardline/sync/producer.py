@@ -13,6 +13,7 @@ Invariants:
 
 import logging
 import random
+import sys
 import threading
 import time
 import warnings
@@ -177,22 +178,32 @@ class Producer:
         """
         if self._serializer is not None:
             data = serialized(self._serializer, data)
-        machine = self._machine
-        if not (
+        machine, intake = self._machine, self._machine.intake
+        if (
             type(data) is bytes
             and type(key) is str
             and explicit_hash_key is None
             and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
             and key.isascii()
-            and len(data) + len(key) <= machine.plain_max_bytes
-        ):  # the common case, without a call
+        ):  # nearly all, with as few calls as can be
+            size = len(data) + len(key)
+        else:
+            size = sys.maxsize  # by way of the machine
+        if size > machine.plain_max_bytes:
             data, key, explicit_hash_key = check_record(data, key, explicit_hash_key, machine.record_max_bytes)
         now = _clock()
         delivery = Delivery(data, key, explicit_hash_key, now + self._ttl)
         with self._lock:
             if self._refusal is not None:
                 raise Closed(self._refusal)
-            accepted = _FULL if self._room.waiting else machine.put(delivery, now)
+            if not self._room.waiting:
+                if len(intake.records) < intake.max_records and intake.size + size <= intake.max_bytes:
+                    intake.records.append(delivery)
+                    intake.size += size
+                    return delivery
+                accepted = machine.put(delivery, now)
+            else:
+                accepted = _FULL
             if accepted is _FULL:
                 accepted = self._put_when_there_is_room(delivery, check_timeout("timeout", timeout))
         if accepted is _PUMP:
@@ -339,10 +350,13 @@ class Producer:
     def __del__(self) -> None:
         if self._thread is None or self._closed:
             return
-        if self.outstanding:
-            said = "was dropped without close(): its records are delivered only while the process runs"
-            _log.error("%s %s", repr(self), said)  # not %r: the log would keep it alive
-        self._network.orphan()
+        # When the interpreter ends, the network thread was stopped wherever it was, maybe with a lock of the log in its
+        # hands: whoever logs then waits for ever. What is lost was said before that, at exit (SV1).
+        if not sys.is_finalizing():
+            if self.outstanding:
+                said = "was dropped without close(): its records are delivered only while the process runs"
+                _log.error("%s %s", repr(self), said)  # not %r: the log would keep it alive
+            self._network.orphan()
         warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
 

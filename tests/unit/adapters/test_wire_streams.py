@@ -124,7 +124,7 @@ async def test_ws3_an_abort_wakes_whoever_receives(kind, peer):
         except OSError as error:
             told.append(error)
 
-    with anyio.fail_after(2):
+    with anyio.fail_after(4):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(receive)
             await anyio.sleep(0.02)

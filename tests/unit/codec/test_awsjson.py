@@ -71,6 +71,29 @@ def test_j1_put_records_by_arn():
     assert body == {"Records": [{"Data": "eA==", "PartitionKey": "k"}], "StreamARN": ARN}
 
 
+@pytest.mark.parametrize(("stream", "member"), [("orders", "StreamName"), (ARN, "StreamARN")])
+def test_j1_put_records_of_much_data(stream, member):
+    """Where base64 is most of the work, the body is written by hand."""
+    data = bytes(range(256)) * 20
+    entries = [
+        Entry(data, "key"),
+        Entry(data[1:], 'quo"te\\ \x00\x1f\n ä 😀', "0"),
+        Entry(data[2:], None),
+        Entry(b"", None, str(2**128 - 1)),
+    ]
+    body = awsjson.encode_put_records(parse_stream(stream), entries)
+    assert isinstance(body, bytearray), "the large way"
+    assert json.loads(body) == {
+        "Records": [
+            {"Data": text(data), "PartitionKey": "key"},
+            {"Data": text(data[1:]), "PartitionKey": 'quo"te\\ \x00\x1f\n ä 😀', "ExplicitHashKey": "0"},
+            {"Data": text(data[2:])},
+            {"Data": "", "ExplicitHashKey": str(2**128 - 1)},
+        ],
+        member: stream,
+    }
+
+
 def test_put_records_of_nothing_is_valid_json_too():
     assert json.loads(awsjson.encode_put_records(parse_stream("orders"), [])) == {"Records": [], "StreamName": "orders"}
 

@@ -14,7 +14,7 @@ Invariants:
   the sum of what its entries cost.
 """
 
-from typing import Final, cast, final
+from typing import Final, final
 
 from shardline.codec.aggregation import FRAME_BYTES, MAGIC, encode_aggregate, is_framed
 from shardline.codec.protobuf import varint_size
@@ -84,39 +84,71 @@ class Aggregate:
 
     def add(self, record: BufferedRecord, max_bytes: int) -> bool:
         """Add a record unless that would make the aggregate too large. The first always fits: alone it has no frame."""
-        data, key = record.data, record.key
-        assert data is not None
-        length = len(data)
+        if record.key is None:
+            return self._add_odd(record, max_bytes) if self.separate else self._add_any(record, max_bytes)
+        return self.add_all([record], max_bytes) == 1
+
+    def add_all(self, records: list[BufferedRecord], max_bytes: int) -> int:
+        """Add records, as ``add`` does, up to the first that does not fit. Returns how many.
+
+        Every record passes here: what is looked up for each in a call of its own, is looked up once.
+        """
+        count = len(self.records)
         if self.separate:
-            if key is None or not key.isascii() or data.startswith(MAGIC):
-                return self._add_odd(record, max_bytes)
-            length += len(key)
-            size = self.size + length
-            if size > max_bytes and self.records:
-                return False
-            self.size = size
-            self.payload_bytes += length
-            self.records.append(record)
-            return True
-        keys = self._keys
-        fresh = len(keys)
-        if key is None or record.explicit_hash_key is not None or length > _SMALL or fresh > _SMALL:
-            return self._add_any(record, max_bytes)
-        place = keys.setdefault(key, fresh)
-        size = self.size
-        if place == fresh:
-            width = len(key) if key.isascii() else len(key.encode())
-            size += width + (2 if width < _ONE_BYTE else 3)
-        content = length + 4 + (length >= _ONE_BYTE) + (place >= _ONE_BYTE)
-        size += content + (2 if content < _ONE_BYTE else 3)
-        if size > max_bytes and self.records:
+            self._add_separate(records, max_bytes)
+        else:
+            self._add_together(records, max_bytes)
+        return len(self.records) - count
+
+    def _add_separate(self, records: list[BufferedRecord], max_bytes: int) -> None:
+        ours, size = self.records, self.size
+        for record in records:
+            data, key = record.data, record.key
+            assert data is not None
+            if key is None or not key.isascii() or not (data < MAGIC or not data.startswith(MAGIC)):
+                self._grow_to(size, size - self.size)
+                if not self._add_odd(record, max_bytes):
+                    return
+                size = self.size
+                continue
+            after = size + len(data) + len(key)
+            if after > max_bytes and ours:
+                break
+            size = after
+            ours.append(record)
+        self._grow_to(size, size - self.size)
+
+    def _add_together(self, records: list[BufferedRecord], max_bytes: int) -> None:
+        ours, keys, size, payload = self.records, self._keys, self.size, 0
+        for record in records:
+            data, key = record.data, record.key
+            assert data is not None
+            length, fresh = len(data), len(keys)
+            if key is None or record.explicit_hash_key is not None or length > _SMALL or fresh > _SMALL:
+                self._grow_to(size, payload)
+                if not self._add_any(record, max_bytes):
+                    return
+                size, payload = self.size, 0
+                continue
+            place = keys.setdefault(key, fresh)
+            after = size
             if place == fresh:
-                del keys[key]
-            return False
+                width = len(key) if key.isascii() else len(key.encode())
+                after += width + (2 if width < _ONE_BYTE else 3)
+            content = length + 4 + (length >= _ONE_BYTE) + (place >= _ONE_BYTE)
+            after += content + (2 if content < _ONE_BYTE else 3)
+            if after > max_bytes and ours:
+                if place == fresh:
+                    del keys[key]
+                break
+            size = after
+            payload += length + len(key)
+            ours.append(record)
+        self._grow_to(size, payload)
+
+    def _grow_to(self, size: int, payload: int) -> None:
         self.size = size
-        self.payload_bytes += length + len(key)
-        self.records.append(record)
-        return True
+        self.payload_bytes += payload
 
     def _add_odd(self, record: BufferedRecord, max_bytes: int) -> bool:
         """As ``add``, for a separate record that costs otherwise than its characters and bytes tell."""
@@ -201,7 +233,7 @@ class Aggregate:
         if not self.separate:
             return [self.entry()]
         if self.is_plain:
-            return [Entry(cast("bytes", one.data), one.key, one.explicit_hash_key) for one in self.records]
+            return [Entry(one.data or b"", one.key, one.explicit_hash_key) for one in self.records]
         entries: list[Entry] = []
         for record in self.records:
             data, key = record.data, record.key
@@ -243,6 +275,11 @@ class Aggregate:
     def _outer_key(self) -> str:
         first = self.records[0]
         return (self.address.key or "") if first.key is None else first.key
+
+    @property
+    def has_no_key(self) -> bool:
+        """Whether it goes out with an entry that has no key: only where the service chooses the shard."""
+        return self.address.key is None and any(record.key is None for record in self.records)
 
     def hash_digest(self, record: BufferedRecord) -> bytes:
         """Where one of its records belongs, as it was sent."""

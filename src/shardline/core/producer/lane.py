@@ -39,7 +39,7 @@ _INCREASE_PER_SECOND: Final = 0.05  # ... and how fast the share grows back
 _LOWEST_SHARE: Final = 0.02
 _FAILURE_MEMORY: Final = 10.0  # seconds until a failure counts half in the choice of a healthy lane
 _UNLIMITED: Final = 1e12
-_BUNDLE: Final = 32  # separate records that are handled as one thing
+_BUNDLE: Final = 64  # separate records that are handled as one thing
 _APART: Final = 1 << 32  # between the places of two aggregates: there is one for each record, should they be cut up
 
 
@@ -98,21 +98,38 @@ class Lane:
 
     def add(self, record: BufferedRecord) -> int:
         """Take a record in. Returns how many aggregates this sealed: 0, 1 or 2."""
-        sealed = 0
-        current = self.open
-        if current is not None:
-            if current.add(record, self.max_bytes):
-                return self.seal() if len(current.records) >= self.max_count else 0
-            if self._ordered or self._fits_with_others(record):
-                sealed = self.seal()
-        address = self._spare_address if record.key is not None else self._new_address()
-        fresh = Aggregate(record.expires_at - self._life_after_due, address, separate=not self.aggregates)
-        fresh.add(record, self.max_bytes)
-        if self.open is not None or fresh.size > self.max_bytes or self.max_count == 1:
-            self._enqueue(fresh)
-            return sealed + 1
-        self.open = fresh
+        return self.add_all([record])
+
+    def add_all(self, records: list[BufferedRecord]) -> int:
+        """Take records in, in their order. Returns how many aggregates this sealed."""
+        sealed = at = 0
+        while at < len(records):
+            current = self.open or self._opened(records[at])
+            room = self.max_count - len(current.records)
+            to = len(records) if room >= len(records) - at else at + int(room)
+            at += current.add_all(records[at:to], self.max_bytes)
+            full = len(current.records) >= self.max_count or current.size > self.max_bytes
+            if full or (at < to and (self._ordered or self._fits_with_others(records[at]))):
+                sealed += self.seal()
+            elif at < to:
+                sealed += self._enqueue_alone(records[at])
+                at += 1
         return sealed
+
+    def _opened(self, record: BufferedRecord) -> Aggregate:
+        """A new aggregate that is to begin with this record."""
+        address = self._spare_address if record.key is not None else self._new_address()
+        self.open = Aggregate(record.expires_at - self._life_after_due, address, separate=not self.aggregates)
+        return self.open
+
+    def _enqueue_alone(self, record: BufferedRecord) -> int:
+        """A large one beside the open aggregate, which stays open."""
+        current = self.open
+        alone = self._opened(record)
+        alone.add(record, self.max_bytes)
+        self._enqueue(alone)
+        self.open = current
+        return 1
 
     def _fits_with_others(self, record: BufferedRecord) -> bool:
         """Whether a record is worth a new open aggregate, or is so large that it goes alone beside the open one."""
@@ -229,15 +246,20 @@ class Lane:
             return None
         aggregate = self._queue[0][2]
         count, cost = aggregate.entry_count, aggregate.cost_bytes
-        if count > 1 and (count > room_entries or cost > room_bytes or not self._bucket.covers((count, cost))):
-            aggregate = self._cut(int(room_entries) if 1 < room_entries < count else 1)
+        bucket = self._bucket
+        if count > room_entries > 1:
+            aggregate = self._cut(int(room_entries))
             count, cost = aggregate.entry_count, aggregate.cost_bytes
-        if cost > room_bytes or not self._bucket.try_take((count, cost), now):
+        # Also what was cut: several entries must not go on credit, as a lone one may that costs more than the capacity.
+        if count > 1 and (count > room_entries or cost > room_bytes or not bucket.covers((count, cost))):
+            aggregate = self._cut(1)
+            count, cost = 1, aggregate.cost_bytes
+        if cost > room_bytes or not bucket.try_take((count, cost), now):
             if count == 1:
                 return None
             aggregate = self._cut(1)
             count, cost = 1, aggregate.cost_bytes
-            if cost > room_bytes or not self._bucket.try_take((count, cost), now):
+            if cost > room_bytes or not bucket.try_take((count, cost), now):
                 return None
         self._queue.popleft()
         self.queued -= count
@@ -330,8 +352,7 @@ def repacked(records: list[BufferedRecord], due_at: Instant, of: Aggregate, plac
     """What is left of an aggregate, sized anew, in its place; or its part that begins at ``place``."""
     aggregate = Aggregate(due_at, of.address, separate=of.separate)
     aggregate.order = of.order + place
-    for record in records:
-        added = aggregate.add(record, 1 << 62)
-        assert added
+    added = aggregate.add_all(records, 1 << 62)
+    assert added == len(records)
     aggregate.seal()
     return aggregate

@@ -15,7 +15,7 @@ from shardline.codec.shapes import PutRecordsResult
 from shardline.core.events import Event, RecordsFailed
 from shardline.core.producer.aggregate import Aggregate
 from shardline.core.producer.config import ProducerConfig
-from shardline.core.producer.record import BufferedRecord, Landing, payload_bytes, undelivered
+from shardline.core.producer.record import BufferedRecord, Landing, Sent, payload_bytes, undelivered
 
 
 @final
@@ -26,7 +26,7 @@ class Ledger:
         self.max_records = config.buffer_max_records
         self.max_bytes = config.buffer_max_bytes
         self.records = 0
-        """Accepted and not ended. ``ProducerMachine.put`` counts them in itself: a call less per record."""
+        """Accepted and not ended; the machine counts them in, round by round."""
         self.payload_bytes = 0
         self.delivered_records = 0
         self.delivered_bytes = 0
@@ -58,42 +58,32 @@ class Ledger:
         self.delivered_records += place
         self.delivered_bytes += aggregate.payload_bytes
 
-    def deliver_each(self, bundle: Aggregate, results: list[PutRecordsResult], times: tuple[float, float]) -> None:
-        """All records of a bundle landed, each by itself; ``times`` are when they were sent, and for how long."""
+    def deliver_alone(
+        self, bundle: Aggregate, results: list[PutRecordsResult], shard_id: str | None, sent: Sent
+    ) -> list[int]:
+        """Records of a bundle, each by its own result: stored in ``shard_id``, or anywhere if that is ``None``.
+
+        Returns the places of the others.
+        """
         finished = self._finished
-        started_at, duration = times
+        home, all_landed = Landing(shard_id or "", "", sent), True
         for record, result in zip(bundle.records, results, strict=True):
-            shard_id, number = result.shard_id, result.sequence_number
-            assert shard_id is not None
-            assert number is not None
+            landed_in, number = result.shard_id, result.sequence_number
             assert record.ending is None, "P1: a record ends once"
+            landing = home
+            if not number or landed_in != shard_id:
+                if not number or landed_in is None or shard_id is not None:
+                    all_landed = False
+                    continue
+                landing = Landing(landed_in, "", sent)
             record.data = None
-            record.ending = Landing(shard_id, number, (), started_at, duration)
+            record.sequence_number = number
+            record.ending = landing  # last but for the look at the waiters: another thread may wait for it
             if record.waiters is not None:
                 finished.append(record)
-        count = len(results)
-        self.records -= count
-        self.payload_bytes -= bundle.payload_bytes
-        self.delivered_records += count
-        self.delivered_bytes += bundle.payload_bytes
-
-    def deliver_separately(self, aggregate: Aggregate, landings: list[Landing | None]) -> list[int]:
-        """Records of a bundle that landed, each by itself. Returns the places of those that did not."""
-        others: list[int] = []
-        size = 0
-        for place, (record, landing) in enumerate(zip(aggregate.records, landings, strict=True)):
-            if landing is None:
-                others.append(place)
-                continue
-            data, key = record.data, record.key
-            assert record.ending is None, "P1: a record ends once"
-            assert data is not None
-            size += len(data) if key is None else len(data) + len(key)
-            record.data = None
-            record.ending = landing
-            if record.waiters is not None:
-                self._finished.append(record)
-        landed = len(landings) - len(others)
+        others = [] if all_landed else [place for place, one in enumerate(bundle.records) if one.ending is None]
+        landed = len(results) - len(others)
+        size = bundle.payload_bytes - sum([payload_bytes(bundle.records[place]) for place in others])
         self.records -= landed
         self.payload_bytes -= size
         self.delivered_records += landed

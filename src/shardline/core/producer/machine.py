@@ -14,8 +14,8 @@ Invariants (the others stand in the parts that keep them):
 - W1: what waits without a map is held back until the first listing is answered, and all is until the stream has told of
   itself, but no longer than ``BLIND_PATIENCE``: a map that comes within milliseconds makes aggregates of it, and a
   stream that distributes records by itself gets none.
-- W3: what is put is sorted into lanes in rounds: when enough came together, and before anything else is done or
-  decided. One loop over many costs half of as many calls.
+- W3: what is put is sorted into lanes in rounds: when enough came together, when something is due, and before shards
+  change. One loop over many costs half of as many calls.
 - W2: ``next_deadline`` is never in the past unless a poll has something to give.
 """
 
@@ -30,6 +30,7 @@ from shardline.core.failures import Failure
 from shardline.core.producer.aggregate import WRAP_MAX_BYTES
 from shardline.core.producer.collector import Collector
 from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.intake import Intake
 from shardline.core.producer.lane import Lane
 from shardline.core.producer.ledger import Ledger
 from shardline.core.producer.record import BufferedRecord, payload_bytes
@@ -44,8 +45,9 @@ from shardline.model.limits import KIB
 from shardline.model.stream import StreamRef
 
 BLIND_PATIENCE: Final = 1.0
-ROUND_RECORDS: Final = 64
-ROUND_BYTES: Final = 64 * KIB
+ALONE_BYTES: Final = 16 * KIB  # a round that begins with more may fill a request
+ROUND_RECORDS: Final = 512
+ROUND_BYTES: Final = 512 * KIB
 
 
 @final
@@ -55,9 +57,6 @@ class Put(IntEnum):
     FULL = 0  # not accepted: there is no room
     QUIET = 1  # accepted; nothing to do for the shell
     PUMP = 2  # accepted; the shell must poll, or arm its timer anew
-
-
-_FULL, _QUIET = Put.FULL, Put.QUIET  # looked up once: put is the hot path
 
 
 @final
@@ -86,10 +85,10 @@ class ProducerMachine:
         self._flight_count = 0
         self._blind_at: Instant = now + BLIND_PATIENCE  # W1
         self._sends_blind = False
-        self._fresh: list[BufferedRecord] = []  # put, and in no lane yet (W3)
+        self.intake = Intake()
+        """What is put goes there first; the shell may put it there itself."""
         self._round_records = min(ROUND_RECORDS, config.request_max_entries)
         self._round_bytes = min(ROUND_BYTES, config.request_max_bytes)
-        self._round_ends_at = self._round_bytes  # when the buffer holds so much, they are sorted
         self._due_at: Instant = NEVER  # when the first record is due, or earlier; NEVER: nothing lingers
         self._expires_at: Instant = NEVER  # when the first record expires, or earlier
         self._entries_sent = 0
@@ -104,58 +103,65 @@ class ProducerMachine:
 
     def put(self, record: BufferedRecord, now: Instant) -> Put:
         """Accept a record that the shell has checked, or refuse it for lack of room (P7)."""
-        data, key = record.data, record.key
-        assert data is not None
-        ledger = self._ledger
-        size = len(data) if key is None else len(data) + len(key)
-        records, buffered = ledger.records, ledger.payload_bytes + size
-        if records >= ledger.max_records or (buffered > ledger.max_bytes and records):
-            return _FULL
-        ledger.records, ledger.payload_bytes = records + 1, buffered
-        fresh = self._fresh
-        fresh.append(record)
-        if len(fresh) < self._round_records and buffered < self._round_ends_at and self._due_at != NEVER:
-            return _QUIET  # by far the most
-        return self._sort_and_arm(record, now)
+        intake, ledger = self.intake, self._ledger
+        size = payload_bytes(record)
+        if len(intake.records) < intake.max_records and intake.size + size <= intake.max_bytes:  # by far the most
+            intake.add(record, size)
+            return Put.QUIET
+        if self.outstanding >= ledger.max_records:
+            return Put.FULL
+        if self.buffered_bytes + size > ledger.max_bytes and self.outstanding:
+            return Put.FULL
+        intake.add(record, size)
+        return self._end_round(record, now)
 
     def put_many(self, records: list[BufferedRecord], now: Instant) -> tuple[int, bool]:
         """Accept as many as there is room for, at one stroke. Returns how many, and whether the shell must pump."""
         ledger = self._ledger
-        count = min(len(records), ledger.max_records - ledger.records)
+        count = min(len(records), ledger.max_records - self.outstanding)
         accepted = records if count == len(records) else records[:count]
         size = sum([payload_bytes(record) for record in accepted])
-        if count <= 0 or ledger.payload_bytes + size > ledger.max_bytes:
+        if count <= 0 or self.buffered_bytes + size > ledger.max_bytes:
             return 0, False  # one by one: the first that does not fit is found so
-        ledger.records += count
-        ledger.payload_bytes += size
-        self._fresh += accepted
-        return count, self._sort_and_arm(accepted[0], now) is Put.PUMP
+        self.intake.records += accepted
+        self.intake.size += size
+        return count, self._end_round(accepted[0], now) is Put.PUMP
 
-    def _sort_and_arm(self, record: BufferedRecord, now: Instant) -> Put:
+    def _end_round(self, record: BufferedRecord, now: Instant) -> Put:
         """The rest of ``put``, now and then."""
         if self._expires_at == NEVER:
             self._expires_at = record.expires_at
-        if self._due_at == NEVER:
+        is_first = self._due_at == NEVER
+        if is_first:
             self._due_at = now + self._config.linger
+        if is_first and len(self.intake.records) < self._round_records and self.intake.size < ALONE_BYTES:
+            self._begin_round()
             return Put.PUMP
-        return Put.PUMP if self._sort(now) else Put.QUIET
+        return Put.PUMP if self._sort(now) or is_first else Put.QUIET
+
+    def _begin_round(self) -> None:
+        """Let in what needs no other look (W3): as long as deadlines are armed, and there is room."""
+        ledger = self._ledger
+        is_armed = NEVER not in {self._due_at, self._expires_at}
+        records = min(self._round_records - 1, ledger.max_records - ledger.records) if is_armed else 0
+        self.intake.open(records, min(self._round_bytes, ledger.max_bytes - ledger.payload_bytes, self.plain_max_bytes))
+
+    def _take_fresh(self) -> list[BufferedRecord]:
+        """What was put and is in no lane yet, counted in."""
+        self._ledger.records += len(self.intake.records)
+        self._ledger.payload_bytes += self.intake.size
+        return self.intake.take()
 
     def _sort(self, now: Instant) -> bool:
         """Bring what was put to its lanes (W3). Says whether a request can be filled."""
-        fresh, self._fresh = self._fresh, []
-        self._round_ends_at = self._ledger.payload_bytes + self._round_bytes
         pump = False
-        for record, known in zip(fresh, self._router.lanes_for(fresh), strict=True):
-            lane = known or self._router.lane_for(record, now)
-            current = lane.open
-            if current is None or not current.add(record, lane.max_bytes):
-                sealed = lane.add(record)
-            elif len(current.records) >= lane.max_count:
-                sealed = lane.seal()
-            else:
-                continue  # by far the most
-            if sealed and self._note_sealed(lane, now):
-                pump = True
+        by_lane, others = self._router.sort(self._take_fresh())
+        self._begin_round()
+        for lane, records in by_lane.items():
+            pump |= lane.add_all(records) > 0 and self._note_sealed(lane, now)
+        for record in others:
+            lane = self._router.lane_for(record, now)
+            pump |= lane.add(record) > 0 and self._note_sealed(lane, now)
         return pump
 
     def flush(self) -> None:
@@ -169,20 +175,11 @@ class ProducerMachine:
         records = [record for shipment in shipments for record in shipment.aggregate.records]
         for lane in self._router.all_lanes():
             records += lane.unsent()
-        return records + self._fresh
+        return records + self.intake.records
 
     def abandon(self, code: str, message: str) -> None:
         """The end: give up everything that is not under way. What is, is delivered or given up by its answer."""
-        self._returns.ending = (code, message)
-        records = [record for lane in self._router.all_lanes() for record in lane.take_unsent()] + self._fresh
-        self._fresh = []
-        isolated = [shipment for shipments in self._collector.take_isolated() for shipment in shipments]
-        for shipment in self._settlement.take_parked() + isolated:
-            shipment.lane.in_flight -= 1
-            records += shipment.aggregate.records
-        for lane in self._router.all_lanes():
-            self._collector.forget(lane)
-        self._ledger.fail(records, code, message)
+        self._returns.give_up_all(self._settlement.take_parked(), self._take_fresh(), code, message)
 
     # ---- outputs
 
@@ -243,7 +240,6 @@ class ProducerMachine:
 
     def handle_put(self, number: int, answer: PutRecordsResponse | Failure, now: Instant) -> None:
         """What became of a PutRecords."""
-        self._sort(now)
         self._settlement.settle(self._flights[number], answer, now)
         del self._flights[number]  # not before: if it breaks, its records are still found (P1)
         self._arm(now)
@@ -277,11 +273,11 @@ class ProducerMachine:
     @property
     def outstanding(self) -> int:
         """Records that were accepted and have not ended."""
-        return self._ledger.records
+        return self._ledger.records + len(self.intake.records)
 
     @property
     def buffered_bytes(self) -> int:
-        return self._ledger.payload_bytes
+        return self._ledger.payload_bytes + self.intake.size
 
     @property
     def refuses_order(self) -> bool:
@@ -323,7 +319,8 @@ class ProducerMachine:
 
     def _advance(self, now: Instant) -> None:
         """Let time pass: what was put finds its lane, what expired leaves, what is due is sealed."""
-        self._sort(now)
+        if now >= min(self._due_at, self._expires_at) or self._is_blind:
+            self._sort(now)
         if now >= self._expires_at:
             self._expire(now)
         if self._is_blind:
@@ -342,11 +339,12 @@ class ProducerMachine:
 
     def _release_due(self, now: Instant) -> None:
         """Seal and send everything, if something is really due; else arm the deadline that is."""
-        flushed = self._due_at == -NEVER
-        self._due_at = min((lane.due_at() for lane in self._router.all_lanes()), default=NEVER)
-        if not flushed and self._due_at > now:
+        first_due_at = min((lane.due_at() for lane in self._router.all_lanes()), default=NEVER)
+        is_due = self._due_at == -NEVER or first_due_at <= now
+        self._due_at = NEVER if is_due else first_due_at
+        self._begin_round()
+        if not is_due:
             return
-        self._due_at = NEVER
         for lane in self._router.all_lanes():
             lane.release()
             if lane.queued:
@@ -354,12 +352,7 @@ class ProducerMachine:
         self._collector.drain()
 
     def _expire(self, now: Instant) -> None:
-        for lane in self._router.all_lanes():
-            expired = lane.take_expired(now)
-            if expired:
-                self._returns.fail_expired(expired)
-                self._collector.note_expired(lane, now)
-        self._returns.expire_isolated(now)
+        self._returns.expire_unsent(now)
         self._settlement.expire_parked(now)
         self._arm(now)
 
@@ -369,6 +362,7 @@ class ProducerMachine:
         waiting = [lane.expires_at() for lane in lanes]
         beside = self._settlement.parked + self._collector.isolated_shipments()
         waiting += [record.expires_at for shipment in beside for record in shipment.aggregate.records]
+        waiting += [record.expires_at for record in self.intake.records[:1]]
         self._expires_at = min(waiting)
         lingering = [lane.open.due_at for lane in lanes if lane.open is not None]
         # What is sealed and not due came back from a request that was sent early. What is overdue is the collector's.

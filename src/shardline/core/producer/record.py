@@ -36,20 +36,58 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
 
 
 @final
-class Receipt(msgspec.Struct, frozen=True, gc=False):
+class Sent(msgspec.Struct, frozen=True, gc=False):
+    """When a request that succeeded was sent, and how long it took: shared by all its entries."""
+
+    started_at: float
+    duration: float
+
+
+@final
+class Receipt(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Where a record lies in the stream."""
 
     shard_id: str
     sequence_number: str
     sub_sequence: int
     """The place inside its aggregate, from 0; 0 for a record that went alone."""
-    attempts: tuple[Attempt, ...]
-    """What it took, the last of them the one that succeeded. Of very many only the first and the last are kept."""
+    _tries: tuple[Attempt, ...] | Sent
+    """What ``attempts`` is made of: them, or for the most, when the only one was sent."""
     attempt_count: int = 1
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """What it took, the last of them the one that succeeded. Of very many only the first and the last are kept."""
+        tries = self._tries
+        if not isinstance(tries, Sent):
+            return tries
+        stored = Attempt(
+            started_at=tries.started_at,
+            duration=tries.duration,
+            shard_id=self.shard_id,
+            sequence_number=self.sequence_number,
+            code=None,
+            message=None,
+            maybe_stored=True,
+        )
+        return (stored,)
 
     @property
     def delivered(self) -> bool:
         return True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Receipt) and self._told() == other._told()
+
+    def __hash__(self) -> int:
+        return hash((self.shard_id, self.sequence_number, self.sub_sequence))
+
+    def __repr__(self) -> str:
+        shard_id, sequence_number, sub_sequence, attempts, attempt_count = self._told()
+        return f"Receipt({shard_id=}, {sequence_number=}, {sub_sequence=}, {attempts=}, {attempt_count=})"
+
+    def _told(self) -> tuple[str, str, int, tuple[Attempt, ...], int]:
+        return self.shard_id, self.sequence_number, self.sub_sequence, self.attempts, self.attempt_count
 
 
 @final
@@ -72,20 +110,13 @@ class Undelivered(msgspec.Struct, frozen=True, gc=False):
 
 @final
 class Landing(msgspec.Struct, frozen=True, gc=False):
-    """Where one entry of a request was stored: shared by all records of the entry."""
+    """Where an aggregate was stored, or a bundle of records: shared by all of them."""
 
     shard_id: str
     sequence_number: str
-    attempts: tuple[Attempt, ...] = ()
-    """The one attempt that succeeded, if it is at hand: else it is made of the following when someone asks."""
-    started_at: float = 0.0
-    duration: float = 0.0
-
-    def made_attempts(self) -> tuple[Attempt, ...]:
-        """The attempt of a landing that was kept short: a record alone in its entry shares it with nobody."""
-        return (
-            Attempt(self.started_at, self.duration, self.shard_id, self.sequence_number, None, None, True),  # noqa: FBT003 - by place: a third of the time
-        )
+    """Of an aggregate; each record of a bundle has its own."""
+    sent: Sent
+    """The attempt that succeeded."""
 
 
 @final
@@ -118,6 +149,8 @@ class BufferedRecord(msgspec.Struct, gc=False, eq=False):
     expires_at: Instant
     ending: Landing | Undelivered | None = None
     sub_sequence: int = 0
+    sequence_number: str = ""
+    """If it was stored as an entry of its own."""
     history: History | None = None
     waiters: list[Any] | None = None
     """What the shell wakes when the ending is there; the core only looks whether there is any."""
@@ -131,14 +164,14 @@ class BufferedRecord(msgspec.Struct, gc=False, eq=False):
     def conclusion(self) -> Receipt | Undelivered | None:
         """The ending, as its owner is told of it."""
         landing = self.ending
-        if landing is None or type(landing) is Undelivered:
+        if not isinstance(landing, Landing):
             return landing
-        assert type(landing) is Landing
-        attempts = landing.attempts or landing.made_attempts()
+        number = self.sequence_number or landing.sequence_number
+        receipt = Receipt(landing.shard_id, number, self.sub_sequence, landing.sent)
         if self.history is None:
-            return Receipt(landing.shard_id, landing.sequence_number, self.sub_sequence, attempts)
-        whole = self.history.then(attempts[0])
-        return Receipt(landing.shard_id, landing.sequence_number, self.sub_sequence, whole.kept, whole.count)
+            return receipt
+        whole = self.history.then(receipt.attempts[0])
+        return Receipt(landing.shard_id, number, self.sub_sequence, whole.kept, whole.count)
 
 
 def note_attempt(records: list[BufferedRecord], attempt: Attempt) -> None:

@@ -92,10 +92,32 @@ class Returns:
         for reason, group in by_reason.items():
             self._ledger.fail(group, EXPIRED, reason)
 
+    def give_up_all(self, parked: list[Shipment], fresh: list[BufferedRecord], code: str, message: str) -> None:
+        """The end: fail all that waits, with what is parked, and what is in no lane yet."""
+        self.ending = (code, message)
+        lanes = self._router.all_lanes()
+        records = [record for lane in lanes for record in lane.take_unsent()] + fresh
+        isolated = [shipment for shipments in self._collector.take_isolated() for shipment in shipments]
+        for shipment in parked + isolated:
+            shipment.lane.in_flight -= 1
+            records += shipment.aggregate.records
+        for lane in lanes:
+            self._collector.forget(lane)
+        self._ledger.fail(records, code, message)
+
+    def expire_unsent(self, now: Instant) -> None:
+        """Give up records that wait, in a lane or to be sent in halves, and whose life is over."""
+        for lane in self._router.all_lanes():
+            expired = lane.take_expired(now)
+            if expired:
+                self.fail_expired(expired)
+                self._collector.note_expired(lane, now)
+        self.expire_isolated(now)
+
     # ---- what is sent in halves
 
     def expire_isolated(self, now: Instant) -> None:
-        """Give up records that wait to be sent in halves and whose life is over."""
+        """The same, of what waits to be sent in halves."""
         kept: list[list[Shipment]] = []
         for shipments in self._collector.take_isolated():
             alive = [shipment for shipment in (self._without_expired(one, now) for one in shipments) if shipment]

@@ -10,6 +10,7 @@ Invariants:
 """
 
 from bisect import bisect_left
+from collections import defaultdict
 from enum import IntEnum
 from typing import Final, final
 
@@ -47,6 +48,7 @@ class Router:
         self._config = config
         self._chance = chance
         self._endings: tuple[bytes, ...] = ()
+        self._by_first_byte: list[Lane | None] = []  # of a hash: the lane, if all that begin so belong to one
         self._lane_by_key: dict[str | None, Lane] = {}  # no key is never in it
         self._cache = _Cache.FILLING
         self._cache_max = _CACHE_TRIAL
@@ -68,30 +70,37 @@ class Router:
             if key is None:
                 return self._healthiest(now)
             if hash_key is not None:
-                return self.lanes[bisect_left(self._endings, digest_of(key, hash_key))]
-            lane = self.lanes[bisect_left(self._endings, hash_digest_of(key))]
+                return self._lane_at(digest_of(key, hash_key))
+            lane = self._lane_at(hash_digest_of(key))
             if self._cache:
                 self._note_miss(key, lane)
         return lane
 
-    def lanes_for(self, records: list[BufferedRecord]) -> list[Lane | None]:
-        """The lane of each, by its key; ``None``: ask ``lane_for`` when its turn comes."""
-        lanes, endings, known = self.lanes, self._endings, self._lane_by_key
-        if not endings:
-            return [None] * len(records)
-        found: list[Lane | None] = []
+    def sort(self, records: list[BufferedRecord]) -> tuple[dict[Lane, list[BufferedRecord]], list[BufferedRecord]]:
+        """The records of each lane, in their order, by their keys; and those that ``lane_for`` places one by one."""
+        known, by_first_byte = self._lane_by_key, self._by_first_byte
+        sorted_: dict[Lane, list[BufferedRecord]] = defaultdict(list)
+        if not self._endings:
+            return sorted_, records
+        others: list[BufferedRecord] = []
         for record in records:
             key = record.key
-            if key is None or record.explicit_hash_key is not None:
-                found.append(None)
+            if key is None:
+                others.append(record)
                 continue
-            lane = known.get(key)
-            if lane is None:
-                lane = lanes[bisect_left(endings, md5_of_key(key.encode(), usedforsecurity=False).digest())]
+            lane = known.get(key) if known else None
+            if record.explicit_hash_key is not None:
+                lane = self._lane_at(digest_of(key, record.explicit_hash_key))
+            elif lane is None:
+                digest = md5_of_key(key.encode(), usedforsecurity=False).digest()
+                lane = by_first_byte[digest[0]] or self._lane_at(digest)
                 if self._cache:
                     self._note_miss(key, lane)
-            found.append(lane)
-        return found
+            sorted_[lane].append(record)
+        return sorted_, others
+
+    def _lane_at(self, digest: bytes) -> Lane:
+        return self.lanes[bisect_left(self._endings, digest)]
 
     def _note_miss(self, key: str, lane: Lane) -> None:
         self._misses += 1
@@ -146,12 +155,21 @@ class Router:
         known = current | {(lane.shard_id, lane.hash_range): lane for lane in fresh}
         self.lanes = tuple(known[shard] for shard in shards)
         self._endings = () if snapshot is None else snapshot.endings
+        self._by_first_byte = self._lanes_by_first_byte()
         self._lane_by_key = {}
         gone = [lane for shard, lane in current.items() if shard not in set(shards)]
         for lane in gone:
             lane.vanished = True
         self.vanished += gone
         return fresh, gone
+
+    def _lanes_by_first_byte(self) -> list[Lane | None]:
+        endings, lanes = self._endings, self.lanes
+        if not endings:
+            return []
+        edges = [(bytes((first,)) + bytes(15), bytes((first,)) + b"\xff" * 15) for first in range(256)]
+        places = [(bisect_left(endings, low), bisect_left(endings, high)) for low, high in edges]
+        return [lanes[low] if low == high else None for low, high in places]
 
     def limit_aggregates(self, record_max_bytes: int) -> None:
         """No aggregate may be larger than a record of the stream, less the room for a key."""

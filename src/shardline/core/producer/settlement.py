@@ -10,6 +10,8 @@ Invariants:
 - Q1: a shard never changes its range. What landed in a known one that does not hold it was not misled by an old map:
   the service may have begun to choose the shards, and the stream is asked, once for each such landing.
 - Q2: a map that is newer than a landing and does not know its shard is stale: it is read again, not at once.
+- Q3: under AUTO entries may go without a key. Once one is refused the stream is asked whether keys count again, and
+  until it says that they do not, every record gets one.
 """
 
 from typing import Final, NamedTuple, final
@@ -17,14 +19,14 @@ from typing import Final, NamedTuple, final
 from msgspec.structs import replace
 
 from shardline.codec.shapes import PutRecordsResponse, PutRecordsResult
-from shardline.core.clock import Instant
+from shardline.core.clock import NEVER, Instant
 from shardline.core.events import RecordsDelivered, RecordsRetried, RequestAnswered
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.producer.collector import Collector, Group, Shipment
 from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.lane import Lane, repacked
 from shardline.core.producer.ledger import Ledger
-from shardline.core.producer.record import Attempt, Landing, note_attempt
+from shardline.core.producer.record import Attempt, Landing, Receipt, Sent, note_attempt
 from shardline.core.producer.returns import Returns
 from shardline.core.producer.shard_map import ShardMap
 from shardline.core.producer.stream_facts import StreamFacts
@@ -157,13 +159,13 @@ class Settlement:
         ledger = self._ledger
         before = ledger.delivered_records, ledger.delivered_bytes
         refused = 0
-        started_at, duration = flight.wall_started_at, now - flight.started_at
+        sent = Sent(flight.wall_started_at, now - flight.started_at)
         at = 0
         for shipment in flight.group.shipments:
             aggregate, lane = shipment
             if aggregate.separate:
                 to = at + len(aggregate.records)
-                refused += self._settle_separate(shipment, flight, results[at:to], now)
+                refused += self._settle_separate(shipment, flight, results[at:to], sent, now)
                 at = to
                 continue
             result = results[at]
@@ -172,8 +174,7 @@ class Settlement:
             if number and shard_id and shard_id == lane.shard_id:  # where it belongs: nearly all, so without detours
                 lane.handle_success(now)
                 lane.in_flight -= 1
-                attempt = Attempt(started_at, duration, shard_id, number, None, None, True)  # noqa: FBT003
-                ledger.deliver(aggregate, Landing(shard_id, number, (attempt,)))
+                ledger.deliver(aggregate, Landing(shard_id, number, sent))
             else:
                 refused += not number
                 self._settle_entry(shipment, flight, result, now)
@@ -188,30 +189,12 @@ class Settlement:
             ledger.events.append(delivered)
 
     def _settle_separate(
-        self, shipment: Shipment, flight: Flight, results: list[PutRecordsResult], now: Instant
+        self, shipment: Shipment, flight: Flight, results: list[PutRecordsResult], sent: Sent, now: Instant
     ) -> int:
         """Each record of a bundle by its own result. Returns how many were refused."""
         aggregate, lane = shipment
-        started_at, duration = flight.wall_started_at, now - flight.started_at
-        expected = lane.shard_id
-        for result in results:
-            if not result.sequence_number or result.shard_id != expected:
-                break
-        else:  # all where they belong: nearly always
-            self._ledger.deliver_each(aggregate, results, (started_at, duration))
-            lane.handle_success(now)
-            lane.in_flight -= 1
-            return 0
-        anywhere = expected is None
-        landings: list[Landing | None] = []
-        for result in results:
-            shard_id, number = result.shard_id, result.sequence_number
-            if number and shard_id and (anywhere or shard_id == lane.shard_id):
-                landings.append(Landing(shard_id, number, (), started_at, duration))
-            else:
-                landings.append(None)
-        others = self._ledger.deliver_separately(aggregate, landings)
-        if len(others) < len(landings):
+        others = self._ledger.deliver_alone(aggregate, results, lane.shard_id, sent)
+        if len(others) < len(results):
             lane.handle_success(now)
         lane.in_flight += len(others) - 1
         for place in others:
@@ -230,16 +213,8 @@ class Settlement:
             self._apply(rule, shipment, code, message, now, reroute=True)
             return
         lane.handle_success(now)
-        attempt = Attempt(
-            started_at=flight.wall_started_at,
-            duration=now - flight.started_at,
-            shard_id=result.shard_id,
-            sequence_number=result.sequence_number,
-            code=None,
-            message=None,
-            maybe_stored=True,
-        )
-        landing = Landing(result.shard_id, result.sequence_number, (attempt,))
+        sent = Sent(flight.wall_started_at, now - flight.started_at)
+        landing = Landing(result.shard_id, result.sequence_number, sent)
         self._judge_landed(_Parked(shipment, flight, landing), now)
 
     def _judge_landed(self, landed: _Parked, now: Instant) -> None:
@@ -272,9 +247,11 @@ class Settlement:
             if not landed.asked:
                 self._facts.ask_again(now)
             return True
+        if lane.vanished:
+            return landed.asked  # the map is newer than the lane, though a shard of a stream made anew may have its id
         news = self._map.invalidate(landed.flight.started_at, lane.shard_id, now)
         if not news and self._map.hash_range(landed.landing.shard_id) is None:
-            self._map.invalidate(now, lane.shard_id, now + _STALE_PAUSE)  # Q2
+            self._map.invalidate(NEVER, lane.shard_id, now + _STALE_PAUSE)  # Q2: however new it is
         return landed.asked
 
     def _is_unexplained(self, landed: _Parked) -> bool:
@@ -298,14 +275,20 @@ class Settlement:
         _note_wrong_shard(landed)
         aggregate, lane = landed.shipment
         lane.in_flight -= 1
-        (attempt,) = landed.landing.attempts
-        message = f"stored in {attempt.shard_id}, where readers may drop it"
+        message = f"stored in {landed.landing.shard_id}, where readers may drop it"
         self._returns.send_again(aggregate.records, now, WRONG_SHARD, message)
 
     # ---- a whole request
 
     def _settle_failed(self, flight: Flight, failure: Failure, now: Instant) -> None:
-        rule = judge_request(failure, flight.record_count, fail_if_throttled=self._config.fail_if_throttled)
+        shipments = flight.group.shipments
+        keyless = any(shipment.aggregate.has_no_key for shipment in shipments)
+        throttled_is_fatal = self._config.fail_if_throttled
+        rule = judge_request(failure, flight.record_count, keyless=keyless, fail_if_throttled=throttled_is_fatal)
+        if rule is Rules.REQUEST_KEYLESS:
+            self._facts.ask_again(now)
+            for shipment in shipments:
+                shipment.lane.send_no_key(on=False)  # Q3
         if failure.retryable:
             self._collector.handle_failure(failure.retry_after, now)
         else:
@@ -356,7 +339,8 @@ def _is_smooth(shipments: list[Shipment], answer: PutRecordsResponse | Failure) 
 
 
 def _note_wrong_shard(parked: _Parked) -> None:
-    (stored,) = parked.landing.attempts
+    landing = parked.landing
+    (stored,) = Receipt(landing.shard_id, landing.sequence_number, 0, landing.sent).attempts
     message = f"stored in {stored.shard_id}, where readers may drop it"
     note_attempt(parked.shipment.aggregate.records, replace(stored, code=WRONG_SHARD, message=message))
 

@@ -17,6 +17,7 @@ from typing import Final, final
 
 from shardline.core.clock import Instant
 
+_COARSE: Final = 2.0**23  # seconds: from here on floats are further apart than the grain
 _GRAIN: Final = 1e-9  # seconds: what floating point may lose of a balance must not make a wake-up come too early
 
 
@@ -69,10 +70,12 @@ class TokenBucket:
         elapsed = now - self._updated_at
         if elapsed > 0:
             self._updated_at = now
-            self._slack = self._slack_at(now)
-            self._balances = [
-                min(rate, balance + rate * elapsed) for balance, rate in zip(self._balances, self._rates, strict=True)
-            ]
+            if now >= _COARSE:
+                self._slack = self._slack_at(now)
+            balances = self._balances
+            for place, rate in enumerate(self._rates):
+                grown = balances[place] + rate * elapsed
+                balances[place] = grown if grown < rate else rate  # noqa: FURB136 - min() takes three times as long
 
     def _slack_at(self, now: Instant) -> list[float]:
         """What each balance may lack: after months of uptime a float cannot tell nanoseconds apart."""

@@ -72,6 +72,9 @@ class Rules:
     REQUEST_LOST = Rule(
         "request failed on the way or inside the service, credentials expired, clock skewed", Action.RESEND
     )
+    REQUEST_KEYLESS = Rule(
+        "request refused as invalid, with an entry that has no key (AUTO): keys may count again", Action.REROUTE
+    )
     REQUEST_INVALID = Rule("request refused as invalid, with more than one record", Action.BISECT)
     REQUEST_INVALID_ALONE = Rule("request refused as invalid, with a single record", Action.FAIL)
     REQUEST_FATAL = Rule("request refused for good: no such stream, denied, KMS, no credentials, TLS", Action.FAIL)
@@ -92,6 +95,7 @@ class Rules:
         REQUEST_THROTTLED,
         REQUEST_THROTTLED_FATAL,
         REQUEST_LOST,
+        REQUEST_KEYLESS,
         REQUEST_INVALID,
         REQUEST_INVALID_ALONE,
         REQUEST_FATAL,
@@ -125,14 +129,16 @@ def judge_refused(result: PutRecordsResult, *, fail_if_throttled: bool) -> Rule:
     return Rules.ENTRY_REFUSED if Failure(kind, "", "").retryable else Rules.ENTRY_FATAL
 
 
-def judge_request(failure: Failure, record_count: int, *, fail_if_throttled: bool) -> Rule:
-    """For a request that failed whole."""
+def judge_request(failure: Failure, record_count: int, *, keyless: bool, fail_if_throttled: bool) -> Rule:
+    """For a request that failed whole. ``keyless``: some of its entries had no key."""
     if failure.code == COUNT_MISMATCH:
         return Rules.COUNT_MISMATCH
     if failure.kind is FailureKind.THROTTLED:
         return Rules.REQUEST_THROTTLED_FATAL if fail_if_throttled else Rules.REQUEST_THROTTLED
     if failure.retryable:
         return Rules.REQUEST_LOST
+    if failure.kind is FailureKind.INVALID and keyless:
+        return Rules.REQUEST_KEYLESS
     if failure.kind is FailureKind.INVALID:
         return Rules.REQUEST_INVALID if record_count > 1 else Rules.REQUEST_INVALID_ALONE
     return Rules.REQUEST_FATAL

@@ -10,6 +10,7 @@ import pytest
 from shardline.adapters.leases.dynamodb_writes import request_of
 from shardline.core.leases import (
     AskHandOver,
+    CancelHandOver,
     CommitCheckpoint,
     CreateLease,
     DeleteLease,
@@ -30,6 +31,7 @@ OPERATIONS = [
     TakeLease("s", "a", Fence(1, None, None)),
     TakeLease("s", "a", Fence(1, "b", "c")),
     AskHandOver("s", "a", "b"),
+    CancelHandOver("s", "a", "b"),
     FinishHandOver("s", "a", 1),
     ReleaseLease("s", "a", 1),
     CommitCheckpoint("s", "a", 1, Checkpoint(TRIM_HORIZON)),
@@ -85,6 +87,7 @@ def test_a_release_removes_the_owner_and_bumps_the_counter():
     assert members["UpdateExpression"] == "REMOVE #leaseOwner ADD #leaseCounter :one"
 
 
-def test_asking_leaves_the_counter_alone():
-    _, members = sent(AskHandOver("s", "a", "b"))
+@pytest.mark.parametrize("operation", [AskHandOver("s", "a", "b"), CancelHandOver("s", "a", "b")])
+def test_asking_and_calling_off_leave_the_counter_alone(operation):
+    _, members = sent(operation)
     assert "leaseCounter" not in str(members)

@@ -55,12 +55,30 @@ def test_a_count_seals_too():
 @pytest.mark.parametrize("changes", [{"aggregation": False}, {"shard_id": None}])
 def test_p2_a_lane_that_does_not_aggregate_makes_bundles_of_separate_records(changes):
     one = lane(**changes)
-    assert sum(one.add(record(b"%d" % number)) for number in range(40)) == 1
+    assert sum(one.add(record(b"%d" % number)) for number in range(80)) == 1
     one.seal()
-    assert one.queued == 40
+    assert one.queued == 80
     bundle = one.poll_aggregate(0.0, BIG_ROOM)
-    assert (bundle.separate, bundle.entry_count, one.queued) == (True, 32, 8)
-    assert [entry.data for entry in bundle.entries()] == [b"%d" % number for number in range(32)]
+    assert (bundle.separate, bundle.entry_count, one.queued) == (True, 64, 16)
+    assert [entry.data for entry in bundle.entries()] == [b"%d" % number for number in range(64)]
+
+
+@pytest.mark.parametrize("changes", [{}, {"aggregation": False}, {"ordered": True}, {"aggregate_max_count": 3}])
+def test_p2_many_are_taken_in_as_one_by_one(changes):
+    """Whatever their sizes: those that fill an aggregate, those that go beside it, those that are one by themselves."""
+    sizes = [1, 20_000, 30_000, 5, 60_000, 60_000, 7, 51_000, 9, 200, 40_000, 1, 1, 1]
+    one_by_one, at_once = lane(**changes), lane(**changes)
+    sealed = sum(one_by_one.add(record(b"x" * size)) for size in sizes)
+    assert at_once.add_all([record(b"x" * size) for size in sizes]) == sealed > 1
+    for each in (one_by_one, at_once):
+        each.seal()
+    shapes = [
+        [(len(aggregate.records), aggregate.size, aggregate.payload_bytes) for _, _, aggregate in each._queue]
+        for each in (one_by_one, at_once)
+    ]
+    assert shapes[0] == shapes[1]
+    assert sum(count for count, _, _ in shapes[0]) == len(sizes)
+    assert at_once.queued_bytes == one_by_one.queued_bytes
 
 
 @pytest.mark.parametrize(
@@ -341,10 +359,10 @@ def test_p5_a_lowered_rate_is_a_share_of_what_a_shard_takes():
 
 def test_without_a_shard_nothing_is_shared():
     one = lane(shard_id=None)
-    fill(one, *[b"x"] * 50)
+    fill(one, *[b"x"] * 100)
     one.seal()
     one.handle_failure(0.0, throttled=True)
-    assert sum(len(leave(one, 10.0)) for _ in range(2)) == 50
+    assert sum(len(leave(one, 10.0)) for _ in range(2)) == 100
 
 
 def test_p5_failures_in_a_row_open_the_circuit_and_one_trial_at_a_time_tests_the_shard():
@@ -376,10 +394,19 @@ def test_p8_load_weighs_what_waits_by_health():
 
 
 def test_p6_a_bundle_that_has_not_all_its_tokens_goes_record_by_record():
-    one = Lane("shardId-0", HALF, replace(CONFIG, aggregation=False, records_per_second=36.0), Random(1), 0.0)
-    fill(one, *[b"x"] * 64)
-    assert [len(leave(one)) for _ in range(5)] == [32, 1, 1, 1, 1]
+    one = Lane("shardId-0", HALF, replace(CONFIG, aggregation=False, records_per_second=68.0), Random(1), 0.0)
+    fill(one, *[b"x"] * 128)
+    assert [len(leave(one)) for _ in range(5)] == [64, 1, 1, 1, 1]
     assert leave(one) is None
-    assert one.queued == 28
-    assert one.wakes_at(0.0) == pytest.approx(1 / 36)
-    assert leave(one, 1 / 36) == [b"x"]
+    assert one.queued == 60
+    assert one.wakes_at(0.0) == pytest.approx(1 / 68)
+    assert leave(one, 1 / 68) == [b"x"]
+
+
+def test_p6_a_bundle_that_is_cut_to_the_room_of_a_request_still_has_to_pay_for_all_of_it():
+    one = lane(aggregation=False, records_per_second=2.0)
+    fill(one, *[b"x"] * 5)
+    one.seal()
+    sent = [one.poll_aggregate(0.0, BIG_ROOM, 4) for _ in range(3)]
+    assert [part and part.entry_count for part in sent] == [1, 1, None]
+    assert one.wakes_at(0.0) == pytest.approx(0.5)

@@ -18,6 +18,7 @@ from shardline.core.producer.record import (
     BufferedRecord,
     Landing,
     Receipt,
+    Sent,
     Undelivered,
     note_attempt,
     payload_bytes,
@@ -33,7 +34,7 @@ STORED = Attempt(
     message=None,
     maybe_stored=True,
 )
-LANDING = Landing("shardId-000000000000", "4959", (STORED,))
+LANDING = Landing("shardId-000000000000", "4959", Sent(STORED.started_at, STORED.duration))
 
 
 def record(data=b"data", key="key", *, awaited=False):
@@ -117,46 +118,45 @@ def test_p1_delivery_gives_every_record_its_place_and_one_shared_landing():
     assert book.events == []  # the settlement tells of deliveries, once a request
 
 
-OTHER = replace(LANDING, sequence_number="4960")
+SENT = Sent(1.0, 0.5)
+HERE, THERE, REFUSED = PutRecordsResult("7", "s"), PutRecordsResult("8", "t"), PutRecordsResult(error_code="No")
 
 
-def test_p1_records_of_a_bundle_land_each_by_itself_and_the_others_are_named():
+def receipt(number, shard_id="s"):
+    return Receipt(shard_id, number, 0, (Attempt(1.0, 0.5, shard_id, number, None, None, maybe_stored=True),))
+
+
+@pytest.mark.parametrize(("shard_id", "others"), [("s", [1, 2]), (None, [1])])
+def test_p1_records_of_a_bundle_land_each_by_itself_and_the_others_are_named(shard_id, others):
     book = ledger()
     first, refused, last = record(b"1", "é", awaited=True), record(b"22", "b"), record(b"333", None)
     bundle = put(book, first, refused, last)
-    assert book.deliver_separately(bundle, [LANDING, None, OTHER]) == [1]
-    assert (first.ending, refused.ending, last.ending) == (LANDING, None, OTHER)
-    assert (first.data, refused.data, last.data) == (None, b"22", None)
+    assert book.deliver_alone(bundle, [HERE, REFUSED, THERE], shard_id, SENT) == others
+    assert first.conclusion == receipt("7")
+    assert last.conclusion == (None if shard_id else receipt("8", "t"))
+    assert (first.data, refused.ending, refused.data) == (None, None, b"22")
+    assert last.data == (b"333" if shard_id else None)
     assert [one.sub_sequence for one in bundle.records] == [0, 0, 0]
-    assert (book.records, book.payload_bytes) == (1, 3)
-    assert (book.delivered_records, book.delivered_bytes) == (2, 5)
+    assert (book.records, book.payload_bytes) == ((2, 6) if shard_id else (1, 3))
+    assert (book.delivered_records, book.delivered_bytes) == ((1, 2) if shard_id else (2, 5))
     assert book.take_finished() == [first]
-    book.fail([refused], "Expired", "too late")
+    book.fail([one for one in bundle.records if one.ending is None], "Expired", "too late")
     assert (book.records, book.payload_bytes) == (0, 0)
 
 
 def test_p1_a_bundle_whose_records_all_landed_leaves_none_and_one_that_was_refused_all():
     book = ledger()
-    assert book.deliver_separately(put(book, record(), record()), [LANDING, OTHER]) == []
-    assert book.deliver_separately(put(book, record(), record()), [None, None]) == [0, 1]
+    assert book.deliver_alone(put(book, record(), record()), [HERE, HERE], "s", SENT) == []
+    assert book.deliver_alone(put(book, record(), record()), [REFUSED, REFUSED], "s", SENT) == [0, 1]
     assert (book.records, book.delivered_records) == (2, 2)
 
 
-def test_p1_a_bundle_that_landed_whole_ends_record_by_record():
-    book = ledger()
-    first, second = record(b"1", "a", awaited=True), record(b"22", "b")
-    bundle = put(book, first, second)
-    book.deliver_each(bundle, [PutRecordsResult("7", "s"), PutRecordsResult("8", "s")], (1.0, 0.5))
-    stored = [Attempt(1.0, 0.5, "s", number, None, None, maybe_stored=True) for number in ("7", "8")]
-    assert [one.conclusion for one in (first, second)] == [
-        Receipt("s", "7", 0, (stored[0],)),
-        Receipt("s", "8", 0, (stored[1],)),
-    ]
-    assert (first.data, second.data) == (None, None)
-    assert (book.records, book.payload_bytes, book.delivered_records, book.delivered_bytes) == (0, 0, 2, 5)
-    assert book.take_finished() == [first]
-    with pytest.raises(AssertionError, match="P1"):
-        book.deliver_each(bundle, [PutRecordsResult("9", "s"), PutRecordsResult("9", "s")], (1.0, 0.5))
+def test_n1_a_record_that_landed_alone_in_the_end_tells_of_all_attempts():
+    book, one = ledger(), record()
+    bundle = put(book, one)
+    note_attempt([one], STORED)
+    assert book.deliver_alone(bundle, [HERE], "s", SENT) == []
+    assert one.conclusion == Receipt("s", "7", 0, (STORED, receipt("7").attempts[0]), 2)
 
 
 @pytest.mark.parametrize("how", ["delivered", "failed"])
@@ -165,11 +165,11 @@ def test_p1_a_record_of_a_bundle_that_has_ended_does_not_end_again(how):
     book, one = ledger(), record()
     bundle = put(book, one)
     if how == "delivered":
-        book.deliver_separately(bundle, [LANDING])
+        book.deliver_alone(bundle, [HERE], "s", SENT)
     else:
         book.fail([one], "Expired", "too late")
     with pytest.raises(AssertionError, match="P1"):
-        book.deliver_separately(bundle, [OTHER])
+        book.deliver_alone(bundle, [THERE], None, SENT)
 
 
 def test_p11_data_is_dropped_on_delivery_and_kept_on_failure():

@@ -8,6 +8,7 @@ from shardline.core.clock import NEVER
 from shardline.core.events import RecordsDelivered, RequestAnswered, ShardMapFailed, ShardsChanged
 from shardline.core.producer.machine import BLIND_PATIENCE, ROUND_BYTES, ROUND_RECORDS, Put
 from shardline.core.producer.record import BufferedRecord, Receipt, Undelivered
+from shardline.model.limits import PUT_RECORDS_MAX_ENTRIES
 
 NO_MAP = {"shards": None}
 
@@ -100,11 +101,23 @@ def test_w3_what_is_put_is_sorted_when_enough_came_together(rig, size):
     one = rig(linger=5.0)
     one.put(b"")
     puts = 1
-    while one.machine._fresh and puts < 100:
+    while one.machine.intake.records and puts < 1_000:
         one.put(b"x" * size)
         puts += 1
-    assert puts == (ROUND_RECORDS if size == 1 else 1 - (-ROUND_BYTES // (size + 1)))
+    assert puts == (min(ROUND_RECORDS, PUT_RECORDS_MAX_ENTRIES) if size == 1 else 2 + ROUND_BYTES // (size + 1))
     assert len(one.machine.unfinished()) == puts
+
+
+def test_w3_what_can_fill_a_request_by_itself_does_not_wait_for_others(rig):
+    one = rig(linger=5.0)
+    one.put(b"x" * 300_000)
+    assert one.answer is Put.PUMP
+    assert one.machine.intake.records == []
+    assert one.send() == [[b"x" * 300_000]]
+    one.wait(0.1)
+    assert many(one, *[b"y" * 1_000] * 400)[1] == (400, True)
+    assert one.machine.intake.records == []
+    assert one.send() is not None
 
 
 @pytest.mark.parametrize("end", ["abandon", "flush", "expiry"])
@@ -112,7 +125,7 @@ def test_w3_what_is_in_no_lane_yet_is_found_all_the_same(rig, end):
     one = rig()
     first = one.put(b"1")
     second = one.put(b"2")
-    assert one.machine._fresh == one.machine.unfinished() == [first, second]
+    assert one.machine.intake.records == one.machine.unfinished() == [first, second]
     if end == "flush":
         assert one.flush() == [[b"1", b"2"]]
         one.stored()

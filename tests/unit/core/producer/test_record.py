@@ -11,6 +11,7 @@ from shardline.core.producer.record import (
     History,
     Landing,
     Receipt,
+    Sent,
     Undelivered,
     note_attempt,
     payload_bytes,
@@ -31,7 +32,7 @@ STORED = Attempt(
     message=None,
     maybe_stored=True,
 )
-LANDING = Landing("shardId-000000000007", "4959", (STORED,))
+LANDING = Landing("shardId-000000000007", "4959", Sent(STORED.started_at, STORED.duration))
 
 
 def record(data=b"data", key="key", hash_key=None):
@@ -73,14 +74,23 @@ def test_a_record_delivered_in_the_end_tells_of_all_attempts_the_last_of_them_th
     assert one.attempt_count == 3
 
 
-@pytest.mark.parametrize("count", [0, 3])
-def test_p11_the_attempt_of_a_landing_that_was_kept_short_is_made_when_someone_asks(count):
-    short, full = tried(count), tried(count)
-    short.ending = Landing("shardId-000000000007", "4959", started_at=STORED.started_at, duration=STORED.duration)
-    full.ending = LANDING
-    assert short.ending.attempts == ()
-    assert short.conclusion == full.conclusion
-    assert short.conclusion.attempts[-1] == STORED
+def test_p11_the_attempt_of_a_record_that_went_alone_is_made_when_someone_asks():
+    short = Receipt("shardId-000000000007", "4959", 0, Sent(STORED.started_at, STORED.duration))
+    full = Receipt("shardId-000000000007", "4959", 0, (STORED,))
+    assert short.attempts == full.attempts == (STORED,)
+    assert short == full
+    assert (hash(short), repr(short)) == (hash(full), repr(full))
+    assert short != Receipt("shardId-000000000007", "4960", 0, (STORED,))
+    assert short != (STORED,)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 40])
+def test_n1_a_record_alone_tells_what_one_in_an_aggregate_does(count):
+    together, alone = tried(count), tried(count)
+    together.ending = LANDING
+    alone.ending, alone.sequence_number = Landing(LANDING.shard_id, "", LANDING.sent), "4959"
+    assert alone.conclusion == together.conclusion
+    assert alone.conclusion.sequence_number == "4959"
 
 
 def test_a_record_given_up_tells_why_and_what_was_tried():
@@ -95,7 +105,7 @@ def test_a_record_given_up_untried_says_so():
     assert (reason.attempts, reason.attempt_count, reason.maybe_stored) == ((), 0, False)
 
 
-@pytest.mark.parametrize("value", [attempt(), LANDING, LANDING.attempts[0], Undelivered("c", "m"), History(0, ())])
+@pytest.mark.parametrize("value", [attempt(), LANDING, LANDING.sent, Undelivered("c", "m"), History(0, ())])
 def test_what_is_shared_does_not_change(value):
     with pytest.raises(AttributeError):
         setattr(value, value.__struct_fields__[0], "changed")

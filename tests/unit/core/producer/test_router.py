@@ -35,18 +35,38 @@ def record(key="k", hash_key=None, data=b"data"):
     return BufferedRecord(data, key, hash_key, 30.0)
 
 
-def test_p2_many_go_where_each_would_go_alone():
-    keys = ["a", None, "b", "é", "a", "c"]
-    records = [record(key) for key in keys] + [record("any", "7")]
+def test_p2_many_go_where_each_would_go_alone_and_keep_their_order():
+    keys = ["a", None, "b", "é", "a", "c", *(f"key-{number}" for number in range(100))]
+    records = [record(key) for key in keys] + [record("any", "7"), record("a")]
+    keyless = records[1]
     one = router("a", "b", "c")
-    found = one.lanes_for(records)
-    assert [lane is None for lane in found] == [False, True, False, False, False, False, True]
-    assert all(lane is one.lane_for(each, 0.0) for lane, each in zip(found, records, strict=True) if lane)
-    assert router().lanes_for(records) == [None] * 7
-    assert one.lanes_for([]) == []
+    found, others = one.sort(records)
+    assert others == [keyless]
+    expected = {}
+    for each in records:
+        if each is not keyless:
+            expected.setdefault(one.lane_for(each, 0.0), []).append(each)
+    assert found == expected
+    assert one.sort([]) == ({}, [])
     one._cache, one._lane_by_key = module._Cache.LEFT_ALONE, {}
-    assert one.lanes_for(records) == found
+    assert one.sort(records) == (found, others)
     assert one._lane_by_key == {}
+    assert router().sort(records) == ({}, records)
+
+
+@pytest.mark.parametrize("edges", [[], [1 << 120], [(1 << 120) - 1, (1 << 120) + 1], [5, 1 << 127, (1 << 128) - 2]])
+def test_p2_the_first_byte_of_a_hash_decides_only_where_it_can(edges):
+    ends = [*edges, (1 << 128) - 1]
+    one = router()
+    endings = tuple(end.to_bytes(16, "big") for end in ends)
+    one.lanes = tuple(object() for _ in ends)
+    one._endings = endings
+    by_first_byte = one._lanes_by_first_byte()
+    for first, lane in enumerate(by_first_byte):
+        low, high = first << 120, ((first + 1) << 120) - 1
+        holds = {place for place, end in enumerate(ends) if low <= end and (ends[place - 1] if place else -1) < high}
+        assert (lane is None) == (len(holds) > 1)
+        assert lane is None or lane is one.lanes[holds.pop()]
 
 
 def test_p2_without_a_map_everything_goes_to_the_catch_all():

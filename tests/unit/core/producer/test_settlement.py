@@ -1,4 +1,4 @@
-"""An answer came: how does each aggregate go on? P1, P4, P5, Q1 and Q2 are invariants of
+"""An answer came: how does each aggregate go on? P1, P4, P5 and Q1 to Q3 are invariants of
 ``shardline.core.producer.settlement``.
 """
 
@@ -195,6 +195,38 @@ def test_q2_a_map_that_does_not_know_the_shard_is_stale_and_read_again_but_not_a
     assert all(record.conclusion.attempt_count == 2 for record in records)
 
 
+def test_q2_a_stale_map_is_read_again_also_if_it_was_asked_for_in_the_moment_of_the_landing(rig):
+    one = rig()
+    records = one.puts(1, 5)
+    one.machine._map.invalidate(one.now, "a", one.now)
+    assert one.asks_for_map()
+    one.flush()
+    one.listed(a=(0, 8), b=(8, 16))
+    one.stored("c")
+    assert not one.asks_for_map()
+    assert one.wait(1.0).asks_for_map()
+    one.listed(**SPLIT)
+    assert one.send() == [[b"0"], [b"1"]]
+    one.stored()
+    assert all(record.conclusion.delivered for record in records)
+
+
+def test_m3_what_a_lane_of_a_stream_that_is_gone_had_under_way_is_no_news(rig):
+    """A shard of the stream made anew has the id of the old one: by its id it is still among the open ones."""
+    one = rig(shards={"a": (0, 16)})
+    records = one.puts(9, 10, 11, 12)
+    one.flush()
+    one.failed("ValidationException", 400)
+    one.machine._map.invalidate(one.now, "a", one.now)
+    assert one.asks_for_map()
+    one.wait(0.1).listed(a=(0, 8), b=(8, 16))
+    for half in ([b"0", b"1"], [b"2", b"3"]):
+        assert one.wait(0.1).send() == [half]
+        one.stored("b")
+        assert not one.asks_for_map()
+    assert {record.conclusion.shard_id for record in records} == {"b"}
+
+
 # ---- who chooses the shards?
 
 
@@ -234,6 +266,35 @@ def test_q1_the_stream_is_asked_once_for_a_landing_and_then_it_is_sent_again(rig
     one.summary(auto=False)
     assert not one.asks_for_summary()
     assert one.send() == [[b"0", b"1"]]
+
+
+@pytest.mark.parametrize("keys_count", [True, False])
+def test_q3_what_was_refused_without_a_key_is_sent_again_with_one(rig, keys_count):
+    """AUTO was switched off, and we have not heard of it: nothing is wrong with the records."""
+    one = rig(auto=True, shards=None)
+    records = [one.put(b"%d" % number, None) for number in range(3)]
+    one.flush()
+    assert {entry.key for entry in one.request.entries} == {None}
+    one.failed("ValidationException", 400)
+    assert one.asks_for_summary()
+    one.wait(0.1).summary(auto=not keys_count)
+    if keys_count:
+        assert one.asks_for_map()
+        one.listed(a=(0, 16))
+    one.flush()
+    assert all(entry.key for entry in one.request.entries)
+    one.stored(*(["a"] * len(one.request.entries)))
+    assert all(record.conclusion.delivered for record in records)
+    assert not any(attempt.maybe_stored for attempt in records[0].conclusion.attempts[:1])
+
+
+def test_q3_what_is_refused_with_a_key_too_is_to_blame_itself(rig):
+    one = rig(auto=True, shards=None)
+    bad = one.put(b"bad", None)
+    for _ in range(2):
+        one.flush()
+        one.failed("ValidationException", 400)
+    assert bad.conclusion.code == "ValidationException"
 
 
 def test_q1_if_the_stream_may_not_be_asked_nothing_is_aggregated_any_more(rig):

@@ -30,8 +30,8 @@ def refused(code, *, strict=False, message="words"):
     return judge_refused(PutRecordsResult(error_code=code, error_message=message), fail_if_throttled=strict)
 
 
-def failed(kind, *, records=10, strict=False, code="Code"):
-    return judge_request(Failure(kind, code, "words", 400), records, fail_if_throttled=strict)
+def failed(kind, *, records=10, strict=False, code="Code", keyless=False):
+    return judge_request(Failure(kind, code, "words", 400), records, keyless=keyless, fail_if_throttled=strict)
 
 
 def judged(predicted, landed, count, hash_keys=(), landed_in=None):
@@ -54,6 +54,10 @@ REACHED = {
     "REQUEST_THROTTLED": [failed(FailureKind.THROTTLED), failed(FailureKind.THROTTLED, records=1)],
     "REQUEST_THROTTLED_FATAL": [failed(FailureKind.THROTTLED, strict=True)],
     "REQUEST_LOST": [failed(kind) for kind in sorted(RETRYABLE - {FailureKind.THROTTLED})],
+    "REQUEST_KEYLESS": [
+        failed(FailureKind.INVALID, keyless=True),
+        failed(FailureKind.INVALID, records=1, keyless=True),
+    ],
     "REQUEST_INVALID": [failed(FailureKind.INVALID, records=2), failed(FailureKind.INVALID, records=5_000)],
     "REQUEST_INVALID_ALONE": [failed(FailureKind.INVALID, records=1)],
     "REQUEST_FATAL": [

@@ -1,0 +1,63 @@
+"""What was put, and is in no lane yet? P7, P11 and IN1 are the invariants of ``shardline.core.producer.intake``."""
+
+from random import Random
+
+import pytest
+
+from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.intake import Intake
+from shardline.core.producer.machine import ProducerMachine, Put
+from shardline.core.producer.record import BufferedRecord
+from shardline.model.stream import StreamRef
+
+
+def record(data=b"data", key="key"):
+    return BufferedRecord(data, key, None, 30.0)
+
+
+def test_it_begins_without_room():
+    """P11: the first record has deadlines to arm."""
+    assert (Intake().max_records, Intake().max_bytes) == (0, 0)
+
+
+def test_what_is_taken_is_gone_and_counted_no_more():
+    intake, records = Intake(), [record(), record()]
+    for one in records:
+        intake.add(one, 7)
+    assert (intake.size, intake.take()) == (14, records)
+    assert (intake.size, intake.records, intake.take()) == (0, [], [])
+
+
+def test_in1_while_it_is_shut_nothing_opens_it():
+    intake = Intake()
+    intake.open(5, 100)
+    intake.shut()
+    assert intake.max_records == 0
+    intake.open(5, 100)
+    assert intake.max_records == 0
+    intake.unshut()
+    assert intake.max_records == 0
+    intake.open(5, 100)
+    assert (intake.max_records, intake.max_bytes) == (5, 100)
+
+
+@pytest.mark.parametrize("settings", [{"buffer_max_records": 4}, {"buffer_max_bytes": 1024}])
+def test_p7_what_it_lets_in_fits_into_the_buffer(settings):
+    config = ProducerConfig(**settings)
+    machine = ProducerMachine(StreamRef("s"), config, Random(1), 0.0)
+    intake, one = machine.intake, record(b"x" * 297, "key")
+    assert machine.put(one, 0.0) is Put.PUMP
+    while len(intake.records) < intake.max_records and intake.size + 300 <= intake.max_bytes:
+        intake.add(record(b"x" * 297), 300)
+    assert machine.outstanding <= config.buffer_max_records
+    assert machine.buffered_bytes <= config.buffer_max_bytes
+    assert machine.outstanding == (4 if "buffer_max_records" in settings else 3)
+    assert machine.put(record(b"x" * 297), 0.0) is Put.FULL
+
+
+def test_in1_a_machine_whose_intake_is_shut_takes_records_by_call():
+    machine = ProducerMachine(StreamRef("s"), ProducerConfig(), Random(1), 0.0)
+    machine.intake.shut()
+    assert [machine.put(record(), 0.0) for _ in range(3)] == [Put.PUMP, Put.QUIET, Put.QUIET]
+    assert machine.intake.max_records == 0
+    assert machine.outstanding == 3
