@@ -19,6 +19,7 @@ from shardline.adapters.signed_http import SignedHttp
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import (
     AskHandOver,
+    CancelHandOver,
     CommitCheckpoint,
     CreateLease,
     DeleteLease,
@@ -189,6 +190,8 @@ async def test_every_row_has_what_a_java_reader_needs_after_every_operation(open
         CreateLease(Lease(SHARD, parent_ids=parents, hash_range=HashRange(0, 9))),
         TakeLease(SHARD, "a", Lease(SHARD).fence),
         RenewLease(SHARD, "a", 1, throughput=0.5),
+        AskHandOver(SHARD, "c", "a"),
+        CancelHandOver(SHARD, "c", "a"),
         AskHandOver(SHARD, "b", "a"),
         CommitCheckpoint(SHARD, "a", 2, FIVE),
         FinishHandOver(SHARD, "a", 3),
@@ -264,6 +267,7 @@ async def test_y3_rows_of_another_group_are_written_by_none_of_our_operations(op
         RenewLease(SHARD, "a", 1),
         TakeLease(SHARD, "b", Lease(SHARD, counter=1, owner="a").fence),
         AskHandOver(SHARD, "b", "a"),
+        CancelHandOver(SHARD, "a", "b"),
         FinishHandOver(SHARD, "a", 1),
         ReleaseLease(SHARD, "a", 1),
         CommitCheckpoint(SHARD, "a", 1, FIVE),

@@ -16,6 +16,7 @@ from shardline.adapters.leases.url import lease_catalog, lease_store
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import (
     AskHandOver,
+    CancelHandOver,
     CommitCheckpoint,
     CreateLease,
     DeleteLease,
@@ -179,6 +180,7 @@ async def test_a_lease_goes_its_way(store):
         RenewLease(SHARD, "a", 0),
         TakeLease(SHARD, "a", Fence(0, None, None)),
         AskHandOver(SHARD, "a", "b"),
+        CancelHandOver(SHARD, "a", "b"),
         FinishHandOver(SHARD, "a", 0),
         ReleaseLease(SHARD, "a", 0),
         CommitCheckpoint(SHARD, "a", 0, at(1)),
@@ -228,6 +230,17 @@ async def test_a_hand_over_follows_the_protocol(stores):
     assert (await new.apply(RenewLease(SHARD, "new", 7))).counter == 8
 
 
+async def test_a_hand_over_that_is_called_off_leaves_everything_as_it_was(stores):
+    old, new = stores[:2]
+    held = await create(old, owner="old", counter=4)
+    asked = await new.apply(AskHandOver(SHARD, "new", "old"))
+    assert await new.apply(CancelHandOver(SHARD, "third", "old")) == Refused(asked)
+    assert await new.apply(CancelHandOver(SHARD, "new", "old")) == held
+    assert await new.apply(CancelHandOver(SHARD, "new", "old")) == Refused(held)
+    assert await old.apply(FinishHandOver(SHARD, "old", 4)) == Refused(held)
+    assert (await old.apply(RenewLease(SHARD, "old", 4))).fence == Fence(5, "old", None)
+
+
 async def test_a_repeated_write_is_known_by_its_effect(stores):
     """W6: the answer was lost, the write was not."""
     created = await create(stores[0])
@@ -257,7 +270,7 @@ def draw(choose, rows, among=("shardId-000000000000", "shardId-000000000001")):
     counter = max(counter, 0)
     position = choose.choice([TRIM_HORIZON, LATEST, at_timestamp(1.7e9)])
     fence = row.fence if choose.random() < 0.7 else Fence(counter, choose.choice([None, *WORKERS]), None)
-    kind = choose.randrange(17)
+    kind = choose.randrange(18)
     if kind < 2 or (shard_id not in rows and kind < 10):
         pinned = 1.7e9 if position == LATEST and choose.random() < 0.5 else None
         return CreateLease(Lease(shard_id, checkpoint=Checkpoint(position), latest_at=pinned))
@@ -280,6 +293,8 @@ def draw(choose, rows, among=("shardId-000000000000", "shardId-000000000001")):
     if kind < 16:
         pinned = 1.6e9 if position == LATEST else None
         return ResetLease(shard_id, fence, Checkpoint(position), pinned)
+    if kind < 17:
+        return CancelHandOver(shard_id, row.owner or by, row.checkpoint_owner or by)
     if choose.random() < 0.3:
         return CommitCheckpoint(shard_id, by, counter, Checkpoint(SHARD_END))
     return DeleteLease(shard_id, counter)
@@ -297,6 +312,7 @@ EVERY_OPERATION = [
     CreateLease(Lease(SHARD, counter=9)),
     WriteChildren(SHARD, frozenset("xy")),
     *(AskHandOver(SHARD, *pair) for pair in ("ba", "ca", "cb", "ab")),
+    *(CancelHandOver(SHARD, *pair) for pair in ("ba", "ca", "cb", "ab")),
     *(DeleteLease(SHARD, counter) for counter in (3, 4, 5)),
     *(
         TakeLease(SHARD, by, Fence(counter, *owners))

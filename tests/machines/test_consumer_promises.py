@@ -25,15 +25,19 @@ from shardline.core.consumer.events import (
     LeaseGained,
     LeaseLost,
     LeaseReleased,
+    ShardTrimmed,
     StreamRecreated,
 )
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import (
     AskHandOver,
+    CancelHandOver,
     CommitCheckpoint,
     CreateLease,
     DeleteLease,
+    FinishHandOver,
     Refused,
+    ReleaseLease,
     RenewLease,
     TakeLease,
     WriteChildren,
@@ -42,7 +46,7 @@ from shardline.core.leases import (
 from shardline.core.requests import DescribeStreamSummary
 from shardline.model.hashing import HASH_KEY_COUNT
 from shardline.model.lease import Checkpoint, Lease
-from shardline.model.position import LATEST, TRIM_HORIZON, at_sequence_number, at_timestamp
+from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON, at_sequence_number, at_timestamp
 from shardline.model.record import Record
 from shardline.model.sequence import SequenceNumber
 from shardline.model.shard import ChildShard
@@ -82,6 +86,7 @@ class Group:
         self.log = []  # (when, who, operation, result)
         self.created_at = 1.0
         self.listing_fails = None
+        self.open_then = None  # what the service answers to who asks which shards were open at a time
 
     def worker(self, name=None, *, start=TRIM_HORIZON, latest_at=LATE, **config):
         worker = Worker(self, name or f"w{len(self.workers)}", start, latest_at, self.config | config)
@@ -186,6 +191,8 @@ class Worker:
 
     def page(self, request):
         """The first page, or the second, if there are two."""
+        if request.shard_filter is not None and self.group.open_then is not None:
+            return ListShardsResponse(list(self.group.open_then))
         if not self.pages:
             return ListShardsResponse(list(self.group.shards))
         return ListShardsResponse(self.pages[1]) if request.next_token else ListShardsResponse(self.pages[0], "more")
@@ -479,6 +486,86 @@ def test_l5_a_lease_that_arrives_while_a_worker_leaves_is_let_go_too():
     assert group.rows[A].holder is None
 
 
+def ask_and_leave(*, drains):
+    """One has four leases, another asks for some of them and leaves before it has any."""
+    group = Group()
+    first = group.worker("first")
+    group.run(1.0)
+    first.drains = False
+    second = group.worker("second")
+    while not group.done(AskHandOver):
+        group.run(0.1)
+    group.run(1.0)  # the first knows
+    first.drains = drains
+    second.machine.close()
+    second.pump()
+    return group, first, second
+
+
+def test_l5_a_worker_that_leaves_calls_off_what_it_asked_for():
+    group, first, second = ask_and_leave(drains=False)
+    group.run(0.1)
+    assert second.machine.is_closed
+    assert len(group.done(CancelHandOver)) == len(group.done(AskHandOver))
+    assert all("second" not in {row.owner, row.checkpoint_owner} for row in group.rows.values())
+    group.run(6.0)  # its users had their time, and the leases are free at once
+    assert group.done(FinishHandOver) == []
+    assert len(first.held) == 4
+
+
+def test_l5_what_was_handed_over_to_one_that_leaves_is_let_go_of_unread():
+    group, first, second = ask_and_leave(drains=True)
+    cancel, *_ = (one for one in second.outbox if isinstance(one, CancelHandOver))
+    first.machine.held.leave(cancel.shard_id)
+    first.pump()
+    first.answer_all()
+    assert group.rows[cancel.shard_id].holder == "second"
+    group.run(2.0)
+    assert second.machine.is_closed
+    assert second.seen(LeaseGained) == []
+    assert ("second", ReleaseLease) in [(who, type(one)) for who, one in group.done(ReleaseLease)]
+    assert len(first.held) == 4, "and nobody waited for it to lapse"
+
+
+def test_l5_an_ask_that_is_answered_after_closing_is_called_off_too():
+    group = Group()
+    group.worker("first")
+    group.run(1.0)
+    second = group.worker("second")
+    while not any(isinstance(one, AskHandOver) for one in second.outbox):
+        second.answer_all()
+    (ask,) = second.outbox
+    second.machine.close()
+    second.outbox = []
+    second.answer(ask, LOST)
+    group.run(2.0)
+    assert second.machine.is_closed
+    assert len(group.done(CancelHandOver)) == 1
+
+
+def test_l5_a_store_that_is_down_keeps_nobody_from_leaving_for_longer_than_a_lease():
+    group, _, second = ask_and_leave(drains=False)
+    second.failing = DOWN
+    group.run(9.0)
+    assert not second.machine.is_closed
+    group.run(2.0)
+    assert second.machine.is_closed
+
+
+def test_l5_a_scan_that_is_answered_after_closing_shows_what_to_give_back():
+    group, _, second = ask_and_leave(drains=False)
+    late = group.worker("late")
+    (scan,) = late.outbox
+    late.outbox = []
+    late.machine.close()
+    group.rows[A] = Lease(A, counter=9, owner="late")
+    late.answer(scan)
+    group.run(1.0)
+    assert late.machine.is_closed
+    assert second.machine.is_closed
+    assert group.rows[A].owner != "late"
+
+
 def test_l2_a_lapsed_grant_does_not_come_back_with_a_late_answer():
     group, worker = hold_one()
     grant = worker.held[A].grant
@@ -726,6 +813,34 @@ def test_l3_a_grandchild_waits_for_a_grandparent_though_the_parent_has_no_row():
     assert set(worker.held) == {A}
 
 
+LINE = [shard(0, end=40), shard(1, 0, begin=50, end=60), shard(2, 1, begin=70)]
+
+
+def test_sg4_a_shard_that_two_beginnings_of_a_group_left_out_between_them_is_read_in_its_turn():
+    group = Group(*LINE)
+    group.rows |= {one: Lease(one, checkpoint=Checkpoint(LATEST), latest_at=LATE) for one in (A, C)}
+    worker = group.worker(start=LATEST)
+    group.run(30.0)
+    assert set(worker.held) == {A}
+    worker.end(A, LINE[1])
+    group.run(30.0)
+    assert {shard_id: event.start for shard_id, event in worker.held.items()} == {B: TRIM_HORIZON}
+    worker.end(B, LINE[2])
+    group.run(30.0)
+    assert set(worker.held) == {C}
+
+
+def test_sg4_below_a_finished_shard_nothing_was_left_out():
+    """A group that was reset to LATEST has rows of its past and of its new beginning. What is between is not wanted."""
+    group = Group(*LINE)
+    group.rows[A] = Lease(A, checkpoint=Checkpoint(SHARD_END))
+    group.rows[C] = Lease(C, checkpoint=Checkpoint(LATEST), latest_at=LATE)
+    worker = group.worker(start=LATEST)
+    group.run(30.0)
+    assert set(worker.held) == {C}
+    assert B not in group.rows
+
+
 def test_gw3_the_other_side_of_a_merge_is_read_though_no_row_was_ever_made_for_it():
     """A group of the KCL that knows one side alone: the row of the child must not make the other count as finished."""
     merged = shard(2, 0, 1, begin=50)
@@ -790,6 +905,19 @@ def test_sg1_one_late_listing_makes_no_shard_look_gone():
     assert not group.rows[A].checkpoint.is_finished
 
 
+def test_sg1_two_late_listings_that_come_at_once_make_no_shard_look_gone():
+    group, worker = hold_one()
+    group.shards = []
+    for _ in range(2):
+        worker.machine.lose_sight(A, group.now)
+        worker.pump()
+        group.run(0.1)
+    group.shards = [shard(0)]
+    group.run(3.0)
+    assert not group.rows[A].checkpoint.is_finished
+    assert worker.seen(ShardTrimmed) == []
+
+
 def test_a_shard_that_went_out_of_retention_while_it_was_read_gives_way_to_its_children():
     group, worker = hold_one()
     group.shards = [*SPLIT]
@@ -821,6 +949,70 @@ def test_l6_latest_that_another_library_wrote_is_pinned_when_it_is_taken():
     worker = group.worker("me", start=LATEST, latest_at=LATE)
     group.run(30.0)
     assert worker.held[A].start == at_timestamp(LATE)
+
+
+def test_l6_a_group_that_was_begun_in_part_is_completed_as_it_was_begun():
+    """Who began it died with its first row. What came to the other shards since is of the group, too."""
+    group = Group()
+    group.rows[A] = Lease(A, checkpoint=Checkpoint(LATEST), latest_at=LATE)
+    worker = group.worker("late", start=LATEST, latest_at=LATE + 50.0)
+    group.run(1.0)
+    assert len(worker.held) == 4
+    assert {event.start for event in worker.held.values()} == {at_timestamp(LATE)}
+
+
+def test_gw6_a_group_that_was_begun_in_part_is_completed_with_the_shards_that_were_open_then():
+    """What came to a shard between the beginning and its split would be skipped with the open ones."""
+    children = [shard(2, 1, part=(2, 3), begin=50), shard(3, 1, part=(3, 4), begin=50)]
+    group = Group(shard(0, part=(0, 2)), shard(1, part=(2, 4), end=40), *children)
+    group.open_then = [shard(0, part=(0, 2)), shard(1, part=(2, 4))]
+    group.rows[A] = Lease(A, checkpoint=Checkpoint(LATEST), latest_at=LATE)
+    worker = group.worker("late", start=LATEST, latest_at=LATE + 50.0)
+    group.run(30.0)
+    assert {event.start for event in worker.held.values()} == {at_timestamp(LATE)}
+    assert set(worker.held) == group.rows.keys() == {A, B}
+    worker.end(B, *children)
+    group.run(30.0)
+    assert {worker.held[shard_id].start for shard_id in names(2, 3)} == {TRIM_HORIZON}
+
+
+def test_l6_nothing_is_read_before_every_row_of_the_beginning_is_there():
+    """What is committed does not say any more since when the group reads."""
+    group = Group()
+    group.rows[A] = Lease(A, checkpoint=Checkpoint(LATEST), latest_at=LATE)
+    worker = group.worker("late", start=LATEST, latest_at=LATE + 50.0)
+    while not any(isinstance(one, CreateLease) for one in worker.outbox):
+        worker.answer_all()
+    creates = [one for one in worker.outbox if isinstance(one, CreateLease)]
+    assert creates == worker.outbox
+    assert group.done(TakeLease) == []  # nor while it asked which shards were open at the beginning (GW6)
+    worker.outbox = []
+    for create in creates[1:]:
+        worker.answer(create)
+    worker.answer(creates[0], DOWN)
+    assert [one for one in worker.outbox if isinstance(one, TakeLease)] == []
+    group.run(1.0)
+    assert len(worker.held) == 4
+
+
+def test_l6_a_group_begins_once_though_who_would_complete_it_cannot_and_dies():
+    """What it reads and commits meanwhile would take away the only time that tells since when the group reads."""
+    group = Group()
+    group.rows[A] = Lease(A, checkpoint=Checkpoint(LATEST), latest_at=LATE)
+    second = group.worker("second", start=LATEST, latest_at=LATE + 50.0)
+    for _ in range(50):  # the store takes no new row
+        sent, second.outbox = second.outbox, []
+        for request in sent:
+            second.answer(request, DOWN if isinstance(request, CreateLease) else None)
+        group.now += 0.1
+        second.pump()
+        for shard_id in second.held:
+            second.read(shard_id, int(group.now * 10))
+    group.workers.remove(second)
+    third = group.worker("third", start=LATEST, latest_at=LATE + 100.0)
+    group.run(30.0)
+    assert len(third.held) == 4
+    assert {event.start for event in third.held.values()} == {at_timestamp(LATE)}
 
 
 def test_gw2_shards_that_are_found_later_are_read_from_their_beginning_whatever_the_start():
@@ -904,8 +1096,64 @@ def test_to1_rows_that_seem_to_contradict_the_stream_once_stop_nothing():
     assert A in worker.held
 
 
+def test_to1_two_late_listings_that_come_at_once_stop_nothing():
+    group = Group(shard(0, begin=500))
+    group.rows[A] = Lease(A, checkpoint=at(7))
+    worker = group.worker()
+    worker.answer_all()
+    for _ in range(2):
+        worker.machine.lose_sight(B, group.now)  # someone asks for a listing
+        worker.pump()
+        group.now += 0.1
+    assert worker.listings >= 3  # the first was begun before the rows were known
+    group.shards = [shard(0, begin=1)]
+    group.run(60.0)
+    assert worker.seen(StreamRecreated) == []
+    assert A in worker.held
+
+
 def test_to3_a_stream_that_was_made_anew_meanwhile_is_noticed():
     group, worker = hold_one()
     group.created_at = 2.0
     group.run(30.0)
     assert len(worker.seen(StreamRecreated)) == 1
+
+
+def test_to4_rows_that_another_gave_up_are_made_again_from_a_newer_listing():
+    """With the ranges of the old stream's shards in them, the records of the new ones would be dropped."""
+    group = Group(shard(0, part=(0, 2)), shard(1, part=(2, 4)), if_recreated="restart", out_of_range="drop")
+    worker = group.worker()
+    group.run(1.0)
+    assert set(worker.held) == {A, B}
+    group.shards = [shard(0, part=(0, 1), begin=500), shard(1, part=(1, 4), begin=500)]
+    group.rows.clear()
+    group.run(1.0)
+    ranges = {one.shard_id: one.to_shard().hash_range for one in group.shards}
+    assert {shard_id: row.hash_range for shard_id, row in group.rows.items()} == ranges
+    assert {shard_id: event.hash_range for shard_id, event in worker.held.items()} == ranges
+    listings = worker.listings
+    group.run(10.0)
+    assert worker.listings == listings, "once is enough"
+
+
+def test_to4_nothing_is_planned_on_the_listing_of_a_stream_that_is_gone():
+    group, worker = hold_one(if_recreated="restart")
+    group.listing_fails = lambda _: DOWN
+    group.created_at = 2.0
+    while not worker.seen(StreamRecreated):
+        group.run(1.0)
+    group.rows.clear()
+    group.run(1.0)
+    assert group.rows == {}
+    group.listing_fails = None
+    group.run(40.0)
+    assert set(group.rows) == {A}
+
+
+def test_by_a_range_that_row_and_listing_do_not_agree_on_nothing_is_dropped():
+    group = Group(shard(0))
+    group.rows[A] = Lease(A, hash_range=shard(0, part=(0, 1)).to_shard().hash_range)
+    worker = group.worker()
+    worker.answer_all()
+    worker.answer_all()
+    assert worker.held[A].hash_range is None

@@ -35,7 +35,7 @@ DENIED = Failure(FailureKind.DENIED, "AccessDeniedException", "why", 400)
 class Shard:
     """One reader, asked as soon as it wants to be."""
 
-    def __init__(self, start=TRIM_HORIZON, *, budget=None, done=None):
+    def __init__(self, start=TRIM_HORIZON, *, budget=None, done=None, retention=None):
         self.now = 100.0
         self.budget = budget or PrefetchBudget(MIB)
         self.reader = PollingReader(
@@ -45,6 +45,7 @@ class Shard:
             budget=self.budget,
             pace=ReadPace(5.0, 2.0 * MIB, 10.0, Random(0), self.now),
             deaggregator=Deaggregator("s", "a", done=done),
+            retention=retention,
         )
 
     def ask(self):
@@ -59,10 +60,11 @@ class Shard:
         self.reader.handle_iterator(GetShardIteratorResponse("i"), self.now)
         return self
 
-    def page(self, *raws, behind=0, last=False):
+    def page(self, *raws, behind=0, last=False, latency=0.0):
         began = self.now
         assert self.ask() is not None
         waited = self.now - began
+        self.now += latency
         records = [raw if isinstance(raw, RawRecord) else RawRecord(b"x", str(raw), "k", 1.0) for raw in raws]
         self.reader.handle_page(GetRecordsResponse(records, None if last else "next", behind, ()), self.now)
         return waited
@@ -87,6 +89,15 @@ def test_rd3_a_position_that_is_refused_is_told_and_what_follows_is_skipped_by_n
 def test_rd3_what_retention_took_before_it_was_read_is_told():
     shard = Shard(at_sequence_number("500"), done=SequenceNumber(500)).start()
     shard.page(501)
+    assert [type(event) for event in shard.reader.take_events()] == [RecordsTrimmed]
+
+
+def test_rd3_what_retention_took_after_a_page_that_came_late_is_told():
+    """The page said how old the next record was when it was made, and not when it came."""
+    shard = Shard(retention=3_600.0).start()
+    shard.page(1, behind=3_580_000, latency=30.0)
+    assert shard.reader.take_events() == []
+    shard.page(3, behind=0)
     assert [type(event) for event in shard.reader.take_events()] == [RecordsTrimmed]
 
 

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from shardline.core.leases import (
     AskHandOver,
+    CancelHandOver,
     CommitCheckpoint,
     CreateLease,
     DeleteLease,
@@ -26,7 +27,7 @@ from shardline.model.sequence import SequenceNumber
 
 SHARD = "shardId-000000000000"
 WORKERS = ["a", "b", "c"]
-KINDS = ["renew", "take", "ask", "finish", "release", "commit", "end", "delete"]
+KINDS = ["renew", "take", "ask", "cancel", "finish", "release", "commit", "end", "delete"]
 FENCED = (RenewLease, CommitCheckpoint, ReleaseLease, FinishHandOver)
 
 workers = st.sampled_from(WORKERS)
@@ -72,6 +73,7 @@ class Leasing(RuleBasedStateMachine):
             "renew": RenewLease(SHARD, by, row.counter),
             "take": TakeLease(SHARD, by, row.fence),
             "ask": AskHandOver(SHARD, by, row.owner if row.owner not in (None, by) else other),
+            "cancel": CancelHandOver(SHARD, by, row.checkpoint_owner or other),
             "finish": FinishHandOver(SHARD, by, row.counter),
             "release": ReleaseLease(SHARD, by, row.counter),
             "commit": CommitCheckpoint(
@@ -108,6 +110,10 @@ class Leasing(RuleBasedStateMachine):
             assert (after.counter, after.holder) == (before.counter, before.holder), "W3"
             assert before.checkpoint_owner is None, "one hand-over at a time"
             assert after.owner == operation.by
+        elif isinstance(operation, CancelHandOver):
+            assert (after.counter, after.holder) == (before.counter, before.holder), "W3"
+            assert before.owner == operation.by, "only who asked calls it off"
+            assert after.checkpoint_owner is None, "anyone may ask again"
         else:
             assert after.counter == before.counter + 1, "W1"
         if isinstance(operation, FENCED):
@@ -135,7 +141,10 @@ class Leasing(RuleBasedStateMachine):
         last = self.applied[-1]
         if last[0] == operation:
             assert landed(operation, self.row), "its own effect refused it"
-        elif not isinstance(operation, (CreateLease, AskHandOver)) and sent[-1][2].counter != self.row.counter:
+        elif (
+            not isinstance(operation, (CreateLease, AskHandOver, CancelHandOver))
+            and sent[-1][2].counter != self.row.counter
+        ):
             assert not landed(operation, self.row), "someone else wrote since"
 
 

@@ -6,10 +6,13 @@
   producer's key were first handed out in the order of their puts; nothing is left when the fleet has come to rest.
 """
 
+from producer_endpoint import BEGIN
 from producer_oracles import check_effort, check_end
+from producer_world import START
 
 from shardline.core.leases import (
     AskHandOver,
+    CancelHandOver,
     CommitCheckpoint,
     CreateLease,
     DeleteLease,
@@ -36,11 +39,13 @@ class Watch:
         self.holders = {}  # by shard: who was given the lease, by our own reckoning
         self.row_epochs = {}  # by shard: of which life of the stream its row is
         self.makers = {}  # by shard: which worker made its row at LATEST
+        self.pins = []  # of the rows at LATEST: when each was made, by whom, and since when it is read
         self.alarms = set()  # shards for which a loss was told
 
     # ---- the store's writes
 
-    def see_write(self, worker_id, operation, row, answer):
+    def see_write(self, worker_id, operation, row, answer, *, late=False):
+        """``late``: the worker has given it up, and has learnt more since."""
         shard_id = operation.shard_id
         self._note(worker_id, operation, row, answer)
         if isinstance(answer, Refused):
@@ -52,16 +57,20 @@ class Watch:
             assert answer.counter == row.counter + 1, "W1"
         match operation:
             case CreateLease(lease):
-                self._see_created(worker_id, lease)
+                self._see_created(worker_id, lease, late=late)
             case TakeLease(by=by):
                 self._see_taken(by, row)
             case AskHandOver():
                 self.reached.add("steal: a lease asked for")
+            case CancelHandOver():
+                self.reached.add("a hand-over called off on exit")
             case FinishHandOver():
                 self._check_committed(worker_id, row)
                 self.reached.add("hand-over completed")
                 self.holders[shard_id] = row.owner
             case ReleaseLease():
+                if any(operation in worker.unread for worker in self.world.processes):
+                    self.reached.add("handed over to one that leaves: let go of unread")
                 self._check_committed(worker_id, row)
                 self.holders[shard_id] = None
             case CommitCheckpoint(checkpoint=checkpoint):
@@ -84,7 +93,7 @@ class Watch:
         elif isinstance(operation, RenewLease):
             self.reached.add("zombie renewal refused")
 
-    def _see_created(self, worker_id, lease):
+    def _see_created(self, worker_id, lease, *, late):
         shard_id, known = lease.shard_id, self.truth.shards.get(lease.shard_id)
         self.holders[shard_id] = None
         self.row_epochs[shard_id] = self.truth.epoch
@@ -95,6 +104,7 @@ class Watch:
         assert (begin.kind is PositionKind.LATEST) == (lease.latest_at is not None), "L6: LATEST is pinned"
         if begin.kind is PositionKind.LATEST:
             self.makers[shard_id] = worker_id
+            self._see_pinned(worker_id, lease, late=late)
         if known.starts_at is None:
             known.starts_at = 0.0 if starts_at is None else starts_at
             known.ever_rowed = True
@@ -103,6 +113,22 @@ class Watch:
             assert self.truth.epoch or not self.truth.undone(known), again
             known.starts_at = 0.0 if starts_at is None else starts_at
             known.committed, known.finished, known.checked = None, False, 0
+
+    def _see_pinned(self, worker_id, lease, *, late):
+        """L6: a group begins once. Who makes a row of it begins no later than the rows that it has seen."""
+        if self.truth.epoch:
+            return
+        worker = next((one for one in self.world.processes if one.name == worker_id), None)
+        if worker is not None and not late:
+            scanned_at = worker.clock.world_time(worker.coordinator._rows_sent_at)
+            seen = [(maker, since) for at, maker, since in self.pins if at < scanned_at]
+            begun_at = min((since for _, since in seen), default=lease.latest_at)
+            assert lease.latest_at <= begun_at, f"L6: the group began at {begun_at}, not at {lease.latest_at}"
+            if any(maker != worker_id and since < worker.latest_at for maker, since in seen):
+                self.reached.add("a group at LATEST begun in part, and completed by one that came later")
+        self.pins.append((self.world.now, worker_id, lease.latest_at))
+        if len(self.pins) == 1:
+            self.world.handle_begun(worker_id)
 
     def _see_taken(self, by, row):
         if row.holder not in {None, by}:
@@ -135,6 +161,8 @@ class Watch:
         assert not known.finished, "C3: nothing comes after SHARD_END"
         if checkpoint.is_finished:
             self._see_end(known)
+            ends = [one.coordinator for one in self.world.processes if one.name == row.holder]
+            known.given_up = any(one.topology.graph.is_trimmed(shard_id) for one in ends)
             return
         number = checkpoint.sequence_number
         place = (number.number, number.sub_sequence)
@@ -212,8 +240,13 @@ class Watch:
                 return f"producer {shell.number} has records"
         if world.has_stopped:
             return None
+        if world.service.is_changing:
+            return "the stream is being changed"
         for known in self.truth.shards.values():
             if known.is_gone:
+                # That a shard is gone is believed after two listings, a second apart.
+                if world.fleet.retention is not None and self._count_untold(known):
+                    return f"{known.shard_id} is gone, and nobody has said so"
                 continue
             self._adopt(known)
             undone = self.truth.undone(known)
@@ -228,8 +261,13 @@ class Watch:
         """A row that outlived its stream, and fits the one that was made anew, is one of the new stream."""
         row = self.world.store.rows.get(known.shard_id)
         if row is not None and known.starts_at is None:
-            known.starts_at = row.latest_at or row.checkpoint.position.timestamp or 0.0
+            known.starts_at = row.latest_at or row.checkpoint.position.timestamp or self._start_time()
             known.ever_rowed = True
+
+    def _start_time(self):
+        """What the group's start asks for, where the row does not say it any more."""
+        fleet = self.world.fleet
+        return BEGIN + fleet.start_back if fleet.start == "AT_TIMESTAMP" else 0.0
 
     def _find_uncommitted(self, known):
         row = self.world.store.rows.get(known.shard_id)
@@ -282,22 +320,29 @@ class Watch:
                 self._check_order(shell)
 
     def _is_before_start(self, known):
-        """Closed before the group began, or an ancestor of where it began."""
+        """Closed before the group began, or an ancestor of where it began. What came to it since would be skipped."""
         family = self.truth.descendants(known.shard_id)
-        return not known.is_open and any(self.truth.shards[one].ever_rowed for one in family)
+        begun_at = BEGIN + self.pins[0][0] - START if self.pins and not self.truth.epoch else float("inf")
+        is_needed = any(stored.arrived_at > begun_at for stored in known.records.values())
+        return not known.is_open and not is_needed and any(self.truth.shards[one].ever_rowed for one in family)
 
     def _check_alarms(self):
         """What retention took before it was read is told, where anyone could know: after a checkpoint, before a record
         that came later, or with the whole shard.
         """
         for known in self.truth.shards.values():
-            if known.first_committed is None or known.finished or not known.ever_rowed:
-                continue
-            seen = known.done | known.first_delivered.keys()
-            later = [place for place in known.places if place > known.first_committed and known.is_trimmed(place)]
-            missed = [place for place in later if place not in seen]
-            if missed and (known.is_gone or max(known.first_delivered) > missed[0]):
-                assert known.shard_id in self.alarms, f"{len(missed)} records of {known.shard_id} were lost in silence"
+            untold = self._count_untold(known)
+            assert not untold, f"{untold} records of {known.shard_id} were lost in silence"
+
+    def _count_untold(self, known):
+        """How many records retention took before they were read, where anyone could know, and nobody has said so."""
+        was_read = known.finished and not known.given_up
+        if known.first_committed is None or was_read or known.shard_id in self.alarms:
+            return 0
+        seen = known.done | known.first_delivered.keys()
+        later = [place for place in known.places if place > known.first_committed and known.is_trimmed(place)]
+        missed = [place for place in later if place not in seen]
+        return len(missed) if missed and (known.is_gone or max(known.first_delivered) > missed[0]) else 0
 
     def _check_receipts(self):
         """Every record with a receipt was handed to the group, and handled."""

@@ -16,6 +16,8 @@ STATES = frozenset({
     "paused past its lease, then stopped",
     "lease lost while the user had records",
     "lease released on exit",
+    "a hand-over called off on exit",
+    "handed over to one that leaves: let go of unread",
     "a worker without leases",
     "max_leases left some to others",
     "rows deleted",
@@ -49,6 +51,7 @@ STATES = frozenset({
     "trimmed position",
     "a whole shard trimmed",
     "LATEST pinned, and read by another than its maker",
+    "a group at LATEST begun in part, and completed by one that came later",
     # the user
     "dead letter",
     "dead letter could not be written at first",

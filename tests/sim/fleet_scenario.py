@@ -124,6 +124,8 @@ class Fleet:
     shuffles: bool
     """After a pause what waited comes in any order."""
     duration: float
+    dies_beginning: float | None = None
+    """At LATEST: for how long the worker is gone that dies when it has made the group's first row."""
     calm_at: float = 0.0
 
     def store_faulty_at(self, time):
@@ -172,6 +174,7 @@ def draw_fleet(seed: int) -> Fleet:
     )
     if fleet.start == "LATEST" and fleet.recreated_at is None:
         _stress_beginning(Random(f"beginning {seed}"), fleet)
+        _die_beginning(Random(f"dies beginning {seed}"), fleet)
     ends = [at + length for plan in fleet.workers for at, _, length in plan.trouble]
     ends += [plan.starts_at for plan in fleet.workers] + [end for _, end in fleet.outages]
     ends += [load.puts[-1][0] for load in fleet.producing.loads]
@@ -186,6 +189,15 @@ def _stress_beginning(chance, fleet):
         fleet.producing.reshards = sorted([*reshards, (chance.uniform(0.02, 3.0), "split")])
         fleet.store_faults = fleet.store_faults | {chance.choice(["broken", "lost", "unsent"]): 0.5}
         fleet.store_windows = [(0.0, 4.0)]
+
+
+def _die_beginning(chance, fleet):
+    """Or who begins the group dies with its first row, and leaves the other shards to those who come later."""
+    if chance.random() < 0.4 and fleet.producing.shards > 1:
+        fleet.dies_beginning = chance.uniform(1.0, 4.0)
+        fleet.to_wire = 0.02
+        for plan in fleet.workers[1:]:
+            plan.starts_at = max(plan.starts_at, chance.uniform(1.0, 4.0))
 
 
 def _some(chance, kinds, count, chances):
@@ -220,8 +232,7 @@ def _draw_config(chance, store, lease, recreated_at):
         page_max_records=chance.choice([3, 20, 10_000]),
         idle_poll_interval=chance.choice([0.5, 1.0]),
         ack="manual" if chance.random() < 0.3 else "auto",
-        # Until the first listing of a stream that was made anew nobody knows its ranges: to drop by the old ones may lose.
-        out_of_range="drop" if chance.random() < 0.3 and recreated_at is None else "deliver",
+        out_of_range="drop" if chance.random() < 0.3 else "deliver",
         if_recreated="stop" if recreated_at is None or chance.random() < 0.3 else "restart",
     )
 

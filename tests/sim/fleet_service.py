@@ -118,6 +118,12 @@ class FleetService(Endpoint):
                 stream.trim(BEGIN + now)
             self.truth.see_shards(stream)
 
+    @property
+    def is_changing(self):
+        """Whether a reshard that was asked for is still to come."""
+        stream = self.service.state.streams.get(STREAM)
+        return stream is not None and stream.pending is not None
+
     def _store(self, request, now):
         answer = super()._store(request, now)
         stored = self.service.take_stored()

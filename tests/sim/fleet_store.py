@@ -78,7 +78,7 @@ class Store:
             self._answer(reply, answers[fault])
 
     def _apply_late(self, worker_id, request):
-        answer = self._apply(worker_id, request)
+        answer = self._apply(worker_id, request, late=True)
         if not isinstance(answer, Refused):
             self.watch.reached.add("a write landed after it was given up")
 
@@ -87,10 +87,10 @@ class Store:
 
     # ---- the rows
 
-    def _apply(self, worker_id, operation):
+    def _apply(self, worker_id, operation, *, late=False):
         row = self.rows.get(operation.shard_id)
         answer = apply(row, operation)
-        self.watch.see_write(worker_id, operation, row, answer)
+        self.watch.see_write(worker_id, operation, row, answer, late=late)
         if isinstance(answer, Refused):
             self._note_refused(worker_id, operation, row)
             return answer

@@ -39,6 +39,7 @@ class ShardTruth:
         self.committed = None
         self.first_committed = None
         self.finished = False
+        self.given_up = False  # finished by one who believed that it is gone, and not because it was read to its end
         self.ever_rowed = False
         self.is_gone = False
 

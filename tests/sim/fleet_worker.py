@@ -17,7 +17,7 @@ from shardline.core.consumer import events as told
 from shardline.core.consumer.coordinator import Coordinator, ScanLeases
 from shardline.core.consumer.prefetch import PrefetchBudget
 from shardline.core.failures import Failure, FailureKind
-from shardline.core.leases import AskHandOver, CommitCheckpoint, FinishHandOver, ReleaseLease, RenewLease
+from shardline.core.leases import CommitCheckpoint, FinishHandOver, ReleaseLease, RenewLease
 from shardline.core.requests import ListShards
 from shardline.model.position import LATEST, TRIM_HORIZON, at_timestamp
 from shardline.model.stream import StreamRef
@@ -40,6 +40,7 @@ class Worker(Process):
         if plan.max_leases is not None:
             config = world.limited_config(plan.max_leases)
         self.config = config
+        self.latest_at = self._latest_at()
         self.coordinator = Coordinator(
             StreamRef(STREAM),
             self.name,
@@ -47,7 +48,7 @@ class Worker(Process):
             config=config,
             scan_interval=fleet.store.scan_interval,
             checkpoint_interval=fleet.store.checkpoint_interval,
-            latest_at=self._latest_at(),
+            latest_at=self.latest_at,
             chance=self.chance,
             now=self.now,
             clock=lambda: self.now,
@@ -62,6 +63,7 @@ class Worker(Process):
         self._wants_pump = False
         self._turn_of = None  # the shard whose records an iterating user has
         self._kept_turns = []
+        self.unread = set()  # what it gave back without having held it
         self._excused = set()  # shards whose rows may name us without our knowing
 
     def _start(self):
@@ -131,11 +133,11 @@ class Worker(Process):
             self.world.handle_ended(self)
 
     def _check_released(self):
-        """L5. What lapsed, or came by a write whose answer was lost, is not ours to give back."""
+        """L5, also for what it only asked for. What lapsed, or came by a write whose answer was lost, is not its to give back."""
         assert not self.users, "HL1: every lease was told to be gone"
-        rows = self.world.store.rows.values()
-        held = {row.shard_id for row in rows if row.holder == self.name and not row.checkpoint.is_finished}
-        assert held <= self._excused, f"L5: {self.name} has ended, and still holds {held - self._excused}"
+        rows = [row for row in self.world.store.rows.values() if not row.checkpoint.is_finished]
+        held = {row.shard_id for row in rows if self.name in {row.owner, row.checkpoint_owner}}
+        assert held <= self._excused, f"L5: {self.name} has ended, and still has, or asks for, {held - self._excused}"
 
     # ---- the coordinator
 
@@ -176,13 +178,21 @@ class Worker(Process):
         about = "scan" if isinstance(operation, ScanLeases) else operation.shard_id
         assert about not in self._flights, "L1: one operation at a time"
         if isinstance(operation, _HOLDERS):
-            holding = self.coordinator.held.holdings[operation.shard_id]
-            assert holding.grant._held_until > now, "L2: written after the lease lapsed"
+            self._check_may_write(operation, now)
         self._flights[about] = operation
         flight = [operation, about, False]
         delay = self.chance.uniform(0, self.world.fleet.to_wire)
         self.world.at(self.world.now + delay, self.run, self._leave, flight)
         self.at_local(now + self.config.lease_duration / 2, self._give_up, flight)
+
+    def _check_may_write(self, operation, now):
+        holding = self.coordinator.held.holdings.get(operation.shard_id)
+        if holding is not None:
+            assert holding.grant._held_until > now, "L2: written after the lease lapsed"
+        else:
+            assert self.is_closing, "L4: written for a lease that is not held"
+            assert isinstance(operation, ReleaseLease | FinishHandOver), "FW1: it is let go of, and nothing else"
+            self.unread.add(operation)
 
     def _leave(self, flight):
         """It goes out: from here on it does not need us."""
@@ -212,8 +222,6 @@ class Worker(Process):
             self._excused.add(about)
             coordinator.handle_operation_failed(operation, answer, now)
         else:
-            if isinstance(operation, AskHandOver):
-                self._excused.add(about)
             coordinator.handle_applied(operation, answer, now)
         self.wake()
 
@@ -276,6 +284,7 @@ class Worker(Process):
                     reached.add("lease released on exit")
                 self._drop(shard_id)
             case told.StreamRecreated(why):
+                assert self.world.truth.epoch, f"TO1: it is the same stream: {why}"
                 halted = self.coordinator.topology.is_halted
                 reached.add(f"the stream was made anew: {'stopped' if halted else 'read from its start'}")
                 if halted:
@@ -288,6 +297,9 @@ class Worker(Process):
                 if self.coordinator.held.holdings and self.world.has_been_down:
                     reached.add("store outage within lease")
             case told.ShardTrimmed(shard_id):
+                self.world.service.advance(self.world.time)
+                known = self.world.truth.shards.get(shard_id)
+                assert known is None or known.is_gone or self.world.truth.epoch, f"SG1: {shard_id} is there"
                 reached.add("a whole shard trimmed")
                 self.world.watch.alarms.add(shard_id)
 

@@ -133,6 +133,14 @@ class FleetWorld:
             worker.pause()
             self.at(self.now + length, worker.resume)
 
+    def handle_begun(self, worker_id):
+        """Someone made the first row of a group at LATEST."""
+        if self.fleet.dies_beginning is not None:
+            for worker in self.live:
+                if worker.name == worker_id:
+                    worker.crash()
+                    self.at(self.now + self.fleet.dies_beginning, self._start, worker.place)
+
     def handle_ended(self, worker):
         """A worker has closed: another takes its place."""
         self.at(self.now + 0.3, self._start, worker.place)

@@ -37,6 +37,7 @@ STATES = frozenset({
     "expired in flight",
     "wrapped a payload that looks like an aggregate",
     "larger than a request, alone",
+    "delivered after trouble that was shorter than its life",
 })  # fmt: skip
 
 _JUDGES = ("judge_landing", "judge_range", "judge_refused", "judge_request")

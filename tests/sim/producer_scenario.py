@@ -4,7 +4,7 @@ Swarm testing: a seed leaves most kinds of fault out and takes few values of eac
 up and no fault hides the others.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from shardline.codec.aggregation import MAGIC, encode_aggregate
@@ -116,7 +116,18 @@ def draw_scenario(seed: int) -> Scenario:
     if chance.random() < 0.3 and not on_demand:
         _stress_order(chance, scenario)
     scenario.loads = [_draw_load(chance, scenario, number) for number in range(chance.choice([1, 1, 1, 2]))]
+    if Random(f"unhurried {seed}").random() < 0.15:
+        _be_patient(scenario)
     return scenario
+
+
+def _be_patient(scenario):
+    """A world in which all trouble passes, and every record outlives it (PD2)."""
+    scenario.faults = {kind: chance for kind, chance in scenario.faults.items() if kind not in FATAL}
+    scenario.listing_faults.pop("denied", None)
+    for load in scenario.loads:
+        load.config = replace(load.config, record_ttl=3_600.0, fail_if_throttled=False, max_attempts=None)
+        load.abandoned_at, load.waits = None, True
 
 
 def _stress_order(chance, scenario):

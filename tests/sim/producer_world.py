@@ -5,6 +5,7 @@ from heapq import heappop, heappush
 from itertools import count
 from random import Random
 
+from producer_delivery import check_delivered
 from producer_endpoint import BEGIN, STREAM, Endpoint
 from producer_oracles import StepOracles, check_end
 from producer_reached import Reached
@@ -37,7 +38,7 @@ class World:
     def __init__(self, seed, reached=None):
         self.scenario = draw_scenario(seed)
         self.reached = Reached() if reached is None else reached
-        self.now = START
+        self.now = self.start = START
         self.trace = []
         self.endpoint = Endpoint(self.scenario)
         self._heap = []
@@ -65,6 +66,7 @@ class World:
             action(*arguments)
         for shell in self.shells:
             check_end(shell)
+            check_delivered(shell)
         return self
 
     def _reshard(self, kind):

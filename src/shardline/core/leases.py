@@ -12,8 +12,8 @@ Invariants (L1 to L6 are ARCHITECTURE section 5's):
 - W1: whatever changes the holder or the checkpoint, and every renewal, is conditional on the counter and adds 1 to it
   (L4): of two writers who saw the same row one is refused, and a zombie's commit always is.
 - W2: renewals, commits, releases and the end of a hand-over are the holder's alone. A commit is also a renewal.
-- W3: asking for a hand-over changes no holder, so it leaves the counter alone: the holder's next write still goes
-  through, and its answer, the row as it then stands, is how the holder learns of it.
+- W3: asking for a hand-over changes no holder, nor does calling it off, so they leave the counter alone: the holder's
+  next write still goes through, and its answer, the row as it then stands, is how the holder learns of it.
 - W4: nobody commits to, takes or asks for a finished lease (C3: SHARD_END comes last).
 - W5: a refusal carries the row that refused. Facts about the shard's topology (children) need no fence: all who write
   them write the same.
@@ -120,6 +120,25 @@ class AskHandOver:
 
     def landed(self, row: Lease) -> bool:
         return row.owner == self.by and row.checkpoint_owner == self.owner
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CancelHandOver:
+    """Who asked wants it no more: ``owner``, who has not handed it over yet, is its owner again (W3)."""
+
+    shard_id: str
+    by: str
+    owner: str
+
+    def allowed(self, row: Lease) -> bool:
+        return row.owner == self.by and row.checkpoint_owner == self.owner
+
+    def written(self, row: Lease) -> Lease:
+        return replace(row, owner=self.owner, checkpoint_owner=None)
+
+    def landed(self, row: Lease) -> bool:
+        return row.owner == self.owner and row.checkpoint_owner is None
 
 
 @final
@@ -258,6 +277,7 @@ LeaseOperation: TypeAlias = (
     | RenewLease
     | TakeLease
     | AskHandOver
+    | CancelHandOver
     | FinishHandOver
     | ReleaseLease
     | CommitCheckpoint

@@ -42,6 +42,11 @@ class Checkpoint:
     def is_finished(self) -> bool:
         return self.position == SHARD_END
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether something of the shard was committed: it does not stand where it was created any more."""
+        return self.is_finished or self.sequence_number is not None
+
 
 @final
 class Fence(NamedTuple):

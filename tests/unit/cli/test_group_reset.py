@@ -73,8 +73,8 @@ class Stream:
 
     def graph(self, rows):
         graph = ShardGraph()
-        for _ in range(2):  # what is gone is believed to be gone
-            graph.handle_listing(self.listed, rows)
+        for now in (100.0, 101.0):  # what is gone is believed to be gone
+            graph.handle_listing(self.listed, rows, now, now)
         return graph
 
 

@@ -40,6 +40,13 @@ def test_a_checkpoint_is_finished_at_shard_end_alone():
     assert not Checkpoint(at_sequence_number("5")).is_finished
 
 
+def test_a_checkpoint_has_begun_when_something_was_committed():
+    assert Checkpoint(SHARD_END).has_begun
+    assert Checkpoint(at_sequence_number("5")).has_begun
+    for first in (LATEST, TRIM_HORIZON, at_timestamp(5.0)):
+        assert not Checkpoint(first).has_begun
+
+
 def test_a_new_lease_starts_at_the_oldest_record_and_has_no_owner():
     lease = Lease(SHARD)
     assert lease.checkpoint == Checkpoint(TRIM_HORIZON)

@@ -32,6 +32,7 @@ from shardline.adapters.leases.rows import CheckpointText, write_checkpoint
 from shardline.core.leases import (
     THROUGHPUT_DECIMALS,
     AskHandOver,
+    CancelHandOver,
     CommitCheckpoint,
     CreateLease,
     DeleteLease,
@@ -108,6 +109,7 @@ def _change(
     operation: RenewLease
     | TakeLease
     | AskHandOver
+    | CancelHandOver
     | FinishHandOver
     | ReleaseLease
     | CommitCheckpoint
@@ -124,6 +126,13 @@ def _change(
                 f"#leaseOwner = :owner AND attribute_not_exists(#checkpointOwner) AND {_UNFINISHED}",
                 sets="#leaseOwner = :by, #checkpointOwner = :owner",
                 values={":by": text(operation.by), ":owner": text(operation.owner), **_END},
+            )
+        case CancelHandOver():
+            return _Change(
+                "#leaseOwner = :by AND #checkpointOwner = :owner",
+                sets="#leaseOwner = :owner",
+                removes="#checkpointOwner",
+                values={":by": text(operation.by), ":owner": text(operation.owner)},
             )
         case FinishHandOver():
             return _Change(

@@ -14,8 +14,8 @@ Invariants (ARCHITECTURE section 5):
 - L3: only what may be read is taken; the rows of children are there before SHARD_END is written.
 - L4: a lost lease is told, and nothing more is written for it. Reading goes on through an outage of the store until the
   leases lapse, and starts again after it.
-- L5: ``close`` commits what is acknowledged and lets go of every lease.
-- L6: a row at LATEST is read from the time that it was pinned to.
+- L5: ``close`` commits what is acknowledged, lets go of every lease, and asks for none any more (``Farewell``).
+- L6: a row at LATEST is read from the time that it was pinned to. Who completes a group begins when it was begun.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,6 +28,7 @@ from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.config import ConsumerConfig
 from shardline.core.consumer.discovery import Discovery
 from shardline.core.consumer.events import ConsumerFailed, Event, Stalled, StoreFailed, StoreRecovered
+from shardline.core.consumer.farewell import Farewell, FarewellOperation
 from shardline.core.consumer.group_rows import GroupStart
 from shardline.core.consumer.held_leases import HeldLeases
 from shardline.core.consumer.holding import Holding
@@ -85,7 +86,7 @@ class Coordinator:
         "_backoff",
         "_config",
         "_events",
-        "_gone",
+        "_farewell",
         "_has_scanned",
         "_in_flight",
         "_is_closing",
@@ -143,15 +144,15 @@ class Coordinator:
             latest_at=latest_at,
             clock=clock,
         )
+        self._farewell: Farewell = Farewell(me, config.lease_duration)
         self._backoff: Backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
-        self._plan: dict[str, PlannedOperation] = {}
+        self._plan: dict[str, PlannedOperation | FarewellOperation] = {}
         self._in_flight: dict[str, _Flight] = {}
         self._scan_sent_at: Instant | None = None
         self._scan_at: Instant = now
         self._has_scanned: bool = False
         self._rows_sent_at: Instant = -NEVER  # when the scan that the rows are from was begun
         self._waits_for_rows: bool = False  # whether newer ones have to come before the group can begin
-        self._gone: set[str] = set()  # shards that the service denies to know
         self._events: list[Event] = []
         self._alarm_at: Instant = NEVER
         self._is_closing: bool = False
@@ -172,7 +173,8 @@ class Coordinator:
     @property
     def is_closed(self) -> bool:
         """Whether every lease is let go of, and nothing is under way."""
-        return self._is_closing and not self.held.holdings and not self._in_flight and self._scan_sent_at is None
+        is_idle = not self._in_flight and self._scan_sent_at is None
+        return self._is_closing and is_idle and not self.held.holdings and self._farewell.is_over
 
     # ---- commands
 
@@ -185,7 +187,7 @@ class Coordinator:
 
     def lose_sight(self, shard_id: str, now: Instant) -> None:
         """The service denies to know the shard of a held lease: look whether it is gone."""
-        self._gone.add(shard_id)
+        self.held.lose_sight(shard_id)
         self.topology.list_by(now)
 
     def close(self) -> None:
@@ -194,6 +196,7 @@ class Coordinator:
         self._plan.clear()
         for shard_id in self.held.holdings:
             self.held.leave(shard_id)
+        self._give_back()
 
     # ---- outputs, time
 
@@ -207,10 +210,11 @@ class Coordinator:
             return ScanLeases()
         if len(self._in_flight) >= _MAX_IN_FLIGHT:
             return None
-        held = self.held.poll_operation(self._in_flight, now)
-        if held is not None:
+        if (held := self.held.poll_operation(self._in_flight, now)) is not None:
             self._in_flight[held.operation.shard_id] = _Flight(held.operation, now, held.holding)
             return held.operation
+        if (given_back := self._farewell.poll_operation(self._in_flight, now)) is not None:
+            self._plan[given_back.shard_id] = given_back
         while self._plan:
             planned = self._plan.pop(next(iter(self._plan)))
             # What an older plan began may have come in between: the lease may be ours by now.
@@ -224,8 +228,7 @@ class Coordinator:
         return None if self._is_closing else self.topology.poll_request(self.view.rows, now)
 
     def take_events(self) -> list[Event]:
-        events = [*self._events, *self.held.take_events(), *self.topology.take_events()]
-        self._events = []
+        events, self._events = [*self._events, *self.held.take_events(), *self.topology.take_events()], []
         return events
 
     def next_deadline(self) -> Instant:
@@ -236,7 +239,7 @@ class Coordinator:
             self._alarm_at = min(scan_at, self.topology.next_deadline())
         self._alarm_at = min(self._alarm_at, self.held.next_lapse())
         if len(self._in_flight) < _MAX_IN_FLIGHT:
-            self._alarm_at = min(self._alarm_at, self.held.next_work())
+            self._alarm_at = min(self._alarm_at, self.held.next_work(), self._farewell.next_deadline())
             if self._plan:
                 return -NEVER
         return self._alarm_at
@@ -248,12 +251,16 @@ class Coordinator:
         assert self._scan_sent_at is not None, "L1: there was one"
         self._handle_store_answer()
         self.view.handle_rows(rows, self._scan_sent_at, now)
+        if self.view.take_loss():
+            self.topology.distrust(now)
         self._rows_sent_at, self._scan_sent_at = self._scan_sent_at, None
         self._scan_at = now + self._scan_interval
         self._has_scanned = True
         self.held.handle_rows(self.view.rows, self._in_flight, now)
         self.held.has_changed = False  # this scan has shown what follows
         self._make_plan(now)
+        if self._is_closing:
+            self._give_back()
 
     def handle_scan_failed(self, failure: Failure, now: Instant) -> None:
         assert self._scan_sent_at is not None, "L1: there was one"
@@ -268,6 +275,9 @@ class Coordinator:
         self._handle_store_answer()
         row = result.current if isinstance(result, Refused) else result
         self.view.handle_written(operation.shard_id, row, now)
+        if self.view.take_loss() and not isinstance(operation, DeleteLease):
+            self.topology.distrust(now)
+            self._make_plan(now)
         if flight.holding is not None:
             self.held.handle_applied(flight.holding, result, now)
             self._follow_changes(now)
@@ -275,6 +285,8 @@ class Coordinator:
             self.held.handle_taken(result, flight.sent_at, now)
             if self._is_closing:
                 self.held.leave(operation.shard_id)
+        elif self._is_closing:
+            self._farewell.handle_applied(operation, result)
         elif isinstance(operation, CreateLease) and not self._creates:
             self._make_plan(now)  # no need to wait for a scan: what was created can be taken
 
@@ -283,8 +295,9 @@ class Coordinator:
         flight = self._land(operation)
         retry_at = self._handle_store_failure(failure, now)
         if flight.holding is not None:
-            maybe_received = failure.maybe_received
-            self.held.handle_failure(flight.holding, retry_at, now, maybe_received=maybe_received)
+            self.held.handle_failure(flight.holding, retry_at, now, maybe_received=failure.maybe_received)
+        elif self._is_closing:
+            self._farewell.handle_failure(operation, retry_at)
         else:
             self._scan_at = min(self._scan_at, retry_at)  # it is planned anew then, and not a whole interval later
 
@@ -294,7 +307,7 @@ class Coordinator:
         """A page of a listing."""
         self.topology.handle_page(response, now)
         if self.topology.take_news():
-            self._judge_gone()
+            self.held.handle_listing()
             self._make_plan(now)
             if self._can_plan:
                 for operation in self._planner.plan_deletions(self.held.holdings, now):
@@ -325,39 +338,38 @@ class Coordinator:
         self._plan = {row.shard_id: DeleteLease(row.shard_id, row.counter) for row in foreign}
         if not self._can_plan:
             return
-        start = GroupStart(self._start, self._latest_at, self.topology.matching)
+        start = GroupStart(self._start, self._latest_at, self.topology.matching, self.view.begun_at)
         operations = self._planner.plan(self.held.holdings, self.held.ending, start, now)
         if any(isinstance(flight.operation, AskHandOver) for flight in self._in_flight.values()):
             # What is asked for and not answered yet is in no row: the plan would ask for as many again (AS3).
             operations = [operation for operation in operations if not isinstance(operation, AskHandOver)]
         self._plan = {operation.shard_id: operation for operation in self._without_guesses(operations, now)}
-        if not self.held.handle_children(self.view.rows) or not self.topology.graph.covers(self.view.rows):
-            self.topology.list_by(now)
+        unknown_at = NEVER if self.topology.graph.covers(self.view.rows) else now
+        if (list_at := min(self.held.handle_children(self.view.rows), unknown_at)) < NEVER:
+            self.topology.list_by(max(now, list_at))
 
     def _without_guesses(self, operations: list[PlannedOperation], now: Instant) -> list[PlannedOperation]:
-        """Without the rows at LATEST, if the rows that we know are older than the listing.
+        """Without the rows at LATEST, if the rows that we know are older than the listing; nothing comes before them.
 
-        The group may have begun meanwhile with a shard that is closed by now. We would not know of its row, its open
-        children would look like the beginning of a new group, and they would be read before it is finished (L3).
+        The group may have begun meanwhile with a shard that is closed by now: we would not know of its row, and would
+        take its open children for the beginning of a new group, to be read before it is finished (L3). And as long as
+        nobody commits, the rows tell since when the group reads (L6), and so which shards it begins with (GW6).
         """
         guesses = [one for one in operations if isinstance(one, CreateLease) and one.lease.latest_at is not None]
-        self._waits_for_rows = bool(guesses) and self._rows_sent_at < self.topology.listed_at
-        if not self._waits_for_rows:
+        if guesses and self.view.rows:
+            self.topology.match_at(self.view.begun_at, now)
+        is_known = self._rows_sent_at >= self.topology.listed_at and self.topology.is_settled
+        self._waits_for_rows = bool(guesses) and not is_known
+        if not guesses:
             return operations
-        self._scan_at = min(self._scan_at, now)
-        return [operation for operation in operations if operation not in guesses]
+        if self._waits_for_rows:
+            self._scan_at = min(self._scan_at, now)
+            operations = [operation for operation in operations if operation not in guesses]
+        return [operation for operation in operations if isinstance(operation, CreateLease)]
 
-    def _judge_gone(self) -> None:
-        """The service denied to know these shards, and the shards were listed since."""
-        graph = self.topology.graph
-        self._gone &= self.held.holdings.keys()
-        for shard_id in [*self._gone]:
-            if graph.is_trimmed(shard_id):
-                self._gone.discard(shard_id)
-                self.held.end(shard_id, -graph.listings)  # nobody will ever name its children, if it had some
-            elif graph.is_present(shard_id):
-                self._gone.discard(shard_id)
-                self.held.leave(shard_id)  # whoever takes it next reads it anew
+    def _give_back(self) -> None:
+        """See which rows name us, and should not: we leave."""
+        self._farewell.handle_rows(self.view.rows.values(), {*self.held.holdings, *self._in_flight})
 
     def _follow_changes(self, now: Instant) -> None:
         """A lease went: look at once what follows, children that can be read, say."""

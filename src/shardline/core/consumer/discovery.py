@@ -7,8 +7,10 @@ Invariants:
 - DI1: one request at a time. Failures back off from 1 s to 30 s, with jitter.
 - DI2: a listing is handed out complete or not at all. One whose token expired is begun again.
 - DI3: who asks for a listing gets one that is begun after the asking.
-- DI4: if the group starts at a time, the service is asked once which shards were open then.
+- DI4: if the group starts at a time, the service is asked once which shards were open then; also of the time at which a
+  group at LATEST was begun, if it has to be completed (``match_at``).
 - DI5: a listing that is refused for good ends the consumer; the summary only helps, and is done without.
+- DI6: listings are numbered as they are begun, so that one can tell which were begun after something was learnt.
 """
 
 from enum import Enum, auto
@@ -34,6 +36,8 @@ class Listing(NamedTuple):
 
     shards: list[Shard]
     begun_at: Instant
+    number: int
+    """How many had been begun by then, with this one (DI6)."""
 
 
 class _Step(Enum):
@@ -55,12 +59,13 @@ class Discovery:
         "_in_flight",
         "_interval",
         "_listing",
+        "_match_at",
         "_next_at",
-        "_start",
         "_steps",
         "_stream",
         "_token",
         "_without_summary",
+        "begun",
         "has_failed",
         "matching",
         "summary",
@@ -68,7 +73,7 @@ class Discovery:
 
     def __init__(self, stream: StreamRef, start: Position, interval: float, chance: Chance, now: Instant) -> None:
         self._stream: StreamRef = stream
-        self._start: Position = start
+        self._match_at: float | None = start.timestamp
         self._interval: float = interval
         self._chance: Chance = chance
         self._backoff: Backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
@@ -81,6 +86,8 @@ class Discovery:
         self._listing: Listing | None = None
         self._events: list[ListingFailed | ConsumerFailed] = []
         self._without_summary: bool = False
+        self.begun: int = 0
+        """How many listings were begun (DI6)."""
         self.has_failed: bool = False
         self.summary: StreamSummary | None = None
         self.matching: frozenset[str] | None = None if start.kind is PositionKind.AT_TIMESTAMP else frozenset()
@@ -98,9 +105,15 @@ class Discovery:
     def begin_anew(self) -> None:
         """The stream is another one: which shards were open at the start time has to be asked again (DI4)."""
         if self.matching:
-            self.matching = None
-            if self._steps:
-                self._steps.append(_Step.MATCHING)
+            self._match_again()
+
+    def match_at(self, timestamp: float) -> bool:
+        """Ask which shards were open at this time (DI4). Says whether that is news."""
+        if timestamp == self._match_at:
+            return False
+        self._match_at = timestamp
+        self._match_again()
+        return True
 
     # ---- outputs, time
 
@@ -119,8 +132,10 @@ class Discovery:
         if self._token is not None:
             return ListShards(self._stream, next_token=self._token)
         self._begun_at, self._found = now, []
-        matching = ShardFilter("AT_TIMESTAMP", timestamp=self._start.timestamp)
-        return ListShards(self._stream, matching if self._steps[-1] is _Step.MATCHING else None)
+        if self._steps[-1] is _Step.MATCHING:
+            return ListShards(self._stream, ShardFilter("AT_TIMESTAMP", timestamp=self._match_at))
+        self.begun += 1
+        return ListShards(self._stream)
 
     def take_listing(self) -> Listing | None:
         """The last complete listing, once (DI2)."""
@@ -148,10 +163,10 @@ class Discovery:
             self._in_flight = False
             self._backoff.reset()
             return
-        if self._steps[-1] is _Step.MATCHING:
+        if self._steps[-1] is not _Step.MATCHING:
+            self._listing = Listing(self._found, self._begun_at, self.begun)
+        elif _Step.MATCHING not in self._steps[:-1]:  # else another time is to be asked for by now
             self.matching = frozenset(shard.shard_id for shard in self._found)
-        else:
-            self._listing = Listing(self._found, self._begun_at)
         self._finish_step(now)
 
     def handle_failure(self, failure: Failure, now: Instant) -> None:
@@ -171,6 +186,12 @@ class Discovery:
         else:
             self.has_failed = True
             self._events.append(ConsumerFailed(operation, failure))
+
+    def _match_again(self) -> None:
+        self.matching = None
+        if self._steps:
+            under_way = self._in_flight or self._token is not None
+            self._steps.insert(len(self._steps) - under_way, _Step.MATCHING)
 
     @property
     def _is_listing(self) -> bool:

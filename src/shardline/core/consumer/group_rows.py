@@ -16,38 +16,50 @@ Invariants (L3 and L6 are ARCHITECTURE section 5's):
   first position (the KCL's rule). Before that, its absence would make it, or its children, look new.
 - GW5: rows of a stream that was deleted and made anew are recognised: numbers before the shard begins or after it ends,
   another hash range, or a finished shard that is open.
+- GW6: a group at LATEST that has begun is completed as it was begun, since the time that its rows tell, with the shards
+  that were open then: those that are open by now would be others to each worker that completes it, and what was written
+  to their parents meanwhile would be skipped. Where the rows tell no time any more the group was complete: a shard
+  whose parents are gone, without kin among the rows, is of a line that came and went unseen, and is read from its
+  beginning.
 """
 
+import math
 from collections.abc import Iterator
-from typing import Final, final
+from typing import final
 
 from shardline.core.consumer.shard_graph import Rows, ShardGraph
 from shardline.model.lease import Checkpoint, Lease
-from shardline.model.position import LATEST, TRIM_HORIZON, Position, PositionKind
+from shardline.model.position import LATEST, TRIM_HORIZON, Position
 from shardline.model.shard import Shard
-
-_FIRST: Final = frozenset({PositionKind.TRIM_HORIZON, PositionKind.LATEST, PositionKind.AT_TIMESTAMP})
 
 
 @final
 class GroupStart:
     """Where a new group starts: the position, and what has to be known to write it into rows."""
 
-    __slots__ = ("latest_at", "matching", "position")
+    __slots__ = ("is_pinned", "latest_at", "matching", "position")
 
-    def __init__(self, position: Position, latest_at: float, matching: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        position: Position,
+        latest_at: float,
+        matching: frozenset[str] = frozenset(),
+        begun_at: float = math.inf,
+    ) -> None:
         self.position: Position = position
-        self.latest_at: float = latest_at
-        """The service's time when the worker started, less 1 s: what LATEST means (L6)."""
+        self.is_pinned: bool = begun_at < math.inf
+        """Whether it is known since when a group at LATEST that has begun is read (GW6)."""
+        self.latest_at: float = min(latest_at, begun_at)
+        """The service's time when the worker started, less 1 s, or when the group began: what LATEST means (L6)."""
         self.matching: frozenset[str] = matching
-        """The shards that were open at the start time, if it is a time."""
+        """The shards that were open at the start time, or when a group at LATEST was begun, if that is known (GW6)."""
 
     def matches(self, shard_id: str, graph: ShardGraph, without: set[str], *, begun: bool) -> bool:
         """Whether this one of the shards ``without`` a row is where the group starts (GW1), or is read as if it were.
 
         ``begun``: the group has rows already.
         """
-        if self.position == LATEST:
+        if self.position == LATEST and not (begun and self.matching):
             shard = graph.shard(shard_id)
             return shard is None or shard.is_open
         if shard_id in self.matching:
@@ -66,7 +78,8 @@ def missing_rows(graph: ShardGraph, rows: Rows, start: GroupStart) -> list[Lease
     """The rows to create now, the oldest shards first: a crash in between leaves nothing that cannot be completed."""
     assert graph.listings, "what is not known cannot be missing"
     assert graph.covers(rows), "SG3: a graph that is older than the rows proves nothing"
-    covered = {other for shard_id in rows for other in graph.ancestors(shard_id)}
+    older = {other for shard_id in rows for other in graph.ancestors(shard_id)}
+    covered = {shard_id for shard_id in older if not graph.is_left_out(shard_id, rows)}
     missing = {shard_id for shard_id in graph.shard_ids if shard_id not in rows and shard_id not in covered}
     heirs = {other for shard_id in rows for other in graph.descendants(shard_id)} & missing
     outsiders = missing - heirs
@@ -75,15 +88,22 @@ def missing_rows(graph: ShardGraph, rows: Rows, start: GroupStart) -> list[Lease
     for shard_id in outsiders:
         if shard_id not in beside:
             wanted = start.matches(shard_id, graph, outsiders, begun=bool(rows))
-        elif start.position == LATEST:
+        elif start.position == LATEST and not start.matching:
             wanted = not heirs.isdisjoint(graph.children(shard_id))
         else:
             line = {shard_id, *graph.descendants(shard_id)} & beside
             is_oldest = beside.isdisjoint(graph.parents(shard_id))
             wanted = shard_id in start.matching or (is_oldest and line.isdisjoint(start.matching))
         if wanted:
-            new.append(_row(graph, shard_id, start))
+            is_later = bool(rows) and start.position == LATEST and not start.is_pinned
+            new.append(_row(graph, shard_id, None if is_later and _is_orphan(graph, shard_id) else start))
     return sorted(new, key=lambda row: (_begin(graph, row.shard_id), row.shard_id))
+
+
+def _is_orphan(graph: ShardGraph, shard_id: str) -> bool:
+    """Whether it had parents, and none of them is there any more."""
+    parents = graph.parents(shard_id)
+    return bool(parents) and not any(map(graph.is_present, parents))
 
 
 def _has_finished_parents(graph: ShardGraph, shard_id: str, rows: Rows, missing: set[str]) -> bool:
@@ -116,9 +136,9 @@ def unrowed_children(graph: ShardGraph, shard_id: str, rows: Rows) -> set[str]:
 
 
 def _is_new(graph: ShardGraph, shard_id: str, rows: Rows) -> bool:
-    """Whether it is there, and neither it nor a descendant has a row."""
+    """Whether it is there, and neither it nor a descendant has a row that counts (SG4)."""
     known = {shard_id, *graph.descendants(shard_id)}
-    return graph.is_present(shard_id) and known.isdisjoint(rows)
+    return graph.is_present(shard_id) and (known.isdisjoint(rows) or graph.is_left_out(shard_id, rows))
 
 
 def deletable_rows(graph: ShardGraph, rows: Rows) -> list[Lease]:
@@ -139,7 +159,7 @@ def deletable_rows(graph: ShardGraph, rows: Rows) -> list[Lease]:
 def _has_begun(graph: ShardGraph, shard_id: str, rows: Rows) -> bool:
     row = rows.get(shard_id)
     if row is not None:
-        return row.checkpoint.position.kind not in _FIRST
+        return row.checkpoint.has_begun
     return not graph.is_present(shard_id) or any(other in rows for other in graph.descendants(shard_id))
 
 

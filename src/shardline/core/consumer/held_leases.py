@@ -7,14 +7,14 @@ Invariants (ARCHITECTURE section 5):
 
 - L2, L4: a lease that lapsed, or that someone else took, is told as lost once, and its acknowledgements are refused.
 - C3: a shard that was read to its end may be finished once each of its children has a row. That it has none is believed
-  only after two listings that were begun after the end.
+  only after two listings without any, the second of them begun a second after the first came.
 - HL1: whoever gains a lease is told where to read, and who lost it, or let go of it, is told exactly once.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, NamedTuple, TypeAlias, final
+from typing import NamedTuple, TypeAlias, final
 
-from shardline.core.clock import Instant
+from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.agenda import Agenda
 from shardline.core.consumer.checkpoint import CheckpointTracker
 from shardline.core.consumer.config import ConsumerConfig
@@ -22,15 +22,14 @@ from shardline.core.consumer.events import HandOverAsked, HandOverOverdue, Lease
 from shardline.core.consumer.grant import Grant
 from shardline.core.consumer.group_rows import unrowed_children
 from shardline.core.consumer.holding import Holding, HoldingOperation, Phase
-from shardline.core.consumer.shard_graph import Rows, ShardGraph
+from shardline.core.consumer.shard_graph import LOOK_AGAIN, Rows, ShardGraph
 from shardline.core.leases import Refused
+from shardline.model.hashing import HashRange
 from shardline.model.lease import Lease
 from shardline.model.position import LATEST, at_timestamp
 from shardline.model.record import Record
 
 HeldEvent: TypeAlias = LeaseGained | HandOverAsked | HandOverOverdue | LeaseLost | LeaseReleased
-
-_CHILDLESS_LISTINGS: Final = 2
 
 
 @final
@@ -47,9 +46,11 @@ class HeldLeases:
 
     __slots__ = (
         "_checkpoint_interval",
+        "_childless_since",
         "_clock",
         "_config",
         "_events",
+        "_gone",
         "_graph",
         "_lapses",
         "_latest_at",
@@ -79,7 +80,9 @@ class HeldLeases:
         self._lapses: Agenda = Agenda()
         self._work: Agenda = Agenda()
         self._events: list[HeldEvent] = []
+        self._gone: set[str] = set()  # shards that the service denies to know
         self.holdings: dict[str, Holding] = {}
+        self._childless_since: dict[str, Instant] = {}  # ended shards: when a listing came that had no children of them
         self.ending: dict[str, int] = {}
         """Shards that were read to their end, and how many listings there were by then (C3)."""
         self.has_changed: bool = False
@@ -123,6 +126,10 @@ class HeldLeases:
         if holding is not None:
             holding.leave()
             self._arrange(holding)
+
+    def lose_sight(self, shard_id: str) -> None:
+        """The service denies to know the shard: the next listing decides what becomes of the lease."""
+        self._gone.add(shard_id)
 
     def lose(self, shard_id: str, why: str) -> None:
         """It is not to be read any more, and nothing is to be written."""
@@ -174,8 +181,7 @@ class HeldLeases:
         holding = Holding(row, grant, tracker, me=self._me, lease_duration=duration, sent_at=sent_at)
         self.holdings[row.shard_id] = holding
         start = at_timestamp(self._latest_at) if row.resume_at == LATEST else row.resume_at
-        hash_range = row.hash_range or self._graph.hash_range(row.shard_id)
-        self._events.append(LeaseGained(row.shard_id, grant, start, row.checkpoint, hash_range))
+        self._events.append(LeaseGained(row.shard_id, grant, start, row.checkpoint, self._hash_range(row)))
         self._settle(holding, now)
 
     def handle_rows(self, rows: Rows, busy: Collection[str], now: Instant) -> None:
@@ -194,20 +200,49 @@ class HeldLeases:
         holding.handle_failure(retry_at, maybe_received=maybe_received)
         self._land(holding, now)
 
-    def handle_children(self, rows: Rows) -> bool:
-        """Rows or shards came: see which shards may be finished (C3). False: the shards have to be listed again."""
-        known = True
+    def handle_listing(self) -> None:
+        """The shards were listed: see what became of those that the service denied to know."""
+        graph = self._graph
+        self._gone &= self.holdings.keys()
+        for shard_id in [*self._gone]:
+            if graph.is_trimmed(shard_id):
+                self._gone.discard(shard_id)
+                self.end(shard_id, -graph.listings)  # nobody will ever name its children, if it had some
+            elif graph.is_present(shard_id):
+                self._gone.discard(shard_id)
+                self.leave(shard_id)  # whoever takes it next reads it anew
+
+    def handle_children(self, rows: Rows) -> Instant:
+        """Rows or shards came: see which shards may be finished (C3). Returns when to list the shards again."""
+        list_at = NEVER
         for shard_id, listings in self.ending.items():
             holding, children = self.holdings[shard_id], self._graph.children(shard_id)
-            is_believed = bool(children) or self._graph.listings - listings >= _CHILDLESS_LISTINGS
-            if not is_believed or not all(map(self._graph.is_placed, children)):
-                known = False
-            elif not unrowed_children(self._graph, shard_id, rows):
+            look_at = NEVER if children else self._look_for_children_at(shard_id, listings)
+            if not all(map(self._graph.is_placed, children)):
+                look_at = -NEVER
+            list_at = min(list_at, look_at)
+            if look_at == NEVER and not unrowed_children(self._graph, shard_id, rows):
                 holding.allow_end(children)
                 self._arrange(holding)
-        return known
+        return list_at
+
+    def _look_for_children_at(self, shard_id: str, listings: int) -> Instant:
+        """When to list the shards again, for there are no children of this one. NEVER: that is believed (C3)."""
+        graph = self._graph
+        if listings < 0:
+            return NEVER
+        if graph.listings <= listings:
+            return -NEVER
+        proven_at = self._childless_since.setdefault(shard_id, graph.came_at) + LOOK_AGAIN
+        return NEVER if graph.begun_at >= proven_at else proven_at
 
     # ---- within
+
+    def _hash_range(self, row: Lease) -> HashRange | None:
+        """The shard's, unless row and listing contradict each other: one of them is of a stream that is gone."""
+        listed = self._graph.hash_range(row.shard_id)
+        written = row.hash_range or listed
+        return written if listed in {None, written} else None
 
     def _land(self, holding: Holding, now: Instant) -> None:
         """Nothing is under way for this shard any more; by now it may be held anew."""
@@ -233,6 +268,7 @@ class HeldLeases:
         if self.holdings.pop(shard_id, None) is None:
             return  # told before
         self.ending.pop(shard_id, None)
+        self._childless_since.pop(shard_id, None)
         self._arrange(holding)
         self.has_changed = True
         if holding.phase is Phase.LOST:

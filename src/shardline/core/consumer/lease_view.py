@@ -9,8 +9,12 @@ Invariants:
   before, so its own right (lease duration from when it was sent, L2) ends before we call it expired.
 - LV2: what we wrote ourselves is newer than a scan that was begun before the answer came.
 - LV3: a row that is new to us is fresh if someone holds it, and available if nobody does.
+- LV4: it is told when a row goes that was not finished: while a stream stays the same, such rows are given up only with
+  their shards.
+- LV5: since when rows at LATEST are read is remembered when they have gone on: a group begins once (L6).
 """
 
+import math
 from collections.abc import Iterable
 from typing import final
 
@@ -22,7 +26,7 @@ from shardline.model.lease import Lease
 class LeaseView:
     """All rows of a group, as one worker sees them."""
 
-    __slots__ = ("_available_since", "_changed_at", "_written_at", "lease_duration", "rows")
+    __slots__ = ("_available_since", "_changed_at", "_has_lost", "_written_at", "begun_at", "lease_duration", "rows")
 
     def __init__(self, lease_duration: float) -> None:
         self.lease_duration: float = lease_duration
@@ -30,6 +34,9 @@ class LeaseView:
         self._changed_at: dict[str, Instant] = {}
         self._written_at: dict[str, Instant] = {}
         self._available_since: dict[str, Instant] = {}
+        self._has_lost: bool = False
+        self.begun_at: float = math.inf
+        """The earliest time, in seconds since 1970, that a row at LATEST was seen to be read from (LV5)."""
 
     # ---- inputs
 
@@ -56,6 +63,11 @@ class LeaseView:
             self._forget(shard_id)
         else:
             self._see(row, now)
+
+    def take_loss(self) -> bool:
+        """Whether a row that was not finished went since the last call (LV4)."""
+        loss, self._has_lost = self._has_lost, False
+        return loss
 
     # ---- what is so
 
@@ -84,10 +96,13 @@ class LeaseView:
     def _see(self, row: Lease, now: Instant) -> None:
         known = self.rows.get(row.shard_id)
         self.rows[row.shard_id] = row
+        if row.latest_at is not None:
+            self.begun_at = min(self.begun_at, row.latest_at)
         if known is None or known.counter != row.counter:
             self._changed_at[row.shard_id] = now
 
     def _forget(self, shard_id: str) -> None:
-        self.rows.pop(shard_id, None)
+        row = self.rows.pop(shard_id, None)
+        self._has_lost |= row is not None and not row.checkpoint.is_finished
         self._changed_at.pop(shard_id, None)
         self._available_since.pop(shard_id, None)

@@ -71,6 +71,7 @@ class PollingReader:
     """Reads one shard."""
 
     __slots__ = (
+        "_asked_at",
         "_bad_iterators",
         "_blocked",
         "_budget",
@@ -118,6 +119,7 @@ class PollingReader:
         self._retention: float | None = retention
         # The record at the checkpoint comes first again. If another does, retention has taken what was before it.
         self._expected: int | None = None if start.sequence_number is None else start.sequence_number.number
+        self._asked_at: Instant = -NEVER  # when the last page was asked for
         self._unread_since: Instant | None = None  # since when the next record may have been there
         self._iterator: str = ""
         self._bad_iterators: int = 0
@@ -164,6 +166,7 @@ class PollingReader:
         if self._blocked:
             return None
         self.state = ReaderState.READING
+        self._asked_at = now
         self._pace.handle_sent(now)
         return GetRecords(self._iterator, self._page_max_records, self._stream)
 
@@ -210,7 +213,8 @@ class PollingReader:
             records = self._deaggregator.open(raws, Origin(self.lag, self._lease))
             self._position = after_sequence_number(raws[-1].sequence_number)
         if self.lag is not None:
-            self._unread_since = now - self.lag
+            # The lag was measured before the answer came, perhaps long before: not earlier than it was asked for.
+            self._unread_since = self._asked_at - self.lag
         is_last = response.next_iterator is None
         behind = bool(raws) if self.lag is None else self.lag > 0
         self._pace.handle_page(size_bytes, empty=not raws, behind=behind, now=now)

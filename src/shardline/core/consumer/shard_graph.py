@@ -8,8 +8,11 @@ Invariants (L3 is ARCHITECTURE section 5's):
 - L3: a shard is read only when each parent is finished: at SHARD_END, or absent from the stream, or without a row while
   a descendant has one (finished rows are deleted). A parent without a row answers for its own parents: every generation
   counts, and both parents of a merge.
-- SG1: only complete, unfiltered listings say that a shard is absent. A row vouches for its shard once: it takes two
-  listings in a row without it, for a listing may be older than the split that made the shard.
+- SG4: a shard without a row that stands between an older one that is not finished and younger rows that have not begun
+  was never read: two workers began the group with different shards. Its row comes before the older one's end (C3).
+- SG1: only complete, unfiltered listings say that a shard is absent. A row vouches for its shard for a moment: it takes
+  another listing without it, begun a second after the first came, for a listing may be older than the split that made
+  the shard.
 - SG2: what a shard named as its children is known at once, and forgotten by no listing that does not know it yet.
 - SG3: a graph that is older than the rows proves nothing by what it does not know: a shard without a row may have
   descendants with rows. Where a row's shard is unknown, or its place, nothing is concluded before the next listing.
@@ -18,6 +21,7 @@ Invariants (L3 is ARCHITECTURE section 5's):
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeAlias, final
 
+from shardline.core.clock import NEVER, Instant
 from shardline.model.hashing import HashRange
 from shardline.model.lease import Lease
 from shardline.model.shard import ChildShard, Shard
@@ -25,14 +29,26 @@ from shardline.model.shard import ChildShard, Shard
 Rows: TypeAlias = Mapping[str, Lease]
 """The leases of a group, by shard."""
 
-_ENOUGH_LISTINGS: Final = 2
+LOOK_AGAIN: Final = 1.0
+"""A listing may be late: what is odd in one is believed if it is still so in another that is begun so much later."""
 
 
 @final
 class ShardGraph:
     """What is known of a stream's shards."""
 
-    __slots__ = ("_announced", "_children", "_missed", "_parents", "_ranges", "_shards", "listings")
+    __slots__ = (
+        "_announced",
+        "_children",
+        "_missed_since",
+        "_parents",
+        "_ranges",
+        "_shards",
+        "_trimmed",
+        "begun_at",
+        "came_at",
+        "listings",
+    )
 
     def __init__(self) -> None:
         self._shards: dict[str, Shard] = {}  # by the last complete listing
@@ -40,13 +56,17 @@ class ShardGraph:
         self._parents: dict[str, tuple[str, ...]] = {}
         self._children: dict[str, set[str]] = {}
         self._ranges: dict[str, HashRange] = {}
-        self._missed: dict[str, int] = {}  # shards with rows: how many listings in a row did not know them
+        self._missed_since: dict[str, Instant] = {}  # shards with rows: since when no listing knows them
+        self._trimmed: set[str] = set()
         self.listings: int = 0
         """How many complete ones there were."""
+        self.begun_at: Instant = -NEVER
+        self.came_at: Instant = -NEVER
+        """When the last complete one was begun, and when it came."""
 
     # ---- inputs
 
-    def handle_listing(self, shards: Iterable[Shard], rows: Rows) -> None:
+    def handle_listing(self, shards: Iterable[Shard], rows: Rows, begun_at: Instant, now: Instant) -> None:
         """A complete, unfiltered listing, begun after ``rows`` were read."""
         known = {shard.shard_id: shard for shard in shards}
         # While a parent is listed its announced child must be there: that listing is late. Otherwise both were trimmed.
@@ -56,10 +76,11 @@ class ShardGraph:
             if child.shard_id not in known and not known.keys().isdisjoint(child.parent_ids)
         }
         self._shards = known
-        self._missed = {
-            shard_id: self._missed.get(shard_id, 0) + 1 for shard_id in rows if not self.is_present(shard_id)
-        }
+        since = self._missed_since
+        self._missed_since = {shard_id: since.get(shard_id, now) for shard_id in rows if not self.is_present(shard_id)}
+        self._trimmed = {shard_id for shard_id, at in self._missed_since.items() if begun_at >= at + LOOK_AGAIN}
         self.listings += 1
+        self.begun_at, self.came_at = begun_at, now
         self._index()
 
     def handle_children(self, children: Iterable[ChildShard]) -> None:
@@ -139,16 +160,27 @@ class ShardGraph:
 
     def covers(self, rows: Rows) -> bool:
         """Whether the place of every row's shard is known (SG3)."""
-        return all(shard_id in self._missed or self.is_placed(shard_id) for shard_id in rows)
+        return all(map(self._has_place, rows))
+
+    def _has_place(self, shard_id: str) -> bool:
+        return shard_id in self._missed_since or self.is_placed(shard_id)
 
     def is_trimmed(self, shard_id: str) -> bool:
         """Whether a shard that has a row went out of retention (SG1)."""
-        return self._missed.get(shard_id, 0) >= _ENOUGH_LISTINGS
+        return shard_id in self._trimmed
 
     @property
     def has_doubts(self) -> bool:
-        """Whether a row's shard was missing for the first time: another listing should follow soon (SG1)."""
-        return any(missed < _ENOUGH_LISTINGS for missed in self._missed.values())
+        """Whether a row's shard is missing, and that is not to be believed yet: another listing should follow (SG1)."""
+        return len(self._trimmed) < len(self._missed_since)
+
+    def is_left_out(self, shard_id: str, rows: Rows) -> bool:
+        """Whether this shard has no row, and is to get one although a descendant has one (SG4)."""
+        if shard_id in rows or not self.is_present(shard_id):
+            return False
+        older = [rows[other].checkpoint for other in self.ancestors(shard_id) if other in rows]
+        younger = [rows[other].checkpoint for other in self.descendants(shard_id) if other in rows]
+        return not all(one.is_finished for one in older) and not any(one.has_begun for one in younger)
 
     def is_finished(self, shard_id: str, rows: Rows) -> bool:
         """Whether nothing of this shard is left to read for a child of it that has a row (L3)."""
@@ -157,6 +189,8 @@ class ShardGraph:
             other = left.pop()
             row = rows.get(other)
             if row is None:
+                if self.is_left_out(other, rows):
+                    return False
                 older = [parent for parent in self.parents(other) if parent not in seen]
                 seen.update(older)
                 left += older
@@ -169,4 +203,6 @@ class ShardGraph:
         row = rows[shard_id]
         if not self.listings or row.checkpoint.is_finished or self.is_trimmed(shard_id):
             return False
+        if not self._has_place(shard_id) and not row.parent_ids <= rows.keys():
+            return False  # SG3: the parents that have no rows may be there, and be younger than the last listing
         return all(self.is_finished(parent, rows) for parent in {*self.parents(shard_id), *row.parent_ids})

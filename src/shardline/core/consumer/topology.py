@@ -4,13 +4,17 @@ Feeds what is discovered into the graph, and judges it.
 
 Invariants:
 
-- TO1: a finding that stops the consumer or deletes rows is seen twice in a row first: a listing can be late.
+- TO1: a finding that stops the consumer or deletes rows is seen twice in a row first, of one row: a listing can be
+  late, and so can the next, if it is begun less than a second after the first came.
 - TO2: until a listing is complete and free of doubt, nothing is planned on it.
 - TO3: a stream that was made anew is told. With ``stop`` nothing is planned any more; with ``restart`` the rows that
   are not of this stream are given up, to be made again from the start position.
+- TO4: once there is reason to believe that the stream is another one, only a listing that was begun after that counts:
+  rows made from an older one would have the ranges of shards that are gone, and records be dropped by them.
 """
 
-from typing import Final, final
+import math
+from typing import final
 
 from shardline.codec.shapes import ListShardsResponse, StreamSummary
 from shardline.core.clock import NEVER, Instant
@@ -18,13 +22,10 @@ from shardline.core.consumer.config import IfRecreated
 from shardline.core.consumer.discovery import Discovery
 from shardline.core.consumer.events import ConsumerFailed, ListingFailed, ShardTrimmed, StreamRecreated
 from shardline.core.consumer.group_rows import foreign_rows
-from shardline.core.consumer.shard_graph import Rows, ShardGraph
+from shardline.core.consumer.shard_graph import LOOK_AGAIN, Rows, ShardGraph
 from shardline.core.failures import Failure
 from shardline.core.requests import DescribeStreamSummary, ListShards
 from shardline.model.lease import Lease
-
-_LOOK_AGAIN: Final = 1.0
-_SIGHTINGS: Final = 2  # TO1
 
 
 @final
@@ -33,12 +34,14 @@ class Topology:
 
     __slots__ = (
         "_discovery",
+        "_doubted_since",
         "_events",
         "_foreign",
         "_has_news",
         "_if_recreated",
+        "_listing",
+        "_listing_wanted",
         "_rows",
-        "_sightings",
         "_told_trimmed",
         "graph",
         "is_halted",
@@ -49,7 +52,9 @@ class Topology:
         self._discovery: Discovery = discovery
         self._if_recreated: IfRecreated = if_recreated
         self._rows: Rows = {}  # as they were when the listing was begun
-        self._sightings: int = 0
+        self._listing: int = 0  # the number of the last one that is complete
+        self._listing_wanted: int = 1  # the first one to be believed (TO4)
+        self._doubted_since: dict[str, Instant] = {}  # rows that seem to be of another stream (TO1)
         self._foreign: list[Lease] = []
         self._has_news: bool = False
         self._told_trimmed: set[str] = set()
@@ -66,20 +71,30 @@ class Topology:
 
     @property
     def matching(self) -> frozenset[str]:
-        """The shards that were open at the start time."""
+        """The shards that were open at the start time, or at the one that was asked for."""
         return self._discovery.matching or frozenset()
 
     @property
     def is_settled(self) -> bool:
-        """Whether plans can be made (TO2)."""
-        is_known = self.graph.listings > 0 and self._discovery.matching is not None
-        return is_known and not self._sightings and not self.is_halted
+        """Whether plans can be made (TO2, TO4)."""
+        is_known = self._listing >= self._listing_wanted and self._discovery.matching is not None
+        return is_known and not self._doubted_since and not self.is_halted
 
     # ---- commands
 
     def list_by(self, at: Instant) -> None:
         """See to it that a new listing is begun at ``at`` at the latest."""
         self._discovery.list_by(at)
+
+    def match_at(self, timestamp: float, now: Instant) -> None:
+        """See to it that ``matching`` is known for this time, if it is one. Until then nothing is settled."""
+        if timestamp < math.inf and self._discovery.match_at(timestamp):
+            self.list_by(now)
+
+    def distrust(self, now: Instant) -> None:
+        """Rows are gone that nobody gives up as long as the stream is the same: look at it anew (TO4)."""
+        self._begin_anew()
+        self.list_by(now)
 
     # ---- outputs, time
 
@@ -118,20 +133,22 @@ class Topology:
         self._discovery.handle_page(response, now)
         listing = self._discovery.take_listing()
         if listing is not None:
-            self.graph.handle_listing(listing.shards, self._rows)
+            self._listing = listing.number
+            self.graph.handle_listing(listing.shards, self._rows, listing.begun_at, now)
             self._has_news = True
             self.listed_at = now
-            self._judge(now)
+            self._judge(listing.begun_at, now)
 
     def handle_failure(self, failure: Failure, now: Instant) -> None:
         self._discovery.handle_failure(failure, now)
 
     # ---- within
 
-    def _judge(self, now: Instant) -> None:
+    def _judge(self, begun_at: Instant, now: Instant) -> None:
         foreign = foreign_rows(self.graph, self._rows)
-        self._sightings = self._sightings + 1 if foreign else 0
-        if self._sightings >= _SIGHTINGS:
+        since = self._doubted_since
+        self._doubted_since = {row.shard_id: since.get(row.shard_id, now) for row, _ in foreign}
+        if any(begun_at >= at + LOOK_AGAIN for at in self._doubted_since.values()):
             self._handle_recreated(foreign[0][1])
             self._foreign = [] if self.is_halted else [row for row, _ in foreign]
         unfinished = [shard_id for shard_id, row in self._rows.items() if not row.checkpoint.is_finished]
@@ -139,10 +156,14 @@ class Topology:
         self._events += map(ShardTrimmed, sorted(trimmed - self._told_trimmed))
         self._told_trimmed = trimmed
         if foreign or self.graph.has_doubts:
-            self.list_by(now + _LOOK_AGAIN)
+            self.list_by(now + LOOK_AGAIN)
 
     def _handle_recreated(self, why: str) -> None:
         self._events.append(StreamRecreated(why))
+        self._begin_anew()
+        self.is_halted = self._if_recreated == "stop"
+
+    def _begin_anew(self) -> None:
         self._discovery.begin_anew()
         self.graph.begin_anew()
-        self.is_halted = self._if_recreated == "stop"
+        self._listing_wanted = self._discovery.begun + 1

@@ -39,7 +39,7 @@ from shardline.core.leases import (
     TakeLease,
     apply,
 )
-from shardline.core.requests import DescribeStreamSummary, ListShards
+from shardline.core.requests import DescribeStreamSummary, ListShards, ShardFilter
 from shardline.model.hashing import HashRange
 from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON, at_timestamp
 from shardline.model.record import Record
@@ -76,6 +76,7 @@ class World:
         self.created_at = 1.0
         self.workers = []
         self.down = False
+        self.open_then = None  # shards that were open at the time that is asked for: all, if nothing is said
 
     def worker(self, name="me", start=TRIM_HORIZON, **config):
         worker = Worker(self, name, start, ConsumerConfig(**config))
@@ -135,7 +136,9 @@ class Worker:
                 summary = StreamSummary(name="s", arn="a", status="ACTIVE", created_at=world.created_at)
                 machine.handle_summary(summary, world.now)
             else:
-                machine.handle_shards(ListShardsResponse([shape(shard) for shard in world.shards]), world.now)
+                wanted = world.open_then if request.shard_filter else None
+                found = [shard for shard in world.shards if wanted is None or shard.shard_id in wanted]
+                machine.handle_shards(ListShardsResponse([shape(shard) for shard in found]), world.now)
         for event in machine.take_events():
             self.events.append(event)
             if isinstance(event, HandOverAsked):  # the user is done at once
@@ -191,8 +194,9 @@ def test_l3_rows_that_are_older_than_the_listing_do_not_begin_a_group_at_latest(
     machine = worker.machine
     worker.answer(machine.poll_operation(100.0))
     world.rows = stream.rows(5, at=LATEST, latest_at=50.0)
+    world.open_then = stream.names(4, 5, 8)
     machine.poll_request(101.0)
-    machine.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE"), 101.0)
+    machine.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE", created_at=1.0), 101.0)
     machine.poll_request(101.0)
     machine.handle_shards(ListShardsResponse([shape(shard) for shard in world.shards]), 101.0)
     assert not machine.is_ready
@@ -201,9 +205,31 @@ def test_l3_rows_that_are_older_than_the_listing_do_not_begin_a_group_at_latest(
     assert machine.poll_operation(101.0) is None
     world.now = 101.0
     worker.answer(scan)
-    worker.pump()
+    assert not machine.is_ready
+    world.run(0.0)
     assert world.rows.keys() == stream.names(4, 5, 8)  # the children of 5 wait for it
     assert machine.is_ready
+
+
+def test_gw6_workers_whose_listings_differ_complete_a_group_at_latest_with_the_same_shards(world, stream):
+    """Who began it died with its first row. Then 6 and 7 were merged, 5 was split, and one of the others knows it."""
+    world.rows = stream.rows(4, at=LATEST, latest_at=40.0)
+    world.open_then = stream.names(4, 5, 6, 7)
+    now_open = {5, 6, 7}
+    world.shards = [stream.shard(number, is_open=True if number in now_open else None) for number in range(8)]
+    early = world.worker("early", start=LATEST)
+    early.machine.poll_operation(world.now)  # its scan hangs
+    early.pump()
+    world.shards = stream.all
+    late = world.worker("late", start=LATEST)
+    world.run(0.0)
+    early.answer(ScanLeases())
+    world.run(0.0)
+    assert world.rows.keys() == stream.names(4, 5, 6, 7)
+    assert {row.latest_at for row in world.rows.values()} == {40.0}
+    assert early.shards | late.shards == {4, 5, 6, 7}
+    asked = [one.shard_filter for one in late.sent if isinstance(one, ListShards) and one.shard_filter]
+    assert asked == [ShardFilter("AT_TIMESTAMP", timestamp=40.0)]
 
 
 def test_a_start_time_is_asked_of_the_service(world):
@@ -291,6 +317,30 @@ def test_l5_a_take_that_is_answered_after_closing_is_let_go_of_too(world):
     late.pump()
     assert machine.is_closed
     assert [row.owner for row in world.rows.values()] == [None]
+
+
+def test_l5_a_worker_that_leaves_calls_off_what_it_asked_for_also_if_the_store_fails_first(world):
+    world.worker("first")
+    world.run(1.0)
+    leaver = world.worker("leaver")
+    machine = leaver.machine
+    while leaver.pump():
+        pass  # the other one does not get to see that it was asked
+    asked = [shard_id for shard_id, row in world.rows.items() if row.checkpoint_owner is not None]
+    assert asked
+    world.now = machine.next_deadline()
+    scan = machine.poll_operation(world.now)
+    assert isinstance(scan, ScanLeases)
+    machine.close()
+    leaver.answer(scan)
+    world.down = True
+    leaver.pump()
+    assert not machine.is_closed
+    world.down = False
+    world.now = machine.next_deadline()
+    leaver.pump()
+    assert machine.is_closed
+    assert {(row.owner, row.checkpoint_owner) for row in world.rows.values()} == {("first", None)}
 
 
 def test_l3_a_reshard_is_followed_to_its_end(world, stream):
@@ -549,6 +599,42 @@ def test_or_gives_up_what_it_holds_of_the_old_one(world, stream):
     world.run(130.0)
     assert LeaseLost(stream.name(4), "another worker took it") in worker.events
     assert 4 in worker.shards
+
+
+@pytest.mark.parametrize("seen_by", ["a scan", "a refusal"])
+def test_to4_rows_that_others_gave_up_are_made_again_from_a_new_listing(world, stream, seen_by):
+    """Another worker saw that the stream is another one, and gave up its rows. Our listing has the old shards' ranges:
+    with those in the rows, records of the new shards would be dropped.
+    """
+    worker = world.worker(if_recreated="restart", out_of_range="drop", list_interval=60.0)
+    world.shards = open_shards(2)
+    world.run(0.0)
+    assert worker.shards == {0, 1}
+    world.shards = [Shard(name, HashRange(7, 9), SequenceNumber(5), None, None, None) for name in world.rows]
+    world.rows.clear()
+    if seen_by == "a refusal":
+        worker.machine.held.leave(world.shards[0].shard_id)
+        worker.sent.clear()
+        worker.pump()
+        assert not any(isinstance(one, ScanLeases) for one in worker.sent[:1])
+    world.run(1.0)
+    assert {row.hash_range for row in world.rows.values()} == {HashRange(7, 9)}
+    assert {event.hash_range for event in worker.of(LeaseGained)[2:]} == {HashRange(7, 9)}
+    assert worker.shards == {0, 1}
+    listings = [one for one in worker.sent if isinstance(one, ListShards)]
+    world.run(10.0)
+    assert [one for one in worker.sent if isinstance(one, ListShards)] == listings  # once was enough
+
+
+def test_to4_what_we_deleted_ourselves_is_no_reason_for_doubt(world, stream):
+    worker = world.worker(lease_duration=2.0)
+    world.rows = stream.rows(4, 8, 9, 10, 11, owner="dead")  # the last one's shard went out of retention
+    world.run(130.0)
+    (deletion,) = [one for one in worker.sent if isinstance(one, DeleteLease)]
+    assert deletion.shard_id not in world.rows
+    after = worker.sent[worker.sent.index(deletion) :]
+    assert not any(isinstance(one, ListShards) for one in after)
+    assert worker.machine.is_ready
 
 
 def test_a_listing_that_is_denied_is_the_end(world):

@@ -1,4 +1,4 @@
-"""DI1 to DI5 are the invariants of ``shardline.core.consumer.discovery``."""
+"""DI1 to DI6 are the invariants of ``shardline.core.consumer.discovery``."""
 
 from random import Random
 
@@ -161,6 +161,32 @@ def test_di4_a_start_time_is_asked_for_once():
     assert page(discovery, "new", now=200.0) == ListShards(STREAM)
 
 
+def test_di4_the_time_at_which_a_group_was_begun_is_asked_for_once():
+    discovery = begun(LATEST)
+    page(discovery, "a", "b")
+    assert discovery.matching == frozenset()
+    assert discovery.match_at(50.0)
+    assert discovery.matching is None
+    discovery.list_by(101.0)
+    assert discovery.poll_request(101.0) == DescribeStreamSummary(STREAM)
+    discovery.handle_summary(SUMMARY, 101.0)
+    assert page(discovery, "a", now=101.0) == ListShards(STREAM, ShardFilter("AT_TIMESTAMP", timestamp=50.0))
+    assert discovery.matching == {"a"}
+    assert page(discovery, "a", "b", now=101.0) == ListShards(STREAM)
+    assert not discovery.match_at(50.0)
+    assert discovery.matching == {"a"}
+
+
+def test_di4_an_answer_for_another_time_than_is_wanted_by_now_does_not_count():
+    discovery = begun(at_timestamp(50.0))
+    assert discovery.poll_request(100.0) == ListShards(STREAM, ShardFilter("AT_TIMESTAMP", timestamp=50.0))
+    assert discovery.match_at(40.0)
+    discovery.handle_page(ListShardsResponse([shape("young")], None), 100.0)
+    assert discovery.matching is None
+    assert page(discovery, "old") == ListShards(STREAM, ShardFilter("AT_TIMESTAMP", timestamp=40.0))
+    assert discovery.matching == {"old"}
+
+
 @pytest.mark.parametrize("in_a_round", [False, True])
 def test_di4_of_a_stream_that_was_made_anew_it_is_asked_again(in_a_round):
     discovery = begun(at_timestamp(50.0))
@@ -177,6 +203,41 @@ def test_di4_of_a_stream_that_was_made_anew_it_is_asked_again(in_a_round):
     assert page(discovery, "c", now=160.0) == ListShards(STREAM, ShardFilter("AT_TIMESTAMP", timestamp=50.0))
     assert discovery.matching == {"c"}
     assert page(discovery, "c", "d", now=160.0) == ListShards(STREAM)
+
+
+@pytest.mark.parametrize("pages", [1, 2])
+def test_di4_a_listing_under_way_is_not_taken_for_the_answer_to_that(pages):
+    discovery = begun(at_timestamp(50.0))
+    page(discovery, "a")
+    if pages == 2:
+        page(discovery, "a", token="t")
+    else:
+        discovery.poll_request(100.0)
+    discovery.begin_anew()
+    discovery.list_by(100.0)
+    if pages == 2:
+        page(discovery, "b")
+    else:
+        discovery.handle_page(ListShardsResponse([shape("a"), shape("b")]), 100.0)
+    assert listed(discovery) == ["a", "b"]
+    assert discovery.matching is None
+    assert page(discovery, "c") == ListShards(STREAM, ShardFilter("AT_TIMESTAMP", timestamp=50.0))
+    assert discovery.matching == {"c"}
+    assert page(discovery, "c", "d") == ListShards(STREAM)
+    assert listed(discovery) == ["c", "d"]
+
+
+def test_di6_listings_are_numbered_as_they_are_begun():
+    discovery = begun(at_timestamp(50.0))
+    page(discovery, "a")
+    assert discovery.begun == 0
+    page(discovery, "a", token="t")
+    assert discovery.begun == 1
+    discovery.list_by(100.0)
+    page(discovery, "b")
+    assert discovery.take_listing().number == 1
+    page(discovery, "a")
+    assert discovery.take_listing().number == discovery.begun == 2
 
 
 def test_di4_otherwise_nothing_has_to_match():

@@ -3,6 +3,7 @@
 The tables are the scenarios of the KCL's shard syncer: start positions against rows that are all, some or none there.
 """
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -27,7 +28,7 @@ MIDDLE = (6, 7, 4, 5)  # what was open at that time
 @pytest.fixture
 def graph(stream):
     graph = ShardGraph()
-    graph.handle_listing(stream.all, {})
+    graph.handle_listing(stream.all, {}, 100.0, 100.0)
     return graph
 
 
@@ -66,17 +67,52 @@ def test_gw1_gw2_gw3_rows_that_are_missing(graph, stream, case):
     assert set(created(graph, rows, LATEST, stream)) == latest
     assert set(created(graph, rows, TRIM_HORIZON, stream)) == horizon
     assert set(created(graph, rows, TIME, stream)) == time
+    if rows:  # GW6: a group at LATEST that was begun at that time
+        begun = GroupStart(LATEST, 50.0, frozenset(stream.names(*MIDDLE)), 40.0)
+        new = {int(row.shard_id[-3:]): row.latest_at for row in missing_rows(graph, rows, begun)}
+        heirs = {
+            number for number, row in created(graph, rows, TIME, stream).items() if row.checkpoint.position != TIME
+        }
+        assert new == {number: None if number in heirs else 40.0 for number in time}
 
 
 @pytest.mark.parametrize(("rows", "new"), [((4,), {9, 10}), ((), set())])
 def test_gw1_a_line_of_shards_that_came_and_went_unseen_is_read_from_the_start_time(stream, rows, new):
     """The parent of 9 and 10 is gone, and no row knows of it: it was made after we asked who was open at that time."""
     graph = ShardGraph()
-    graph.handle_listing([stream.shard(number) for number in (4, 9, 10)], {})
+    graph.handle_listing([stream.shard(number) for number in (4, 9, 10)], {}, 100.0, 100.0)
     start = GroupStart(TIME, 50.0, frozenset(stream.names(4)))
     found = {int(row.shard_id[-3:]): row for row in missing_rows(graph, stream.rows(*rows), start)}
     assert found.keys() - {4} == new
     assert all(row.checkpoint.position == TIME for row in found.values())
+
+
+@pytest.mark.parametrize(("begun_at", "position"), [(math.inf, TRIM_HORIZON), (40.0, LATEST)])
+def test_gw6_a_line_that_came_and_went_unseen_is_read_from_its_beginning_or_from_that_of_the_group(
+    stream, begun_at, position
+):
+    graph = ShardGraph()
+    graph.handle_listing([stream.shard(number) for number in (4, 9, 10)], {}, 100.0, 100.0)
+    new = missing_rows(graph, stream.rows(4), GroupStart(LATEST, 50.0, frozenset(), begun_at))
+    assert [row.shard_id for row in new] == [stream.name(9), stream.name(10)]
+    assert {row.checkpoint.position for row in new} == {position}
+    assert {row.latest_at for row in new} == {40.0 if position == LATEST else None}
+
+
+def test_sg4_a_shard_that_two_beginnings_of_a_group_left_out_between_them_gets_a_row(graph, stream):
+    """One worker began it with the oldest, which were open then; another with 8, for it knew no rows and a later listing."""
+    rows = stream.rows(0, 1, 2, 3, 4, 5, 8)
+    start = GroupStart(LATEST, 50.0)
+    assert missing_rows(graph, rows, start) == []
+    assert not graph.is_readable(stream.name(8), rows)
+    for ended in (0, 1):
+        new = child_rows(graph, stream.name(ended), rows)
+        assert [(row.shard_id, row.checkpoint.position) for row in new] == [(stream.name(6), TRIM_HORIZON)]
+    rows |= stream.rows(6, finished=[0, 1])
+    assert child_rows(graph, stream.name(6), rows) == []
+    rows |= stream.rows(7, finished=[2, 3, 6])
+    assert not graph.is_readable(stream.name(8), rows)
+    assert graph.is_readable(stream.name(8), rows | stream.rows(finished=[7]))
 
 
 def test_gw2_a_descendant_starts_at_the_trim_horizon_whatever_the_start(graph, stream):
@@ -118,7 +154,7 @@ def test_a_crash_in_the_middle_of_creating_leaves_what_can_be_completed(graph, s
 
 def test_announced_shards_count_as_open_and_come_last(stream):
     graph = ShardGraph()
-    graph.handle_listing([stream.shard(4), stream.shard(5)], {})
+    graph.handle_listing([stream.shard(4), stream.shard(5)], {}, 100.0, 100.0)
     graph.handle_children([stream.child(9)])
     assert [row.shard_id for row in missing_rows(graph, {}, start_at(LATEST, stream))] == [
         stream.name(4),
@@ -128,7 +164,7 @@ def test_announced_shards_count_as_open_and_come_last(stream):
 
 def test_an_announced_shard_of_unknown_parents_waits(stream):
     graph = ShardGraph()
-    graph.handle_listing([stream.shard(number) for number in (4, 5, 6)], {})
+    graph.handle_listing([stream.shard(number) for number in (4, 5, 6)], {}, 100.0, 100.0)
     graph.handle_children([stream.child(8)])
     rows = stream.rows(4, 5, finished=[6])
     assert missing_rows(graph, rows, start_at(LATEST, stream)) == []
@@ -150,7 +186,8 @@ def test_an_announced_shard_of_unknown_parents_waits(stream):
         (6, (6,), (), set()),  # the other side is new: its row comes first
         (6, (6, 2), (), set()),
         (0, (0, 1), (), {6}),
-        (0, (0, 1, 8), (), set()),  # so old that the child's row is gone
+        (0, (0, 1, 8), (), {6}),  # SG4: 8 has not begun, so that 6 was never read
+        (0, (0, 1), (8,), set()),  # so old that the child's row is gone
         (8, (8,), (), set()),
     ],
 )
@@ -164,7 +201,7 @@ def test_l3_children_get_rows_before_the_end_of_their_parent(graph, stream, case
 
 def test_l3_the_other_side_may_be_trimmed(stream):
     graph = ShardGraph()
-    graph.handle_listing([stream.shard(number) for number in (6, 8)], {})
+    graph.handle_listing([stream.shard(number) for number in (6, 8)], {}, 100.0, 100.0)
     assert [row.shard_id for row in child_rows(graph, stream.name(6), stream.rows(6))] == [stream.name(8)]
 
 
@@ -195,7 +232,7 @@ def test_gw4_finished_rows_go_when_their_children_have_begun(graph, stream, rows
 
 def test_gw4_the_children_that_the_row_names_count_too(stream):
     graph = ShardGraph()
-    graph.handle_listing([stream.shard(5), stream.shard(9)], {})
+    graph.handle_listing([stream.shard(5), stream.shard(9)], {}, 100.0, 100.0)
     finished = replace(stream.row(5, SHARD_END), child_ids=frozenset(stream.names(9)))
     rows = {finished.shard_id: finished, stream.name(9): stream.row(9)}
     assert deletable_rows(graph, rows) == []
@@ -204,15 +241,15 @@ def test_gw4_the_children_that_the_row_names_count_too(stream):
 def test_gw4_what_is_gone_from_the_stream_and_has_no_children_goes(stream):
     graph = ShardGraph()
     rows = stream.rows(finished=[5])
-    graph.handle_listing([stream.shard(4)], rows)
+    graph.handle_listing([stream.shard(4)], rows, 100.0, 100.0)
     assert deletable_rows(graph, rows) == [*rows.values()]
 
 
 def test_gw4_a_trimmed_row_goes_when_its_children_have_begun(stream):
     graph = ShardGraph()
     rows = {**stream.rows(5), stream.name(9): stream.row(9, 250)}
-    for _ in range(2):
-        graph.handle_listing([stream.shard(9), stream.shard(4)], rows)
+    for now in (100.0, 101.0):
+        graph.handle_listing([stream.shard(9), stream.shard(4)], rows, now, now)
     assert [row.shard_id for row in deletable_rows(graph, rows)] == [stream.name(5)]
 
 
@@ -252,6 +289,6 @@ def test_gw5_an_end_before_the_beginning_says_nothing(stream):
     """kinesis-local gives every closed shard the end 2^63 - 1, which is less than any of its sequence numbers."""
     graph = ShardGraph()
     closed = replace(stream.shard(6), ending_sequence_number=SequenceNumber(7))
-    graph.handle_listing([closed], {})
+    graph.handle_listing([closed], {}, 100.0, 100.0)
     row = stream.row(6, 150)
     assert foreign_rows(graph, {row.shard_id: row}) == []

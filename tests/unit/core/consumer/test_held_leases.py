@@ -33,7 +33,7 @@ class World:
         self.stream = stream
         self.now = 100.0
         self.graph = ShardGraph()
-        self.graph.handle_listing(stream.all, {})
+        self.graph.handle_listing(stream.all, {}, 100.0, 100.0)
         self.held = HeldLeases(
             "me", self.graph, ConsumerConfig(**config), checkpoint_interval=1.0, latest_at=55.0, clock=lambda: self.now
         )
@@ -82,6 +82,17 @@ def test_hl1_a_gain_tells_where_to_read(world, stream):
     assert event.hash_range == stream.span(4)
     assert (event.grant.token, event.grant.held) == (1, True)
     assert event.grant is world.held.holdings[shard_id].grant
+
+
+@pytest.mark.parametrize(
+    ("number", "written", "told"),
+    [(4, 4, 4), (4, 5, None), (99, 5, 5)],
+    ids=["alike", "row and listing contradict each other", "not listed yet"],
+)
+def test_hl1_by_which_range_records_are_judged(world, stream, number, written, told):
+    world.gain(number, hash_range=stream.span(written))
+    (event,) = world.held.take_events()
+    assert event.hash_range == (None if told is None else stream.span(told))
 
 
 def test_l6_a_row_at_latest_is_read_from_when_it_was_made(world):
@@ -231,10 +242,10 @@ def test_c3_a_shard_ends_when_its_children_have_rows(world, stream):
     shard_id = world.gain(5)
     world.held.deliver(shard_id, [record(1)])
     world.held.end(shard_id, 1)
-    assert world.held.handle_children(world.rows)
+    assert world.held.handle_children(world.rows) == NEVER
     world.held.ack_through(shard_id, record(1))
     children = stream.rows(9, 10)
-    assert world.held.handle_children(world.rows | children)
+    assert world.held.handle_children(world.rows | children) == NEVER
     assert world.step(100.2) == WriteChildren(shard_id, frozenset(stream.names(9, 10)))
     assert world.step() == CommitCheckpoint(shard_id, "me", 1, Checkpoint(SHARD_END))
     assert world.held.take_events()[1:] == [LeaseReleased(shard_id, finished=True)]
@@ -246,22 +257,24 @@ def test_c3_that_a_shard_has_no_children_is_believed_after_two_listings(stream):
     world.graph = world.held._graph
     shard_id = world.gain(8)
     world.held.end(shard_id, world.graph.listings)
-    assert not world.held.handle_children(world.rows)
-    world.graph.handle_listing(stream.all, world.rows)
-    assert not world.held.handle_children(world.rows)
-    world.graph.handle_listing(stream.all, world.rows)
-    assert world.held.handle_children(world.rows)
+    assert world.held.handle_children(world.rows) == -NEVER
+    for begun_at, came_at in ((100.0, 100.5), (100.6, 100.7), (101.4, 109.0)):
+        world.graph.handle_listing(stream.all, world.rows, begun_at, came_at)
+        assert world.held.handle_children(world.rows) == 101.5
+        assert world.step() is None
+    world.graph.handle_listing(stream.all, world.rows, 101.5, 101.6)
+    assert world.held.handle_children(world.rows) == NEVER
     assert world.step() == CommitCheckpoint(shard_id, "me", 1, Checkpoint(SHARD_END))
 
 
 def test_c3_children_of_unknown_parents_have_to_be_listed(world, stream):
     graph = ShardGraph()
-    graph.handle_listing([stream.shard(6)], {})
+    graph.handle_listing([stream.shard(6)], {}, 100.0, 100.0)
     world.held._graph = graph
     shard_id = world.gain(6)
     graph.handle_children([stream.child(8)])
     world.held.end(shard_id, 1)
-    assert not world.held.handle_children(world.rows)
+    assert world.held.handle_children(world.rows) == -NEVER
 
 
 def test_trim_horizon_is_where_a_new_row_is_read_from(world):

@@ -1,12 +1,13 @@
-"""LV1 to LV3 are the invariants of ``shardline.core.consumer.lease_view``."""
+"""LV1 to LV5 are the invariants of ``shardline.core.consumer.lease_view``."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from shardline.core.consumer.lease_view import LeaseView
 from shardline.model.lease import Checkpoint, Lease
-from shardline.model.position import SHARD_END
+from shardline.model.position import LATEST, SHARD_END
 
 OWNED = Lease("s", counter=5, owner="other")
 FREE = Lease("f")
@@ -47,6 +48,33 @@ def test_a_finished_row_is_never_available(view):
 def test_rows_that_are_gone_are_forgotten(view):
     view.handle_rows([FREE], 100.0, 101.0)
     assert set(view.rows) == {"f"}
+
+
+def test_lv4_a_row_that_goes_before_it_is_finished_is_told_once(view):
+    assert not view.take_loss()
+    view.handle_rows([FREE], 100.0, 101.0)
+    assert view.take_loss()
+    assert not view.take_loss()
+    view.handle_written("f", None, 102.0)
+    assert view.take_loss()
+    view.handle_written("f", None, 102.0)
+    assert not view.take_loss()
+
+
+def test_lv5_when_the_group_began_is_remembered(view):
+    assert view.begun_at == math.inf
+    first = replace(FREE, checkpoint=Checkpoint(LATEST), latest_at=50.0)
+    view.handle_rows([OWNED, first], 100.0, 101.0)
+    view.handle_written("new", replace(first, shard_id="new", latest_at=60.0), 102.0)
+    view.handle_rows([OWNED, FREE], 103.0, 104.0)
+    assert view.begun_at == 50.0
+
+
+def test_lv4_finished_rows_go_in_silence(view):
+    done = replace(OWNED, checkpoint=Checkpoint(SHARD_END))
+    view.handle_rows([done, FREE], 100.0, 101.0)
+    view.handle_rows([FREE], 102.0, 103.0)
+    assert not view.take_loss()
 
 
 def test_lv2_a_scan_that_was_begun_before_our_write_was_answered_is_older(view):

@@ -21,7 +21,7 @@ class World:
         self.now = 100.0
         self.view = LeaseView(10.0)
         self.graph = ShardGraph()
-        self.graph.handle_listing(shards, {})
+        self.graph.handle_listing(shards, {}, 100.0, 100.0)
         self.planner = Planner(
             self.view,
             self.graph,

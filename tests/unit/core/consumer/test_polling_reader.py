@@ -273,6 +273,20 @@ def test_rd3_an_empty_page_after_so_long_a_silence_is_told_too():
     assert setting.reader.take_events() == []
 
 
+def test_rd3_a_late_answer_makes_what_is_unread_no_younger():
+    """What the page says of the next record was so when it was made, and that record may be trimmed by the next call."""
+    setting = Setting(retention=3600.0)
+    setting.open()
+    assert isinstance(setting.poll(), GetRecords)
+    setting.now += 30.0
+    page = GetRecordsResponse([RawRecord(b"x", "1", "k", 5.0)], "it-1", 3_580_000)
+    setting.reader.handle_page(page, setting.now)
+    assert setting.reader.take_events() == []
+    setting.page(3)
+    (event,) = setting.reader.take_events()
+    assert event.why == "what was unread is up to 3610 s old, and the stream keeps 3600 s"
+
+
 def test_resuming_inside_of_an_aggregate_gives_the_rest_of_it():
     setting = Setting(at_sequence_number(SequenceNumber(5, 0)), done=SequenceNumber(5, 0))
     setting.open()

@@ -1,17 +1,17 @@
-"""L3 and SG1 to SG3 are the invariants of ``shardline.core.consumer.shard_graph``. The stream is drawn in ``conftest``."""
+"""L3 and SG1 to SG4 are the invariants of ``shardline.core.consumer.shard_graph``. The stream is drawn in ``conftest``."""
 
 from dataclasses import replace
 
 import pytest
 
 from shardline.core.consumer.shard_graph import ShardGraph
-from shardline.model.position import SHARD_END
+from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON
 
 
 @pytest.fixture
 def graph(stream):
     graph = ShardGraph()
-    graph.handle_listing(stream.all, {})
+    graph.handle_listing(stream.all, {}, 100.0, 100.0)
     return graph
 
 
@@ -51,13 +51,35 @@ def test_l3_a_shard_is_readable_when_its_parents_are_finished(graph, stream, cas
     assert graph.is_readable(stream.name(number), stream.rows(*unfinished, finished=finished)) == readable
 
 
+def test_sg4_a_shard_between_an_older_row_and_one_that_has_not_begun_was_never_read(graph, stream):
+    middle, young = stream.name(6), stream.name(8)
+    for at, left_out in ((TRIM_HORIZON, True), (LATEST, True), (205, False), (SHARD_END, False)):
+        rows = {**stream.rows(0), young: stream.row(8, at)}
+        assert graph.is_left_out(middle, rows) == left_out
+        assert not graph.is_left_out(middle, rows | stream.rows(finished=[0]))  # then its row would be there
+    assert not graph.is_left_out(middle, stream.rows(8))  # where a group begins, what is older counts as finished
+    assert not graph.is_left_out(middle, stream.rows(0, 6, 8))
+    assert not graph.is_left_out("nobody", stream.rows(0, 8))
+
+
+def test_sg3_who_does_not_know_a_row_s_shard_believes_nothing_of_parents_without_rows(stream):
+    """They may be younger than the listing, and not gone."""
+    graph = ShardGraph()
+    graph.handle_listing([stream.shard(number, is_open=True) for number in range(6)], {}, 100.0, 100.0)
+    assert not graph.is_readable(stream.name(8), stream.rows(8, 4))
+    assert not graph.is_readable(stream.name(8), stream.rows(8, finished=[6]))
+    assert graph.is_readable(stream.name(8), stream.rows(8, finished=[6, 7]))
+    graph.handle_listing([stream.shard(number) for number in (4, 8, 9, 10)], {}, 100.0, 100.0)
+    assert graph.is_readable(stream.name(8), stream.rows(8, 4))
+
+
 def test_l3_before_the_first_listing_nothing_is_readable(stream):
     assert not ShardGraph().is_readable(stream.name(0), stream.rows(0))
 
 
 def test_l3_the_parents_that_a_row_names_count_where_the_listing_names_none(stream):
     graph = ShardGraph()
-    graph.handle_listing([stream.shard(5)], {})
+    graph.handle_listing([stream.shard(5)], {}, 100.0, 100.0)
     rows = stream.rows(9, 5)
     assert not graph.is_readable(stream.name(9), rows)
     assert graph.is_readable(stream.name(9), stream.rows(9, finished=[5]))
@@ -67,11 +89,12 @@ def test_l3_sg1_a_parent_that_is_gone_from_two_listings_is_finished(stream):
     graph = ShardGraph()
     rows = stream.rows(5, 9)
     left = [stream.shard(number) for number in (4, 8, 9, 10)]
-    graph.handle_listing(left, rows)
-    assert graph.has_doubts
-    assert not graph.is_trimmed(stream.name(5))
-    assert not graph.is_readable(stream.name(9), rows)
-    graph.handle_listing(left, rows)
+    for begun_at, now in ((99.0, 100.0), (100.1, 100.2), (100.9, 109.0)):  # the others may be as late as the first
+        graph.handle_listing(left, rows, begun_at, now)
+        assert graph.has_doubts
+        assert not graph.is_trimmed(stream.name(5))
+        assert not graph.is_readable(stream.name(9), rows)
+    graph.handle_listing(left, rows, 101.0, 101.0)
     assert not graph.has_doubts
     assert graph.is_trimmed(stream.name(5))
     assert graph.is_readable(stream.name(9), rows)
@@ -81,14 +104,15 @@ def test_l3_sg1_a_parent_that_is_gone_from_two_listings_is_finished(stream):
 def test_sg1_a_shard_that_is_seen_again_was_never_gone(stream):
     graph = ShardGraph()
     rows = stream.rows(5)
-    for listing in ([stream.shard(4)], [stream.shard(4), stream.shard(5)], [stream.shard(4)]):
-        graph.handle_listing(listing, rows)
+    listings = ([stream.shard(4)], [stream.shard(4), stream.shard(5)], [stream.shard(4)])
+    for now, listing in zip((100.0, 101.0, 102.0), listings, strict=True):
+        graph.handle_listing(listing, rows, now, now)
     assert not graph.is_trimmed(stream.name(5))
 
 
 def test_sg2_children_are_known_when_their_parent_names_them(stream):
     graph = ShardGraph()
-    graph.handle_listing([stream.shard(5, is_open=True)], {})
+    graph.handle_listing([stream.shard(5, is_open=True)], {}, 100.0, 100.0)
     graph.handle_children([stream.child(9), stream.child(10)])
     assert graph.children(stream.name(5)) == stream.names(9, 10)
     assert graph.is_present(stream.name(9))
@@ -99,27 +123,27 @@ def test_sg2_children_are_known_when_their_parent_names_them(stream):
 def test_sg2_a_listing_that_is_late_does_not_make_them_unknown(stream):
     graph = ShardGraph()
     graph.handle_children([stream.child(9)])
-    graph.handle_listing([stream.shard(5, is_open=True)], {})
+    graph.handle_listing([stream.shard(5, is_open=True)], {}, 100.0, 100.0)
     assert graph.is_present(stream.name(9))
-    graph.handle_listing([stream.shard(5), stream.shard(9), stream.shard(10)], {})
+    graph.handle_listing([stream.shard(5), stream.shard(9), stream.shard(10)], {}, 100.0, 100.0)
     graph.handle_children([stream.child(9)])
     assert graph.shard(stream.name(9)) is not None
 
 
 def test_sg2_they_are_forgotten_when_their_parents_are_gone_too(stream):
     graph = ShardGraph()
-    graph.handle_listing([stream.shard(5)], {})
+    graph.handle_listing([stream.shard(5)], {}, 100.0, 100.0)
     graph.handle_children([stream.child(9)])
-    graph.handle_listing([stream.shard(4)], {})
+    graph.handle_listing([stream.shard(4)], {}, 100.0, 100.0)
     assert not graph.is_present(stream.name(9))
 
 
 def test_sg2_what_a_shard_of_a_stream_that_is_gone_named_is_forgotten(stream):
     """The new stream has a shard of the same id, which seems to vouch for the child."""
     graph = ShardGraph()
-    graph.handle_listing([stream.shard(5)], {})
+    graph.handle_listing([stream.shard(5)], {}, 100.0, 100.0)
     graph.handle_children([stream.child(9)])
-    graph.handle_listing([stream.shard(5, is_open=True)], {})
+    graph.handle_listing([stream.shard(5, is_open=True)], {}, 100.0, 100.0)
     assert graph.is_present(stream.name(9))
     graph.begin_anew()
     assert not graph.is_present(stream.name(9))
@@ -129,7 +153,7 @@ def test_sg2_what_a_shard_of_a_stream_that_is_gone_named_is_forgotten(stream):
 
 def test_sg3_the_place_of_an_announced_shard_is_known_when_its_parents_are(stream):
     graph = ShardGraph()
-    graph.handle_listing([stream.shard(number) for number in range(6)], {})
+    graph.handle_listing([stream.shard(number) for number in range(6)], {}, 100.0, 100.0)
     graph.handle_children([stream.child(8)])
     assert not graph.is_placed(stream.name(8))  # 6 and 7 are younger than the listing
     graph.handle_children([stream.child(6), stream.child(7)])
@@ -141,13 +165,13 @@ def test_sg3_a_graph_that_is_older_than_the_rows_is_seen(graph, stream):
     assert graph.covers(stream.rows(0, 8))
     stranger = {"stranger": stream.row(0)}
     assert not graph.covers(stranger)
-    graph.handle_listing(stream.all, stranger)  # asked after: there is no such shard
+    graph.handle_listing(stream.all, stranger, 100.0, 100.0)  # asked after: there is no such shard
     assert graph.covers(stranger)
 
 
 def test_l3_two_paths_to_one_ancestor_are_walked_once(stream):
     graph = ShardGraph()
-    graph.handle_listing(stream.all, {})
+    graph.handle_listing(stream.all, {}, 100.0, 100.0)
     rows = {**stream.rows(8), stream.name(0): stream.row(0, SHARD_END)}
     assert graph.is_finished(stream.name(6), rows)
     assert graph.is_finished(stream.name(7), rows)
@@ -158,7 +182,7 @@ def test_l3_a_shard_that_was_split_and_merged_again_has_its_ancestor_once(stream
     whole, low, high, again = (stream.shard(number) for number in (0, 1, 2, 3))
     low, high = replace(low, parent_id=whole.shard_id), replace(high, parent_id=whole.shard_id)
     again = replace(again, parent_id=low.shard_id, adjacent_parent_id=high.shard_id)
-    graph.handle_listing([whole, low, high, again], {})
+    graph.handle_listing([whole, low, high, again], {}, 100.0, 100.0)
     assert sorted(graph.ancestors(again.shard_id)) == sorted([whole.shard_id, low.shard_id, high.shard_id])
     assert sorted(graph.descendants(whole.shard_id)) == sorted([again.shard_id, low.shard_id, high.shard_id])
     assert graph.is_finished(again.shard_id, {})

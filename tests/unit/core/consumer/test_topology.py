@@ -1,5 +1,6 @@
-"""TO1 to TO3 are the invariants of ``shardline.core.consumer.topology``. The stream is drawn in ``conftest``."""
+"""TO1 to TO4 are the invariants of ``shardline.core.consumer.topology``. The stream is drawn in ``conftest``."""
 
+import math
 from random import Random
 
 import pytest
@@ -91,6 +92,29 @@ def test_to1_to3_a_stream_that_was_made_anew_stops_the_consumer_when_seen_twice(
     assert world.topology.next_deadline() == NEVER
 
 
+def test_to1_a_second_listing_that_comes_at_once_may_be_as_late_as_the_first(stream):
+    world = World()
+    rows = {stream.name(8): stream.row(8, SHARD_END)}
+    world.look(stream.all, rows)
+    for now in (100.1, 100.9):
+        world.topology.list_by(now)
+        world.look(stream.all, rows)
+        assert world.now == now
+        assert world.topology.take_events() == []
+    world.look(stream.all, {})
+    assert world.topology.is_settled
+    assert not world.topology.is_halted
+
+
+def test_to1_two_listings_that_were_late_for_different_splits_do_no_harm(stream):
+    world = World()
+    for number in (8, 4):
+        world.look(stream.all, {stream.name(number): stream.row(number, SHARD_END)})
+    assert world.topology.take_events() == []
+    world.look(stream.all, {})
+    assert world.topology.is_settled
+
+
 def test_to1_a_listing_that_was_late_does_no_harm(stream):
     world = World()
     world.look(stream.all, {stream.name(8): stream.row(8, SHARD_END)})
@@ -125,6 +149,37 @@ def test_to3_another_time_of_creation_is_another_stream(stream, if_recreated, ha
     assert world.topology.is_halted == halted
 
 
+def test_to4_what_was_listed_before_the_stream_was_known_to_be_another_one_says_nothing(stream):
+    world = World("restart")
+    world.look(stream.all, {})
+    world.topology.poll_request({}, 160.0)
+    world.topology.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE", created_at=2.0), 160.0)
+    assert not world.topology.is_settled
+    world.topology.poll_request({}, 160.0)
+    world.topology.handle_failure(Failure(FailureKind.TRANSIENT, "c", "m"), 160.0)
+    assert not world.topology.is_settled
+    world.look(stream.all, {})
+    assert world.topology.is_settled
+
+
+def test_to4_after_a_reason_for_doubt_only_a_listing_that_was_begun_later_counts(stream):
+    world = World("restart")
+    world.look(stream.all, {})
+    world.topology.distrust(100.0)
+    assert not world.topology.is_settled
+    assert world.topology.next_deadline() == 100.0
+    world.topology.poll_request({}, 100.0)
+    world.topology.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE", created_at=1.0), 100.0)
+    assert world.topology.poll_request({}, 100.0) is not None
+    world.topology.distrust(100.0)  # again, while that one is under way
+    world.topology.handle_page(ListShardsResponse([shape(shard) for shard in stream.all]), 100.0)
+    assert not world.topology.is_settled
+    assert world.topology.next_deadline() == 100.0
+    world.look(stream.all, {})
+    assert world.topology.is_settled
+    assert world.topology.take_events() == []
+
+
 def test_to3_what_was_open_at_the_start_time_of_the_old_stream_says_nothing_about_the_new_one(stream):
     discovery = Discovery(StreamRef("s"), at_timestamp(50.0), 60.0, Random(0), 100.0)
     topology = Topology(discovery, "restart")
@@ -137,6 +192,23 @@ def test_to3_what_was_open_at_the_start_time_of_the_old_stream_says_nothing_abou
             topology.poll_request({}, now)
             topology.handle_page(one, now)
         assert topology.is_settled
+
+
+def test_gw6_nothing_is_settled_before_it_is_known_what_was_open_when_the_group_was_begun(stream):
+    world = World()
+    world.look(stream.all, {})
+    topology = world.topology
+    topology.match_at(math.inf, world.now)  # the rows do not tell
+    assert topology.is_settled
+    topology.match_at(50.0, world.now)
+    assert not topology.is_settled
+    assert topology.next_deadline() == world.now
+    topology.poll_request({}, world.now)
+    topology.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE", created_at=1.0), world.now)
+    topology.poll_request({}, world.now)
+    topology.handle_page(ListShardsResponse([shape(stream.shard(4))]), world.now)
+    assert topology.is_settled
+    assert topology.matching == stream.names(4)
 
 
 def test_a_shard_that_is_trimmed_before_it_was_finished_is_told_once(stream):

@@ -1,0 +1,98 @@
+"""Which records had to be delivered, whatever went wrong? Those whose trouble would pass, and was shorter than their life.
+
+- PD1: where nothing is refused for good, a record that is given up has expired, and for no other reason.
+- PD2: a record that lives on when all trouble is over, for as long as the slowest way to the stream takes at the worst,
+  is delivered, and in that time.
+
+What PD2 allows for, after the last fault, reshard or switch of the distribution (``_calm_at``):
+
+- a request that was under way then, the pause that follows it, and the way of one that landed in the wrong shard: the map,
+  perhaps twice, then the request (``_detour``);
+- the map's own pauses, which grow with the time for which it could not be read;
+- what stands before it: requests one after the other where they must be, records and bytes at the lowest rate that
+  producer and shard have, as if all of them went to one shard, while a rate that throttling has lowered grows back
+  (``_queue``).
+"""
+
+from math import ceil, sqrt
+
+from producer_scenario import FATAL, POISON
+
+from shardline.core.producer.record import Undelivered
+from shardline.core.producer.returns import EXPIRED
+
+TIMEOUT = 3.0
+SLOW = 4.0  # there and back, at the worst, where the network is slow at times
+RECOVERY = 0.05  # of a rate in a second
+BLIND = 1.0  # for how long the first map is waited for
+THROTTLES = {"throttled", "slow-down", "entry-throttle"}
+
+
+def check_delivered(shell):
+    """At the end of a world."""
+    config, scenario = shell.config, shell.world.scenario
+    refused = FATAL & scenario.faults.keys() or (config.ordered and "denied" in scenario.listing_faults)
+    if refused or config.fail_if_throttled or config.max_attempts is not None or shell.closed:
+        return
+    needed = _needed(shell)
+    calm_at = _calm_at(scenario)
+    applied = False
+    for given in shell.given:
+        record = given.record
+        if POISON in given.data:
+            continue
+        is_lost = type(record.ending) is Undelivered
+        assert not is_lost or record.ending.code == EXPIRED, f"PD1: failed with {record.ending.code}"
+        accepted_at = given.accepted_at - shell.world.start
+        if accepted_at + config.record_ttl >= max(calm_at, accepted_at) + needed:
+            assert not is_lost, f"PD2: {given.data[:20]!r} had {needed:.1f} s after all trouble, and expired"
+            if given.ended_at is not None:
+                late = given.ended_at - shell.world.start - max(calm_at, accepted_at)
+                assert late <= needed, (
+                    f"PD2: {given.data[:20]!r} ended {late:.1f} s after all trouble, not {needed:.1f}"
+                )
+            applied |= record.attempt_count > 1 and accepted_at < calm_at
+    if applied:
+        shell.world.reached.add("delivered after trouble that was shorter than its life")
+
+
+def _calm_at(scenario):
+    """From when on nothing goes wrong any more."""
+    faulty = scenario.faults or scenario.listing_faults or scenario.summary_faults
+    ends = [end for _, end in scenario.fault_windows] if faulty else []
+    return max([0.0, *ends, *(moment for moment, _ in scenario.reshards), *scenario.toggles])
+
+
+def _needed(shell):
+    return _detour(shell) + _queue(shell)
+
+
+def _round_trip(scenario):
+    trip = SLOW if scenario.slow_chance else scenario.latency[1]
+    return trip + (TIMEOUT if "timeout" in scenario.faults else 0.0)
+
+
+def _detour(shell):
+    scenario, config = shell.world.scenario, shell.config
+    trips = 6 * _round_trip(scenario)
+    unread = scenario.listing_faults or scenario.summary_faults
+    pauses = 3 * config.retry_backoff_max + config.linger + BLIND + 1.0
+    return trips + pauses + (_calm_at(scenario) + 3.0 if unread else 0.0)
+
+
+def _queue(shell):
+    scenario, config = shell.world.scenario, shell.config
+    givens = [given for one in shell.world.shells for given in one.given]
+    count, size = len(givens), sum(len(given.data) + len(given.key or "") + 40 for given in givens)
+    largest = max((len(given.data) for given in givens), default=0) + 300
+    together = 1 if config.ordered else min(config.request_max_entries, max(1, config.request_max_bytes // largest))
+    poison = sum(POISON in given.data for given in givens)
+    requests = ceil(count / together) + 20 * poison
+    seconds = requests * _round_trip(scenario)
+    for demand, rates in (
+        (count, (config.records_per_second, scenario.record_rate)),
+        (size, (config.bytes_per_second, scenario.byte_rate)),
+    ):
+        lowest = min(rates)
+        seconds += 4 * demand / lowest + sqrt(2 * demand / (RECOVERY * lowest))
+    return seconds
