@@ -43,6 +43,17 @@ def test_every_mutant_still_applies_and_is_python(mutant):
     assert not test or f"def {test}(" in text, f"{file} has no {test}"
 
 
+def test_the_page_tells_of_every_mutant_and_that_none_is_left():
+    page = (ROOT / "docs" / "mutants.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    assert [row[0].strip("`") for row in rows] == [mutant.id for mutant in MUTANTS]
+    for mutant, (_, file, suffers, found) in zip(MUTANTS, rows, strict=True):
+        assert (file, suffers) == (f"`{mutant.file}`", mutant.suffers), mutant.id
+        reason = f"equivalent: {mutant.equivalent}"
+        assert found == reason if mutant.equivalent else found.startswith(("`sim/", "`machines/")), mutant.id
+    assert ", 0 to be seen to." in page
+
+
 def test_a_mutant_that_the_code_has_outgrown_is_an_error():
     with pytest.raises(DoesNotApply, match="occurs 0 times"):
         mutated(Mutant("x", "core/backoff.py", "no such text", "", "", ""))
