@@ -27,7 +27,7 @@ from typing import NamedTuple, TypeVar
 
 from aws_kinesis_agg.aggregator import RecordAggregator
 from aws_kinesis_agg.deaggregator import deaggregate_records, iter_deaggregate_records
-from results import add_json_option, note_ratio, note_verdict, write
+from results import Cost, add_json_option, note_ratio, note_verdict, write
 
 from shardline.codec.aggregation import AggregateBuilder, split_aggregate
 from shardline.codec.raw_records import deaggregate
@@ -202,7 +202,8 @@ def main() -> int:
         )
         what = f"{one.name}: {one.best_ratio:.1f} times aws_kinesis_agg's speed (medians {one.median_ratio:.1f})"
         note_verdict(what, f"at least {one.target:g}", met=one.best_ratio >= one.target)
-        note_ratio(f"{one.name}: aws_kinesis_agg / shardline", one.best_ratio, one.median_ratio)
+        peer, ours = Cost(1e6 / one.peer_best, 1e6 / one.peer_median), Cost(1e6 / one.ours_best, 1e6 / one.ours_median)
+        note_ratio(f"{one.name}: aws_kinesis_agg / shardline", peer, ours)
     write(arguments.json)
     missed = [one.name for one in results if one.best_ratio < one.target]
     if arguments.check and missed:

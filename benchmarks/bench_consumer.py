@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from consumer_server import AGGREGATED, EMPTY, PLAIN, SHARDS, Server, running_consumer_server
-from results import add_json_option, forget_surroundings, note_ratio, verdict, write
+from results import Cost, add_json_option, forget_surroundings, note_ratio, verdict, write
 
 HERE = Path(__file__).parent
 PEER_PYTHON = HERE.parent / ".servers/clients/bin/python"  # async-kinesis needs its own aiobotocore
@@ -40,10 +40,14 @@ class Plan:
     rounds: int
     seconds: float  # for what takes its time
     starts: int
+    peer_rounds: int | None = None  # if fewer; then a tenth of a round warms it up
+    compared_only: bool = False  # leave out those of ours that are compared with nobody
 
 
 FULL = Plan(records=100_000, rounds=4, seconds=20.0, starts=5)
 QUICK = Plan(records=60_000, rounds=2, seconds=6.0, starts=3)
+# As long as the full ones, since the start of a consumer counts in a round. The peer takes ten times as long for one.
+GUARD = Plan(records=100_000, rounds=4, seconds=6.0, starts=3, peer_rounds=1, compared_only=True)
 
 
 @dataclass(frozen=True)
@@ -112,10 +116,13 @@ def addressed(script: str, server: Server, stream: str, *arguments: str) -> list
     return [str(HERE / script), *arguments, "--url", facts["url"], "--stream", stream, *keys]
 
 
+def is_ours(name: str) -> bool:
+    return name.startswith("shardline")
+
+
 @contextlib.contextmanager
 def running_client(name: str, case: Case, server: Server, peer_python: str) -> Iterator[Client]:
-    is_peer = not name.startswith("shardline")
-    line = [peer_python if is_peer else sys.executable]
+    line = [sys.executable if is_ours(name) else peer_python]
     line += addressed("consumer_clients.py", server, case.stream, "--client", name)
     line += ["--also", PACKAGES] if name.endswith("KPL") else []
     with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -128,14 +135,20 @@ def running_client(name: str, case: Case, server: Server, peer_python: str) -> I
 
 
 def measure_case(case: Case, plan: Plan, server: Server, peer_python: str, *, ours_only: bool) -> dict[str, Client]:
-    names = [name for name in case.clients if not ours_only or name.startswith("shardline")]
+    compared = {name for target in case.targets for name in (target.upper, target.lower)}
+    names = [
+        name
+        for name in case.clients
+        if (is_ours(name) or not ours_only) and (name in compared or not plan.compared_only)
+    ]
     with contextlib.ExitStack() as stack:
         clients = {name: stack.enter_context(running_client(name, case, server, peer_python)) for name in names}
         for client in clients.values():
-            client.run(plan.records)
-        for _ in range(plan.rounds):
+            client.run(plan.records if plan.peer_rounds is None or is_ours(client.name) else plan.records // 10)
+        for number in range(plan.rounds):
             for client in clients.values():
-                client.take_round(plan.records)
+                if plan.peer_rounds is None or number < plan.peer_rounds or is_ours(client.name):
+                    client.take_round(plan.records)
     return clients
 
 
@@ -153,8 +166,8 @@ def report_case(case: Case, clients: dict[str, Client]) -> list[bool]:
     for target in case.targets:
         if target.upper in clients and target.lower in clients:
             upper, lower = clients[target.upper].costs, clients[target.lower].costs
-            ratios = min(upper) / min(lower), statistics.median(upper) / statistics.median(lower)
-            note_ratio(f"{case.name}: {target.upper} / {target.lower}", *ratios)
+            costs = [Cost(min(rounds), statistics.median(rounds)) for rounds in (upper, lower)]
+            ratios = note_ratio(f"{case.name}: {target.upper} / {target.lower}", *costs)
             fine = [ratio >= target.at_least for ratio in ratios]
             what = f"{target.upper} / {target.lower}: {ratios[0]:.2f} (medians {ratios[1]:.2f})"
             met.append(verdict(what, f"at least {target.at_least:g}", met=all(fine), partly=any(fine)))
@@ -212,6 +225,7 @@ OTHERS = {"idle": report_idle, "first": report_first, "commits": report_commits}
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compare the consumer with async-kinesis.")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds, rougher figures")
+    parser.add_argument("--guard", action="store_true", help="the form that guard.py runs: what is compared, no more")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="what is named like this: plain, aggregated, idle, ..."
@@ -226,7 +240,7 @@ def main() -> int:
     if not cases and not others:
         parser.error(f"nothing is named like {only!r}: {', '.join([*(case.name for case in CASES), *OTHERS])}")
     forget_surroundings()
-    plan = QUICK if options.quick else FULL
+    plan = GUARD if options.guard else QUICK if options.quick else FULL
     met = []
     print(f"{plan.rounds} rounds of {plan.records:,} records, Python {sys.version.split()[0]}")
     with running_consumer_server(plan.records) as server:

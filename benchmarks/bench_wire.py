@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from measure import Calibration, Contender, Figures, Plan, compare, pin_to_quietest_cpu
-from results import add_json_option, forget_surroundings, note_ratio, note_verdict, write
+from results import Cost, add_json_option, forget_surroundings, note_ratio, note_verdict, write
 from sink import PAGES, Sink, running_sink
 
 REGION = "us-east-1"
@@ -138,12 +138,12 @@ def report(case: Case, results: list[Figures]) -> bool:
         print(COLUMNS.format(case.name, microseconds(peer), "-", "-", "-", case.target, noise), flush=True)
         return False
     ours = results[1]
-    best = peer.best / ours.best
+    name = f"{case.name}: aiobotocore / shardline"
+    best, median = note_ratio(name, Cost(peer.best, peer.median), Cost(ours.best, ours.median))
     met = best >= case.target
-    ratios = f"{peer.median / ours.median:.2f}", f"{best:.2f}"
+    ratios = f"{median:.2f}", f"{best:.2f}"
     verdict = ("yes" if met else "NO") + noise
-    note_ratio(f"{case.name}: aiobotocore / shardline", best, peer.median / ours.median)
-    note_verdict(f"{case.name}: aiobotocore / shardline {ratios[1]} (medians {ratios[0]})", f"{case.target}", met=met)
+    note_verdict(f"{name} {ratios[1]} (medians {ratios[0]})", f"{case.target}", met=met)
     print(COLUMNS.format(case.name, microseconds(peer), microseconds(ours), *ratios, case.target, verdict), flush=True)
     return met
 

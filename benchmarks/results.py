@@ -1,8 +1,8 @@
 """What did a benchmark find, told to people and kept for the report?
 
 Every script of ``make bench`` prints its table by itself. Through here it also notes what it found: verdicts (a
-sentence, a target, met or not), ratios to a peer (which ``guard.py`` compares with those of the report), and series
-(which the report plots). ``--json FILE`` writes them down.
+sentence, a target, met or not), ratios to a peer with the costs they are made of (which ``guard.py`` compares with the
+ratios of the report), and series (which the report plots). ``--json FILE`` writes them down.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import json
 import os
 import platform
 from pathlib import Path
+from typing import NamedTuple
 
 _found: dict[str, list[dict[str, object]]] = {"verdicts": [], "ratios": [], "series": []}
 
@@ -27,9 +28,21 @@ def note_verdict(what: str, target: str, *, met: bool) -> None:
     _found["verdicts"].append({"what": what, "target": target, "verdict": "met" if met else "MISSED"})
 
 
-def note_ratio(name: str, best: float, median: float) -> None:
-    """How many times as much the peer needs."""
-    _found["ratios"].append({"name": name, "best": round(best, 3), "median": round(median, 3)})
+class Cost(NamedTuple):
+    """What one thing costs a client, in CPU: of its best round, and of the median one."""
+
+    best: float
+    median: float
+
+
+def note_ratio(name: str, peer: Cost, ours: Cost) -> Cost:
+    """Note how many times as much the peer needs, and give it; the best costs are noted too, in whatever unit."""
+    ratio = Cost(peer.best / ours.best, peer.median / ours.median)
+    best_costs = {"peer_cost": float(f"{peer.best:.5g}"), "our_cost": float(f"{ours.best:.5g}")}
+    _found["ratios"].append(
+        {"name": name, "best": round(ratio.best, 3), "median": round(ratio.median, 3), **best_costs}
+    )
+    return ratio
 
 
 def note_series(name: str, axis: str, unit: str, points: dict[str, float]) -> None:

@@ -22,6 +22,7 @@ CHANGES = [
     Change("AskHandOver", "held", "handing over"),
     Change("CommitCheckpoint", "handing over", "handing over"),
     Change("FinishHandOver", "handing over", "held"),
+    Change("CancelHandOver", "handing over", "held"),
     Change("TakeLease", "held", "held"),
     Change("TakeLease", "handing over", "held"),
     Change("ReleaseLease", "held", "free"),
@@ -69,6 +70,7 @@ def lease_life() -> Picture:
     tell(picture, 743, 200, "AskHandOver", "another wants a share")
     picture.arrow([edge("handing over", "left", 14), edge("held", "right", 14)], tone="violet")
     tell(picture, 743, 288, "FinishHandOver", "committed: begin here")
+    tell(picture, 743, 326, "CancelHandOver", "who asked leaves")
     picture.arrow([edge("held", "top"), edge("finished", "bottom")])
     tell(picture, 546, 148, "WriteChildren, CommitCheckpoint", "children's rows first, SHARD_END last", anchor="start")
     picture.arrow([edge("finished", "left"), edge("no row", "right")])
