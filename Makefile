@@ -9,15 +9,17 @@ KCL := .servers/kcl/.ready
 FUZZ := $(VENV)/.fuzz
 SECURITY := .security
 PROOF_SEEDS ?= 5000
-# The pure half is covered whole by these; the rest runs without the cost of tracing.
-TRACED := tests/unit tests/properties tests/machines tests/wire
+# The pure half is covered whole by these, which only compute: one process a core. All else, also the machines and the
+# properties, runs without the cost of tracing.
+TRACED := tests/unit/model tests/unit/codec tests/unit/core tests/wire
 # Four at a time, also on two cores: many tests wait more than they compute. Each has its own servers, ports and directories.
-# Those of the shells, some of which go by the clock, run one by one.
-PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist worksteal
+# Only those that go by the clock run one by one.
+PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist worksteal -m 'not clock'
+PYTEST_CLOCK := $(BIN)/python -m pytest -m clock tests/shell
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sim sim-soak drill drill-full java soak proof check fmt lint types arch bench bench-report bench-guard docs pictures mutants fuzz audit sbom build clean
+.PHONY: help setup demo test sim sim-soak drill drill-full java soak proof check fmt lint types mypy pyright arch bench bench-report bench-guard docs pictures mutants fuzz audit sbom build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,8 +47,8 @@ demo: $(READY) ## see it work, in less than half a minute: produce, throttle, re
 	$(BIN)/shardline demo
 
 test: $(READY) $(SERVERS) ## run all tests
-	$(PYTEST) --ignore=tests/shell
-	$(BIN)/python -m pytest tests/shell
+	$(PYTEST)
+	$(PYTEST_CLOCK)
 
 sim: $(READY) ## simulated worlds from SEEDS=500 seeds; SEED=7 tells the story of one
 	$(BIN)/python tests/sim/simulate.py $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),500))
@@ -70,11 +72,12 @@ proof: drill-full java soak mutants fuzz ## all that takes too long for CI: dril
 	$(MAKE) sim SEEDS=$(PROOF_SEEDS)
 	$(MAKE) audit AUDIT=--strict
 
-check: lint types arch $(READY) $(SERVERS) ## what CI runs: lint, types, architecture, all tests, coverage of the pure half
-	$(PYTEST) --cov --cov-report= $(TRACED)
+check: $(READY) $(SERVERS) ## most of what CI runs: lint, types, architecture, all tests, coverage of the pure half
+	$(MAKE) --jobs 2 --output-sync=target pyright mypy lint arch
+	$(PYTEST) --numprocesses auto --cov --cov-report= $(TRACED)
 	$(BIN)/python -m coverage report --include='src/shardline/model/*,src/shardline/codec/*,src/shardline/core/*' --fail-under=100
-	$(PYTEST) $(TRACED:%=--ignore=%) --ignore=tests/shell
-	$(BIN)/python -m pytest tests/shell
+	$(PYTEST) $(TRACED:%=--ignore=%)
+	$(PYTEST_CLOCK)
 
 fmt: $(READY) ## format the code
 	$(BIN)/ruff format .
@@ -84,8 +87,12 @@ lint: $(READY) ## check style and formatting
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: $(READY) ## check types, with mypy and pyright, both strict
+types: mypy pyright ## check types, with mypy and pyright, both strict
+
+mypy: $(READY)
 	$(BIN)/mypy
+
+pyright: $(READY)
 	$(BIN)/pyright
 
 arch: $(READY) ## check that imports follow the architecture
@@ -98,11 +105,12 @@ bench: $(READY) $(SERVERS) ## measure, with the peers beside us
 	$(BIN)/python benchmarks/bench_producer.py
 	$(BIN)/python benchmarks/bench_consumer.py
 	$(BIN)/python benchmarks/bench_growth.py
+	$(BIN)/python benchmarks/bench_failover.py
 
 bench-report: $(READY) $(SERVERS) ## measure everything and write docs/benchmarks.md, with its plots
 	$(BIN)/python benchmarks/bench_report.py
 
-bench-guard: $(READY) $(SERVERS) ## fail if a ratio to a peer fell by more than a quarter since the report
+bench-guard: $(READY) $(SERVERS) ## fail if a ratio to a peer fell by more than a quarter since the report; CI runs it too
 	$(BIN)/python benchmarks/guard.py
 
 docs: $(READY) ## build the documentation into site/, warnings are errors; check links, words and pictures

@@ -258,6 +258,18 @@ def test_every_module_of_the_pure_half_has_a_test_file_of_its_own(path):
     assert (UNIT / mirror_of(path.relative_to(SRC))).is_file()
 
 
+def go_by_the_clock(folder):
+    """The test modules with a test that runs with nothing beside it."""
+    mark = "pytest.mark." + "clock"
+    return [path for path in folder.rglob("test_*.py") if mark in path.read_text()]
+
+
+def test_what_goes_by_the_clock_is_where_make_looks_for_it():
+    [line] = re.findall(r"^PYTEST_CLOCK := .* (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert go_by_the_clock(ROOT / line)
+    assert set(go_by_the_clock(ROOT / line)) == set(go_by_the_clock(ROOT / "tests"))
+
+
 def test_the_tree_was_really_read():
     assert len(MODULES) > 20
     assert {path.relative_to(SRC).parts[0] for path in PURE_MODULES} == set(PURE)

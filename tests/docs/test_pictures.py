@@ -113,6 +113,7 @@ def operation_of(change, row):
         ),
         "WriteChildren": lambda: leases.WriteChildren(SHARD, frozenset({"shardId-000000000001"})),
         "AskHandOver": lambda: leases.AskHandOver(SHARD, "b", "a"),
+        "CancelHandOver": lambda: leases.CancelHandOver(SHARD, "b", "a"),
         "FinishHandOver": lambda: leases.FinishHandOver(SHARD, "a", row.counter),
         "ReleaseLease": lambda: leases.ReleaseLease(SHARD, "a", row.counter),
         "DeleteLease": lambda: leases.DeleteLease(SHARD, row.counter),

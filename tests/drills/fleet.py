@@ -58,8 +58,9 @@ class Process:
     def signal(self, number):
         """Send it; returns when that was."""
         self._is_asked |= number == signal.SIGTERM
+        sent_at = time.monotonic()  # before: what it wakes may answer in the same moment
         self.process.send_signal(number)
-        return time.monotonic()
+        return sent_at
 
     def end(self, limit=10.0):
         """SIGTERM, unless it was sent before, and what it made of it."""

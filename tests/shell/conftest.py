@@ -283,13 +283,32 @@ def good(peer, request):
 def eventually():
     """Wait for what another thread or the kernel is about to do."""
 
-    async def wait(true, limit=2.0):
+    async def wait(true, limit=10.0):
         with anyio.move_on_after(limit):
             while not true():  # noqa: ASYNC110 - no event tells what the kernel does
                 await anyio.sleep(0.002)
         assert true()
 
     return wait
+
+
+@pytest.fixture
+def cancelled_when(eventually):
+    """Begin a call, and cancel it when something has come to pass; it must not have ended by then."""
+
+    async def run(true, call, *args):
+        ended = []
+
+        async def attempt():
+            ended.append(await call(*args))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(attempt)
+            await eventually(true)
+            tasks.cancel_scope.cancel()
+        assert ended == []
+
+    return run
 
 
 @pytest.fixture

@@ -61,12 +61,12 @@ class Running:
     def boto(self):
         return eval(self.rows["boto3"], {"boto3": boto3})
 
-    def end(self, number=signal.SIGINT):
+    def end(self, number=signal.SIGINT, within=10):
         """What else was printed, after the signal."""
         began_at = time.perf_counter()
         self.process.send_signal(number)
-        output, errors = self.process.communicate(timeout=10)
-        assert time.perf_counter() - began_at < 2
+        output, errors = self.process.communicate(timeout=30)
+        assert time.perf_counter() - began_at < within
         assert errors == ""
         assert self.process.returncode == 0
         assert output.splitlines()[-1] == "stopped"
@@ -188,6 +188,7 @@ def test_traffic_is_one_line_that_is_rewritten_on_a_terminal():
 # ---- options
 
 
+@pytest.mark.clock
 def test_it_starts_in_a_moment(start):
     """Half a second where nothing disturbs: ``make bench`` measures it."""
     runs = [start() for _ in range(2)]
@@ -244,6 +245,7 @@ def test_http2_in_cleartext_is_served_if_asked_for(start):
 # ---- the end
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize(
     ("number", "options"), [(signal.SIGINT, ()), (signal.SIGTERM, ("--h2c",))], ids=["SIGINT", "SIGTERM-h2c"]
 )
@@ -267,7 +269,7 @@ def test_a_signal_ends_it_also_with_connections_and_requests_open(start, number,
     target = {"X-Amz-Target": "Kinesis_20131202.ListShards", "Content-Type": "application/x-amz-json-1.1"}
     late.request("POST", "/", b'{"StreamName": "s"}', target)
     time.sleep(0.05)
-    running.end(number)
+    running.end(number, within=2)
     for one in (idle, late, client):
         one.close()
     events.close()

@@ -172,7 +172,7 @@ async def test_silence_and_cancellation_of_one_request_leave_the_others_alone(st
             answer_well(link, stream_id, headers, body)
 
     server = start_http2(answer_but_slow)
-    async with make_client(server, verify=ca_path, read_timeout=0.2, max_connections=1) as client:
+    async with make_client(server, verify=ca_path, read_timeout=0.5, max_connections=1) as client:
         await client.put_records("orders", ENTRIES)
         with anyio.move_on_after(0.03) as scope:
             await client.put_records("slow", ENTRIES)

@@ -185,12 +185,12 @@ async def test_a_close_that_is_cancelled_still_closes(server, make_client, event
 
 async def test_a_close_does_not_wait_for_a_server_that_sleeps(tls_server, ca_path, make_client):
     asleep = threading.Event()
-    tls_server.does(lambda peer, _: peer.send(GOOD) or asleep.wait(5))  # and so answers no close_notify
+    tls_server.does(lambda peer, _: peer.send(GOOD) or asleep.wait(30))  # and so answers no close_notify
     client = make_client(tls_server, verify=ca_path)
     await client.start()
     await client.put_records("orders", ENTRIES)
     try:
-        with anyio.fail_after(1):
+        with anyio.fail_after(10):
             await client.close()
     finally:
         asleep.set()
@@ -310,15 +310,13 @@ async def test_a_close_ends_a_large_request_that_is_not_read(start_server, make_
 # ---- cancellation
 
 
-async def test_a_cancelled_call_leaves_the_client_usable(server, make_client, wire):
+async def test_a_cancelled_call_leaves_the_client_usable(server, make_client, wire, cancelled_when):
     async with make_client(server, max_connections=1) as client:
         await client.put_records("orders", ENTRIES)
         before = background_tasks() if wire.backend == "asyncio" else set()
-        for _ in range(3):
+        for number in range(2, 5):
             server.then_stay()
-            with anyio.move_on_after(0.02) as scope:
-                await client.put_records("orders", ENTRIES)
-            assert scope.cancelled_caught
+            await cancelled_when(lambda n=number: len(server.requests) == n, client.put_records, "orders", ENTRIES)
         await client.put_records("orders", ENTRIES)
         if wire.backend == "asyncio":
             assert background_tasks() <= before

@@ -121,6 +121,7 @@ def test_a_start_that_asyncio_itself_cancels_leaves_nothing():
     assert [one for one in threading.enumerate() if "kinesis" in one.name.lower()] == []
 
 
+@pytest.mark.clock
 def test_it_starts_and_stops_in_no_time():
     began_at = time.perf_counter()
     with LocalKinesis(stream="s"):
@@ -200,6 +201,7 @@ def test_its_repr_says_where_it_is():
 # ---- stopping with something open
 
 
+@pytest.mark.clock
 def test_stopping_does_not_wait_for_idle_connections():
     with LocalKinesis() as kinesis:
         connections = []
@@ -216,6 +218,7 @@ def test_stopping_does_not_wait_for_idle_connections():
             one.close()
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("where", ["before", "after"])
 def test_stopping_does_not_wait_for_late_answers(where):
     with LocalKinesis(stream="s") as kinesis:
@@ -239,6 +242,7 @@ def test_stopping_does_not_wait_for_late_answers(where):
         assert len(ended) == 1
 
 
+@pytest.mark.clock
 @pytest.mark.anyio
 async def test_stopping_does_not_wait_for_subscriptions():
     async with LocalKinesis(stream="s") as kinesis, kinesis.client() as client:

@@ -123,7 +123,7 @@ def take(consumer, number):
     return records
 
 
-def eventually(true, limit=8.0):
+def eventually(true, limit=20.0):
     end = time.monotonic() + limit
     while not true() and time.monotonic() < end:
         time.sleep(0.01)

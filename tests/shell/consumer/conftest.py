@@ -141,7 +141,7 @@ def take_fixture():
 def eventually():
     """Wait for what others are about to do."""
 
-    async def wait(true, limit=8.0):
+    async def wait(true, limit=20.0):
         with anyio.move_on_after(limit):
             while not true():  # noqa: ASYNC110 - what is waited for rings no bell
                 await anyio.sleep(0.01)

@@ -256,6 +256,7 @@ async def test_an_iterator_that_cannot_be_had_once_is_asked_for_again(make_consu
             assert sorted([int(record.data) async for record in consumer]) == list(range(40))
 
 
+@pytest.mark.clock
 async def test_c5_idle_shards_do_not_slow_a_hot_one(kinesis, connection):
     kinesis.create_stream("eight", shards=8)
     from shardline import Client
@@ -271,6 +272,7 @@ async def test_c5_idle_shards_do_not_slow_a_hot_one(kinesis, connection):
     assert time.monotonic() - began < 4, "20 pages at 50 calls a second: idle shards wait by themselves"
 
 
+@pytest.mark.clock
 async def test_m1_leases_of_others_cost_nothing(make_consumer, put, kinesis, group, eventually):
     """A worker beside one that holds many leases reads its own at full speed."""
     kinesis.create_stream("ten", shards=10)

@@ -198,7 +198,7 @@ async def test_children_are_found_at_once(make_consumer, put, kinesis, client_of
         tasks.start_soon(consumer.run, handle)
         await split(client, kinesis)
         await put(range(50))
-        await eventually(lambda: sorted(seen) == list(range(50)), limit=4.0)
+        await eventually(lambda: sorted(seen) == list(range(50)))
         await consumer.close()
     finished = [event.shard_id for event in events if isinstance(event, LeaseReleased) and event.finished]
     assert len(finished) == 1

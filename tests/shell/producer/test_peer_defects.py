@@ -132,11 +132,12 @@ async def test_b8_neither_a_sink_nor_wrong_data_breaks_the_pipeline(make_produce
     assert len(stored()) == 100
 
 
-async def test_b9_cancellation_stays_cancellation(make_producer, kinesis, anyio_backend):
-    kinesis.faults.latency(5, operation="PutRecords")
+async def test_b9_cancellation_stays_cancellation(make_producer, kinesis, anyio_backend, eventually):
+    kinesis.faults.latency(30, operation="PutRecords")
     producer = make_producer(linger=0.0)
     await producer.start()
     delivery = await producer.put(b"x", key="k")
+    await eventually(lambda: producer.stats().requests_in_flight)
     if anyio_backend == "asyncio":
         waiting = asyncio.ensure_future(delivery)
         await asyncio.sleep(0.05)
@@ -188,6 +189,7 @@ async def test_b13_errors_have_a_taxonomy_and_retries_a_backoff(make_producer, k
     assert kinesis.requests.count("PutRecords") - denied <= 12
 
 
+@pytest.mark.clock
 async def test_b14_the_deadline_is_kept_however_busy_the_puts_are(make_producer):
     arrived = []
     async with make_producer(linger=0.05, aggregate_max_bytes=1_000_000) as producer:
@@ -223,7 +225,7 @@ async def test_b16_the_ttl_counts_from_the_put_and_expiry_is_told_once(make_prod
     async with make_producer(record_ttl=0.25) as producer:
         began = time.monotonic()
         outcome = await (await producer.put(b"x", key="k")).outcome()
-        assert 0.2 <= time.monotonic() - began < 0.8
+        assert 0.2 <= time.monotonic() - began < 8, "not the ten seconds that it has otherwise"
     assert outcome.code == "Expired"
     assert {attempt.code for attempt in outcome.attempts} == {"ProvisionedThroughputExceededException"}
 
@@ -244,7 +246,7 @@ async def test_b18_flush_sends_everything_keeps_the_limits_and_waits(make_produc
     ) as producer:
         await producer.put_many([("k", b"%d" % number) for number in range(1200)])  # 120 entries for one shard
         began = time.monotonic()
-        with anyio.fail_after(3):
+        with anyio.fail_after(8):
             assert await producer.flush() == []
         assert time.monotonic() - began > 0.1, "20 of them wait for tokens"
         assert producer.outstanding == 0

@@ -119,7 +119,7 @@ def test_a_loop_that_was_just_abandoned_is_reported_at_exit(run_program):
         loop.run_until_complete(main())
         """
     )
-    _, err = process.communicate(timeout=15)
+    _, err = process.communicate(timeout=40)
     assert "<Producer s, open, 1 outstanding> was never closed: its undelivered records are lost" in err
 
 
@@ -133,7 +133,34 @@ def test_a_blocking_producer_left_at_exit_says_so(run_program):
         producer.put(b"x", key="k")
         """
     )
-    _, err = process.communicate(timeout=15)
+    _, err = process.communicate(timeout=40)
+    assert "<Producer s, open, 1 outstanding> was never closed: its undelivered records are lost" in err
+    assert process.returncode == 0
+
+
+def test_a_blocking_producer_left_at_exit_waits_for_no_lock_of_a_thread_that_is_gone(run_program):
+    """The interpreter stops daemon threads where they are, also in the middle of a line of the log."""
+    process = run_program(
+        """
+        import atexit, logging, threading
+        from shardline import ProducerConfig
+        at_exit, is_held = threading.Event(), threading.Event()
+        # Not a function of this module: the thread would keep the module alive, and so the producer.
+        hold = "at_exit.wait(); lock.acquire(); is_held.set(); at_exit.__class__().wait()"
+        names = {"at_exit": at_exit, "is_held": is_held, "lock": logging.lastResort.lock}
+        threading.Thread(target=exec, args=(hold, names), daemon=True).start()
+        def take():
+            at_exit.set()
+            is_held.wait()
+        atexit.unregister(logging.shutdown)  # it takes the lock too
+        atexit.register(take)  # before the import: it comes after what the producer does at exit
+        from shardline.sync import Producer
+        producer = Producer("s", **CONNECTION, config=ProducerConfig(linger=5))
+        producer.start()
+        producer.put(b"x", key="k")
+        """
+    )
+    _, err = process.communicate(timeout=40)
     assert "<Producer s, open, 1 outstanding> was never closed: its undelivered records are lost" in err
     assert process.returncode == 0
 
@@ -147,7 +174,7 @@ def test_one_that_delivered_everything_is_quiet_at_exit(run_program, stored):
         producer.put(b"x", key="k").result()
         """
     )
-    _, err = process.communicate(timeout=15)
+    _, err = process.communicate(timeout=40)
     assert (err, process.returncode) == ("", 0)
     assert len(stored()) == 1
 

@@ -61,7 +61,7 @@ async def test_denied_fails_fast(make_producer, kinesis):
 async def test_without_the_permission_to_list_shards_records_go_one_by_one(make_producer, kinesis, complaints):
     kinesis.faults.error("AccessDeniedException", "not authorized", operation="ListShards", status=400)
     async with make_producer() as producer:
-        with anyio.fail_after(3):
+        with anyio.fail_after(8):
             deliveries = await producer.put_many([(f"k{number}", b"%d" % number) for number in range(50)])
             assert await producer.flush() == []
         assert all(delivery.delivered for delivery in deliveries)
@@ -74,7 +74,7 @@ async def test_a_dead_endpoint_is_tried_with_a_backoff_until_the_ttl(make_produc
     async with make_producer(endpoint_url="http://127.0.0.1:1", record_ttl=0.3) as producer:
         began = time.monotonic()
         outcome = await (await producer.put(b"x", key="k")).outcome()
-        assert 0.2 < time.monotonic() - began < 1.5
+        assert 0.2 < time.monotonic() - began < 8, "not the ten seconds that it has otherwise"
     assert outcome.code == "Expired"
     assert "last failure: " in outcome.message
     assert 1 <= outcome.attempt_count <= 25
@@ -171,10 +171,10 @@ async def test_one_shard_that_is_throttled_holds_up_no_other(make_producer, kine
             if shard_id.endswith("0"):
                 hot = delivery
             else:
-                with anyio.fail_after(2):
+                with anyio.fail_after(8):
                     assert (await delivery).attempt_count == 1
         assert not hot.done
-        with anyio.fail_after(2):  # P8: keyless records go where it is healthy
+        with anyio.fail_after(8):  # P8: keyless records go where it is healthy
             for _ in range(30):
                 assert not (await (await producer.put(b"y"))).shard_id.endswith("00000")
 
@@ -316,7 +316,7 @@ async def test_ordered_is_refused_on_an_auto_stream(kinesis, make_producer, comp
     async with make_producer("auto", ordered=True) as producer:
         outcome = await (await producer.put(b"x", key="k")).outcome()
         if outcome.delivered:  # the summary came later than the map
-            with anyio.fail_after(2):
+            with anyio.fail_after(10):
                 while producer._refusal is None:  # noqa: ASYNC110 - nothing tells
                     await anyio.sleep(0.005)
         else:
@@ -349,6 +349,7 @@ async def _change(client, action):
         await client.update_shard_count("s", 8 if action == "double" else 2, wait=True)
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("action", ["split", "merge", "double", "halve"])
 async def test_a_reshard_under_load_loses_nothing(make_producer, kinesis, stored, all_in_range, action):
     """B2."""

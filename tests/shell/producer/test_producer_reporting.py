@@ -102,7 +102,7 @@ async def test_a_hook_that_does_not_end_does_not_hold_up_the_close_for_ever(
     async with make_producer(on_failure=lambda _: anyio.sleep(100)) as producer:
         await producer.put(b"x", key="k")
         await producer.flush()
-        with anyio.fail_after(2):
+        with anyio.fail_after(10):
             await producer.close()
     assert ("ERROR", "s: on_failure failed; delivery goes on") in complaints()
 
@@ -116,7 +116,7 @@ async def test_a_hook_may_close_the_producer(make_producer, kinesis):
 
     async with make_producer(on_failure=close) as producer:
         await producer.put(b"x", key="k")
-        with anyio.fail_after(2):
+        with anyio.fail_after(10):
             while not closed:  # noqa: ASYNC110 - from another task
                 await anyio.sleep(0.005)
             await producer.close()
