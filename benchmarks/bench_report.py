@@ -57,7 +57,7 @@ if both do. Latency runs from when a record was due, put or not, so that a stall
 Python {python}, {machine}; load of the machine before and after the last of them: {load}. {versions}. The server is our
 own or a sink on loopback: nothing here was measured against AWS.
 """
-AFTERWORDS = {
+BELOW_TABLE = {
     "growth": """
 The more shards, the fewer records of each come within `linger` and share an entry (352 over one shard, 155 over 32, at
 this rate): the same records make more entries, and so a record of a producer costs more over 1,024 of them.
@@ -127,7 +127,7 @@ def rendered(figures: dict[str, object]) -> str:
         command = f"`{found['command']}`"
         table = ["| measured | target | |", "|---|---|---|", *rows]
         parts.append("\n".join([f"\n## {BENCHES[name]}\n", f"{command}\n", *table, ""]))
-        parts.append(AFTERWORDS.get(name, ""))
+        parts.append(BELOW_TABLE.get(name, ""))
     return "".join(parts)
 
 
