@@ -341,6 +341,19 @@ def test_m3_late_answers_of_a_shard_that_is_known_to_be_closed_are_no_news():
     assert len(stream.listings) - before == 1
 
 
+def test_p4_what_waits_for_a_map_that_never_comes_ends_when_its_life_is_over():
+    stream = Stream(shard("a"), latency=0.01, record_ttl=20.0)
+    stream.run(1.0)
+    split_at_half(stream)
+    stream.listing = lambda: Failure(FailureKind.TRANSIENT, "InternalFailure", "why")
+    stream.put(b"1", hash_key=1)
+    stream.put(b"2", hash_key=HALF)  # in one entry with the other, which lands in a shard that no map tells of
+    stream.run(10.0)
+    assert [record.conclusion for record in stream.records] == [None, None]
+    stream.run(20.0)
+    assert [record.conclusion.code for record in stream.records] == ["Expired", "Expired"]
+
+
 def test_m3_a_map_that_was_asked_for_before_the_split_is_no_answer_to_it():
     """The listing is slow: it was made before the split, and comes after the first record has landed in a child."""
     stream = Stream(shard("a"), latency=0.01)
@@ -550,6 +563,103 @@ def test_p2_what_was_put_before_the_first_map_is_aggregated_when_the_map_comes()
     assert all(stream.delivered())
     assert len(stream.sent()) == 1
     assert len(split_aggregate(stream.sent()[0].data)) == 10
+
+
+def test_u1_what_fills_several_requests_goes_in_as_many_at_once():
+    stream = Stream(latency=1.0, linger=20.0, aggregate_max_count=1, request_max_entries=2)
+    stream.run(5.0)
+    records = [BufferedRecord(b"%d" % number, "k", None, stream.now + 30.0) for number in range(10)]
+    assert stream.machine.put_many(records, stream.now) == (10, True)
+    stream.pump()
+    assert [len(entries) for _, entries in stream.requests] == [2] * 5
+
+
+def test_a1_what_is_put_after_all_was_delivered_expires_in_its_time():
+    stream = Stream(linger=0.5, record_ttl=2.0, records_per_second=0.01, request_max_entries=1, aggregate_max_count=1)
+    stream.run(0.1)
+    stream.put(b"x" * 20_000)  # fills a request: it is gone before it has lingered
+    stream.run(0.05)
+    waiting = [stream.put(key=f"k{number}") for number in range(3)]  # the shard takes one in a hundred seconds
+    stream.run(10.0)
+    assert [record.conclusion.code for record in waiting] == ["Expired"] * 3
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a2_a_keyless_record_lingers_no_longer_than_it_may_beside_a_younger_one_with_a_key(ordered):
+    stream = Stream(linger=1.0, record_ttl=5.0, ordered=ordered)
+    stream.run(0.5)
+    since = stream.now
+    stream.put(b"old", key=None)
+    stream.run(0.9)
+    stream.put(b"young", key="k")
+    stream.run(5.0)
+    assert [when - since for when, _ in stream.requests] == [pytest.approx(1.0)]
+
+
+def test_p9_a_keyless_record_lets_no_aggregate_overtake_another_of_its_lane():
+    stream = Stream(linger=1.0, ordered=True, aggregate_max_count=2)
+    stream.run(0.5)
+    stream.put(b"old", key=None)
+    stream.run(0.5)
+    for number in range(5):
+        stream.put(b"%d" % number)
+    stream.run(10.0)
+    sent = [one for entry in stream.sent() for one in split_aggregate(entry.data) or [entry]]
+    assert [one.data for one in sent if one.data != b"old"] == [b"%d" % number for number in range(5)]
+
+
+def test_w3_the_round_under_way_shrinks_with_the_limit_of_a_record():
+    """The shell lets in what fits into the intake: nothing that the stream refuses may."""
+    stream = Stream(*many_shards("s", 600), latency=0.0)
+    listing, summary = sorted(stream.answers, key=lambda one: one[1] == stream.machine.handle_summary)
+    listing[1](listing[2], stream.now)
+    stream.put()
+    summary[1](summary[2], stream.now)
+    assert 0 < stream.machine.intake.max_bytes <= stream.machine.plain_max_bytes
+
+
+def test_w3_the_round_under_way_shrinks_when_lanes_vanish():
+    stream = Stream(*many_shards("s", 100), linger=5.0, request_max_entries=10)
+    stream.run(1.0)
+    stream.put()
+    assert stream.machine.intake.max_records == 799
+    stream.distribution = "AUTO"
+    stream.machine._facts.ask_again(stream.now)
+    stream.run(1.0)
+    assert stream.machine.intake.max_records == 9
+
+
+def test_a_look_at_the_stats_changes_nothing():
+    stream = Stream(linger=5.0)
+    stream.run(1.0)
+    for number in range(7):
+        stream.put(key=f"k{number}")
+    stats, before = stream.machine.stats(stream.now + 0.5), list(stream.machine.intake.records)
+    assert (stats.outstanding, stats.oldest_waiting) == (7, pytest.approx(0.5))
+    assert stream.machine.intake.records == before
+    assert before
+
+
+def many_shards(name, count):
+    edges = [HASH_KEY_COUNT * place // count for place in range(count + 1)]
+    return [shard(f"{name}-{place}", edges[place], edges[place + 1] - 1) for place in range(count)]
+
+
+def test_p2_on_a_large_stream_every_record_finds_its_shard_at_once_also_after_a_reshard():
+    stream = Stream(linger=1.0)
+    for name, count in (("old", 601), ("new", 773)):
+        stream.shards = many_shards(name, count)
+        stream.put(key=name)
+        stream.run(10.0)  # it learns of the shards
+        since, retried = stream.now, stream.machine.stats(stream.now).retried_records
+        for number in range(1_600):
+            stream.put(key=f"{name}-{number}")
+        stream.run(10.0)
+        assert all(stream.delivered())
+        assert stream.machine.stats(stream.now).retried_records == retried
+        carried = [split_aggregate(entry.data) or [entry] for entry in stream.sent(since)]
+        assert sum(map(len, carried)) == 1_600
+        assert len(carried) < count  # they share entries
 
 
 def test_x3_when_keys_count_again_records_are_aggregated_again():

@@ -63,6 +63,8 @@ class StepOracles:
         assert machine._collector.in_flight <= config.max_in_flight, "U3"
         if machine._settlement.parked:
             self.reached.add("parked")
+        for record in machine.intake.records[:1]:
+            self._check_deadline(record, machine.next_deadline())
         for lane in machine._router.lanes:
             self._watch(lane, self._tripped, lane.is_tripped, "circuit open", "circuit closed again")
             self._watch(lane, self._lowered, lane.share < 1.0, "rates lowered", "rates recovered")
@@ -75,6 +77,23 @@ class StepOracles:
         elif not state and lane in known:
             known.discard(lane)
             self.reached.add(off)
+
+    def _check_deadline(self, record, deadline):
+        """Someone will look when a record that is in no lane yet has lingered, and when its life is over."""
+        config, now = self.shell.config, self.shell.now
+        due_at = record.expires_at - config.record_ttl + config.linger
+        assert deadline <= max(now, due_at) + SLACK, f"W3: it lingers until {due_at}, the deadline is {deadline}"
+        assert self.machine._expires_at <= max(now, record.expires_at) + SLACK, "A1: nobody looks when its life is over"
+
+    def _check_dates(self, lane):
+        """A2: what shares an aggregate is due, and expires, when the oldest of it does."""
+        life = self.shell.config.record_ttl - self.shell.config.linger
+        aggregates = [aggregate for _, _, aggregate in lane._queue] + ([] if lane.open is None else [lane.open])
+        for aggregate in aggregates:
+            oldest = min(record.expires_at for record in aggregate.records)
+            assert aggregate.due_at <= oldest - life + SLACK, f"A2: due at {aggregate.due_at}, not at {oldest - life}"
+            expires_at = self.machine._expires_at
+            assert expires_at <= max(self.shell.now, oldest) + SLACK, "A1: nobody looks when its life is over"
 
     def check_full(self, record):
         machine, config = self.machine, self.shell.config
@@ -94,6 +113,8 @@ class StepOracles:
             self.idle_wakes += after == self._before
         machine, now = self.machine, self.shell.now
         collector, router = machine._collector, machine._router
+        for lane in router.all_lanes():
+            self._check_dates(lane)
         if not collector._has_slot():
             return
         for lane in router.all_lanes():
@@ -173,6 +194,7 @@ class StepOracles:
         for record, (key, data, hash_key) in zip(records, found, strict=True):
             given = self.shell.by_record[id(record)]
             assert record.ending is None, "P1: it has ended"
+            assert record.expires_at > self.shell.now - SLACK, "A1: its life was over"
             assert data == given.data
             if given.key is not None:
                 assert (key, hash_key) == (given.key, given.hash_key), "P8: keys are kept"

@@ -15,7 +15,7 @@ Invariants:
 - U6: ``next_deadline`` never lies in the past unless ``poll_group`` has something to give.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from math import inf
 from typing import Final, NamedTuple, final
 
@@ -58,7 +58,7 @@ class Collector:
         self._gather = min(_GATHER_SHARE * config.linger, _GATHER_MAX)
         self._backoff = Backoff(config.retry_backoff, config.retry_backoff_max, chance)
         self._blocked_until: Instant = -NEVER
-        self._ready: dict[Lane, None] = {}
+        self._ready: OrderedDict[Lane, None] = OrderedDict()  # a dict scans what was deleted to find its first
         self._aside: dict[Lane, Instant] = {}  # may not send now, and when to look again (U4)
         self._waiting_bytes = 0  # in lanes that are ready
         self._waiting_entries = 0
@@ -100,10 +100,7 @@ class Collector:
         """A lane that has nothing to send any more."""
         self._aside.pop(lane, None)
         if lane in self._ready:
-            del self._ready[lane]
-            self._waiting_bytes -= lane.counted_bytes
-            self._waiting_entries -= lane.counted_entries
-            lane.counted_bytes = lane.counted_entries = 0
+            self._remove(lane)
 
     def drain(self) -> None:
         """Send all that is sealed, full requests or not."""
@@ -144,10 +141,6 @@ class Collector:
         shipments = self._fill(now)
         if not self._ready:
             self._draining = False
-        self._waiting_bytes = self._waiting_entries = 0
-        for lane in self._ready:
-            lane.counted_bytes = lane.counted_entries = 0
-            self._count(lane)
         return self._departing(Group(shipments)) if shipments else None
 
     def next_deadline(self) -> Instant:
@@ -207,6 +200,13 @@ class Collector:
         self._waiting_entries += lane.queued - lane.counted_entries
         lane.counted_bytes, lane.counted_entries = lane.queued_bytes, lane.queued
 
+    def _remove(self, lane: Lane) -> None:
+        """Take a lane out of those that are ready, with what was counted of it."""
+        del self._ready[lane]
+        self._waiting_bytes -= lane.counted_bytes
+        self._waiting_entries -= lane.counted_entries
+        lane.counted_bytes = lane.counted_entries = 0
+
     def _fill(self, now: Instant) -> list[Shipment]:
         shipments: list[Shipment] = []
         room = inf  # U1: the first may be larger than a request
@@ -216,8 +216,7 @@ class Collector:
             aggregate = lane.poll_aggregate(now, room, entries)
             if aggregate is None and lane.wakes_at(now) <= now:
                 break  # it does not fit: it is the first of the next request
-            del self._ready[lane]
-            lane.counted_bytes = lane.counted_entries = 0
+            self._remove(lane)
             if aggregate is None:
                 if lane.queued:
                     self._aside[lane] = max(lane.wakes_at(now), now + self._gather)
@@ -227,4 +226,5 @@ class Collector:
             entries -= aggregate.entry_count
             if lane.queued:
                 self._ready[lane] = None  # U2: behind the others
+                self._count(lane)
         return shipments

@@ -8,11 +8,33 @@ Invariants:
 - P7: as much as ``max_records`` and ``max_bytes`` let in fits into the buffer.
 - P11: while something is to be armed there is no room: the next record goes by ``ProducerMachine.put``.
 - IN1: while it is shut there is no room, whatever the machine finds: the shell wants each record to go by a call.
+- IN2: a round is as large as one that may fill a request. On a stream of many shards that leaves each lane a record or
+  less, and each record costs what a list of them does: there rounds are larger, as long as they are no great part of
+  the buffer, and still no more than what fills a request.
 """
 
-from typing import final
+from typing import Final, final
 
+from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.record import BufferedRecord
+from shardline.model.limits import KIB
+
+ROUND_RECORDS: Final = 512
+ROUND_BYTES: Final = 512 * KIB
+_LANE_RECORDS: Final = 8
+_LANE_BYTES: Final = 4 * KIB
+_PARTS_OF_THE_BUFFER: Final = 8
+
+
+def round_limits(config: ProducerConfig, lanes: int) -> tuple[int, int]:
+    """How many records, and bytes, are sorted at one stroke over so many lanes (IN2)."""
+    records, size = min(ROUND_RECORDS, config.request_max_entries), min(ROUND_BYTES, config.request_max_bytes)
+    if not config.aggregation:
+        return records, size
+    more = min(_LANE_RECORDS * lanes, config.buffer_max_records // _PARTS_OF_THE_BUFFER)
+    if config.aggregate_max_count is not None:
+        more = min(more, config.request_max_entries * config.aggregate_max_count)
+    return max(records, more), max(size, min(_LANE_BYTES * lanes, config.buffer_max_bytes // _PARTS_OF_THE_BUFFER))
 
 
 @final

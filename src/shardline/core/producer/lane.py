@@ -149,11 +149,11 @@ class Lane:
         self.seal()
         self.released = bool(self._queue)
 
-    def add_again(self, record: BufferedRecord) -> None:
-        """Take in a record that was put before others here: its aggregate becomes due as early as the record is."""
+    def add_again(self, record: BufferedRecord) -> int:
+        """As ``add``, of one that was put before others here: its aggregate becomes due as early as the record is."""
         if self.open is not None:  # before it is added: that may seal it
             self.open.due_at = min(self.open.due_at, record.expires_at - self._life_after_due)
-        self.add(record)
+        return self.add(record)
 
     def requeue(self, aggregate: Aggregate) -> None:
         """Send it again (A3): it keeps its place by its deadline, which is before all that came later."""

@@ -30,7 +30,7 @@ from shardline.core.failures import Failure
 from shardline.core.producer.aggregate import WRAP_MAX_BYTES
 from shardline.core.producer.collector import Collector
 from shardline.core.producer.config import ProducerConfig
-from shardline.core.producer.intake import Intake
+from shardline.core.producer.intake import Intake, round_limits
 from shardline.core.producer.lane import Lane
 from shardline.core.producer.ledger import Ledger
 from shardline.core.producer.record import BufferedRecord, payload_bytes
@@ -46,8 +46,6 @@ from shardline.model.stream import StreamRef
 
 BLIND_PATIENCE: Final = 1.0
 ALONE_BYTES: Final = 16 * KIB  # a round that begins with more may fill a request
-ROUND_RECORDS: Final = 512
-ROUND_BYTES: Final = 512 * KIB
 
 
 @final
@@ -87,8 +85,7 @@ class ProducerMachine:
         self._sends_blind = False
         self.intake = Intake()
         """What is put goes there first; the shell may put it there itself."""
-        self._round_records = min(ROUND_RECORDS, config.request_max_entries)
-        self._round_bytes = min(ROUND_BYTES, config.request_max_bytes)
+        self._round_records, self._round_bytes = round_limits(config, 0)
         self._due_at: Instant = NEVER  # when the first record is due, or earlier; NEVER: nothing lingers
         self._expires_at: Instant = NEVER  # when the first record expires, or earlier
         self._entries_sent = 0
@@ -155,13 +152,17 @@ class ProducerMachine:
     def _sort(self, now: Instant) -> bool:
         """Bring what was put to its lanes (W3). Says whether a request can be filled."""
         pump = False
-        by_lane, others = self._router.sort(self._take_fresh())
+        fresh = self._take_fresh()
+        by_lane, others = self._router.sort(fresh)
         self._begin_round()
+        if by_lane and others and self._config.ordered:
+            by_lane, others = {}, fresh  # P9: in the order of their puts
         for lane, records in by_lane.items():
             pump |= lane.add_all(records) > 0 and self._note_sealed(lane, now)
         for record in others:
             lane = self._router.lane_for(record, now)
-            pump |= lane.add(record) > 0 and self._note_sealed(lane, now)
+            sealed = lane.add_again(record) if by_lane else lane.add(record)  # A2: it may be older than those before
+            pump |= sealed > 0 and self._note_sealed(lane, now)
         return pump
 
     def flush(self) -> None:
@@ -192,7 +193,7 @@ class ProducerMachine:
         if group is None:
             return None
         entries = [entry for shipment in group.shipments for entry in shipment.aggregate.entries()]
-        size = sum(shipment.aggregate.cost_bytes for shipment in group.shipments)
+        size = sum([shipment.aggregate.cost_bytes for shipment in group.shipments])
         self._flight_count += 1
         self._entries_sent += len(entries)
         self._router.judge_cache(self._ledger.accepted_records)
@@ -240,9 +241,11 @@ class ProducerMachine:
 
     def handle_put(self, number: int, answer: PutRecordsResponse | Failure, now: Instant) -> None:
         """What became of a PutRecords."""
-        self._settlement.settle(self._flights[number], answer, now)
+        all_delivered = self._settlement.settle(self._flights[number], answer, now)
         del self._flights[number]  # not before: if it breaks, its records are still found (P1)
-        self._arm(now)
+        # Only what comes back can be due, or expire, before what waits. And who has nothing left is not to be woken.
+        if not all_delivered or not self._ledger.records:
+            self._arm(now)
 
     def handle_list_shards(self, answer: ListShardsResponse | Failure, now: Instant) -> None:
         """What became of a ListShards."""
@@ -285,13 +288,13 @@ class ProducerMachine:
         return self._config.ordered and self._facts.auto
 
     def stats(self, now: Instant) -> ProducerStats:
-        self._sort(now)
         ledger = self._ledger
         waiting = [lane.expires_at() for lane in self._router.all_lanes()]
+        waiting += [record.expires_at for record in self.intake.records[:1]]
         oldest = min(waiting, default=NEVER) - self._config.record_ttl
         return ProducerStats(
-            outstanding=ledger.records,
-            buffered_bytes=ledger.payload_bytes,
+            outstanding=self.outstanding,
+            buffered_bytes=self.buffered_bytes,
             delivered_records=ledger.delivered_records,
             delivered_bytes=ledger.delivered_bytes,
             failed_records=ledger.failed_records,
@@ -368,11 +371,13 @@ class ProducerMachine:
         # What is sealed and not due came back from a request that was sent early. What is overdue is the collector's.
         lingering += [due_at for due_at in (lane.due_at() for lane in lanes) if due_at > now]
         self._due_at = min([self._due_at, *lingering])
+        self._begin_round()  # P11: if nothing is armed now, the next record has to arm it
 
     def _install(self, now: Instant) -> None:
         """The map is new, or whether it is to be used: records of lanes that vanished find new ones."""
         had_lanes = bool(self._router.lanes)
         fresh, gone = self._router.install(self._map.snapshot if self._facts.may_aggregate else None, now)
+        self._round_records, self._round_bytes = round_limits(self._config, len(self._router.lanes))
         for lane in fresh:
             lane.held = self._config.ordered and self._router.must_wait(lane)
         catch_all = self._router.catch_all

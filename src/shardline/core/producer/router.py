@@ -48,7 +48,8 @@ class Router:
         self._config = config
         self._chance = chance
         self._endings: tuple[bytes, ...] = ()
-        self._by_first_byte: list[Lane | None] = []  # of a hash: the lane, if all that begin so belong to one
+        self._by_first_byte: list[Lane | None] = []  # of a hash: the lane, if all that begin so belong to one ...
+        self._by_twelve_bits: list[Lane | None] = []  # ... for those of which the byte does not tell
         self._lane_by_key: dict[str | None, Lane] = {}  # no key is never in it
         self._cache = _Cache.FILLING
         self._cache_max = _CACHE_TRIAL
@@ -78,9 +79,10 @@ class Router:
 
     def sort(self, records: list[BufferedRecord]) -> tuple[dict[Lane, list[BufferedRecord]], list[BufferedRecord]]:
         """The records of each lane, in their order, by their keys; and those that ``lane_for`` places one by one."""
-        known, by_first_byte = self._lane_by_key, self._by_first_byte
+        known, lanes, endings = self._lane_by_key, self.lanes, self._endings
+        by_first_byte, by_twelve_bits = self._by_first_byte, self._by_twelve_bits
         sorted_: dict[Lane, list[BufferedRecord]] = defaultdict(list)
-        if not self._endings:
+        if not endings:
             return sorted_, records
         others: list[BufferedRecord] = []
         for record in records:
@@ -93,7 +95,9 @@ class Router:
                 lane = self._lane_at(digest_of(key, record.explicit_hash_key))
             elif lane is None:
                 digest = md5_of_key(key.encode(), usedforsecurity=False).digest()
-                lane = by_first_byte[digest[0]] or self._lane_at(digest)
+                lane = by_first_byte[digest[0]] or by_twelve_bits[digest[0] << 4 | digest[1] >> 4]
+                if lane is None:
+                    lane = lanes[bisect_left(endings, digest)]
                 if self._cache:
                     self._note_miss(key, lane)
             sorted_[lane].append(record)
@@ -155,7 +159,8 @@ class Router:
         known = current | {(lane.shard_id, lane.hash_range): lane for lane in fresh}
         self.lanes = tuple(known[shard] for shard in shards)
         self._endings = () if snapshot is None else snapshot.endings
-        self._by_first_byte = self._lanes_by_first_byte()
+        self._by_first_byte = self._lanes_by_prefix(8)
+        self._by_twelve_bits = self._lanes_by_prefix(12)
         self._lane_by_key = {}
         gone = [lane for shard, lane in current.items() if shard not in set(shards)]
         for lane in gone:
@@ -163,13 +168,17 @@ class Router:
         self.vanished += gone
         return fresh, gone
 
-    def _lanes_by_first_byte(self) -> list[Lane | None]:
-        endings, lanes = self._endings, self.lanes
-        if not endings:
-            return []
-        edges = [(bytes((first,)) + bytes(15), bytes((first,)) + b"\xff" * 15) for first in range(256)]
-        places = [(bisect_left(endings, low), bisect_left(endings, high)) for low, high in edges]
-        return [lanes[low] if low == high else None for low, high in places]
+    def _lanes_by_prefix(self, bits: int) -> list[Lane | None]:
+        """By the first bits of a hash: the lane, if all that begin so belong to one."""
+        shift = 128 - bits
+        found: list[Lane | None] = []
+        start = 0
+        for lane, ending in zip(self.lanes, self._endings, strict=True):
+            if start < len(found) << shift:  # the last prefix is not only of the lane before
+                found[-1] = None
+            start = int.from_bytes(ending, "big") + 1
+            found += [lane] * (-(-start >> shift) - len(found))  # rounded up
+        return found
 
     def limit_aggregates(self, record_max_bytes: int) -> None:
         """No aggregate may be larger than a record of the stream, less the room for a key."""

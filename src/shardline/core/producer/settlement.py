@@ -57,7 +57,7 @@ class Flight(NamedTuple):
 
     @property
     def record_count(self) -> int:
-        return sum(len(shipment.aggregate.records) for shipment in self.group.shipments)
+        return sum([len(shipment.aggregate.records) for shipment in self.group.shipments])
 
 
 @final
@@ -95,11 +95,12 @@ class Settlement:
 
     # ---- inputs
 
-    def settle(self, flight: Flight, answer: PutRecordsResponse | Failure, now: Instant) -> None:
-        """The answer to a request, or what became of it."""
+    def settle(self, flight: Flight, answer: PutRecordsResponse | Failure, now: Instant) -> bool:
+        """The answer to a request, or what became of it. Says whether all its records were delivered."""
         shipments = flight.group.shipments
+        records, delivered_before = flight.record_count, self._ledger.delivered_records
         self._collector.handle_answered(flight.group)
-        entries = sum(shipment.aggregate.entry_count for shipment in shipments)
+        entries = sum([shipment.aggregate.entry_count for shipment in shipments])
         if isinstance(answer, PutRecordsResponse) and len(answer.records) != entries:
             told = f"{entries} entries were sent, {len(answer.records)} were answered"
             answer = Failure(FailureKind.TRANSIENT, COUNT_MISMATCH, told)
@@ -113,12 +114,11 @@ class Settlement:
             refused = self._settle_entries(flight, answer.records, now)
         code = answer.code if isinstance(answer, Failure) else None
         duration = now - flight.started_at
-        self._ledger.events.append(
-            RequestAnswered(entries, flight.record_count, flight.size_bytes, duration, refused, code)
-        )
-        for lane in dict.fromkeys(shipment.lane for shipment in shipments):
+        self._ledger.events.append(RequestAnswered(entries, records, flight.size_bytes, duration, refused, code))
+        for lane in dict.fromkeys([shipment.lane for shipment in shipments]):
             self._collector.note_returned(lane, now)
         self._returns.release_held(now)
+        return self._ledger.delivered_records - delivered_before == records
 
     def reconsider_parked(self, now: Instant) -> None:
         """The map, or what is known of the stream, is new: judge again what was parked."""

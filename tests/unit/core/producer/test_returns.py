@@ -41,7 +41,7 @@ def test_p8_a_keyless_record_of_a_refused_entry_goes_elsewhere(rig):
 def test_p8_those_with_a_key_stay(rig):
     one = rig()
     free = one.put(b"free", None)
-    one.machine.stats(one.now)  # which brings it to its lane
+    one.machine._sort(one.now)  # which brings it to its lane
     lane = one.machine._router._sticky
     keyed = one.put(b"keyed", "x", 1 if lane.shard_id == "a" else 9)
     assert one.flush() == [[b"free", b"keyed"]]

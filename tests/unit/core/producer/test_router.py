@@ -1,6 +1,7 @@
 """Which lane does a record go to? P2, P8 and J1 are invariants of ``shardline.core.producer.router``."""
 
 from dataclasses import replace
+from itertools import count
 from random import Random
 
 import pytest
@@ -54,16 +55,30 @@ def test_p2_many_go_where_each_would_go_alone_and_keep_their_order():
     assert router().sort(records) == ({}, records)
 
 
-@pytest.mark.parametrize("edges", [[], [1 << 120], [(1 << 120) - 1, (1 << 120) + 1], [5, 1 << 127, (1 << 128) - 2]])
-def test_p2_the_first_byte_of_a_hash_decides_only_where_it_can(edges):
+def test_p2_a_key_whose_first_bits_decide_nothing_is_looked_up_by_all_of_its_hash():
+    one = router("a", "b", "c")
+    edge = one.lanes[0].hash_range.end >> 116
+    key = next(str(number) for number in count() if hash_key_of(str(number)) >> 116 == edge)
+    (found,), others = one.sort([record(key)])
+    assert hash_key_of(key) in found.hash_range
+    assert not others
+
+
+EDGES = [[], [1 << 120], [(1 << 120) - 1, (1 << 120) + 1], [5, 1 << 127, (1 << 128) - 2], [1, 2, 3, (1 << 116) - 1]]
+
+
+@pytest.mark.parametrize("bits", [8, 12])
+@pytest.mark.parametrize("edges", [*EDGES, [(place << 118) - 1 for place in range(1, 1024)]])
+def test_p2_the_first_bits_of_a_hash_decide_only_where_they_can(edges, bits):
     ends = [*edges, (1 << 128) - 1]
     one = router()
     endings = tuple(end.to_bytes(16, "big") for end in ends)
     one.lanes = tuple(object() for _ in ends)
     one._endings = endings
-    by_first_byte = one._lanes_by_first_byte()
-    for first, lane in enumerate(by_first_byte):
-        low, high = first << 120, ((first + 1) << 120) - 1
+    by_prefix = one._lanes_by_prefix(bits)
+    assert len(by_prefix) == 1 << bits
+    for first, lane in enumerate(by_prefix):
+        low, high = first << 128 - bits, ((first + 1) << 128 - bits) - 1
         holds = {place for place, end in enumerate(ends) if low <= end and (ends[place - 1] if place else -1) < high}
         assert (lane is None) == (len(holds) > 1)
         assert lane is None or lane is one.lanes[holds.pop()]
