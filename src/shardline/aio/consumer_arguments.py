@@ -71,7 +71,10 @@ def check_batch(size: object, max_wait: object) -> float:
     """How long a batch waits for company."""
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
         raise UsageError(f"a batch has a whole number of records, 1 or more, or None, not {size!r}")
-    return check_timeout("max_wait", max_wait) or 0.0
+    wait = check_timeout("max_wait", max_wait)
+    if wait is None:
+        raise UsageError("max_wait is a number of seconds, 0 or more, not None: a batch does not wait for ever")
+    return wait
 
 
 def check_done(done: object) -> None:

@@ -23,7 +23,7 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
-from shardline.aio.consumer_reporting import ConsumerReporter
+from shardline.aio.consumer_reporting import CLOSED, ConsumerReporter
 from shardline.aio.custody import Custody
 from shardline.aio.interrupts import uninterrupted
 from shardline.aio.loop_watch import LoopWatch
@@ -44,7 +44,6 @@ from shardline.model.stream import StreamRef
 from shardline.ports import BatchingLeaseStore, KinesisApi, LeaseAnswer, LeaseStore
 
 _log: Final = logging.getLogger("shardline.consumer")
-_CANCELLED: Final = Failure(FailureKind.TRANSIENT, "Cancelled", "the consumer was closed during the request")
 _NO_ANSWER: Final = Failure(FailureKind.TRANSIENT, "Timeout", "no answer came within half a lease duration")
 _OPEN_BACKOFF: Final = (0.1, 5.0)
 _SECONDS_AN_HOUR: Final = 3600.0
@@ -189,7 +188,7 @@ class ConsumerDriver:
     # ---- the store and the service
 
     async def _scan(self) -> None:
-        answer: Any = _CANCELLED
+        answer: Any = CLOSED
         try:
             with self._in_time() as limit:
                 answer = await self._store.list_leases()
@@ -206,7 +205,7 @@ class ConsumerDriver:
 
     async def _write(self, operations: list[LeaseOperation]) -> None:
         """Each is of another lease (L1). Where the store takes them together they are answered together."""
-        answers: Sequence[LeaseAnswer] = [_CANCELLED] * len(operations)
+        answers: Sequence[LeaseAnswer] = [CLOSED] * len(operations)
         try:
             with self._in_time() as limit:
                 if self._batching is None:
@@ -232,7 +231,7 @@ class ConsumerDriver:
 
     async def _ask(self, request: ListShards | DescribeStreamSummary) -> None:
         assert self._api is not None
-        answer: Any = _CANCELLED
+        answer: Any = CLOSED
         try:
             if isinstance(request, ListShards):
                 answer = await self._api.list_shards(request)

@@ -8,6 +8,7 @@ Invariants:
 - CR2: what can come in storms (failures of reads, of the store, of listings) makes a few lines (``StormLog``). What
   means that records may be missing is always logged, at ERROR.
 - CR3: nothing secret: no data, no keys.
+- CR4: what ``close`` itself cuts short is no failure of the store or the service, and is told to nobody.
 """
 
 import logging
@@ -17,9 +18,13 @@ from typing import Final, TypeAlias, final
 from shardline.aio.storm_log import StormLog
 from shardline.core.clock import NEVER
 from shardline.core.consumer import events as told
+from shardline.core.failures import Failure, FailureKind
 
 ConsumerSink: TypeAlias = Callable[[told.Event], object]
 """Takes the events of a consumer: see ``shardline.core.consumer.events``."""
+
+CLOSED: Final = Failure(FailureKind.TRANSIENT, "Cancelled", "the consumer was closed during the request")
+"""What became of a request that ``close`` cut short: nothing to complain of (CR4)."""
 
 _log: Final = logging.getLogger("shardline.consumer")
 
@@ -35,6 +40,9 @@ class ConsumerReporter:
 
     def report(self, events: Sequence[told.Event]) -> None:
         for event in events:
+            if getattr(event, "failure", None) is CLOSED:
+                _log.debug("%s: %s", self.name, CLOSED.message)
+                continue
             self._log_event(event)
             self._storms.hand_on(self._sink, event)
         self._storms.log_due()

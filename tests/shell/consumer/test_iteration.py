@@ -363,7 +363,7 @@ async def test_what_is_not_started_or_closed_refuses(make_consumer, put):
 
 async def test_wrong_sizes_of_batches_are_refused(make_consumer):
     async with make_consumer() as consumer:
-        for arguments in ({"max_records": 0}, {"max_records": True}, {"max_wait": -1}):
+        for arguments in ({"max_records": 0}, {"max_records": True}, {"max_wait": -1}, {"max_wait": None}):
             with pytest.raises(UsageError):
                 consumer.batches(**arguments)
 
