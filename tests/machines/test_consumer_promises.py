@@ -804,10 +804,11 @@ def test_l3_the_child_of_a_merge_waits_for_both_parents():
     assert set(worker.held) == {C}
 
 
-def test_l3_a_grandchild_waits_for_a_grandparent_though_the_parent_has_no_row():
+@pytest.mark.parametrize("grandchild", [Lease(C), Lease(C, checkpoint=at(75))], ids=["unread", "begun"])
+def test_l3_a_grandchild_waits_for_a_grandparent_though_the_parent_has_no_row(grandchild):
     group = Group(shard(0, end=40), shard(1, 0, begin=50, end=60), shard(2, 1, begin=70))
     group.rows[A] = Lease(A, checkpoint=at(7))
-    group.rows[C] = Lease(C)
+    group.rows[C] = grandchild
     worker = group.worker()
     group.run(30.0)
     assert set(worker.held) == {A}

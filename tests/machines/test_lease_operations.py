@@ -56,6 +56,15 @@ class Leasing(RuleBasedStateMachine):
         if self.row is not None:
             self.send(self.operation(kind, self.row.holder if as_holder and self.row.holder else by, self.row))
 
+    @rule(by=workers, kinds=st.lists(st.sampled_from(KINDS), min_size=2, max_size=4), as_holder=st.booleans())
+    def act_in_a_row(self, by, kinds, as_holder):
+        """A worker takes the lease, and it goes on at once; at the end all of it comes once more."""
+        for kind in ("take", *kinds):
+            self.act_at_once(by, kind, as_holder=as_holder)
+            by = WORKERS[(WORKERS.index(by) + 1) % len(WORKERS)]
+        for operation, *_ in list(self.applied):
+            self.send(operation)
+
     @rule(place=places)
     def send_again(self, place):
         """An answer was lost: the same operation comes once more, perhaps late."""
