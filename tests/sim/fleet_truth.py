@@ -41,6 +41,7 @@ class ShardTruth:
         self.finished = False
         self.given_up = False  # finished by one who believed that it is gone, and not because it was read to its end
         self.ever_rowed = False
+        self.rowed_late = False  # its row was written so late that a descendant of it was being read
         self.is_gone = False
 
     @property
