@@ -165,6 +165,11 @@ def shardline_sync(job: Job) -> None:
         run_sync(job, put_slice)
 
 
+async def shardline_sixteen(job: Job) -> None:
+    """As many records an entry as they find company on a stream of a thousand shards."""
+    await shardline_put(job, aggregate_max_count=16)
+
+
 async def shardline_unaggregated(job: Job) -> None:
     await shardline_put(job, aggregation=False)
 
@@ -259,6 +264,7 @@ CLIENTS: dict[str, Callable[[Job], None]] = {
     "shardline put_many": lambda job: run_asyncio(shardline_put_many, job),
     "shardline trio": lambda job: run_trio(shardline_put, job),
     "shardline sync": shardline_sync,
+    "shardline 16 an entry": lambda job: run_asyncio(shardline_sixteen, job),
     "shardline unaggregated": lambda job: run_asyncio(shardline_unaggregated, job),
     "shardline unaggr. many": lambda job: run_asyncio(shardline_unaggregated_put_many, job),
     "aiokpl": lambda job: run_uvloop(aiokpl, job),

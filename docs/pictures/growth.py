@@ -8,7 +8,7 @@ from typing import Any
 from pen import Picture
 
 FIGURES = Path(__file__).parents[1] / "benchmarks.json"
-TONES = {"producer": "blue", "consumer": "green"}
+TONES = {"producer": "blue", "consumer": "green", "producer, 16 an entry": "amber"}
 LEFT, TOP, WIDE, HIGH, APART = 60, 74, 330, 220, 90
 
 
