@@ -60,9 +60,8 @@ own or a sink on loopback: nothing here was measured against AWS.
 BELOW_TABLE = {
     "growth": """
 The more shards, the fewer records of each come within `linger` and share an entry (about 350 over one shard, 16 over
-1,024, at this rate), and an entry costs as much as several records: that is in the first series of the producer, and
-the reason why it may double. In the second every entry has 16 records, over one shard too: what remains is the cost of
-the shards themselves.
+1,024, at this rate), and an entry costs as much as several records: that is in the first series of the producer. In
+the second every entry has 16 records, over one shard too: what remains is the cost of the shards themselves.
 
 ![CPU of a record by the number of records and of shards](pictures/growth.svg)
 """,
