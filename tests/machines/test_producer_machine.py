@@ -21,7 +21,8 @@ from shardline.codec.shapes import (
 )
 from shardline.core.failures import Failure, FailureKind, classify
 from shardline.core.producer.config import ProducerConfig
-from shardline.core.producer.machine import ProducerMachine, Put
+from shardline.core.producer.intake import Put
+from shardline.core.producer.machine import ProducerMachine
 from shardline.core.producer.record import BufferedRecord, Receipt, Undelivered
 from shardline.model.hashing import HASH_KEY_COUNT, hash_key_of
 from shardline.model.stream import StreamRef

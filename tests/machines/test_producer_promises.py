@@ -21,8 +21,9 @@ from shardline.codec.shapes import (
 from shardline.core.clock import NEVER
 from shardline.core.failures import Failure, FailureKind, classify
 from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.intake import Put
 from shardline.core.producer.lane import Lane
-from shardline.core.producer.machine import ProducerMachine, Put
+from shardline.core.producer.machine import ProducerMachine
 from shardline.core.producer.record import BufferedRecord, Receipt, Undelivered
 from shardline.model.hashing import HASH_KEY_COUNT, HASH_KEY_MAX, WHOLE_RING, hash_key_of
 from shardline.model.stream import StreamRef
@@ -699,3 +700,36 @@ def test_p9_a_lane_that_had_to_wait_for_its_parent_goes_on_by_itself():
     stream.put(b"3", hash_key=HALF)
     stream.run(30.0)
     assert all(stream.delivered())
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_p9_a_record_without_a_key_that_comes_back_lets_nothing_overtake(count):
+    """It joined what was open, which was then due as early as it, and went before what had been sealed earlier. Only what
+    was put in one moment, by ``put_many`` say, changed its order: it is due at the same time.
+    """
+    stream = Stream(ordered=True, aggregate_max_count=count, max_in_flight=1)
+    stream.run(1.0)
+    refused = [THROTTLED]
+    stream.refuse = lambda *_: refused.pop() if refused else None
+    keyless = stream.put(b"keyless", None)
+    stream.flush()
+    put = [stream.put(b"%d" % number, "k") for number in range(2 * count + 1)]
+    stream.run(5.0)
+    assert keyless.conclusion.attempt_count == 2
+    places = [(int(one.conclusion.sequence_number), one.conclusion.sub_sequence) for one in put]
+    assert places == sorted(places)
+
+
+def test_p9_a_record_without_a_key_that_comes_back_takes_none_with_a_key_along():
+    """It shared an aggregate with a record that was put later than what was under way, and was due before that."""
+    stream = Stream(ordered=True, aggregate_max_count=2, max_in_flight=4, latency=0.05)
+    stream.run(1.0)
+    stream.refuse = lambda *_: THROTTLED if len(stream.requests) <= 2 else None
+    keyless = stream.put(b"keyless", None)
+    stream.flush()  # refused, later
+    stream.run(0.01)
+    put = [stream.put(b"%d" % number, "k") for number in range(5)]
+    stream.run(5.0)
+    assert keyless.conclusion.delivered
+    places = [(int(one.conclusion.sequence_number), one.conclusion.sub_sequence) for one in put]
+    assert places == sorted(places)

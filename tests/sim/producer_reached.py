@@ -11,6 +11,8 @@ from shardline.core.producer.verdicts import Rules
 
 STATES = frozenset({
     "buffer full",
+    "put interrupted",
+    "round interrupted",
     "abandoned",
     "parked",
     "delivered after a wrong shard",

@@ -53,6 +53,8 @@ class Load:
     abandoned_at: float | None
     waits: bool
     """Someone waits for each record."""
+    interrupts: float = 0.0
+    """How often a put is ended in its middle, as by Ctrl-C."""
 
 
 @dataclass
@@ -118,6 +120,9 @@ def draw_scenario(seed: int) -> Scenario:
     scenario.loads = [_draw_load(chance, scenario, number) for number in range(chance.choice([1, 1, 1, 2]))]
     if Random(f"unhurried {seed}").random() < 0.15:
         _be_patient(scenario)
+    if Random(f"interrupts {seed}").random() < 0.2:
+        for load in scenario.loads:
+            load.interrupts = Random(f"how often {seed}").choice([0.03, 0.3])
     return scenario
 
 
@@ -200,6 +205,7 @@ def _draw_load(chance, scenario, number):
     poison = chance.choice([0.0, 0.0, 0.0, 0.02, 0.3])
     if scenario.wants_order:
         count, mixture, sizes, poison = chance.choice([60, 150]), ["hot"], (0, 40), chance.choice([0.0, 0.05, 0.15])
+        mixture += Random(f"beside order {scenario.seed}").choice([[], ["keyless"]])
         moments = _moments(chance, scenario.duration, count)
     framed = chance.choice([0.0, 0.0, 0.1])
     puts = []

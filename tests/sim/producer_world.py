@@ -5,6 +5,7 @@ from heapq import heappop, heappush
 from itertools import count
 from random import Random
 
+from interrupting import interrupted
 from producer_delivery import check_delivered
 from producer_endpoint import BEGIN, STREAM, Endpoint
 from producer_oracles import StepOracles, check_end
@@ -12,7 +13,8 @@ from producer_reached import Reached
 from producer_scenario import draw_scenario
 
 from shardline.core.clock import NEVER
-from shardline.core.producer.machine import ProducerMachine, Put
+from shardline.core.producer.intake import Put
+from shardline.core.producer.machine import ProducerMachine
 from shardline.core.producer.record import BufferedRecord
 from shardline.model.stream import StreamRef
 
@@ -89,6 +91,8 @@ class Shell:
         chance = Random(f"machine {world.scenario.seed} {number}")
         self.machine = ProducerMachine(StreamRef(STREAM), load.config, chance, world.now)
         self.machine.wall_offset = BEGIN - START
+        self._interrupts = Random(f"interrupt {world.scenario.seed} {number}")
+        self.counts_too_much = False
         self.given = []
         self.by_record = {}
         self.queue = deque()
@@ -127,7 +131,11 @@ class Shell:
             _, key, hash_key, data = self.queue[0]
             waiters = [] if self.load.waits else None
             record = BufferedRecord(data, key, hash_key, self.now + self.config.record_ttl, waiters=waiters)
-            answer = self.machine.put(record, self.now)
+            answer = self._put(record)
+            if answer is None:  # it is not in
+                self.queue.popleft()
+                self.pump()
+                continue
             if answer is Put.FULL:
                 self.world.reached.add("buffer full")
                 self.oracles.check_full(record)
@@ -137,9 +145,26 @@ class Shell:
             self.given.append(given)
             self.by_record[id(record)] = given
             self.note("put", len(self.given), key, hash_key, len(data), answer.name)
-            self.oracles.check_step()
+            if self.machine._round is None:
+                self.oracles.check_step()
             if answer is Put.PUMP:
                 self.pump()
+
+    def _put(self, record):
+        """What the machine answers; ``None`` if the put was interrupted before the record was in."""
+        if self._interrupts.random() >= self.load.interrupts:
+            return self.machine.put(record, self.now)
+        answer = None
+        with interrupted(self._interrupts.choice([10, 100, 400]) * self._interrupts.random(), steps="line") as it:
+            answer = self.machine.put(record, self.now)
+        if it.where is None:
+            return answer
+        self.note("interrupted", it.where)
+        self.counts_too_much |= it.where.startswith("Intake.add")  # IN3
+        torn = self.machine._round
+        self.world.reached.add("put interrupted" if torn is None else "round interrupted")
+        unsent = self.machine._whereabouts.unsent(torn or [])
+        return Put.PUMP if any(one is record for one in unsent) else None
 
     def flush(self):
         self.note("flush")

@@ -41,7 +41,8 @@ from shardline.aio.reporting import Reporter
 from shardline.aio.room import RoomQueue
 from shardline.aio.survivors import FORKED, disown, watch, weakly
 from shardline.core.producer.config import ProducerConfig
-from shardline.core.producer.machine import ProducerMachine, Put
+from shardline.core.producer.intake import Put
+from shardline.core.producer.machine import ProducerMachine
 from shardline.core.producer.stats import ProducerStats
 from shardline.errors import BufferFull, Closed
 from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
@@ -223,8 +224,10 @@ class Producer:
             return delivery
         if self._serializer is not None:
             data = serialized(self._serializer, data)
-        waiting = self._accepted(data, key, explicit_hash_key)
-        return waiting if waiting is not None else await self._put_when_there_is_room(data, key, explicit_hash_key)
+        delivery = self._checked(data, key, explicit_hash_key)
+        if not self._accept(delivery):
+            await self._wait_until_accepted(delivery)
+        return delivery
 
     def put_nowait(self, data: Any, *, key: str | None = None, explicit_hash_key: str | None = None) -> Delivery:
         """As ``put``, without waiting.
@@ -235,8 +238,8 @@ class Producer:
         """
         if self._serializer is not None:
             data = serialized(self._serializer, data)
-        delivery = self._accepted(data, key, explicit_hash_key)
-        if delivery is None:
+        delivery = self._checked(data, key, explicit_hash_key)
+        if not self._accept(delivery):
             raise BufferFull(
                 f"the buffer is full: {self._machine.outstanding} records, {self._machine.buffered_bytes} bytes"
             )
@@ -275,25 +278,21 @@ class Producer:
         expires_at = now + self._ttl
         for delivery in deliveries:
             delivery.expires_at = expires_at
-        count, wakes = self._machine.put_many(cast("list[Any]", deliveries), now)
-        if wakes:
-            self._wake()
+        count, wakes = 0, True  # also if an interrupt ends it somewhere: what it left is the host's (P1)
+        try:
+            count, wakes = self._machine.put_many(cast("list[Any]", deliveries), now)
+        finally:
+            if wakes:
+                self._wake()
         return count
 
-    def _accepted(self, data: Any, key: str | None, explicit_hash_key: str | None) -> Delivery | None:
-        """The record, accepted; ``None`` if there is no room."""
+    def _checked(self, data: Any, key: str | None, explicit_hash_key: str | None) -> Delivery:
         self._check_open()
-        delivery = Delivery(*check_record(data, key, explicit_hash_key, self._machine.record_max_bytes), 0.0)
-        return delivery if self._accept(delivery) else None
+        return Delivery(*check_record(data, key, explicit_hash_key, self._machine.record_max_bytes), 0.0)
 
     def _wake(self) -> None:
         assert self._driver is not None
         self._driver.wake()
-
-    async def _put_when_there_is_room(self, data: Any, key: str | None, explicit_hash_key: str | None) -> Delivery:
-        delivery = Delivery(*check_record(data, key, explicit_hash_key, self._machine.record_max_bytes), 0.0)
-        await self._wait_until_accepted(delivery)
-        return delivery
 
     async def _wait_until_accepted(self, delivery: Delivery) -> None:
         """In its turn (P7)."""
@@ -305,9 +304,9 @@ class Producer:
                 our_turn = True
                 self._check_open()
                 if self._accept(delivery, our_turn=True):
-                    self._room.give()  # there may be room for the next as well
                     return
         finally:
+            self._room.give()  # there may be room for the next as well; or an interrupt took our turn
             self._mind_intake()
 
     def _mind_intake(self) -> None:
@@ -322,9 +321,15 @@ class Producer:
             return False
         now = _clock()
         delivery.expires_at = now + self._ttl
-        accepted = self._machine.put(delivery, now)
-        if accepted is _PUMP:
-            self._wake()
+        interrupted = True
+        try:
+            accepted = self._machine.put(delivery, now)
+            if accepted is _PUMP:
+                self._wake()
+            interrupted = False
+        finally:
+            if interrupted:  # what it left is the host's (P1)
+                self._wake()
         return accepted is not _FULL
 
     def _check_open(self) -> None:

@@ -36,7 +36,8 @@ from shardline.aio.intake import (
 from shardline.aio.reporting import Reporter
 from shardline.aio.survivors import FORKED, disown, watch, weakly
 from shardline.core.producer.config import ProducerConfig
-from shardline.core.producer.machine import ProducerMachine, Put
+from shardline.core.producer.intake import Put
+from shardline.core.producer.machine import ProducerMachine
 from shardline.core.producer.stats import ProducerStats
 from shardline.errors import BufferFull, Closed, UsageError, WaitTimeout
 from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
@@ -191,23 +192,30 @@ class Producer:
             size = sys.maxsize  # by way of the machine
         if size > machine.plain_max_bytes:
             data, key, explicit_hash_key = check_record(data, key, explicit_hash_key, machine.record_max_bytes)
-        now = _clock()
-        delivery = Delivery(data, key, explicit_hash_key, now + self._ttl)
-        with self._lock:
-            if self._refusal is not None:
-                raise Closed(self._refusal)
-            if not self._room.waiting:
-                if len(intake.records) < intake.max_records and intake.size + size <= intake.max_bytes:
-                    intake.records.append(delivery)
-                    intake.size += size
-                    return delivery
-                accepted = machine.put(delivery, now)
-            else:
+        interrupted = False
+        try:
+            with self._lock:
+                now = _clock()  # not before: in their order records are put later and later (P9)
+                delivery = Delivery(data, key, explicit_hash_key, now + self._ttl)
+                if self._refusal is not None:
+                    raise Closed(self._refusal)
                 accepted = _FULL
-            if accepted is _FULL:
-                accepted = self._put_when_there_is_room(delivery, check_timeout("timeout", timeout))
-        if accepted is _PUMP:
-            self._network.wake()
+                if not self._room.waiting:
+                    if len(intake.records) < intake.max_records and intake.size + size <= intake.max_bytes:
+                        intake.size += size
+                        intake.records.append(delivery)
+                        return delivery
+                    interrupted = True
+                    accepted = machine.put(delivery, now)
+                if accepted is _FULL:
+                    interrupted = True
+                    accepted = self._put_when_there_is_room(delivery, check_timeout("timeout", timeout))
+            if accepted is _PUMP:
+                self._network.wake()
+            interrupted = False
+        finally:
+            if interrupted:  # by Ctrl-C, or a signal handler that raises: what it left is the network's (P1)
+                self._network.wake()
         return delivery
 
     def put_nowait(self, data: Any, *, key: str | None = None, explicit_hash_key: str | None = None) -> Delivery:
@@ -235,18 +243,25 @@ class Producer:
             Delivery(data, key, explicit_hash_key, 0.0)
             for key, data, explicit_hash_key in tuples(records, self._serializer, machine.record_max_bytes)
         ]
-        for start in range(0, len(deliveries), _AT_ONCE):
-            slice_ = deliveries[start : start + _AT_ONCE]
-            for delivery in slice_[self._accept_many(slice_) :]:
-                with self._lock:
-                    self._check_open()
-                    now = _clock()
-                    delivery.expires_at = now + self._ttl
-                    accepted = _FULL if self._room.waiting else machine.put(delivery, now)
-                    if accepted is _FULL:
-                        accepted = self._put_when_there_is_room(delivery, limit)
-                if accepted is _PUMP:
-                    self._network.wake()
+        self._check_open()
+        interrupted = True
+        try:
+            for start in range(0, len(deliveries), _AT_ONCE):
+                slice_ = deliveries[start : start + _AT_ONCE]
+                for delivery in slice_[self._accept_many(slice_) :]:
+                    with self._lock:
+                        self._check_open()
+                        now = _clock()
+                        delivery.expires_at = now + self._ttl
+                        accepted = _FULL if self._room.waiting else machine.put(delivery, now)
+                        if accepted is _FULL:
+                            accepted = self._put_when_there_is_room(delivery, limit)
+                    if accepted is _PUMP:
+                        self._network.wake()
+            interrupted = False
+        finally:
+            if interrupted:  # as in ``put``
+                self._network.wake()
         return deliveries
 
     def _accept_many(self, deliveries: list[Delivery]) -> int:
@@ -278,14 +293,16 @@ class Producer:
                     f"the buffer is full: {self._machine.outstanding} records, {self._machine.buffered_bytes} bytes"
                 )
             our_turn = self._room.wait(left, first=our_turn)
+            passes = True  # the turn, also if an interrupt ends it
             try:
                 self._check_open()
                 if our_turn:
                     now = _clock()
                     delivery.expires_at = now + self._ttl
                     accepted = self._machine.put(delivery, now)
+                passes = accepted is not Put.FULL or (end is not None and _clock() >= end)
             finally:
-                if accepted is not Put.FULL or (end is not None and _clock() >= end):
+                if passes:
                     self._room.give()  # there may be room for the next as well
         return accepted
 

@@ -1,10 +1,12 @@
-"""Does Ctrl-C reach the program, and never a task of ours (KI1)?"""
+"""Does Ctrl-C reach the program, and never a task of ours (KI1)? And does a put that it ends lose nothing (P1)?"""
 
+import random
 import signal
 
 import anyio
 import pytest
 import trio
+from tests.sim.interrupting import interrupted
 
 from shardline.aio.host import spawn
 from shardline.aio.interrupts import uninterrupted
@@ -50,3 +52,75 @@ async def test_what_a_call_raises_is_passed_on(anyio_backend):
 
     with pytest.raises(ValueError, match="mine"):
         await uninterrupted(fail, ValueError("mine"))
+
+
+class Pressed(BaseException):
+    """What a signal handler raises, as that of Ctrl-C does."""
+
+
+class OutOfTimeError(Exception):
+    """What one raises that is no interrupt."""
+
+
+@pytest.fixture(params=[Pressed, OutOfTimeError])
+def raised(request):
+    return request.param
+
+
+@pytest.fixture
+def alarm(raised):
+    """Raise it in the main thread after so many seconds, wherever it is then."""
+
+    def press(*_):
+        raise raised
+
+    before = signal.signal(signal.SIGALRM, press)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["put", "put_many"])
+def test_p1_a_signal_in_the_middle_of_blocking_puts_loses_no_record(make_sync_producer, stored, alarm, raised, many):
+    chance = random.Random(many)
+    deliveries = []
+    with make_sync_producer(linger=0.01, request_max_entries=50) as producer:
+        producer.put(b"first", key="k").result(5)
+
+        def put_until_it_rings():
+            alarm(chance.uniform(0.0002, 0.004))
+            while True:
+                number = len(deliveries)
+                if many:
+                    deliveries.extend(
+                        producer.put_many([(f"k{number}-{n}", b"%d-%d" % (number, n)) for n in range(40)])
+                    )
+                else:
+                    deliveries.append(producer.put(b"%d" % number, key=f"k{number}"))
+
+        for _ in range(150):
+            with pytest.raises(raised):
+                put_until_it_rings()
+        not_delivered = producer.flush(20)
+        assert [delivery.outcome(0).delivered for delivery in deliveries] == [True] * len(deliveries)
+        assert (not_delivered, producer.outstanding) == ([], 0)
+    arrived = {key for key, _ in stored()}
+    assert {delivery.key for delivery in deliveries} <= arrived
+    assert len(deliveries) > 1_000
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("after", range(0, 9_000, 997))
+async def test_p1_an_interrupt_in_the_middle_of_puts_in_an_event_loop_loses_no_record(make_producer, stored, after):
+    deliveries = []
+    async with make_producer(request_max_entries=20, linger=0.2) as producer:
+        await producer.put(b"first", key="k")
+        assert await producer.flush(5) == []
+        with interrupted(after) as interruption:
+            for number in range(100):
+                deliveries.append(producer.put_nowait(b"%d" % number, key=f"k{number}"))
+        assert interruption.where is not None
+        with anyio.fail_after(5):  # nobody flushes
+            for delivery in deliveries:
+                assert (await delivery.outcome()).delivered
+    assert {delivery.key for delivery in deliveries} <= {key for key, _ in stored()}

@@ -387,3 +387,53 @@ def test_it_works_where_an_event_loop_runs(make_sync_producer, stored):
     for backend in ("asyncio", "trio"):
         anyio.run(main, backend=backend)
     assert len(stored()) == 2
+
+
+def test_p7_a_thread_that_is_interrupted_in_its_turn_passes_it_on(make_sync_producer, kinesis):
+    kinesis.faults.throttle(operation="PutRecords")
+    with make_sync_producer(buffer_max_records=1) as producer:
+        first = producer.put(b"first", key="k")
+        check_open, pressed = producer._check_open, []
+
+        def press():
+            if threading.current_thread().name == "interrupted":
+                pressed.append(True)
+                raise KeyboardInterrupt
+            check_open()
+
+        def put_and_be_interrupted():
+            with pytest.raises(KeyboardInterrupt):
+                producer.put(b"second", key="k")
+
+        producer._check_open = press
+        one = threading.Thread(target=put_and_be_interrupted, name="interrupted")
+        one.start()
+        while producer._room.waiting < 1 and not pressed:
+            time.sleep(0.001)
+        other = threading.Thread(target=producer.put, args=(b"third",), kwargs={"key": "k"})
+        other.start()
+        while producer._room.waiting < 2 and not pressed:  # a throttled answer may give it the turn already
+            time.sleep(0.001)
+        kinesis.faults.clear()
+        first.result(5)
+        one.join(5)
+        other.join(5)
+        assert (pressed, one.is_alive(), other.is_alive()) == ([True], False, False)
+        assert producer.flush(5) == []
+
+
+def test_p9_records_are_dated_in_the_order_in_which_they_are_accepted(make_sync_producer, monkeypatch):
+    """Two threads that took their time before the lock came in the other order, and one overtook what it had put."""
+    with make_sync_producer(ordered=True) as producer:
+        clock, held = time.monotonic, []
+
+        def seen():
+            held.append(producer._lock.locked())
+            return clock()
+
+        monkeypatch.setattr("shardline.sync.producer._clock", seen)
+        producer.put(b"x", key="k")
+        producer.put_many([("k", b"y"), ("k", b"z")])
+        assert held == [True] * len(held)
+        assert len(held) >= 2
+        monkeypatch.undo()

@@ -29,7 +29,7 @@ _SMALL: Final = (1 << 14) - 16  # up to here a number, and a record's with its h
 
 
 WRAP_MAX_BYTES: Final = 2 * KIB  # more than wrapping adds: the key once more, heads, frame
-_NO_KEYS: Final[dict[str, int]] = {}  # of a sealed aggregate, never written to
+_NO_KEYS: Final[dict[str, int]] = {}  # where there are none, or no more; never written to
 
 
 @final
@@ -49,11 +49,12 @@ class Aggregate:
     """Records that travel as one entry."""
 
     __slots__ = (
-        "_cost_bytes",
         "_hash_keys",
         "_keys",
         "address",
+        "cost_bytes",
         "due_at",
+        "entry_count",
         "has_hash_keys",
         "is_plain",
         "order",
@@ -78,9 +79,12 @@ class Aggregate:
         self.has_hash_keys: bool = False
         self.is_plain: bool = True
         """Of a separate one: each record goes as it is, under its own key."""
-        self._cost_bytes: int = 0  # once it is sealed
+        self.cost_bytes: int = 0
+        """Once it is sealed: what the service counts against the shard and the request, data and key."""
+        self.entry_count: int = 0
+        """Once it is sealed: how many entries of a request it makes."""
         self._keys: dict[str, int] = {}
-        self._hash_keys: dict[str, int] = {}
+        self._hash_keys: dict[str, int] = _NO_KEYS
 
     def add(self, record: BufferedRecord, max_bytes: int) -> bool:
         """Add a record unless that would make the aggregate too large. The first always fits: alone it has no frame."""
@@ -170,13 +174,9 @@ class Aggregate:
         if data.startswith(MAGIC):
             alone = Aggregate(self.due_at, self.address)
             alone.add(record, 0)
+            alone.seal()
             return alone.cost_bytes
         return len(data) + (len(key) if key.isascii() else len(key.encode()))
-
-    @property
-    def entry_count(self) -> int:
-        """How many entries of a request it makes."""
-        return len(self.records) if self.separate else 1
 
     def _add_any(self, record: BufferedRecord, max_bytes: int) -> bool:
         """As ``add``, for records of every kind."""
@@ -199,7 +199,8 @@ class Aggregate:
             return False
         self._keys.setdefault(key, place)
         if hash_key is not None:
-            self.has_hash_keys = True
+            if not self.has_hash_keys:
+                self.has_hash_keys, self._hash_keys = True, {}
             self._hash_keys.setdefault(hash_key, len(self._hash_keys))
         self.size = size
         self.payload_bytes += payload_bytes(record)
@@ -207,26 +208,20 @@ class Aggregate:
         return True
 
     def seal(self) -> None:
-        """No record follows: what served to size it can go."""
+        """No record follows: its cost is known, and what served to size it can go."""
         self._keys = self._hash_keys = _NO_KEYS
-        self._cost_bytes = self._cost()
-
-    @property
-    def cost_bytes(self) -> int:
-        """What the service counts against the shard and the request: data and key."""
-        return self._cost_bytes or self._cost()
-
-    def _cost(self) -> int:
         records = self.records
         if self.separate:
-            return self.size
-        key = self._outer_key()
-        width = len(key) if key.isascii() else len(key.encode())
-        if len(records) > 1:
-            return self.size + width
-        data = records[0].data
+            self.cost_bytes, self.entry_count = self.size, len(records)
+            return
+        first = records[0]
+        key, data = first.key, first.data
+        if key is None:
+            key = self.address.key or ""
         assert data is not None
-        return width + (self.size if data.startswith(MAGIC) else len(data))
+        size = self.size if len(records) > 1 or data.startswith(MAGIC) else len(data)
+        self.cost_bytes = size + (len(key) if key.isascii() else len(key.encode()))
+        self.entry_count = 1
 
     def entries(self) -> list[Entry]:
         """What goes on the wire."""
@@ -262,7 +257,7 @@ class Aggregate:
 
     def _encoded(self) -> bytes:
         records, address = self.records, self.address
-        payloads = [record.data for record in records if record.data is not None]
+        payloads = [record.data or b"" for record in records]
         keys = [record.key or address.key or "" for record in records]
         hash_keys: dict[int, str] = {}
         if self.has_hash_keys:
@@ -271,10 +266,6 @@ class Aggregate:
                 if hash_key is not None:
                     hash_keys[place] = hash_key
         return encode_aggregate(keys, payloads, hash_keys)
-
-    def _outer_key(self) -> str:
-        first = self.records[0]
-        return (self.address.key or "") if first.key is None else first.key
 
     @property
     def has_no_key(self) -> bool:

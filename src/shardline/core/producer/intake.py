@@ -8,11 +8,14 @@ Invariants:
 - P7: as much as ``max_records`` and ``max_bytes`` let in fits into the buffer.
 - P11: while something is to be armed there is no room: the next record goes by ``ProducerMachine.put``.
 - IN1: while it is shut there is no room, whatever the machine finds: the shell wants each record to go by a call.
+- IN3: bytes are counted before the record is there: what an interrupt leaves between the two is counted and not there,
+  never the other way round (P7).
 - IN2: a round is as large as one that may fill a request. On a stream of many shards that leaves each lane a record or
   less, and each record costs what a list of them does: there rounds are larger, as long as they are no great part of
   the buffer, and still no more than what fills a request.
 """
 
+from enum import IntEnum
 from typing import Final, final
 
 from shardline.core.producer.config import ProducerConfig
@@ -38,6 +41,15 @@ def round_limits(config: ProducerConfig, lanes: int) -> tuple[int, int]:
 
 
 @final
+class Put(IntEnum):
+    """What came of a ``put``."""
+
+    FULL = 0  # not accepted: there is no room
+    QUIET = 1  # accepted; nothing to do for the shell
+    PUMP = 2  # accepted; the shell must poll, or arm its timer anew
+
+
+@final
 class Intake:
     """Records in the order of their puts."""
 
@@ -53,8 +65,8 @@ class Intake:
 
     def add(self, record: BufferedRecord, size: int) -> None:
         """Take a record in, room or not."""
-        self.records.append(record)
         self.size += size
+        self.records.append(record)
 
     def open(self, max_records: int, max_bytes: int) -> None:
         """Let in so much, with what is here."""
@@ -71,7 +83,8 @@ class Intake:
         self._is_shut = False
 
     def take(self) -> list[BufferedRecord]:
-        """All that is here."""
+        """All that is here. It lets nothing in until it is opened anew: an interrupt may come before that (P7)."""
+        self.max_records = 0
         taken, self.records = self.records, []
         self.size = 0
         return taken

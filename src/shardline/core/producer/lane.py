@@ -13,7 +13,8 @@ Invariants:
 - P9: in an ordered lane at most one aggregate is in flight, and the queue is first in, first out.
 - A1: what has expired leaves before anything is admitted, and consumes no tokens.
 - A2: an aggregate is due when its oldest record is, and all records live equally long: the first due is the first to
-  expire. In an ordered lane later aggregates are due later, so that the order of deadlines is the order of arrival.
+  expire. In an ordered lane later aggregates are due later, so that the order of deadlines is the order of arrival; a
+  record without a key that comes late, back from a request or from another lane, goes alone there: it has no order.
 - A3: what a flush or a deadline has released, and what is sent again, goes as soon as it may: it is not held back once
   more to wait for company.
 """
@@ -47,6 +48,16 @@ _APART: Final = 1 << 32  # between the places of two aggregates: there is one fo
 class Lane:
     """One predicted shard, or what has no prediction (``shard_id`` is ``None``)."""
 
+    # fmt: off
+    __slots__ = (
+        "_backoff", "_blocked_until", "_bucket", "_chance", "_life_after_due", "_opened_due_at", "_ordered", "_queue",
+        "_rates", "_sealed_so_far", "_share", "_share_changed_at", "_sick_at", "_sickness", "_spare_address",
+        "aggregates", "counted_bytes", "counted_entries", "fresh", "hash_range", "held", "in_flight", "is_ready",
+        "max_bytes", "max_count", "open", "queued", "queued_bytes", "released", "sends_no_key", "shard_id",
+        "vanished",
+    )
+    # fmt: on
+
     def __init__(
         self, shard_id: str | None, hash_range: HashRange | None, config: ProducerConfig, chance: Chance, now: Instant
     ) -> None:
@@ -66,9 +77,12 @@ class Lane:
         self.queued = 0
         """Entries that wait, sealed, and their bytes."""
         self.queued_bytes = 0
-        self.counted_bytes = 0
-        """What the collector has counted of it, and of ``queued``."""
+        self.is_ready = False
+        """The collector has it in turn, and has counted so much of ``queued``, and of its bytes."""
         self.counted_entries = 0
+        self.counted_bytes = 0
+        self.fresh: list[BufferedRecord] = []
+        """What the router has just found to belong here."""
         self.open: Aggregate | None = None
         self._ordered = config.ordered
         self._life_after_due = config.record_ttl - config.linger
@@ -77,9 +91,10 @@ class Lane:
         self.max_count = self._max_count(config)
         self._queue: deque[tuple[Instant, int, Aggregate]] = deque()  # sorted
         self._sealed_so_far = 0
+        self._opened_due_at: Instant = -NEVER  # of the aggregate that was opened last
         limited = shard_id is not None  # without a map nobody knows over how many shards the catch-all spreads
         self._rates = (config.records_per_second, config.bytes_per_second) if limited else (_UNLIMITED, _UNLIMITED)
-        self._bucket = TokenBucket(self._rates, now)
+        self._bucket = TokenBucket(*self._rates, now)
         self._backoff = Backoff(config.retry_backoff, config.retry_backoff_max, chance)
         self._blocked_until: Instant = -NEVER
         self._share = 1.0
@@ -98,7 +113,14 @@ class Lane:
 
     def add(self, record: BufferedRecord) -> int:
         """Take a record in. Returns how many aggregates this sealed: 0, 1 or 2."""
+        if self._ordered and record.key is None and record.expires_at - self._life_after_due < self._opened_due_at:
+            return self._enqueue_alone(record)  # A2: those with a key that it would join must not become due earlier
         return self.add_all([record])
+
+    def take_fresh(self) -> list[BufferedRecord]:
+        """What the router has just found, for ``add_all``."""
+        taken, self.fresh = self.fresh, []
+        return taken
 
     def add_all(self, records: list[BufferedRecord]) -> int:
         """Take records in, in their order. Returns how many aggregates this sealed."""
@@ -118,17 +140,19 @@ class Lane:
 
     def _opened(self, record: BufferedRecord) -> Aggregate:
         """A new aggregate that is to begin with this record."""
-        address = self._spare_address if record.key is not None else self._new_address()
-        self.open = Aggregate(record.expires_at - self._life_after_due, address, separate=not self.aggregates)
+        self.open = self._made_for(record)
+        self._opened_due_at = self.open.due_at
         return self.open
+
+    def _made_for(self, record: BufferedRecord) -> Aggregate:
+        address = self._spare_address if record.key is not None else self._new_address()
+        return Aggregate(record.expires_at - self._life_after_due, address, separate=not self.aggregates)
 
     def _enqueue_alone(self, record: BufferedRecord) -> int:
         """A large one beside the open aggregate, which stays open."""
-        current = self.open
-        alone = self._opened(record)
+        alone = self._made_for(record)
         alone.add(record, self.max_bytes)
         self._enqueue(alone)
-        self.open = current
         return 1
 
     def _fits_with_others(self, record: BufferedRecord) -> bool:
@@ -151,7 +175,7 @@ class Lane:
 
     def add_again(self, record: BufferedRecord) -> int:
         """As ``add``, of one that was put before others here: its aggregate becomes due as early as the record is."""
-        if self.open is not None:  # before it is added: that may seal it
+        if self.open is not None and not (self._ordered and record.key is None):  # before it is added: that may seal it
             self.open.due_at = min(self.open.due_at, record.expires_at - self._life_after_due)
         return self.add(record)
 
@@ -161,8 +185,8 @@ class Lane:
         self.released = True
 
     def _enqueue(self, aggregate: Aggregate) -> None:
-        aggregate.seal()
         if not aggregate.order:  # one that comes back goes before those that were sealed after it
+            aggregate.seal()
             self._sealed_so_far += _APART
             aggregate.order = self._sealed_so_far
         self.queued += aggregate.entry_count
@@ -184,8 +208,8 @@ class Lane:
     def take_unsent(self) -> list[BufferedRecord]:
         """The same, and the lane is empty: it vanished, or its order must be made anew."""
         records = self.unsent()
-        self._queue.clear()
-        self.open, self.queued, self.queued_bytes, self.released = None, 0, 0, False
+        self.open, self.queued, self.queued_bytes, self.released, self.fresh = None, 0, 0, False, []
+        self._queue.clear()  # last: what an interrupt leaves here is older than what it does not (P9)
         return records
 
     def send_no_key(self, *, on: bool) -> None:
@@ -238,36 +262,41 @@ class Lane:
             if rest:
                 due_at = min(record.expires_at for record in rest) - life
                 self._enqueue(repacked(rest, due_at, aggregate))
+        if not self._queue:
+            self.released = False
         return expired
 
     def poll_aggregate(self, now: Instant, room_bytes: float, room_entries: float = NEVER) -> Aggregate | None:
         """The next to send, if it may go now and fits. Its tokens are taken with it (P6)."""
-        if not self._queue or now < self._blocked_until or self._is_busy():
+        queue, bucket = self._queue, self._bucket
+        if not queue or now < self._blocked_until or self._is_busy():
             return None
-        aggregate = self._queue[0][2]
-        count, cost = aggregate.entry_count, aggregate.cost_bytes
-        bucket = self._bucket
-        if count > room_entries > 1:
-            aggregate = self._cut(int(room_entries))
-            count, cost = aggregate.entry_count, aggregate.cost_bytes
-        # Also what was cut: several entries must not go on credit, as a lone one may that costs more than the capacity.
-        if count > 1 and (count > room_entries or cost > room_bytes or not bucket.covers((count, cost))):
-            aggregate = self._cut(1)
-            count, cost = 1, aggregate.cost_bytes
-        if cost > room_bytes or not bucket.try_take((count, cost), now):
-            if count == 1:
+        aggregate = queue[0][2]
+        if aggregate.entry_count > 1:
+            aggregate = self._fitting(aggregate, room_bytes, room_entries)
+        if aggregate.cost_bytes > room_bytes or not bucket.try_take(aggregate.entry_count, aggregate.cost_bytes, now):
+            if aggregate.entry_count == 1:
                 return None
             aggregate = self._cut(1)
-            count, cost = 1, aggregate.cost_bytes
-            if cost > room_bytes or not bucket.try_take((count, cost), now):
+            if aggregate.cost_bytes > room_bytes or not bucket.try_take(1, aggregate.cost_bytes, now):
                 return None
-        self._queue.popleft()
-        self.queued -= count
-        self.queued_bytes -= cost
+        queue.popleft()
+        self.queued -= aggregate.entry_count
+        self.queued_bytes -= aggregate.cost_bytes
         self.in_flight += 1
-        if not self._queue:
+        if not queue:
             self.released = False
         return aggregate
+
+    def _fitting(self, bundle: Aggregate, room_bytes: float, room_entries: float) -> Aggregate:
+        """The bundle that is next, or as much of it as there is room for and tokens may pay."""
+        if bundle.entry_count > room_entries > 1:
+            bundle = self._cut(int(room_entries))
+        count, cost = bundle.entry_count, bundle.cost_bytes
+        # Also what was cut: several entries must not go on credit, as a lone one may that costs more than the capacity.
+        if count > 1 and (count > room_entries or cost > room_bytes or not self._bucket.covers(count, cost)):
+            return self._cut(1)
+        return bundle
 
     def _cut(self, count: int) -> Aggregate:
         """Let the first records of the bundle that is next stand alone."""
@@ -280,7 +309,7 @@ class Lane:
 
     def _is_busy(self) -> bool:
         """Whether its next must wait for the answer to the one before: in order (P9), or as a trial (P5)."""
-        return self.held or (self.in_flight > 0 and (self._ordered or self.is_tripped))
+        return self.held or (self.in_flight > 0 and (self._ordered or self._backoff.failures >= TRIP))
 
     def wakes_at(self, now: Instant) -> Instant:
         """When ``poll_aggregate`` is worth another try; NEVER if only an answer can change that."""
@@ -288,7 +317,7 @@ class Lane:
             return NEVER
         first = self._queue[0][2]
         cost = first.cost_of(first.records[0]) if first.separate else first.cost_bytes
-        return max(self._blocked_until, self._bucket.ready_at((1.0, cost), now))
+        return max(self._blocked_until, self._bucket.ready_at(1.0, cost, now))
 
     # ---- how the shard does
 
@@ -304,7 +333,8 @@ class Lane:
 
     def handle_success(self, now: Instant) -> None:
         """It stored an entry. A pause goes on: other entries were refused just before."""
-        self._backoff.reset()
+        if self._backoff.failures:
+            self._backoff.reset()
         if self._share < 1.0:
             self._set_share(min(1.0, self._share + _INCREASE_PER_SECOND * (now - self._share_changed_at)), now)
 
@@ -345,7 +375,7 @@ class Lane:
         if share < 1.0 and self.shard_id is not None:
             records = min(records, SHARD_WRITE_RECORDS_PER_SECOND) * share
             size = min(size, SHARD_WRITE_BYTES_PER_SECOND) * share
-        self._bucket.set_rates((records, size), now)
+        self._bucket.set_rates(records, size, now)
 
 
 def repacked(records: list[BufferedRecord], due_at: Instant, of: Aggregate, place: int = 0) -> Aggregate:

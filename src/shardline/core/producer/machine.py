@@ -5,12 +5,12 @@ is settled by the answer. The shell feeds this machine, sends what it polls, and
 
 Invariants (the others stand in the parts that keep them):
 
-- P1: every accepted record ends exactly once.
+- P1: every accepted record ends exactly once, also if a put is interrupted between any two of its steps.
 - P3: the machine works on while the map is fetched.
 - P7: ``put`` answers FULL and takes nothing when there is no room.
 - P9: with ``ordered`` nothing is sent before there is a map, and a lane waits for lanes of overlapping ranges.
 - P10: ``flush`` makes everything due; it keeps the rate limits.
-- P11: ``put`` answers PUMP only when no deadline was armed or a request can be filled, else QUIET.
+- P11: ``put`` answers PUMP only when no deadline was armed, all is due, or a request can be filled, else QUIET.
 - W1: what waits without a map is held back until the first listing is answered, and all is until the stream has told of
   itself, but no longer than ``BLIND_PATIENCE``: a map that comes within milliseconds makes aggregates of it, and a
   stream that distributes records by itself gets none.
@@ -19,7 +19,6 @@ Invariants (the others stand in the parts that keep them):
 - W2: ``next_deadline`` is never in the past unless a poll has something to give.
 """
 
-from enum import IntEnum
 from typing import Final, final
 
 from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, StreamSummary
@@ -30,7 +29,7 @@ from shardline.core.failures import Failure
 from shardline.core.producer.aggregate import WRAP_MAX_BYTES
 from shardline.core.producer.collector import Collector
 from shardline.core.producer.config import ProducerConfig
-from shardline.core.producer.intake import Intake, round_limits
+from shardline.core.producer.intake import Intake, Put, round_limits
 from shardline.core.producer.lane import Lane
 from shardline.core.producer.ledger import Ledger
 from shardline.core.producer.record import BufferedRecord, payload_bytes
@@ -40,21 +39,13 @@ from shardline.core.producer.settlement import Flight, Settlement
 from shardline.core.producer.shard_map import ShardMap
 from shardline.core.producer.stats import ProducerStats
 from shardline.core.producer.stream_facts import StreamFacts
+from shardline.core.producer.whereabouts import Whereabouts
 from shardline.core.requests import DescribeStreamSummary, ListShards, PutRecords
 from shardline.model.limits import KIB
 from shardline.model.stream import StreamRef
 
 BLIND_PATIENCE: Final = 1.0
 ALONE_BYTES: Final = 16 * KIB  # a round that begins with more may fill a request
-
-
-@final
-class Put(IntEnum):
-    """What came of a ``put``."""
-
-    FULL = 0  # not accepted: there is no room
-    QUIET = 1  # accepted; nothing to do for the shell
-    PUMP = 2  # accepted; the shell must poll, or arm its timer anew
 
 
 @final
@@ -85,6 +76,9 @@ class ProducerMachine:
         self._sends_blind = False
         self.intake = Intake()
         """What is put goes there first; the shell may put it there itself."""
+        self._round: list[BufferedRecord] | None = None  # what is under the hands of a put, until it is done
+        parts = (self.intake, self._ledger, self._router, self._collector, self._settlement)
+        self._whereabouts = Whereabouts(*parts, flights=self._flights)
         self._round_records, self._round_bytes = round_limits(config, 0)
         self._due_at: Instant = NEVER  # when the first record is due, or earlier; NEVER: nothing lingers
         self._expires_at: Instant = NEVER  # when the first record expires, or earlier
@@ -105,21 +99,25 @@ class ProducerMachine:
         if len(intake.records) < intake.max_records and intake.size + size <= intake.max_bytes:  # by far the most
             intake.add(record, size)
             return Put.QUIET
+        self._mend()
         if self.outstanding >= ledger.max_records:
             return Put.FULL
         if self.buffered_bytes + size > ledger.max_bytes and self.outstanding:
             return Put.FULL
+        self._round = intake.records
         intake.add(record, size)
         return self._end_round(record, now)
 
     def put_many(self, records: list[BufferedRecord], now: Instant) -> tuple[int, bool]:
         """Accept as many as there is room for, at one stroke. Returns how many, and whether the shell must pump."""
+        self._mend()
         ledger = self._ledger
         count = min(len(records), ledger.max_records - self.outstanding)
         accepted = records if count == len(records) else records[:count]
         size = sum([payload_bytes(record) for record in accepted])
         if count <= 0 or self.buffered_bytes + size > ledger.max_bytes:
             return 0, False  # one by one: the first that does not fit is found so
+        self._round = self.intake.records
         self.intake.records += accepted
         self.intake.size += size
         return count, self._end_round(accepted[0], now) is Put.PUMP
@@ -133,8 +131,9 @@ class ProducerMachine:
             self._due_at = now + self._config.linger
         if is_first and len(self.intake.records) < self._round_records and self.intake.size < ALONE_BYTES:
             self._begin_round()
+            self._round = None
             return Put.PUMP
-        return Put.PUMP if self._sort(now) or is_first else Put.QUIET
+        return Put.PUMP if self._sort(now) or is_first or self._due_at == -NEVER else Put.QUIET
 
     def _begin_round(self) -> None:
         """Let in what needs no other look (W3): as long as deadlines are armed, and there is room."""
@@ -156,14 +155,23 @@ class ProducerMachine:
         by_lane, others = self._router.sort(fresh)
         self._begin_round()
         if by_lane and others and self._config.ordered:
-            by_lane, others = {}, fresh  # P9: in the order of their puts
-        for lane, records in by_lane.items():
+            by_lane, others = [], fresh  # P9: in the order of their puts
+        for lane, records in by_lane:
             pump |= lane.add_all(records) > 0 and self._note_sealed(lane, now)
         for record in others:
             lane = self._router.lane_for(record, now)
             sealed = lane.add_again(record) if by_lane else lane.add(record)  # A2: it may be older than those before
             pump |= sealed > 0 and self._note_sealed(lane, now)
+        self._round = None
         return pump
+
+    def _mend(self) -> None:
+        """If a put was interrupted, begin anew with what it left, and let all of it go (P1)."""
+        if self._round is not None:
+            self._round = self._whereabouts.unsent(self._round)
+            self._whereabouts.gather(self._round)
+            self._due_at = self._expires_at = -NEVER
+            self._round = None
 
     def flush(self) -> None:
         """Everything that was put is due now (P10)."""
@@ -171,29 +179,28 @@ class ProducerMachine:
 
     def unfinished(self) -> list[BufferedRecord]:
         """All records that have not ended, the oldest of each lane first."""
-        shipments = [shipment for flight in self._flights.values() for shipment in flight.group.shipments]
-        shipments += self._settlement.parked + self._collector.isolated_shipments()
-        records = [record for shipment in shipments for record in shipment.aggregate.records]
-        for lane in self._router.all_lanes():
-            records += lane.unsent()
-        return records + self.intake.records
+        self._mend()
+        return self._whereabouts.unfinished()
 
     def abandon(self, code: str, message: str) -> None:
         """The end: give up everything that is not under way. What is, is delivered or given up by its answer."""
+        self._mend()
         self._returns.give_up_all(self._settlement.take_parked(), self._take_fresh(), code, message)
 
     # ---- outputs
 
     def poll_put(self, now: Instant) -> "tuple[int, PutRecords] | None":
         """The next PutRecords to send, with the number under which to answer it."""
+        self._mend()
         self._advance(now)
         if not self._facts.answered and now < self._blind_at:
             return None  # W1: where the service distributes records, what was aggregated would have to be sent again
         group = self._collector.poll_group(now)
         if group is None:
             return None
-        entries = [entry for shipment in group.shipments for entry in shipment.aggregate.entries()]
-        size = sum([shipment.aggregate.cost_bytes for shipment in group.shipments])
+        aggregates = [aggregate for aggregate, _ in group.shipments]
+        entries = [entry for one in aggregates for entry in (one.entries() if one.separate else (one.entry(),))]
+        size = sum([one.cost_bytes for one in aggregates])
         self._flight_count += 1
         self._entries_sent += len(entries)
         self._router.judge_cache(self._ledger.accepted_records)
@@ -241,6 +248,7 @@ class ProducerMachine:
 
     def handle_put(self, number: int, answer: PutRecordsResponse | Failure, now: Instant) -> None:
         """What became of a PutRecords."""
+        self._mend()
         all_delivered = self._settlement.settle(self._flights[number], answer, now)
         del self._flights[number]  # not before: if it breaks, its records are still found (P1)
         # Only what comes back can be due, or expire, before what waits. And who has nothing left is not to be woken.
@@ -249,6 +257,7 @@ class ProducerMachine:
 
     def handle_list_shards(self, answer: ListShardsResponse | Failure, now: Instant) -> None:
         """What became of a ListShards."""
+        self._mend()
         self._sort(now)
         if self._map.handle_page(answer, now):
             self._install(now)
@@ -257,6 +266,7 @@ class ProducerMachine:
 
     def handle_summary(self, answer: StreamSummary | Failure, now: Instant) -> None:
         """What became of a DescribeStreamSummary."""
+        self._mend()
         self._sort(now)
         changed = self._facts.handle_summary(answer, now)
         self.record_max_bytes = self._facts.record_max_bytes
@@ -289,9 +299,7 @@ class ProducerMachine:
 
     def stats(self, now: Instant) -> ProducerStats:
         ledger = self._ledger
-        waiting = [lane.expires_at() for lane in self._router.all_lanes()]
-        waiting += [record.expires_at for record in self.intake.records[:1]]
-        oldest = min(waiting, default=NEVER) - self._config.record_ttl
+        oldest = self._whereabouts.first_unsent() - self._config.record_ttl
         return ProducerStats(
             outstanding=self.outstanding,
             buffered_bytes=self.buffered_bytes,
@@ -349,8 +357,8 @@ class ProducerMachine:
         if not is_due:
             return
         for lane in self._router.all_lanes():
-            lane.release()
-            if lane.queued:
+            if lane.open is not None or lane.queued:
+                lane.release()
                 self._note_sealed(lane, now)
         self._collector.drain()
 
@@ -361,16 +369,8 @@ class ProducerMachine:
 
     def _arm(self, now: Instant) -> None:
         """Records came back to lanes, or left them: find the deadlines anew."""
-        lanes = self._router.all_lanes()
-        waiting = [lane.expires_at() for lane in lanes]
-        beside = self._settlement.parked + self._collector.isolated_shipments()
-        waiting += [record.expires_at for shipment in beside for record in shipment.aggregate.records]
-        waiting += [record.expires_at for record in self.intake.records[:1]]
-        self._expires_at = min(waiting)
-        lingering = [lane.open.due_at for lane in lanes if lane.open is not None]
-        # What is sealed and not due came back from a request that was sent early. What is overdue is the collector's.
-        lingering += [due_at for due_at in (lane.due_at() for lane in lanes) if due_at > now]
-        self._due_at = min([self._due_at, *lingering])
+        self._expires_at = self._whereabouts.expires_at()
+        self._due_at = min(self._due_at, self._whereabouts.due_at(now))
         self._begin_round()  # P11: if nothing is armed now, the next record has to arm it
 
     def _install(self, now: Instant) -> None:

@@ -10,7 +10,6 @@ Invariants:
 """
 
 from bisect import bisect_left
-from collections import defaultdict
 from enum import IntEnum
 from typing import Final, final
 
@@ -31,6 +30,9 @@ _LOOK_AT_ALL: Final = 16  # lanes among which the best is sought by looking at a
 _SAMPLE: Final = 8
 
 
+Sorted = tuple[Lane, list[BufferedRecord]]
+
+
 @final
 class _Cache(IntEnum):
     """What is done with a key that is not in the cache."""
@@ -49,7 +51,7 @@ class Router:
         self._chance = chance
         self._endings: tuple[bytes, ...] = ()
         self._by_first_byte: list[Lane | None] = []  # of a hash: the lane, if all that begin so belong to one ...
-        self._by_twelve_bits: list[Lane | None] = []  # ... for those of which the byte does not tell
+        self._by_twelve_bits: list[list[Lane | None]] = []  # ... or the lanes by the four bits that follow
         self._lane_by_key: dict[str | None, Lane] = {}  # no key is never in it
         self._cache = _Cache.FILLING
         self._cache_max = _CACHE_TRIAL
@@ -77,13 +79,11 @@ class Router:
                 self._note_miss(key, lane)
         return lane
 
-    def sort(self, records: list[BufferedRecord]) -> tuple[dict[Lane, list[BufferedRecord]], list[BufferedRecord]]:
+    def sort(self, records: list[BufferedRecord]) -> tuple[list[Sorted], list[BufferedRecord]]:
         """The records of each lane, in their order, by their keys; and those that ``lane_for`` places one by one."""
-        known, lanes, endings = self._lane_by_key, self.lanes, self._endings
-        by_first_byte, by_twelve_bits = self._by_first_byte, self._by_twelve_bits
-        sorted_: dict[Lane, list[BufferedRecord]] = defaultdict(list)
-        if not endings:
-            return sorted_, records
+        if not self._endings:
+            return [], records
+        known, by_first_byte, by_twelve_bits = self._lane_by_key, self._by_first_byte, self._by_twelve_bits
         others: list[BufferedRecord] = []
         for record in records:
             key = record.key
@@ -94,14 +94,13 @@ class Router:
             if record.explicit_hash_key is not None:
                 lane = self._lane_at(digest_of(key, record.explicit_hash_key))
             elif lane is None:
-                digest = md5_of_key(key.encode(), usedforsecurity=False).digest()
-                lane = by_first_byte[digest[0]] or by_twelve_bits[digest[0] << 4 | digest[1] >> 4]
-                if lane is None:
-                    lane = lanes[bisect_left(endings, digest)]
+                digest = md5_of_key(key.encode()).digest()
+                first = digest[0]
+                lane = by_first_byte[first] or by_twelve_bits[first][digest[1] >> 4] or self._lane_at(digest)
                 if self._cache:
                     self._note_miss(key, lane)
-            sorted_[lane].append(record)
-        return sorted_, others
+            lane.fresh.append(record)
+        return [(lane, lane.take_fresh()) for lane in self.lanes if lane.fresh], others
 
     def _lane_at(self, digest: bytes) -> Lane:
         return self.lanes[bisect_left(self._endings, digest)]
@@ -160,7 +159,8 @@ class Router:
         self.lanes = tuple(known[shard] for shard in shards)
         self._endings = () if snapshot is None else snapshot.endings
         self._by_first_byte = self._lanes_by_prefix(8)
-        self._by_twelve_bits = self._lanes_by_prefix(12)
+        by_twelve_bits = self._lanes_by_prefix(12)
+        self._by_twelve_bits = [by_twelve_bits[at : at + 16] for at in range(0, len(by_twelve_bits), 16)]
         self._lane_by_key = {}
         gone = [lane for shard, lane in current.items() if shard not in set(shards)]
         for lane in gone:

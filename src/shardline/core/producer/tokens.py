@@ -1,23 +1,21 @@
 """May this go now, and if not, when?
 
-A bucket of several streams (records a second and bytes a second, say) that grow by themselves, on query.
+A bucket of two streams, entries a second and bytes a second, that grow by themselves, on query.
 
 Invariants:
 
-- K1: a take debits all streams or none.
+- K1: a take debits both streams or none.
 - K2: a stream is never above its capacity, which is one second of its rate, and grows by its rate while time passes.
-- K3: a take is admitted when every balance reaches ``min(cost, capacity)``, and may leave a debt (P6): a record that
+- K3: a take is admitted when both balances reach ``min(cost, capacity)``, and may leave a debt (P6): a record that
   costs more than the capacity still goes out, and what follows it waits for the debt to be paid.
 - K4: at ``ready_at`` the take is admitted; before it is not, but for a nanosecond, or what the clock can tell apart.
 """
 
-from collections.abc import Sequence
 from math import ulp
 from typing import Final, final
 
 from shardline.core.clock import Instant
 
-_COARSE: Final = 2.0**23  # seconds: from here on floats are further apart than the grain
 _GRAIN: Final = 1e-9  # seconds: what floating point may lose of a balance must not make a wake-up come too early
 
 
@@ -25,59 +23,54 @@ _GRAIN: Final = 1e-9  # seconds: what floating point may lose of a balance must 
 class TokenBucket:
     """Starts full."""
 
-    __slots__ = ("_balances", "_rates", "_slack", "_updated_at")
+    __slots__ = ("_byte_rate", "_bytes", "_entries", "_entry_rate", "_updated_at")
 
-    def __init__(self, rates: Sequence[float], now: Instant) -> None:
-        assert all(rate > 0 for rate in rates)
-        self._rates: list[float] = list(rates)
-        self._balances: list[float] = list(rates)
+    def __init__(self, entry_rate: float, byte_rate: float, now: Instant) -> None:
+        assert entry_rate > 0 and byte_rate > 0  # noqa: PT018 - one thought
+        self._entry_rate: float = entry_rate
+        self._byte_rate: float = byte_rate
+        self._entries: float = entry_rate
+        self._bytes: float = byte_rate
         self._updated_at: Instant = now
-        self._slack: list[float] = self._slack_at(now)
 
-    def set_rates(self, rates: Sequence[float], now: Instant) -> None:
+    def set_rates(self, entry_rate: float, byte_rate: float, now: Instant) -> None:
         """Change the rates. What was saved above the new capacity is gone; a debt stays."""
         self._grow(now)
-        self._rates = list(rates)
-        self._slack = self._slack_at(now)
-        self._balances = [min(balance, rate) for balance, rate in zip(self._balances, rates, strict=True)]
+        self._entry_rate, self._byte_rate = entry_rate, byte_rate
+        self._entries = min(self._entries, entry_rate)
+        self._bytes = min(self._bytes, byte_rate)
 
-    def try_take(self, costs: Sequence[float], now: Instant) -> bool:
-        """Debit all streams, or none (K1, K3)."""
+    def try_take(self, entries: float, size: float, now: Instant) -> bool:
+        """Debit both streams, or none (K1, K3)."""
         if now > self._updated_at:
             self._grow(now)
-        balances = self._balances
-        for balance, cost, rate, slack in zip(balances, costs, self._rates, self._slack, strict=True):
-            if balance < (cost if cost < rate else rate) - slack:  # noqa: FURB136 - min() takes three times as long
+        left, left_bytes = self._entries - entries, self._bytes - size
+        if left < 0 or left_bytes < 0:  # after months of uptime a float cannot tell nanoseconds apart
+            slack = max(_GRAIN, ulp(now))
+            if self._entries < min(entries, self._entry_rate) - self._entry_rate * slack:
                 return False
-        for place, cost in enumerate(costs):
-            balances[place] -= cost
+            if self._bytes < min(size, self._byte_rate) - self._byte_rate * slack:
+                return False
+        self._entries, self._bytes = left, left_bytes
         return True
 
-    def covers(self, costs: Sequence[float]) -> bool:
+    def covers(self, entries: float, size: float) -> bool:
         """Whether a full bucket would pay that without a debt."""
-        for cost, rate in zip(costs, self._rates, strict=True):  # noqa: SIM110 - all() takes three times as long
-            if cost > rate:
-                return False
-        return True
+        return entries <= self._entry_rate and size <= self._byte_rate
 
-    def ready_at(self, costs: Sequence[float], now: Instant) -> Instant:
-        """When a take of ``costs`` will be admitted, if nothing is taken until then (K4)."""
+    def ready_at(self, entries: float, size: float, now: Instant) -> Instant:
+        """When a take will be admitted, if nothing is taken until then (K4)."""
         self._grow(now)
-        streams = zip(self._balances, costs, self._rates, strict=True)
-        return now + max(0.0, *((min(cost, rate) - balance) / rate for balance, cost, rate in streams))
+        missing = (min(entries, self._entry_rate) - self._entries) / self._entry_rate
+        missing_bytes = (min(size, self._byte_rate) - self._bytes) / self._byte_rate
+        return now + max(0.0, missing, missing_bytes)
 
     def _grow(self, now: Instant) -> None:
         elapsed = now - self._updated_at
         if elapsed > 0:
             self._updated_at = now
-            if now >= _COARSE:
-                self._slack = self._slack_at(now)
-            balances = self._balances
-            for place, rate in enumerate(self._rates):
-                grown = balances[place] + rate * elapsed
-                balances[place] = grown if grown < rate else rate  # noqa: FURB136 - min() takes three times as long
-
-    def _slack_at(self, now: Instant) -> list[float]:
-        """What each balance may lack: after months of uptime a float cannot tell nanoseconds apart."""
-        grain = max(_GRAIN, ulp(now))
-        return [rate * grain for rate in self._rates]
+            entry_rate, byte_rate = self._entry_rate, self._byte_rate
+            entries = self._entries + entry_rate * elapsed
+            size = self._bytes + byte_rate * elapsed
+            self._entries = entries if entries < entry_rate else entry_rate  # noqa: FURB136 - min() takes three times as long
+            self._bytes = size if size < byte_rate else byte_rate  # noqa: FURB136

@@ -34,6 +34,12 @@ def aggregate(*records, address=ADDRESS):
     return whole
 
 
+def cost(whole):
+    """What it costs, once it is sealed."""
+    whole.seal()
+    return whole.cost_bytes
+
+
 def framed(payload=b"x"):
     builder = AggregateBuilder()
     builder.add("k", payload)
@@ -90,7 +96,7 @@ def test_p8_a_lone_keyless_record_takes_them_too():
 def test_a_keyless_record_sends_no_key_where_the_service_chooses_the_shard():
     whole = aggregate(record(b"1", None), address=NO_ADDRESS)
     assert whole.entry() == Entry(b"1", None, None)
-    assert whole.cost_bytes == 1
+    assert cost(whole) == 1
 
 
 def test_even_there_what_a_reader_would_open_is_wrapped():
@@ -98,7 +104,7 @@ def test_even_there_what_a_reader_would_open_is_wrapped():
     whole = aggregate(record(inner, None), address=NO_ADDRESS)
     assert whole.entry().key is None
     assert split_aggregate(whole.entry().data) == [("", inner, None)]
-    assert whole.cost_bytes == len(whole.entry().data)
+    assert cost(whole) == len(whole.entry().data)
 
 
 def test_making_the_entry_again_makes_the_same():
@@ -135,8 +141,7 @@ def test_g1_the_size_is_exact(records):
     whole = aggregate(*records)
     entry = whole.entry()
     assert whole.size == len(entry.data)
-    assert whole.cost_bytes == len(entry.data) + len(entry.key.encode())
-    whole.seal()
+    assert cost(whole) == len(entry.data) + len(entry.key.encode())
     assert whole.size == len(whole.entry().data)
 
 
@@ -153,18 +158,18 @@ def test_an_empty_aggregate_is_its_frame():
 def test_a_lone_record_costs_its_data_and_key_in_bytes(one):
     whole = aggregate(one)
     entry = whole.entry()
-    assert whole.cost_bytes == len(entry.data) + len(entry.key.encode())
+    assert cost(whole) == len(entry.data) + len(entry.key.encode())
 
 
 def test_a_wrapped_record_costs_its_wrapping_too():
     whole = aggregate(record(framed(b"x" * 500), "key", "7"))
-    assert whole.cost_bytes == len(whole.entry().data) + 3
+    assert cost(whole) == len(whole.entry().data) + 3
 
 
 def test_the_cost_is_never_too_low_for_what_starts_with_the_magic():
     """Whether it is framed costs an MD5 to know: it is counted as if it were."""
     whole = aggregate(record(MAGIC + b"and no more"))
-    assert whole.cost_bytes > len(whole.entry().data) + 3
+    assert cost(whole) > len(whole.entry().data) + 3
 
 
 # ---- filling
@@ -234,18 +239,17 @@ def test_g1_a_bundle_makes_the_entries_that_its_records_would_make_alone(records
     alone = [aggregate(one) for one in records]
     assert whole.entries() == [one.entry() for one in alone]
     assert all(type(entry) is Entry for entry in whole.entries())
+    assert whole.size == cost(whole) == sum(cost(one) for one in alone)
     assert whole.entry_count == len(records)
-    assert whole.size == whole.cost_bytes == sum(one.cost_bytes for one in alone)
     assert whole.cost_bytes == sum(len(entry.data) + len(entry.key.encode()) for entry in whole.entries())
     assert whole.payload_bytes == sum(map(payload_bytes, records))
-    whole.seal()
-    assert whole.cost_bytes == whole.size
     assert [whole.cost_of(one) for one in records] == [one.cost_bytes for one in alone]
 
 
 def test_records_that_share_an_entry_make_one():
     whole = aggregate(record(b"1"), record(b"2"))
     assert whole.entries() == [whole.entry()]
+    whole.seal()
     assert whole.entry_count == 1
 
 
@@ -264,7 +268,7 @@ def test_a_bundle_takes_what_fits_exactly_and_its_first_record_in_any_case(last)
 def test_where_the_service_chooses_the_shard_a_bundle_sends_keyless_records_without_keys():
     whole = bundle(record(b"1", None), record(b"22", None), address=NO_ADDRESS)
     assert whole.entries() == [Entry(b"1", None, None), Entry(b"22", None, None)]
-    assert whole.cost_bytes == 3
+    assert cost(whole) == 3
 
 
 # ---- where records belong

@@ -7,8 +7,8 @@ import pytest
 
 from shardline.codec.shapes import HashKeyRangeShape, ListShardsResponse, SequenceNumberRangeShape, ShardShape
 from shardline.core.producer.config import ProducerConfig
-from shardline.core.producer.intake import Intake
-from shardline.core.producer.machine import ProducerMachine, Put
+from shardline.core.producer.intake import Intake, Put
+from shardline.core.producer.machine import ProducerMachine
 from shardline.core.producer.record import BufferedRecord
 from shardline.model.hashing import HASH_KEY_COUNT
 from shardline.model.limits import KIB, MIB

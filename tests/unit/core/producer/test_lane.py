@@ -40,6 +40,22 @@ def leave(a_lane, now=0.0):
 # ---- filling
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a2_in_an_ordered_lane_a_late_record_without_a_key_goes_alone(again):
+    one = lane(ordered=True)
+    fill(one, b"1", put_at=1.0)
+    late, timely = record(b"late", None, 0.5), record(b"timely", None, 1.0)
+    add = one.add_again if again else one.add
+    assert (add(late), add(timely)) == (1, 0)
+    assert [each.data for each in one.open.records] == [b"1", b"timely"]
+    assert one.open.due_at == pytest.approx(1.1)
+    assert leave(one) == [b"late"]
+    one.in_flight = 0
+    one.seal()
+    assert add(record(b"later", None, 0.9)) == 1  # also if nothing is open: what left may come back
+    assert leave(one) == [b"later"]
+
+
 def test_p2_records_share_an_aggregate_until_it_is_full():
     one = lane(aggregate_max_bytes=100)
     sealed = [one.add(record(b"x" * 20)) for _ in range(4)]

@@ -11,8 +11,9 @@ from shardline.codec.shapes import PutRecordsResult
 from shardline.core.events import RecordsFailed
 from shardline.core.producer.aggregate import Aggregate, KeylessAddress
 from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.intake import Put
 from shardline.core.producer.ledger import Ledger
-from shardline.core.producer.machine import ProducerMachine, Put
+from shardline.core.producer.machine import ProducerMachine
 from shardline.core.producer.record import (
     Attempt,
     BufferedRecord,

@@ -6,8 +6,8 @@ import pytest
 
 from shardline.core.clock import NEVER
 from shardline.core.events import RecordsDelivered, RequestAnswered, ShardMapFailed, ShardsChanged
-from shardline.core.producer.intake import ROUND_BYTES, ROUND_RECORDS
-from shardline.core.producer.machine import BLIND_PATIENCE, Put
+from shardline.core.producer.intake import ROUND_BYTES, ROUND_RECORDS, Put
+from shardline.core.producer.machine import BLIND_PATIENCE
 from shardline.core.producer.record import BufferedRecord, Receipt, Undelivered
 from shardline.model.limits import PUT_RECORDS_MAX_ENTRIES
 

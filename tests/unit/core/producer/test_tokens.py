@@ -5,12 +5,35 @@ import pytest
 from shardline.core.producer.tokens import TokenBucket
 
 
+class Bucket:
+    """One with as many streams as a test speaks of: if only of one, the other is as good as unlimited."""
+
+    def __init__(self, rates, now):
+        self._bucket = TokenBucket(*self._both(rates, 1e12), now)
+
+    @staticmethod
+    def _both(numbers, other):
+        return numbers if len(numbers) == 2 else (*numbers, other)
+
+    def set_rates(self, rates, now):
+        self._bucket.set_rates(*self._both(rates, 1e12), now)
+
+    def try_take(self, costs, now):
+        return self._bucket.try_take(*self._both(costs, 0.0), now)
+
+    def ready_at(self, costs, now):
+        return self._bucket.ready_at(*self._both(costs, 0.0), now)
+
+    def covers(self, costs):
+        return self._bucket.covers(*costs)
+
+
 def make(*rates, now=0.0):
-    return TokenBucket(rates, now)
+    return Bucket(rates, now)
 
 
 def left(bucket, now):
-    """What can be taken of the first stream of one, to a thousandth."""
+    """What can be taken of the first stream, to a thousandth."""
     taken = 0
     while bucket.try_take((0.001,), now):
         taken += 1
@@ -184,16 +207,7 @@ def test_a_full_bucket_covers_what_it_pays_without_a_debt(costs, covered):
     assert bucket.covers(costs) is covered  # whatever its balance is now
 
 
-@pytest.mark.parametrize("costs", [(), (1.0,), (1.0, 1.0, 1.0)])
-def test_costs_for_another_number_of_streams_are_an_internal_error(costs):
-    bucket = make(10.0, 10.0)
-    with pytest.raises(ValueError, match="zip"):
-        bucket.try_take(costs, 0.0)
-    with pytest.raises(ValueError, match="zip"):
-        bucket.ready_at(costs, 0.0)
-
-
-@pytest.mark.parametrize("rates", [(0.0,), (1.0, -1.0)])
+@pytest.mark.parametrize("rates", [(0.0, 1.0), (1.0, -1.0)])
 def test_a_stream_that_never_grows_is_an_internal_error(rates):
     with pytest.raises(AssertionError):
-        TokenBucket(rates, 0.0)
+        TokenBucket(*rates, 0.0)

@@ -1,0 +1,93 @@
+"""Where is each record that has not ended?
+
+In the intake, in a lane, on its way, parked, or waiting to be sent in halves. And, if a put was interrupted, perhaps
+nowhere of that: a put runs in the thread of its caller, and Ctrl-C there, or a signal handler that raises, ends it
+between any two steps. What was under its hands stands in the machine's ``round_`` until it is done.
+
+Invariants:
+
+- P1: after ``gather`` each record that is not on its way is in the intake, once; lanes are empty, and every count is
+  that of what is there. If it is interrupted itself, it can be done again.
+- P9: records of one key keep their order: those in lanes were put before those of the round, and these before those
+  that went into the intake since.
+"""
+
+from typing import final
+
+from shardline.core.clock import NEVER, Instant
+from shardline.core.producer.collector import Collector, Shipment
+from shardline.core.producer.intake import Intake
+from shardline.core.producer.ledger import Ledger
+from shardline.core.producer.record import BufferedRecord, payload_bytes
+from shardline.core.producer.router import Router
+from shardline.core.producer.settlement import Flight, Settlement
+
+
+@final
+class Whereabouts:
+    """Looks everywhere."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        ledger: Ledger,
+        router: Router,
+        collector: Collector,
+        settlement: Settlement,
+        *,
+        flights: dict[int, Flight],
+    ) -> None:
+        self._intake = intake
+        self._ledger = ledger
+        self._router = router
+        self._collector = collector
+        self._settlement = settlement
+        self._flights = flights
+
+    def unfinished(self) -> list[BufferedRecord]:
+        """All records that have not ended, the oldest of each lane first."""
+        records = [record for shipment in self._shipments() for record in shipment.aggregate.records]
+        for lane in self._router.all_lanes():
+            records += lane.unsent()
+        return records + self._intake.records
+
+    def first_unsent(self) -> Instant:
+        """When the first that waits in a lane or in the intake expires, or earlier."""
+        waiting = [lane.expires_at() for lane in self._router.all_lanes()]
+        return min(waiting + [record.expires_at for record in self._intake.records[:1]])
+
+    def expires_at(self) -> Instant:
+        """When the first that is not on its way expires, or earlier."""
+        beside = self._settlement.parked + self._collector.isolated_shipments()
+        waiting = [record.expires_at for shipment in beside for record in shipment.aggregate.records]
+        return min([self.first_unsent(), *waiting])
+
+    def due_at(self, now: Instant) -> Instant:
+        """When the first that lingers in a lane is due."""
+        lanes = self._router.all_lanes()
+        lingering = [lane.open.due_at for lane in lanes if lane.open is not None]
+        # What is sealed and not due came back from a request that was sent early. What is overdue is the collector's.
+        lingering += [due_at for due_at in (lane.due_at() for lane in lanes) if due_at > now]
+        return min(lingering, default=NEVER)
+
+    def unsent(self, round_: list[BufferedRecord]) -> list[BufferedRecord]:
+        """All that is in no shipment, the oldest first; each once, though some of the round may already be in lanes."""
+        found = [record for lane in self._router.all_lanes() for record in lane.unsent()]
+        found += round_ + self._intake.records
+        return sorted({id(record): record for record in found}.values(), key=lambda record: record.expires_at)
+
+    def gather(self, unsent: list[BufferedRecord]) -> None:
+        """Begin anew with what is unsent: it is in the intake, as if it had just been put."""
+        intake, ledger, lanes = self._intake, self._ledger, self._router.all_lanes()
+        intake.records, intake.size = unsent, sum(map(payload_bytes, unsent))
+        for lane in lanes:
+            lane.take_unsent()
+        self._collector.forget_all(lanes)
+        aggregates = [shipment.aggregate for shipment in self._shipments()]
+        ledger.records = sum([len(aggregate.records) for aggregate in aggregates])
+        ledger.payload_bytes = sum([aggregate.payload_bytes for aggregate in aggregates])
+
+    def _shipments(self) -> list[Shipment]:
+        """What is on its way, or was and is not judged yet."""
+        flying = [shipment for flight in self._flights.values() for shipment in flight.group.shipments]
+        return flying + self._settlement.parked + self._collector.isolated_shipments()
