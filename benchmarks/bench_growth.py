@@ -8,7 +8,8 @@ the cheapest.
 
 On a stream of many shards fewer records share an entry: all that come within linger are spread over all shards, 350 an
 entry on one shard, 16 on 1,024, and an entry costs as much as several records. The second series of the producer has 16
-an entry throughout: what is left there is the cost of the shards themselves. The first tells what a user pays.
+an entry throughout: what is left there is the cost of the shards themselves. The first tells what a user pays. What the
+peers cost on the largest stream stands beside it.
 
     python benchmarks/bench_growth.py [--quick] [--check] [--json FILE]
 """
@@ -29,17 +30,23 @@ from producer_sink import running_producer_sink
 from results import add_json_option, forget_surroundings, note_series, verdict, write
 
 HERE = Path(__file__).parent
+PEER_PYTHON = HERE.parent / ".servers/clients/bin/python"  # aiokpl pins its own botocore
 ROUGHLY_FLAT = 1.5
 RECORDS = [10_000, 100_000, 1_000_000, 10_000_000]
 SHARDS = [1, 4, 32, 256, 1_024]
-PER_SHARD = 4_000  # at least, where the number of shards grows: opening a shard costs as much as reading hundreds
+PER_SHARD = 4_000  # at least, read over many shards: opening a shard costs as much as reading hundreds
 RUNS = {10_000: 5, 100_000: 4, 1_000_000: 3, 10_000_000: 2}
+RUNS_OVER_SHARDS = {"producer": 5, "consumer": 3}
+# What the peers cost over the most shards: as many times ours as bench_producer.py asks of them over 32.
+PEERS = {"aiokpl": (20_000, 45.0), "boto3": (100_000, 2.7)}
+PEER_RUNS = 2
 
 
 def produce(shards: int, records: int, client: str = "shardline") -> float:
     """CPU seconds per million, of one producer."""
+    python = str(PEER_PYTHON) if client == "aiokpl" else sys.executable
     with running_producer_sink(shards=shards) as sink:
-        line = [sys.executable, str(HERE / "producer_clients.py"), "--client", client, "--url", sink.url]
+        line = [python, str(HERE / "producer_clients.py"), "--client", client, "--url", sink.url]
         done = subprocess.run(line, input=f"{records}\n", check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1])["cpu"] / records * 1e6
 
@@ -95,21 +102,45 @@ def grow(
     return verdict(f"{what} by {axis}: {cells}", f"last <= {ROUGHLY_FLAT} x least", met=flat, width=100)
 
 
-def run(records: list[int], shards: list[int], least: int) -> bool:
-    def over(shards: int) -> int:
-        return max(least, PER_SHARD * shards)
+def beside_peers(shards: int, records: int) -> list[bool]:
+    """How many times as much do the peers cost on the largest stream?"""
+    costs: dict[str, list[float]] = {client: [] for client in ("shardline", *PEERS)}
+    for _ in range(PEER_RUNS):
+        for client, measured in costs.items():
+            measured.append(produce(shards, PEERS[client][0] if client in PEERS else records, client))
+    best = {client: min(measured) for client, measured in costs.items()}
+    met = []
+    for client, (_, at_least) in PEERS.items():
+        ratio = best[client] / best["shardline"]
+        what = (
+            f"{client} / shardline over {shards:,} shards: {ratio:.1f} ({best[client]:.1f} / {best['shardline']:.2f})"
+        )
+        met.append(verdict(what, f"at least {at_least:g}", met=ratio >= at_least, width=100))
+    return met
 
-    def over_shards(client: str) -> Callable[[int], float]:
-        return lambda count: produce(count, over(count), client)
+
+def run(records: list[int], shards: list[int], least: int) -> bool:
+    def produce_by(client: str) -> Callable[[int], float]:
+        return lambda count: produce(count, least, client)
+
+    def consume_over(count: int) -> float:
+        return consume(count, max(least, PER_SHARD * count))
 
     print("CPU seconds per million records")
     return all(
         [
             grow("producer", "records", records, lambda count: produce(32, count), lambda count: RUNS[count]),
-            grow("producer", "shards", shards, over_shards("shardline"), lambda _: 2),
-            grow("producer, 16 an entry", "shards", shards, over_shards("shardline 16 an entry"), lambda _: 2),
+            grow("producer", "shards", shards, produce_by("shardline"), lambda _: RUNS_OVER_SHARDS["producer"]),
+            grow(
+                "producer, 16 an entry",
+                "shards",
+                shards,
+                produce_by("shardline 16 an entry"),
+                lambda _: RUNS_OVER_SHARDS["producer"],
+            ),
+            *beside_peers(shards[-1], least),
             grow("consumer", "records", records, lambda count: consume(4, count), lambda count: RUNS[count]),
-            grow("consumer", "shards", shards, lambda count: consume(count, over(count)), lambda _: 2),
+            grow("consumer", "shards", shards, consume_over, lambda _: RUNS_OVER_SHARDS["consumer"]),
         ]
     )
 

@@ -213,6 +213,9 @@ class Producer:
             if accepted is _PUMP:
                 self._network.wake()
             interrupted = False
+        except BufferFull:
+            interrupted = False  # it left nothing
+            raise
         finally:
             if interrupted:  # by Ctrl-C, or a signal handler that raises: what it left is the network's (P1)
                 self._network.wake()

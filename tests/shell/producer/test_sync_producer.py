@@ -148,6 +148,19 @@ def test_without_room_put_gives_up_after_its_timeout_and_put_nowait_at_once(make
         assert (producer.outstanding, producer._room.waiting) == (1, 0)
 
 
+def test_a_put_that_is_refused_does_not_disturb_the_network_thread(make_sync_producer, kinesis, monkeypatch):
+    kinesis.faults.throttle(operation="PutRecords")
+    with make_sync_producer(buffer_max_records=1, close_timeout=0) as producer:
+        producer.put(b"x", key="k")
+        wakes = []
+        monkeypatch.setattr(producer._network, "wake", lambda: wakes.append(1))
+        for _ in range(3):
+            with pytest.raises(BufferFull):
+                producer.put_nowait(b"y", key="k")
+        assert wakes == []
+        monkeypatch.undo()
+
+
 def test_a_large_record_is_not_overtaken_for_ever_by_small_ones(make_sync_producer, stored):
     with make_sync_producer(buffer_max_bytes=1024, linger=0.0) as producer:
         stop = threading.Event()
