@@ -27,6 +27,13 @@ KINDS = {
 }
 
 
+def stream_of_two_shards(**config):
+    """A producer that knows its map; small requests, so that there are many."""
+    stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF, HASH_KEY_MAX), request_max_entries=10, **config)
+    stream.run(1.0)
+    return stream
+
+
 def records_to_put(now, ttl, begin=0):
     """Of few keys, with and without one, some with a hash key, two that do not fit together."""
     for number in range(begin, begin + 28):
@@ -78,8 +85,7 @@ def check_the_end(stream, accepted, where):
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
 def test_p1_a_put_that_is_interrupted_anywhere_loses_nothing(config, many):
     for after in count(0, STRIDE):
-        stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF, HASH_KEY_MAX), request_max_entries=10, **config)
-        stream.run(1.0)
+        stream = stream_of_two_shards(**config)
         accepted = []
         with interrupted(after) as interruption:
             put_all(stream, accepted, many=many)
@@ -103,8 +109,7 @@ def test_p1_a_put_that_is_interrupted_anywhere_loses_nothing(config, many):
 @pytest.mark.parametrize("first", range(0, 4_000, 509))
 def test_p1_to_mend_may_be_interrupted_too(first):
     for after in count(0, STRIDE):
-        stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF, HASH_KEY_MAX), request_max_entries=10)
-        stream.run(1.0)
+        stream = stream_of_two_shards()
         accepted = []
         with interrupted(first) as interruption:
             put_all(stream, accepted)
@@ -141,8 +146,7 @@ def test_p1_what_is_interrupted_before_there_is_a_map_is_sent_when_there_is():
 def test_p1_what_is_on_its_way_when_a_put_is_interrupted_is_counted_and_comes_back(refusal):
     """In lanes that wait for their pause, and in a request whose answer is out."""
     for after in count(0, STRIDE):
-        stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF, HASH_KEY_MAX), request_max_entries=10)
-        stream.run(1.0)
+        stream = stream_of_two_shards()
         bad = [THROTTLED] * 6
         if refusal == "an entry":
             stream.refuse = lambda *_, bad=bad: bad.pop() if bad else None
@@ -203,8 +207,7 @@ def test_p1_the_first_put_is_interrupted_and_nobody_looks_but_the_host(config):
 
 def test_p1_a_round_is_interrupted_and_nobody_looks_but_the_host():
     for after in count(0, STRIDE):
-        stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF, HASH_KEY_MAX), request_max_entries=10)
-        stream.run(1.0)
+        stream = stream_of_two_shards()
         accepted = []
         with interrupted(after) as interruption:
             put_all(stream, accepted)
@@ -220,15 +223,8 @@ def test_p1_a_round_is_interrupted_and_nobody_looks_but_the_host():
 def test_a1_what_waits_in_a_lane_when_a_put_is_interrupted_ends_with_its_life():
     """The first to enter is an answer; the oldest record is not in the first lane."""
     for after in count(0, STRIDE):
-        stream = Stream(
-            shard("a", 0, HALF - 1),
-            shard("b", HALF, HASH_KEY_MAX),
-            record_ttl=5.0,
-            request_max_entries=10,
-            retry_backoff=20.0,  # it pauses for longer than the record lives
-            retry_backoff_max=20.0,
-        )
-        stream.run(1.0)
+        pause = 20.0  # longer than a record lives
+        stream = stream_of_two_shards(record_ttl=5.0, retry_backoff=pause, retry_backoff_max=pause)
         stream.refuse = lambda _, shard_id: THROTTLED if shard_id == "b" else None
         late = stream.put(b"b", "k", HALF + 1)
         stream.run(1.0)
