@@ -977,6 +977,22 @@ def test_gw6_a_group_that_was_begun_in_part_is_completed_with_the_shards_that_we
     assert {worker.held[shard_id].start for shard_id in names(2, 3)} == {TRIM_HORIZON}
 
 
+def test_gw6_what_is_left_of_a_line_that_nobody_followed_is_read_from_its_oldest_on():
+    """An outage longer than the retention, and two reshards in it: A's children came and went, theirs are closed."""
+    closed = [shard(3, 1, part=(0, 1), begin=50, end=60), shard(4, 2, part=(3, 4), begin=50, end=60)]
+    young = [shard(5, 3, 4, begin=70)]
+    group = Group(*closed, *young)
+    group.rows[A] = Lease(A, checkpoint=Checkpoint(at_sequence_number(SequenceNumber(7))))
+    worker = group.worker(start=LATEST, latest_at=LATE + 50.0)
+    group.run(30.0)
+    assert set(worker.held) - {A} == group.rows.keys() - {A} == set(names(3, 4))
+    assert {worker.held[shard_id].start for shard_id in names(3, 4)} == {TRIM_HORIZON}
+    for ended in names(3, 4):
+        worker.end(ended, *young)
+        group.run(30.0)
+    assert [worker.held[shard_id].start for shard_id in names(5)] == [TRIM_HORIZON]
+
+
 def test_l6_nothing_is_read_before_every_row_of_the_beginning_is_there():
     """What is committed does not say any more since when the group reads."""
     group = Group()

@@ -1,5 +1,5 @@
 """Simulated worlds: ``make sim SEED=7`` tells the story of one, ``make sim SEEDS=500`` looks for trouble in many, and
-``make soak HOURS=8`` goes on for hours with seeds that nobody has seen, and writes a report.
+``make sim-soak HOURS=8`` goes on for hours with seeds that nobody has seen, and writes a report.
 """
 
 import argparse

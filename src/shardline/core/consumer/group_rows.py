@@ -19,8 +19,8 @@ Invariants (L3 and L6 are ARCHITECTURE section 5's):
 - GW6: a group at LATEST that has begun is completed as it was begun, since the time that its rows tell, with the shards
   that were open then: those that are open by now would be others to each worker that completes it, and what was written
   to their parents meanwhile would be skipped. Where the rows tell no time any more the group was complete: a shard
-  whose parents are gone, without kin among the rows, is of a line that came and went unseen, and is read from its
-  beginning.
+  whose parents are gone, without kin among the rows, is what is left of a line that nobody followed. It is read from
+  its beginning, and what came after it, open or not, after it (GW2).
 """
 
 import math
@@ -85,7 +85,11 @@ def missing_rows(graph: ShardGraph, rows: Rows, start: GroupStart) -> list[Lease
     outsiders = missing - heirs
     beside = {other for shard_id in heirs for other in graph.ancestors(shard_id)} & outsiders
     new = [_row(graph, shard_id, None) for shard_id in heirs if _has_finished_parents(graph, shard_id, rows, missing)]
-    for shard_id in outsiders:
+    unfollowed: set[str] = set()
+    if rows and start.position == LATEST and not start.is_pinned:
+        unfollowed = outsiders & _with_descendants(graph, [one for one in outsiders if _is_orphan(graph, one)])
+    new += [_row(graph, one, None) for one in unfollowed if outsiders.isdisjoint(graph.parents(one))]
+    for shard_id in outsiders - unfollowed:
         if shard_id not in beside:
             wanted = start.matches(shard_id, graph, outsiders, begun=bool(rows))
         elif start.position == LATEST and not start.matching:
@@ -95,9 +99,12 @@ def missing_rows(graph: ShardGraph, rows: Rows, start: GroupStart) -> list[Lease
             is_oldest = beside.isdisjoint(graph.parents(shard_id))
             wanted = shard_id in start.matching or (is_oldest and line.isdisjoint(start.matching))
         if wanted:
-            is_later = bool(rows) and start.position == LATEST and not start.is_pinned
-            new.append(_row(graph, shard_id, None if is_later and _is_orphan(graph, shard_id) else start))
+            new.append(_row(graph, shard_id, start))
     return sorted(new, key=lambda row: (_begin(graph, row.shard_id), row.shard_id))
+
+
+def _with_descendants(graph: ShardGraph, shard_ids: list[str]) -> set[str]:
+    return {*shard_ids, *(other for shard_id in shard_ids for other in graph.descendants(shard_id))}
 
 
 def _is_orphan(graph: ShardGraph, shard_id: str) -> bool:

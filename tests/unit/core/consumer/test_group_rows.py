@@ -99,6 +99,18 @@ def test_gw6_a_line_that_came_and_went_unseen_is_read_from_its_beginning_or_from
     assert {row.latest_at for row in new} == {40.0 if position == LATEST else None}
 
 
+def test_gw6_what_is_left_of_a_line_that_nobody_followed_is_read_from_its_oldest_on(stream):
+    graph = ShardGraph()
+    graph.handle_listing([stream.shard(number) for number in (4, 6, 7, 8)], {}, 100.0, 100.0)
+    rows, start = stream.rows(4), GroupStart(LATEST, 50.0)
+    new = missing_rows(graph, rows, start)
+    assert [row.shard_id for row in new] == [stream.name(6), stream.name(7)], "closed; 8, their child, is open"
+    assert {(row.checkpoint.position, row.latest_at) for row in new} == {(TRIM_HORIZON, None)}
+    assert missing_rows(graph, stream.rows(4, 6, 7), start) == []
+    after = missing_rows(graph, stream.rows(4, finished=[6, 7]), start)
+    assert [(row.shard_id, row.checkpoint.position) for row in after] == [(stream.name(8), TRIM_HORIZON)]
+
+
 def test_sg4_a_shard_that_two_beginnings_of_a_group_left_out_between_them_gets_a_row(graph, stream):
     """One worker began it with the oldest, which were open then; another with 8, for it knew no rows and a later listing."""
     rows = stream.rows(0, 1, 2, 3, 4, 5, 8)
