@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from itertools import count
 from pathlib import Path
+from weakref import ref
 
 import pytest
 
@@ -29,6 +30,7 @@ from shardline import (
     aggregate,
 )
 from shardline.sync import Consumer
+from shardline.sync.iteration import _run_errand
 from shardline.sync.loop_thread import LoopThread
 from shardline.testing import LocalKinesis
 
@@ -274,15 +276,20 @@ def test_manual_acknowledgements_in_any_order(make_consumer, put, group, store):
     assert not consumer.ack(again[4]), "the lease is gone"
 
 
+def leave_behind(consumer, iterator):
+    """An errand in the loop, as of a thread that was interrupted just after it had asked."""
+    weak, number, pages = ref(iterator), iterator.asked, iterator._custody.pages
+    consumer._thread.begin(lambda: _run_errand(weak, number, pages))
+
+
 def test_a_thread_that_was_interrupted_lost_nothing(make_consumer, put):
     """SI3: the page came while nobody waited for it any more."""
     with make_consumer(until=None) as consumer:
         records = iter(consumer)
-        thread = consumer._thread
         threading.Timer(0.3, signal.pthread_kill, [threading.get_ident(), signal.SIGINT]).start()
         with pytest.raises(KeyboardInterrupt):
             next(records)
-        thread.begin(records._advance)  # as if it had been a moment later
+        leave_behind(consumer, records)  # as if it had been a moment later
         put(range(5), keys=1)
         eventually(lambda: records._page.end)
         assert [int(next(records).data) for _ in range(5)] == list(range(5))
@@ -292,18 +299,67 @@ def test_a_batch_that_came_for_an_interrupted_thread_is_handed_to_the_next(make_
     put(range(5), keys=1)
     with pytest.raises(RuntimeError), make_consumer(group=group, store="memory:") as consumer:  # noqa: PT012 - it is tested
         batches = consumer.batches()
-        consumer._thread.begin(batches._advance)
-        eventually(lambda: batches._arrived)
+        leave_behind(consumer, batches)
+        eventually(lambda: batches._in_hand.arrived)
         assert numbers(next(batches)) == list(range(5))
         raise RuntimeError
     began = time.monotonic()
     with make_consumer(group=group, store="memory:") as consumer:
         batches = consumer.batches()
-        consumer._thread.begin(batches._advance)
-        eventually(lambda: batches._arrived)
+        leave_behind(consumer, batches)
+        eventually(lambda: batches._in_hand.arrived)
     assert time.monotonic() - began < 5, "nobody is waited for"
     with make_consumer(group=group, store="memory:", until="latest") as consumer:
         assert numbers(consumer) == list(range(5)), "nobody was handed it"
+
+
+@pytest.mark.parametrize("begin", [iter, Consumer.batches], ids=["records", "batches"])
+def test_si3_what_came_for_an_interrupted_thread_is_handed_out_by_the_next_iteration(make_consumer, put, group, begin):
+    put(range(5), keys=1)
+    with make_consumer(group=group, store="memory:", until="latest") as consumer:
+        dropped = begin(consumer)
+        leave_behind(consumer, dropped)
+        eventually(lambda: has_arrived(dropped))
+        del dropped
+        assert numbers(consumer) == list(range(5))
+
+
+def has_arrived(iterator):
+    return iterator._page.end if hasattr(iterator, "_page") else iterator._in_hand.arrived
+
+
+@pytest.mark.parametrize("begin", [iter, Consumer.batches], ids=["records", "batches"])
+def test_si5_an_errand_that_was_left_behind_takes_nothing_and_acknowledges_nothing(make_consumer, put, group, begin):
+    """Two of them wait beside the one of the thread that asks; then it has its last record in hand."""
+    with pytest.raises(RuntimeError), make_consumer(group=group, store="memory:") as consumer:  # noqa: PT012 - it is tested
+        consumer.wait_ready()
+        iterator = begin(consumer)
+        for _ in range(2):
+            iterator.asked += 1
+            leave_behind(consumer, iterator)
+        threading.Timer(0.2, put, [range(20)], {"keys": 20}).start()
+        seen = []
+        while len(seen) < 20:
+            handed = next(iterator)
+            seen += numbers([handed] if isinstance(handed, Record) else handed)
+        assert sorted(seen) == list(range(20))
+        put([20], keys=1)
+        time.sleep(0.5)
+        raise RuntimeError
+    with make_consumer(group=group, store="memory:", until="latest") as consumer:
+        again = numbers(consumer)
+        assert seen[-1] in again, "it was never asked past"
+        assert 20 in again
+
+
+@pytest.mark.parametrize("begin", [iter, Consumer.batches], ids=["records", "batches"])
+def test_si5_an_errand_that_was_left_behind_keeps_no_iteration_alive(make_consumer, begin):
+    with make_consumer(until=None) as consumer:
+        iterator = begin(consumer)
+        leave_behind(consumer, iterator)
+        time.sleep(0.05)
+        del iterator
+        begin(consumer)
 
 
 # ---- run

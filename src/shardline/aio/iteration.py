@@ -180,15 +180,17 @@ class RecordIterator:
 
 
 @final
-class _BatchInHand:
+class BatchInHand:
     """A batch that the user has: it is done as a whole, or not."""
 
-    __slots__ = ("custody", "taken", "worker")
+    __slots__ = ("arrived", "custody", "taken", "worker")
 
     def __init__(self, custody: Custody) -> None:
         self.custody = custody
         self.worker: ShardWorker | None = None
         self.taken: Taken | None = None
+        self.arrived: Batch | None = None
+        """The batch, as long as it is there for a thread that has not taken it yet."""
 
     def take(self, worker: ShardWorker, limit: int | None) -> list[Record]:
         """The next records of the worker: none, where it was the end of the shard and nothing before it."""
@@ -213,6 +215,10 @@ class _BatchInHand:
         if worker is None or taken is None:
             return
         self.worker = self.taken = None
+        if self.arrived is not None:  # nobody was handed it: it goes back
+            self.arrived = None
+            custody.finish(worker, taken._replace(is_last=taken.is_last and not worker.is_stopping), taken.records)
+            return
         if not done:
             taken = taken._replace(is_last=False)
         elif taken.records and custody.config.ack == "auto":
@@ -238,7 +244,7 @@ class BatchIterator:
         self._acknowledge = acknowledge
         self._max_records = max_records
         self._max_wait = max_wait
-        self._in_hand = _BatchInHand(custody)
+        self.in_hand = BatchInHand(custody)
         self._yield_at: Instant = -NEVER
         self.asker: object = None
         self.is_over = False
@@ -247,38 +253,45 @@ class BatchIterator:
         return self
 
     async def __anext__(self) -> Batch:
-        custody = self._custody
-        self._in_hand.release(done=True)  # C5
+        self.in_hand.release(done=True)  # C5
         while True:
-            if custody.failure is not None:
-                self.is_over = True
-                raise custody.failure
             self.asker = running_task()
             if self._clock() >= self._yield_at:
                 await anyio.lowlevel.checkpoint()  # IT2
                 self._yield_at = self._clock() + SLICE
-            if custody.is_closing or custody.has_ended:
-                break
+            found = self.poll()
+            if isinstance(found, Batch):
+                return found
+            if found is None:
+                raise StopAsyncIteration
+            await self._custody.pages.wait(found)
+
+    def poll(self) -> Batch | float | None:
+        """The next batch; or for how long there will be none, if nothing comes; ``None``: there will be no more."""
+        custody = self._custody
+        while custody.failure is None and not custody.is_closing and not custody.has_ended:
             worker, delay = due_worker(custody, self._clock(), self._max_records, self._max_wait)
             if worker is not None:
-                records = self._in_hand.take(worker, self._max_records)
+                records = self.in_hand.take(worker, self._max_records)
                 if records:
                     return Batch(records, self._acknowledge)
             elif custody.milestones.is_exhausted and not custody.ready:
                 break
             else:
-                await custody.pages.wait(delay)
+                return delay
         self.is_over = True
-        raise StopAsyncIteration
+        if custody.failure is not None:
+            raise custody.failure
+        return None
 
     @property
     def has_records(self) -> bool:
         """Whether the user has some that are not known to be done."""
-        return self._in_hand.worker is not None
+        return self.in_hand.worker is not None
 
     def release(self, *, done: bool) -> None:
         """The consumer is closed: the batch is done, or it is not, and comes again."""
-        self._in_hand.release(done=done)
+        self.in_hand.release(done=done)
 
 
 def due_worker(

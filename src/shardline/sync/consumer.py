@@ -219,7 +219,7 @@ class Consumer:
         async def begin() -> BatchIterator:
             custody, _ = self._hooks._begin()  # noqa: SLF001 - _hooks
             batches = AsyncBatchIterator(custody, boot_time, self.ack, max_records=max_records, max_wait=wait)
-            iterator = BatchIterator(batches, thread)
+            iterator = BatchIterator(batches, custody, thread)
             self._hooks._live = ref(iterator)  # noqa: SLF001 - _hooks
             return iterator
 
@@ -296,8 +296,14 @@ class Consumer:
             raise Closed(self._why_closed if self._closed else _NOT_STARTED)
         self._acks.append((record, through))
         if not self._acks_due:
-            self._acks_due = True
-            thread.soon(self._take_acks)
+            is_told = False
+            try:
+                self._acks_due = True  # first: it is taken back in the other thread
+                thread.soon(self._take_acks)
+                is_told = True
+            finally:
+                if not is_told:  # an interrupt: the next one tells
+                    self._acks_due = False
         lease = record.lease
         return lease is not None and lease.held
 

@@ -10,15 +10,19 @@ Invariants (C5 is ARCHITECTURE section 5's):
   a page is through.
 - SI2: a page, once replaced, is never changed: a thread that still looks at it finds what it had.
 - SI3: a thread that was interrupted while it waited was handed nothing, and lost nothing: what came meanwhile is there
-  when it asks again.
+  when it asks again, or when another iteration is begun.
+- SI5: who asks has a number, and only the last number counts: an errand that an interrupt left behind in the loop takes
+  nothing, and says of nothing that it is done. Nor does it keep the iterator alive.
 - SI4: once a lease is lost, or asked for by another worker, no more of its page is handed out; a thread that is just
   taking a record may have that one.
 """
 
 import threading
-from typing import Final, final
+from typing import Final, TypeAlias, final
+from weakref import ref
 
 from shardline.aio.batches import Batch
+from shardline.aio.bell import Bell
 from shardline.aio.boot_clock import boot_time
 from shardline.aio.custody import Custody
 from shardline.aio.iteration import SLICE
@@ -120,7 +124,7 @@ class HandedPage:
 class RecordIterator:
     """One by one."""
 
-    __slots__ = ("__weakref__", "_custody", "_page", "_thread", "asker", "asking_thread", "is_over")
+    __slots__ = ("__weakref__", "_custody", "_page", "_thread", "asked", "asker", "asking_thread", "is_over")
 
     def __init__(self, custody: Custody, thread: LoopThread) -> None:
         self._custody = custody
@@ -129,6 +133,8 @@ class RecordIterator:
         self.asker: object = None
         """The task that closes the consumer, if its thread is the one that asked last."""
         self.asking_thread: threading.Thread | None = None
+        self.asked = 0
+        """How often the loop was asked (SI5)."""
         self.is_over = False
 
     def __iter__(self) -> "RecordIterator":
@@ -151,17 +157,10 @@ class RecordIterator:
                 page.check_at = boot_time() + SLICE
                 page.place = place + 1
                 return page.records[place]
-            try:
-                arrived = not self.is_over and self._thread.call(self._advance)
-            except Closed:
-                if self._thread.is_forked:
-                    raise
-                arrived = False
-            if not arrived:
-                self.is_over = True
+            if self.is_over or not _ask(self, self._thread, self._custody.pages):
                 raise StopIteration
 
-    async def _advance(self) -> bool:
+    def step(self) -> "bool | float | Exception":
         """In the loop's thread: see the page off (C5), and get the next. False: there will be none."""
         custody, page = self._custody, self._page
         if page.place < page.end and page.is_held:
@@ -181,9 +180,8 @@ class RecordIterator:
             elif custody.milestones.is_exhausted:
                 return False
             else:
-                await custody.pages.wait()
-        self.is_over = True
-        raise custody.failure
+                return NEVER
+        return custody.failure
 
     @property
     def has_records(self) -> bool:
@@ -199,54 +197,96 @@ class RecordIterator:
 class BatchIterator:
     """Many of one shard at once. A batch is a hop."""
 
-    __slots__ = ("__weakref__", "_arrived", "_batches", "_thread", "asking_thread")
+    __slots__ = (
+        "__weakref__",
+        "_batches",
+        "_custody",
+        "_in_hand",
+        "_thread",
+        "asked",
+        "asker",
+        "asking_thread",
+        "is_over",
+    )
 
-    def __init__(self, batches: AsyncBatchIterator, thread: LoopThread) -> None:
+    def __init__(self, batches: AsyncBatchIterator, custody: Custody, thread: LoopThread) -> None:
         self._batches = batches
+        self._custody = custody
+        self._in_hand = batches.in_hand
         self._thread = thread
-        self._arrived: Batch | None = None
+        self.asker: object = None
         self.asking_thread: threading.Thread | None = None
+        self.asked = 0
+        self.is_over = False
 
     def __iter__(self) -> "BatchIterator":
         return self
 
     def __next__(self) -> Batch:
         self.asking_thread = threading.current_thread()
-        if self._arrived is None:  # else it came for one who was interrupted (SI3)
-            try:
-                if not self.is_over:
-                    self._thread.call(self._advance)
-            except Closed:
-                if self._thread.is_forked:
-                    raise
-                self._batches.is_over = True
-        batch, self._arrived = self._arrived, None
-        if batch is None:
-            raise StopIteration
-        return batch
+        in_hand = self._in_hand
+        while True:
+            batch = in_hand.arrived  # it may have come for one who was interrupted (SI3)
+            if batch is not None:
+                in_hand.arrived = None
+                return batch
+            if self.is_over or not _ask(self, self._thread, self._custody.pages):
+                raise StopIteration
 
-    async def _advance(self) -> None:
-        if self._arrived is None:
-            self._arrived = await anext(self._batches, None)
-            self._batches.asker = None  # this task ends, and is nobody who could close
+    def step(self) -> "bool | float | Exception":
+        """In the loop's thread: the batch that the user had is done (C5); get the next. False: there will be none."""
+        in_hand = self._in_hand
+        if in_hand.arrived is not None:
+            return True
+        in_hand.release(done=True)
+        try:
+            found = self._batches.poll()
+        except Exception as error:  # noqa: BLE001 - it is raised where it was asked
+            return error
+        if isinstance(found, Batch):
+            in_hand.arrived = found
+            return True
+        return False if found is None else found
 
     # ---- for the consumer
 
     @property
-    def asker(self) -> object:
-        return self._batches.asker
-
-    @asker.setter
-    def asker(self, task: object) -> None:
-        self._batches.asker = task
-
-    @property
-    def is_over(self) -> bool:
-        return self._batches.is_over
-
-    @property
     def has_records(self) -> bool:
-        return self._arrived is None and self._batches.has_records
+        return self._in_hand.arrived is None and self._batches.has_records
 
     def release(self, *, done: bool) -> None:
-        self._batches.release(done=done and self._arrived is None)
+        self._batches.release(done=done)
+
+
+_Iterator: TypeAlias = RecordIterator | BatchIterator
+
+
+def _ask(iterator: _Iterator, thread: LoopThread, pages: Bell) -> bool:
+    """In the user's thread: wait for the next. False: there will be none."""
+    iterator.asked = number = iterator.asked + 1
+    weak = ref(iterator)
+    try:
+        found = thread.call(lambda: _run_errand(weak, number, pages))
+    except Closed:
+        if thread.is_forked:
+            raise
+        found = False
+    if found is not True:
+        iterator.is_over = True
+    if isinstance(found, Exception):
+        try:
+            raise found
+        finally:
+            del found  # or it would keep itself, and all frames, alive
+    return found
+
+
+async def _run_errand(weak: "ref[_Iterator]", number: int, pages: Bell) -> "bool | Exception":
+    """In the loop's thread: until there is something, or never will be (SI5)."""
+    while (iterator := weak()) is not None and iterator.asked == number:
+        found = iterator.step()
+        if not isinstance(found, float):
+            return found
+        del iterator  # while it waits, it is the user's alone
+        await pages.wait(found)
+    return False

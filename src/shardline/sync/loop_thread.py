@@ -5,16 +5,17 @@ In a daemon thread of its own, with an event loop. Other threads hand it corouti
 Invariants:
 
 - LT1: every call ends: with what the coroutine returned or raised, or with ``Closed`` if the loop ended before.
-- LT2: a thread that is interrupted while it waits (Ctrl-C) waits no more: its coroutine is cancelled.
+- LT2: a thread that is interrupted while it waits (Ctrl-C) waits no more: its coroutine is cancelled, or never begins.
 - LT3: after a fork the child's copy refuses: the thread is the parent's.
+- LT4: a signal handler may call while its thread does: nobody waits for a lock that only the interrupted code can give.
 """
 
 import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
-from typing import Any, Final, TypeAlias, TypeVar, final
+from contextlib import suppress
+from typing import Any, Final, Generic, TypeAlias, TypeVar, final
 
 from shardline.aio.forks import FORKED
 from shardline.errors import Closed
@@ -27,19 +28,78 @@ _ENDED: Final = "this Consumer does not run any more"
 
 
 @final
+class _Gate:
+    """What one thread waits at and another opens, once, without waiting itself (LT4).
+
+    A lock as it is: events and futures of the library have a lock of their own inside, which a thread that a signal
+    interrupts may hold.
+    """
+
+    __slots__ = ("_lock", "is_open")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self.is_open = False
+
+    def open(self) -> None:
+        if not self.is_open:
+            self.is_open = True
+            self._lock.release()
+
+    def wait(self) -> None:
+        """One thread, once."""
+        self._lock.acquire()
+
+
+@final
+class _Call(Generic[_T]):
+    """A coroutine for the loop, and who waits for it. It exists before the loop knows of it (LT2)."""
+
+    __slots__ = ("_task", "_work", "error", "gate", "is_abandoned", "results")
+
+    def __init__(self, work: Work[_T]) -> None:
+        self._work = work
+        self._task: asyncio.Task[_T] | None = None
+        self.gate = _Gate()
+        self.results: list[_T] = []
+        """What came of it. None: it was cut short, or failed."""
+        self.error: BaseException | None = None
+        self.is_abandoned = False
+
+    # ---- in the loop's thread
+
+    def begin(self) -> None:
+        if not self.is_abandoned:
+            self._task = asyncio.ensure_future(self._work())
+            self._task.add_done_callback(self._finish)
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _finish(self, task: "asyncio.Task[_T]") -> None:
+        if not task.cancelled():
+            self.error = task.exception()
+            if self.error is None:
+                self.results.append(task.result())
+        self.gate.open()
+
+
+@final
 class LoopThread:
-    """A thread with an event loop. It holds no reference to the ``Consumer``."""
+    """A thread with an event loop. It holds no reference to the ``Consumer``, and has no lock (LT4)."""
 
     def __init__(self, name: str) -> None:
         self._thread = NetworkThread(target=self._run, name=name, daemon=True)
         self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._pending: set[Future[Any]] = set()
+        self._pending: set[_Gate] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._last: Work[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event | None = None
-        self._started = threading.Event()
+        self._started = _Gate()
+        self._is_stopping = False
         self._has_ended = False
 
     # ---- life
@@ -51,6 +111,7 @@ class LoopThread:
     def stop(self, last: Work[None] | None = None) -> None:
         """End, after ``last``. Nobody waits for it here."""
         self._last = last
+        self._is_stopping = True  # for a loop that does not run yet
         self.soon(self._set_end)
 
     def join(self) -> None:
@@ -70,16 +131,16 @@ class LoopThread:
         try:
             asyncio.run(self._main())
         finally:
-            with self._lock:
-                self._has_ended = True
-            for future in [*self._pending]:  # LT1
-                future.cancel()
+            self._has_ended = True  # before the look at who waits: who comes later sees it (LT1)
+            for gate in [*self._pending]:
+                gate.open()
 
     async def _main(self) -> None:
         self._end = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._started.set()
-        await self._end.wait()
+        self._started.open()
+        if not self._is_stopping:
+            await self._end.wait()
         if self._last is not None:
             await self._last()
 
@@ -96,27 +157,31 @@ class LoopThread:
             Closed: the loop has ended.
         """
         if os.getpid() != self._pid:
-            raise Closed(FORKED)  # LT3; before the lock, which may be held for ever
-        with self._lock:
-            if self._has_ended or self._loop is None:
-                raise Closed(_ENDED)
-            future = asyncio.run_coroutine_threadsafe(work(), self._loop)
-            self._pending.add(future)
+            raise Closed(FORKED)  # LT3
+        call = _Call(work)
         try:
-            return future.result()
-        except CancelledError:
-            raise Closed(_ENDED) from None
+            self._pending.add(call.gate)
+            if not self._has_ended and self._loop is not None:
+                self.soon(call.begin)
+                call.gate.wait()
         finally:
-            self._pending.discard(future)
-            if not future.done():
-                future.cancel()  # LT2
+            self._pending.discard(call.gate)
+            if not call.gate.is_open:
+                call.is_abandoned = True
+                self.soon(call.cancel)
+        if call.error is not None:
+            try:
+                raise call.error
+            finally:
+                del call  # or the error would keep itself, and all frames, alive
+        if not call.results:
+            raise Closed(_ENDED)
+        return call.results[0]
 
     def soon(self, call: Callable[[], object]) -> None:
         """``call()`` in the loop, without waiting. Harmless when the loop has ended."""
-        if os.getpid() != self._pid:
-            return
-        with self._lock:
-            if not self._has_ended and self._loop is not None:
+        if os.getpid() == self._pid and self._loop is not None:
+            with suppress(RuntimeError):  # it has ended: who waits for it will be told (LT1)
                 self._loop.call_soon_threadsafe(call)
 
     def begin(self, work: Work[object]) -> None:
