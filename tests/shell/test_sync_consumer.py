@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from weakref import ref
 
 import pytest
+from tests.sim.interrupting import interrupted
 
 import shardline.sync
 from shardline import (
@@ -317,15 +319,13 @@ def test_a_batch_that_came_for_an_interrupted_thread_is_handed_to_the_next(make_
 def test_si3_what_came_for_an_interrupted_thread_is_handed_out_by_the_next_iteration(make_consumer, put, group, begin):
     put(range(5), keys=1)
     with make_consumer(group=group, store="memory:", until="latest") as consumer:
-        dropped = begin(consumer)
-        leave_behind(consumer, dropped)
-        eventually(lambda: has_arrived(dropped))
-        del dropped
+        drop_what_has_arrived(consumer, begin(consumer))
         assert numbers(consumer) == list(range(5))
 
 
-def has_arrived(iterator):
-    return iterator._page.end if hasattr(iterator, "_page") else iterator._in_hand.arrived
+def drop_what_has_arrived(consumer, iterator):
+    leave_behind(consumer, iterator)
+    eventually(lambda: iterator._page.end if hasattr(iterator, "_page") else iterator._in_hand.arrived)
 
 
 @pytest.mark.parametrize("begin", [iter, Consumer.batches], ids=["records", "batches"])
@@ -360,6 +360,106 @@ def test_si5_an_errand_that_was_left_behind_keeps_no_iteration_alive(make_consum
         time.sleep(0.05)
         del iterator
         begin(consumer)
+
+
+class Pressed(BaseException):
+    """What a signal handler raises, as that of Ctrl-C does."""
+
+
+@pytest.fixture
+def alarm():
+    """Call this, or raise, in the main thread after so many seconds, wherever it is then."""
+
+    def ring(seconds, what=None):
+        def press(*_):
+            if what is None:
+                raise Pressed
+            what()
+
+        signal.signal(signal.SIGALRM, press)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    before = signal.getsignal(signal.SIGALRM)
+    yield ring
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["goes on", "begins anew"])
+@pytest.mark.parametrize("begin", [iter, lambda consumer: consumer.batches(max_records=10)], ids=["records", "batches"])
+def test_c5_signals_in_the_middle_of_asking_skip_nothing(make_consumer, put, group, alarm, begin, anew):
+    put(range(2_000), keys=100)
+    chance, seen, pressed = random.Random(7), [], 0
+    with make_consumer(group=group, store="memory:", until="latest", page_max_records=20) as consumer:
+        iterator = begin(consumer)
+        is_through = False
+        while not is_through:
+            try:
+                alarm(chance.uniform(0.0002, 0.003))
+                if iterator is None:
+                    iterator = begin(consumer)
+                for handed in iterator:
+                    signal.setitimer(signal.ITIMER_REAL, 0)  # only asking is interrupted
+                    seen += [handed] if isinstance(handed, Record) else handed
+                    alarm(chance.uniform(0.00005, 0.001))
+                is_through = True
+            except Pressed:
+                pressed += 1
+                iterator = None if anew else iterator
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        # What was just on its way out of ``next`` when the signal came was handed out, and no loop got it.
+        missing = set(range(2_000)) - set(numbers(seen))
+    assert pressed > 20
+    assert len(missing) <= 10
+    assert len(seen) == len(set(numbers(seen)))
+
+
+@pytest.mark.parametrize("look", ["status", "ack"])
+def test_lt4_a_signal_handler_may_call_the_consumer_that_it_interrupts(make_consumer, put, group, alarm, look):
+    put(range(600), keys=100)
+    chance, seen, looks = random.Random(7), [], []
+    with make_consumer(group=group, store="memory:", until="latest", page_max_records=1) as consumer:
+
+        def look_again():
+            looks.append(consumer.status() if look == "status" else seen and consumer.ack(seen[-1]))
+            alarm(chance.uniform(0.0002, 0.002), look_again)
+
+        alarm(0.001, look_again)
+        for record in consumer:
+            seen.append(record)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    assert sorted(numbers(seen)) == list(range(600))
+    assert len(looks) > 50
+
+
+def test_lt1_a_thread_that_is_interrupted_in_every_other_call_does_not_hang_the_loop(make_consumer, alarm):
+    chance, pressed = random.Random(7), 0
+    with make_consumer(until=None) as consumer:
+        consumer.wait_ready()
+        while pressed < 500:
+            try:
+                alarm(chance.uniform(0.00002, 0.0006))
+                while True:
+                    consumer.status()
+            except Pressed:
+                pressed += 1
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        assert consumer.status().is_ready
+
+
+def test_an_acknowledgement_that_is_interrupted_anywhere_does_not_silence_the_next(make_consumer, put, group):
+    put(range(3), keys=1)
+    for after in count():
+        with make_consumer(group=f"{group}-{after}", store="memory:", ack="manual") as consumer:
+            first, second = take(consumer, 2)
+            with interrupted(after, "shardline/sync", steps="line") as interruption:
+                consumer.ack(first)
+            consumer.ack(first)
+            consumer.ack(second)
+            eventually(lambda: str(second.order) in str(consumer.status().shards))
+        if interruption.where is None:
+            break
+    assert after > 5
 
 
 # ---- run
