@@ -25,6 +25,7 @@ from shardline import (
     FailurePolicy,
     HandlerFailed,
     Producer,
+    ProducerConfig,
     Record,
     ServiceError,
     UsageError,
@@ -83,8 +84,8 @@ def group():
 def put(connection):
     """Put numbered records; with one key they all lie in one shard."""
 
-    def put(numbers, *, stream="s", keys=50):
-        with shardline.sync.Producer(stream, **connection) as producer:
+    def put(numbers, *, stream="s", keys=50, **config):
+        with shardline.sync.Producer(stream, config=ProducerConfig(**config), **connection) as producer:
             producer.put_many([(f"k{number % keys}", b"%d" % number) for number in numbers])
             assert producer.flush(10) == []
 
@@ -388,10 +389,10 @@ def alarm():
 @pytest.mark.parametrize("anew", [False, True], ids=["goes on", "begins anew"])
 @pytest.mark.parametrize("begin", [iter, lambda consumer: consumer.batches(max_records=10)], ids=["records", "batches"])
 def test_c5_signals_in_the_middle_of_asking_skip_nothing(make_consumer, put, group, alarm, begin, anew):
-    put(range(2_000), keys=100)
+    put(range(2_000), keys=100, aggregation=False)
     chance, seen, pressed = random.Random(7), [], 0
     with make_consumer(group=group, store="memory:", until="latest", page_max_records=20) as consumer:
-        iterator = begin(consumer)
+        iterator = handed = noted = None
         is_through = False
         while not is_through:
             try:
@@ -401,22 +402,23 @@ def test_c5_signals_in_the_middle_of_asking_skip_nothing(make_consumer, put, gro
                 for handed in iterator:
                     signal.setitimer(signal.ITIMER_REAL, 0)  # only asking is interrupted
                     seen += [handed] if isinstance(handed, Record) else handed
+                    noted = handed
                     alarm(chance.uniform(0.00005, 0.001))
                 is_through = True
             except Pressed:
                 pressed += 1
                 iterator = None if anew else iterator
+                if handed is not noted:  # the loop had it just when the signal came
+                    seen += [handed] if isinstance(handed, Record) else handed
+                    noted = handed
         signal.setitimer(signal.ITIMER_REAL, 0)
-        # What was just on its way out of ``next`` when the signal came was handed out, and no loop got it.
-        missing = set(range(2_000)) - set(numbers(seen))
     assert pressed > 20
-    assert len(missing) <= 10
-    assert len(seen) == len(set(numbers(seen)))
+    assert sorted(numbers(seen)) == list(range(2_000))
 
 
 @pytest.mark.parametrize("look", ["status", "ack"])
 def test_lt4_a_signal_handler_may_call_the_consumer_that_it_interrupts(make_consumer, put, group, alarm, look):
-    put(range(600), keys=100)
+    put(range(600), keys=100, aggregation=False)
     chance, seen, looks = random.Random(7), [], []
     with make_consumer(group=group, store="memory:", until="latest", page_max_records=1) as consumer:
 
@@ -426,7 +428,7 @@ def test_lt4_a_signal_handler_may_call_the_consumer_that_it_interrupts(make_cons
 
         alarm(0.001, look_again)
         for record in consumer:
-            seen.append(record)
+            seen.append(record)  # noqa: PERF402 - the handler looks at it
         signal.setitimer(signal.ITIMER_REAL, 0)
     assert sorted(numbers(seen)) == list(range(600))
     assert len(looks) > 50
@@ -436,15 +438,16 @@ def test_lt1_a_thread_that_is_interrupted_in_every_other_call_does_not_hang_the_
     chance, pressed = random.Random(7), 0
     with make_consumer(until=None) as consumer:
         consumer.wait_ready()
-        while pressed < 500:
+        for _ in range(500):
             try:
                 alarm(chance.uniform(0.00002, 0.0006))
-                while True:
+                for _ in range(20):
                     consumer.status()
             except Pressed:
                 pressed += 1
         signal.setitimer(signal.ITIMER_REAL, 0)
         assert consumer.status().is_ready
+    assert pressed > 200
 
 
 def test_an_acknowledgement_that_is_interrupted_anywhere_does_not_silence_the_next(make_consumer, put, group):
@@ -456,7 +459,8 @@ def test_an_acknowledgement_that_is_interrupted_anywhere_does_not_silence_the_ne
                 consumer.ack(first)
             consumer.ack(first)
             consumer.ack(second)
-            eventually(lambda: str(second.order) in str(consumer.status().shards))
+            place = str(second.sequence_number)
+            eventually(lambda place=place, consumer=consumer: place in str(consumer.status().shards))
         if interruption.where is None:
             break
     assert after > 5
