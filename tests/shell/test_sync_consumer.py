@@ -386,6 +386,7 @@ def alarm():
     signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # one in a weakref's callback
 @pytest.mark.parametrize("anew", [False, True], ids=["goes on", "begins anew"])
 @pytest.mark.parametrize("begin", [iter, lambda consumer: consumer.batches(max_records=10)], ids=["records", "batches"])
 def test_c5_signals_in_the_middle_of_asking_skip_nothing(make_consumer, put, group, alarm, begin, anew):
@@ -434,6 +435,7 @@ def test_lt4_a_signal_handler_may_call_the_consumer_that_it_interrupts(make_cons
     assert len(looks) > 50
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # one in a weakref's callback
 def test_lt1_a_thread_that_is_interrupted_in_every_other_call_does_not_hang_the_loop(make_consumer, alarm):
     chance, pressed = random.Random(7), 0
     with make_consumer(until=None) as consumer:
