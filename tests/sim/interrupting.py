@@ -1,5 +1,6 @@
 """Ctrl-C between any two steps: a helper for tests that end a call there."""
 
+import dis
 import sys
 from contextlib import contextmanager
 
@@ -9,8 +10,10 @@ CORE = "shardline/core/producer"
 class Interruption:
     """Where it came, if it did."""
 
-    def __init__(self, after, within, steps):
+    def __init__(self, after, within, steps, then=None):
         self.after = after
+        self.then = then
+        self.last_at = {}
         self.within = within
         self.steps = steps
         self.where = None
@@ -23,12 +26,25 @@ class Interruption:
         return self.count
 
     def count(self, frame, event, _):
-        if event == self.steps and self.where is None:
+        if event == self.steps and self.where is None and self.may_come(frame):
             self.after -= 1
             if self.after < 0:
                 self.where = f"{frame.f_code.co_qualname}, line {frame.f_lineno}"
-                raise KeyboardInterrupt
+                if self.then is None:
+                    raise KeyboardInterrupt
+                self.then()
         return self.count
+
+    def may_come(self, frame):
+        """One that returns: only where the interpreter lets handlers and finalizers run, after a call, a new object or
+        a jump back. What lies between is one step to them.
+        """
+        if self.then is None:
+            return True
+        code, at = frame.f_code.co_code, frame.f_lasti
+        before = self.last_at.get(frame, 0)
+        self.last_at[frame] = at
+        return dis.opname[code[before]].startswith(("CALL", "RESUME", "JUMP_BACKWARD", "BUILD", "LIST_APPEND"))
 
 
 @contextmanager
@@ -45,5 +61,17 @@ def interrupted(after, within=CORE, *, steps="opcode"):
     except KeyboardInterrupt:
         if interruption.where is None:
             raise
+    finally:
+        sys.settrace(before)
+
+
+@contextmanager
+def entered_once_more(after, call, within=CORE, *, steps="opcode"):
+    """After so many steps ``call`` is called, as by a signal handler or a finalizer that returns; then it goes on."""
+    interruption = Interruption(after, within, steps, then=call)
+    before = sys.gettrace()
+    sys.settrace(interruption.trace)
+    try:
+        yield interruption
     finally:
         sys.settrace(before)

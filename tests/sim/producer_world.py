@@ -163,7 +163,7 @@ class Shell:
         self.counts_too_much |= it.where.startswith("Intake.add")  # IN3
         torn = self.machine._round
         self.world.reached.add("put interrupted" if torn is None else "round interrupted")
-        unsent = self.machine._whereabouts.unsent(torn or [])
+        unsent, _ = self.machine._whereabouts.unsent(torn or [])
         return Put.PUMP if any(one is record for one in unsent) else None
 
     def flush(self):

@@ -216,10 +216,10 @@ class Producer:
             and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
             and key.isascii()
             and len(intake.records) < intake.max_records
-            and (size := intake.size + len(data) + len(key)) <= intake.max_bytes
+            and intake.size + (size := len(data) + len(key)) <= intake.max_bytes
         ):  # nearly all, without a call; the others as ``put_nowait``
             delivery = Delivery(data, key, None, _clock() + self._ttl)
-            intake.size = size
+            intake.size += size  # not before: a finalizer may put meanwhile (TU1)
             intake.records.append(delivery)
             return delivery
         if self._serializer is not None:

@@ -19,12 +19,13 @@ from shardline.aio.delivery import SettledRecord
 from shardline.aio.intake import check_timeout
 from shardline.core.producer.record import Landing, Receipt, Undelivered
 from shardline.errors import UsageError, WaitTimeout
+from shardline.sync.gate import Gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _GLANCE: Final = 0.5  # seconds: a Ctrl-C in the very moment in which a wait begins is seen when it ends
-_entering: Final = threading.Lock()
+_entering: Final = threading.RLock()  # a signal handler may wait for a delivery as well
 
 
 @final
@@ -90,8 +91,8 @@ class Delivery(SettledRecord):
         if self.ending is not None:
             return
         refuse_to_wait_in_callback("waiting for a delivery")
-        ended = threading.Event()
-        wake = ended.set
+        ended = Gate()
+        wake = ended.open
         self.add_waiter(wake)
         if self.ending is not None:  # SD1
             return

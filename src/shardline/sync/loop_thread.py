@@ -20,36 +20,12 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar, final
 from shardline.aio.forks import FORKED
 from shardline.errors import Closed
 from shardline.sync.delivery import NetworkThread
+from shardline.sync.gate import Gate
 
 _T = TypeVar("_T")
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, _T]]
 
 _ENDED: Final = "this Consumer does not run any more"
-
-
-@final
-class _Gate:
-    """What one thread waits at and another opens, once, without waiting itself (LT4).
-
-    A lock as it is: events and futures of the library have a lock of their own inside, which a thread that a signal
-    interrupts may hold.
-    """
-
-    __slots__ = ("_lock", "is_open")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-        self.is_open = False
-
-    def open(self) -> None:
-        if not self.is_open:
-            self.is_open = True
-            self._lock.release()
-
-    def wait(self) -> None:
-        """One thread, once."""
-        self._lock.acquire()
 
 
 @final
@@ -61,7 +37,7 @@ class _Call(Generic[_T]):
     def __init__(self, work: Work[_T]) -> None:
         self._work = work
         self._task: asyncio.Task[_T] | None = None
-        self.gate = _Gate()
+        self.gate = Gate()
         self.results: list[_T] = []
         """What came of it. None: it was cut short, or failed."""
         self.error: BaseException | None = None
@@ -93,12 +69,12 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self._thread = NetworkThread(target=self._run, name=name, daemon=True)
         self._pid = os.getpid()
-        self._pending: set[_Gate] = set()
+        self._pending: set[Gate] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._last: Work[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event | None = None
-        self._started = _Gate()
+        self._started = Gate()
         self._is_stopping = False
         self._has_ended = False
 

@@ -7,6 +7,8 @@ Invariants:
 
 - P1, P7, P10: as the async producer's. Room is given in the order of waiting.
 - SP1: any thread may put, flush and close; a thread that waits holds no lock.
+- SP3: a signal handler, or a finalizer, may put and close in the middle of a put of its own thread. Neither waits
+  there, for what it would wait for waits for that put: without room the buffer is full, and the close comes after it.
 - SP2: the network thread never waits for a user's thread, except for the lock, for microseconds; nor for itself: a
   callback that would is refused, and one that puts finds the buffer full instead of waiting.
 """
@@ -89,9 +91,11 @@ class Producer:
         except TypeError as error:
             raise UsageError(f"not an argument of Producer or Client: {error}") from None
         self._ttl = self._config.record_ttl
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._room = RoomLine(self._lock)
-        self._life = threading.Lock()  # held by whoever starts or closes
+        self._life = threading.RLock()  # held by whoever starts or closes ...
+        self._closer: int | None = None  # ... in this thread
+        self._put_off: list[float | None] = []  # the time limits of closes that wait for a put to end (SP3)
         self._left: list[Any] = []
         self._machine = ProducerMachine(self._stream, self._config, random.Random(), _clock())  # noqa: S311 - no secret
         self._driver = Driver(
@@ -99,7 +103,7 @@ class Producer:
             guard=self._lock,
             reporter=Reporter(str(self._stream), check_callable("sink", sink), _clock),
             on_failure=check_callable("on_failure", on_failure),
-            on_room=_Notifier(self._lock, self._room),
+            on_room=self._room.notify,
             on_end=weakly(self),
         )
         self._connection = connection
@@ -136,24 +140,44 @@ class Producer:
         """
         limit = self._close_timeout if timeout is None else check_timeout("timeout", timeout)
         refuse_to_wait_in_callback("close()")
-        with self._life:
-            with self._lock:
-                first, self._closed = not self._closed, True
-                if self._refusal != FORKED:
-                    self._refusal = "this Producer is closed"
-                self._room.give_all()
-                if first:
-                    self._left = self._machine.unfinished()
-            thread = self._thread
-            if thread is None:
-                return []
-            try:
-                if first and limit != 0:  # without time nothing more is sent, and then handed back
-                    self._settle(limit, self._left)
-            finally:
-                self._network.stop()
-            thread.join()
+        if self._closer == threading.get_ident():  # in the middle of a close of its own
             return [delivery for delivery in self._left if not delivery.delivered]
+        if self._is_inside():
+            self._refusal = self._refusal or "this Producer is closed"
+            self._put_off.append(limit)
+            return []
+        with self._life:
+            self._closer = threading.get_ident()
+            try:
+                return self._close(limit)
+            finally:
+                self._closer = None
+
+    def _close(self, limit: float | None) -> list[Delivery]:
+        with self._lock:
+            first, self._closed = not self._closed, True
+            if self._refusal != FORKED:
+                self._refusal = "this Producer is closed"
+            self._room.give_all()
+            if first:
+                self._left = self._machine.unfinished()
+        if self._thread is None:
+            return []
+        try:
+            if first and limit != 0:  # without time nothing more is sent, and then handed back
+                self._settle(limit, self._left)
+        finally:
+            self._network.stop()
+        self._thread.join()
+        return [delivery for delivery in self._left if not delivery.delivered]
+
+    def _is_inside(self) -> bool:
+        """Whether this thread holds the lock: we are called by a signal handler or a finalizer (SP3)."""
+        return bool(cast("Any", self._lock)._is_owned())  # noqa: SLF001 - as the library's own Condition asks
+
+    def _close_if_put_off(self) -> None:
+        while self._put_off and not self._is_inside():
+            self.close(self._put_off.pop())
 
     def __enter__(self) -> Self:
         self.start()
@@ -167,7 +191,7 @@ class Producer:
 
     # ---- putting
 
-    def put(  # noqa: C901 - the quick way has no calls
+    def put(  # noqa: C901, PLR0912 - the quick way has no calls
         self, data: Any, *, key: str | None = None, explicit_hash_key: str | None = None, timeout: float | None = None
     ) -> Delivery:
         """Put one record. Waits for room in the buffer, and for nothing else.
@@ -219,6 +243,8 @@ class Producer:
         finally:
             if interrupted:  # by Ctrl-C, or a signal handler that raises: what it left is the network's (P1)
                 self._network.wake()
+            if self._put_off:
+                self._close_if_put_off()
         return delivery
 
     def put_nowait(self, data: Any, *, key: str | None = None, explicit_hash_key: str | None = None) -> Delivery:
@@ -265,6 +291,7 @@ class Producer:
         finally:
             if interrupted:  # as in ``put``
                 self._network.wake()
+            self._close_if_put_off()
         return deliveries
 
     def _accept_many(self, deliveries: list[Delivery]) -> int:
@@ -284,29 +311,21 @@ class Producer:
 
     def _put_when_there_is_room(self, delivery: Delivery, timeout: float | None) -> Put:
         """In its turn. The lock is held on entry and exit."""
-        if isinstance(threading.current_thread(), NetworkThread):  # SP2
-            timeout = 0.0
-        end = None if timeout is None else _clock() + timeout
-        our_turn = False
         accepted = Put.FULL
-        while accepted is Put.FULL:
-            left = None if end is None else end - _clock()
-            if left is not None and left <= 0:
-                raise BufferFull(
-                    f"the buffer is full: {self._machine.outstanding} records, {self._machine.buffered_bytes} bytes"
-                )
-            our_turn = self._room.wait(left, first=our_turn)
-            passes = True  # the turn, also if an interrupt ends it
-            try:
-                self._check_open()
-                if our_turn:
-                    now = _clock()
-                    delivery.expires_at = now + self._ttl
-                    accepted = self._machine.put(delivery, now)
-                passes = accepted is not Put.FULL or (end is not None and _clock() >= end)
-            finally:
-                if passes:
-                    self._room.give()  # there may be room for the next as well
+
+        def is_accepted() -> bool:
+            nonlocal accepted
+            self._check_open()
+            now = _clock()
+            delivery.expires_at = now + self._ttl
+            accepted = self._machine.put(delivery, now)
+            return accepted is not Put.FULL
+
+        must_not = isinstance(threading.current_thread(), NetworkThread), self._machine.turn.is_taken  # SP2, SP3
+        may_wait = not any(must_not) and not self._room.is_waited_for_here
+        if not self._room.try_in_turn(is_accepted, timeout if may_wait else 0.0):
+            there_are = f"{self._machine.outstanding} records, {self._machine.buffered_bytes} bytes"
+            raise BufferFull(f"the buffer is full: {there_are}")
         return accepted
 
     def _check_open(self) -> None:
@@ -321,12 +340,13 @@ class Producer:
         It keeps the rate limits. Returns what is not delivered after ``timeout`` seconds (``None``: as long as it
         takes): still on its way, or given up meanwhile. What failed before is not in it: see ``on_failure``.
         """
-        limit = check_timeout("timeout", timeout)
         refuse_to_wait_in_callback("flush()")
+        if self._is_inside():
+            raise UsageError("flush() in the middle of a put of its own thread would wait for itself")
         with self._lock:
             self._check_open()
             snapshot: list[Any] = self._machine.unfinished()
-        self._settle(limit, snapshot)
+        self._settle(check_timeout("timeout", timeout), snapshot)
         return [delivery for delivery in snapshot if not delivery.delivered]
 
     def _settle(self, timeout: float | None, snapshot: list[Any]) -> None:
@@ -357,7 +377,7 @@ class Producer:
     def refuse_after_fork(self) -> None:
         """In the child: the network thread and its connections are the parent's, and the lock may be held for ever."""
         self._refusal, self._closed, self._thread = FORKED, True, None
-        self._lock, self._life = threading.Lock(), threading.Lock()
+        self._lock, self._life = threading.RLock(), threading.RLock()
         self._room = RoomLine(self._lock)
         disown(self._machine.unfinished())
 
@@ -378,16 +398,3 @@ class Producer:
                 _log.error("%s %s", repr(self), said)  # not %r: the log would keep it alive
             self._network.orphan()
         warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
-
-
-@final
-class _Notifier:
-    """Tells a waiting thread that there may be room."""
-
-    def __init__(self, lock: threading.Lock, room: RoomLine) -> None:
-        self._lock = lock
-        self._room = room
-
-    def __call__(self) -> None:
-        with self._lock:
-            self._room.give()

@@ -7,7 +7,9 @@ Invariants:
 """
 
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import final
 
 
@@ -15,21 +17,46 @@ from typing import final
 class _Turn:
     __slots__ = ("condition", "given")
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self, lock: "threading.RLock") -> None:
         self.condition = threading.Condition(lock)
         self.given = False
 
 
 @final
 class RoomLine:
-    """Threads that wait for room, first come, first served. All its methods are called with the lock held."""
+    """Threads that wait for room, first come, first served. All but ``notify`` is called with the lock held."""
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self, lock: "threading.RLock") -> None:
         self._lock = lock
         self._turns: deque[_Turn] = deque()
         self._waking = 0  # those whose turn has come
         self.waiting = 0
         """How many have waited and not gone on: those whose turn has come as well (RQ1)."""
+        self._threads: set[int] = set()  # those that wait
+
+    @property
+    def is_waited_for_here(self) -> bool:
+        """Whether this thread waits already: a signal handler in it must not, its turn would come after its own."""
+        return threading.get_ident() in self._threads
+
+    def try_in_turn(self, attempt: Callable[[], bool], timeout: float | None) -> bool:
+        """Until it is our turn and ``attempt`` succeeds; false if it has not after ``timeout`` seconds."""
+        end = None if timeout is None else time.monotonic() + timeout
+        our_turn = False
+        while True:
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            our_turn = self.wait(left, first=our_turn)
+            is_done, passes = False, True  # the turn, also if an interrupt ends it
+            try:
+                is_done = our_turn and attempt()
+                passes = is_done or (end is not None and time.monotonic() >= end)
+            finally:
+                if passes:
+                    self.give()  # there may be room for the next as well
+            if is_done:
+                return True
 
     def wait(self, timeout: float | None, *, first: bool = False) -> bool:
         """Until it is our turn; false if it is not after ``timeout`` seconds. ``first``: it was, without enough room.
@@ -43,10 +70,12 @@ class RoomLine:
             self._turns.append(turn)
         arrived = False
         self.waiting += 1
+        self._threads.add(threading.get_ident())
         try:
             turn.condition.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
             arrived = True
         finally:
+            self._threads.discard(threading.get_ident())
             self.waiting -= 1
             self._waking -= turn.given
             if not turn.given:
@@ -59,6 +88,11 @@ class RoomLine:
         """There may be room: the first in the line tries. One at a time: who fits must not overtake who does not."""
         if self._turns and not self._waking:
             self._wake_first()
+
+    def notify(self) -> None:
+        """As ``give``, of one who has not the lock."""
+        with self._lock:
+            self.give()
 
     def give_all(self) -> None:
         """Nobody needs to wait any more."""

@@ -82,9 +82,16 @@ class Intake:
         """Let records in again, from when the machine next opens it."""
         self._is_shut = False
 
-    def take(self) -> list[BufferedRecord]:
-        """All that is here. It lets nothing in until it is opened anew: an interrupt may come before that (P7)."""
+    def take(self) -> tuple[list[BufferedRecord], int]:
+        """All that is here, and its bytes. It lets nothing in until it is opened anew: an interrupt may come (P7).
+
+        What is added while this runs is either in it or left, with its bytes (TU1): between the lines that look and
+        those that write nothing is called, and nothing is made.
+        """
         self.max_records = 0
-        taken, self.records = self.records, []
+        empty: list[BufferedRecord] = []
+        taken = self.records
+        size = self.size
+        self.records = empty
         self.size = 0
-        return taken
+        return taken, size

@@ -15,6 +15,7 @@ from shardline.codec.shapes import PutRecordsResult
 from shardline.core.events import Event, RecordsFailed
 from shardline.core.producer.aggregate import Aggregate
 from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.intake import Intake
 from shardline.core.producer.record import BufferedRecord, Landing, Sent, payload_bytes, undelivered
 
 
@@ -40,6 +41,12 @@ class Ledger:
     def accepted_records(self) -> int:
         """All that were ever accepted."""
         return self.records + self.delivered_records + self.failed_records
+
+    def has_room(self, size: int, intake: Intake) -> bool:
+        """Whether a record of ``size`` bytes fits, beside what the intake has and what was counted in (P7)."""
+        records = self.records + len(intake.records)
+        fits = self.payload_bytes + intake.size + size <= self.max_bytes
+        return records < self.max_records and (fits or not records)
 
     def deliver(self, aggregate: Aggregate, landing: Landing) -> None:
         """All records of it are where they belong."""

@@ -33,12 +33,13 @@ from shardline.core.producer.intake import Intake, Put, round_limits
 from shardline.core.producer.lane import Lane
 from shardline.core.producer.ledger import Ledger
 from shardline.core.producer.record import BufferedRecord, payload_bytes
-from shardline.core.producer.returns import Returns
+from shardline.core.producer.returns import Returns, ids_of
 from shardline.core.producer.router import Router
 from shardline.core.producer.settlement import Flight, Settlement
 from shardline.core.producer.shard_map import ShardMap
 from shardline.core.producer.stats import ProducerStats
 from shardline.core.producer.stream_facts import StreamFacts
+from shardline.core.producer.turn import Turn
 from shardline.core.producer.whereabouts import Whereabouts
 from shardline.core.requests import DescribeStreamSummary, ListShards, PutRecords
 from shardline.model.limits import KIB
@@ -76,6 +77,7 @@ class ProducerMachine:
         self._sends_blind = False
         self.intake = Intake()
         """What is put goes there first; the shell may put it there itself."""
+        self.turn = Turn(self.intake, self._mend, self._arm_joined)
         self._round: list[BufferedRecord] | None = None  # what is under the hands of a put, until it is done
         parts = (self.intake, self._ledger, self._router, self._collector, self._settlement)
         self._whereabouts = Whereabouts(*parts, flights=self._flights)
@@ -94,33 +96,40 @@ class ProducerMachine:
 
     def put(self, record: BufferedRecord, now: Instant) -> Put:
         """Accept a record that the shell has checked, or refuse it for lack of room (P7)."""
-        intake, ledger = self.intake, self._ledger
-        size = payload_bytes(record)
+        intake, size = self.intake, payload_bytes(record)
         if len(intake.records) < intake.max_records and intake.size + size <= intake.max_bytes:  # by far the most
             intake.add(record, size)
             return Put.QUIET
-        self._mend()
-        if self.outstanding >= ledger.max_records:
-            return Put.FULL
-        if self.buffered_bytes + size > ledger.max_bytes and self.outstanding:
-            return Put.FULL
-        self._round = intake.records
-        intake.add(record, size)
-        return self._end_round(record, now)
+        if self.turn.is_taken:
+            return self.turn.join(record, size) if self._ledger.has_room(size, intake) else Put.FULL
+        with self.turn:
+            if not self._ledger.has_room(size, intake):
+                return Put.FULL
+            self._round = intake.records
+            intake.add(record, size)
+            return self._end_round(record, now)
 
     def put_many(self, records: list[BufferedRecord], now: Instant) -> tuple[int, bool]:
         """Accept as many as there is room for, at one stroke. Returns how many, and whether the shell must pump."""
-        self._mend()
-        ledger = self._ledger
-        count = min(len(records), ledger.max_records - self.outstanding)
-        accepted = records if count == len(records) else records[:count]
-        size = sum([payload_bytes(record) for record in accepted])
-        if count <= 0 or self.buffered_bytes + size > ledger.max_bytes:
-            return 0, False  # one by one: the first that does not fit is found so
-        self._round = self.intake.records
-        self.intake.records += accepted
-        self.intake.size += size
-        return count, self._end_round(accepted[0], now) is Put.PUMP
+        if self.turn.is_taken:
+            return 0, False  # one by one
+        with self.turn:
+            count = min(len(records), self._ledger.max_records - self.outstanding)
+            accepted = records if count == len(records) else records[:count]
+            size = sum([payload_bytes(record) for record in accepted])
+            if count <= 0 or self.buffered_bytes + size > self._ledger.max_bytes:
+                return 0, False  # one by one: the first that does not fit is found so
+            self._round = self.intake.records
+            self.intake.size += size
+            self.intake.records += accepted
+            return count, self._end_round(accepted[0], now) is Put.PUMP
+
+    def _arm_joined(self) -> None:
+        """The first of what came meanwhile is due, and ends, like any other (TU2)."""
+        for record in self.intake.records[:1]:
+            put_at = record.expires_at - self._config.record_ttl
+            self._due_at = min(self._due_at, put_at + self._config.linger)
+            self._expires_at = min(self._expires_at, record.expires_at)
 
     def _end_round(self, record: BufferedRecord, now: Instant) -> Put:
         """The rest of ``put``, now and then."""
@@ -144,9 +153,10 @@ class ProducerMachine:
 
     def _take_fresh(self) -> list[BufferedRecord]:
         """What was put and is in no lane yet, counted in."""
-        self._ledger.records += len(self.intake.records)
-        self._ledger.payload_bytes += self.intake.size
-        return self.intake.take()
+        fresh, size = self.intake.take()
+        self._ledger.records += len(fresh)
+        self._ledger.payload_bytes += size
+        return fresh
 
     def _sort(self, now: Instant) -> bool:
         """Bring what was put to its lanes (W3). Says whether a request can be filled."""
@@ -168,8 +178,8 @@ class ProducerMachine:
     def _mend(self) -> None:
         """If a put was interrupted, begin anew with what it left, and let all of it go (P1)."""
         if self._round is not None:
-            self._round = self._whereabouts.unsent(self._round)
-            self._whereabouts.gather(self._round)
+            self._round, known = self._whereabouts.unsent(self._round)
+            self._whereabouts.gather(self._round, known)
             self._due_at = self._expires_at = -NEVER
             self._round = None
 
@@ -179,33 +189,35 @@ class ProducerMachine:
 
     def unfinished(self) -> list[BufferedRecord]:
         """All records that have not ended, the oldest of each lane first."""
-        self._mend()
-        return self._whereabouts.unfinished()
+        self.turn.mend()
+        return self._whereabouts.unfinished(self._round or ())
 
     def abandon(self, code: str, message: str) -> None:
         """The end: give up everything that is not under way. What is, is delivered or given up by its answer."""
-        self._mend()
-        self._returns.give_up_all(self._settlement.take_parked(), self._take_fresh(), code, message)
+        with self.turn:
+            self._returns.give_up_all(self._settlement.take_parked(), self._take_fresh(), code, message)
 
     # ---- outputs
 
     def poll_put(self, now: Instant) -> "tuple[int, PutRecords] | None":
         """The next PutRecords to send, with the number under which to answer it."""
-        self._mend()
-        self._advance(now)
-        if not self._facts.answered and now < self._blind_at:
-            return None  # W1: where the service distributes records, what was aggregated would have to be sent again
-        group = self._collector.poll_group(now)
-        if group is None:
-            return None
-        aggregates = [aggregate for aggregate, _ in group.shipments]
-        entries = [entry for one in aggregates for entry in (one.entries() if one.separate else (one.entry(),))]
-        size = sum([one.cost_bytes for one in aggregates])
-        self._flight_count += 1
-        self._entries_sent += len(entries)
-        self._router.judge_cache(self._ledger.accepted_records)
-        self._flights[self._flight_count] = Flight(group, now, now + self.wall_offset, size)
-        return self._flight_count, PutRecords(self._stream, entries)
+        with self.turn:
+            self._advance(now)
+            if not self._facts.answered and now < self._blind_at:
+                return (
+                    None  # W1: where the service distributes records, what was aggregated would have to be sent again
+                )
+            group = self._collector.poll_group(now)
+            if group is None:
+                return None
+            aggregates = [aggregate for aggregate, _ in group.shipments]
+            entries = [entry for one in aggregates for entry in (one.entries() if one.separate else (one.entry(),))]
+            size = sum([one.cost_bytes for one in aggregates])
+            self._flight_count += 1
+            self._entries_sent += len(entries)
+            self._router.judge_cache(self._ledger.accepted_records)
+            self._flights[self._flight_count] = Flight(group, now, now + self.wall_offset, size)
+            return self._flight_count, PutRecords(self._stream, entries)
 
     def poll_list_shards(self, now: Instant) -> ListShards | None:
         request = self._map.poll_request(now)
@@ -235,51 +247,45 @@ class ProducerMachine:
         collecting = self._collector.next_deadline()
         if not self._facts.answered and collecting != NEVER:
             collecting = max(collecting, self._blind_at)
-        return min(
-            self._due_at,
-            blind_at,
-            self._expires_at,
-            collecting,
-            self._map.next_deadline(),
-            self._facts.next_deadline(),
-        )
+        lingering = min(self._due_at, blind_at, self._expires_at)
+        return min(lingering, collecting, self._map.next_deadline(), self._facts.next_deadline())
 
     # ---- inputs
 
     def handle_put(self, number: int, answer: PutRecordsResponse | Failure, now: Instant) -> None:
         """What became of a PutRecords."""
-        self._mend()
-        all_delivered = self._settlement.settle(self._flights[number], answer, now)
-        del self._flights[number]  # not before: if it breaks, its records are still found (P1)
-        # Only what comes back can be due, or expire, before what waits. And who has nothing left is not to be woken.
-        if not all_delivered or not self._ledger.records:
-            self._arm(now)
+        with self.turn:
+            all_delivered = self._settlement.settle(self._flights[number], answer, now)
+            del self._flights[number]  # not before: if it breaks, its records are still found (P1)
+            # Only what comes back can be due, or expire, before what waits. And who has nothing left is not woken.
+            if not all_delivered or not self._ledger.records:
+                self._arm(now)
 
     def handle_list_shards(self, answer: ListShardsResponse | Failure, now: Instant) -> None:
         """What became of a ListShards."""
-        self._mend()
-        self._sort(now)
-        if self._map.handle_page(answer, now):
-            self._install(now)
-        elif self._map.failure is not None:
-            self._ledger.events.append(ShardMapFailed(self._map.failure))
+        with self.turn:
+            self._sort(now)
+            if self._map.handle_page(answer, now):
+                self._install(now)
+            elif self._map.failure is not None:
+                self._ledger.events.append(ShardMapFailed(self._map.failure))
 
     def handle_summary(self, answer: StreamSummary | Failure, now: Instant) -> None:
         """What became of a DescribeStreamSummary."""
-        self._mend()
-        self._sort(now)
-        changed = self._facts.handle_summary(answer, now)
-        self.record_max_bytes = self._facts.record_max_bytes
-        self.plain_max_bytes = self.record_max_bytes - WRAP_MAX_BYTES
-        self._router.limit_aggregates(self.record_max_bytes)
-        if self._facts.made_anew:
-            self._map.begin_anew(now)
-        if changed or self._facts.made_anew:
-            self._router.catch_all.send_no_key(on=self._facts.auto)
-            self._install(now)
-        else:
-            self._settlement.reconsider_parked(now)
-            self._arm(now)
+        with self.turn:
+            self._sort(now)
+            changed = self._facts.handle_summary(answer, now)
+            self.record_max_bytes = self._facts.record_max_bytes
+            self.plain_max_bytes = self.record_max_bytes - WRAP_MAX_BYTES
+            self._router.limit_aggregates(self.record_max_bytes)
+            if self._facts.made_anew:
+                self._map.begin_anew(now)
+            if changed or self._facts.made_anew:
+                self._router.catch_all.send_no_key(on=self._facts.auto)
+                self._install(now)
+            else:
+                self._settlement.reconsider_parked(now)
+                self._arm(now)
 
     # ---- queries
 
@@ -378,12 +384,8 @@ class ProducerMachine:
         had_lanes = bool(self._router.lanes)
         fresh, gone = self._router.install(self._map.snapshot if self._facts.may_aggregate else None, now)
         self._round_records, self._round_bytes = round_limits(self._config, len(self._router.lanes))
-        for lane in fresh:
-            lane.held = self._config.ordered and self._router.must_wait(lane)
+        was_released = self._returns.take_over(fresh, gone, now)
         catch_all = self._router.catch_all
-        leaving = [*gone, catch_all] if self._router.lanes else gone
-        was_released = any(lane.released for lane in leaving)
-        self._returns.route_unsent(leaving, now)
         if self._is_blind:  # keys count again, and there is no map yet
             self._collector.forget(catch_all)
             self._sends_blind = False
@@ -395,5 +397,4 @@ class ProducerMachine:
         if was_released:
             self.flush()  # A3: what a flush found without a map, or in a lane that vanished, does not linger again
         if fresh or gone or not had_lanes:
-            opened, vanished = (tuple(lane.shard_id or "" for lane in lanes) for lanes in (fresh, gone))
-            self._ledger.events.append(ShardsChanged(len(self._router.lanes), opened, vanished))
+            self._ledger.events.append(ShardsChanged(len(self._router.lanes), ids_of(fresh), ids_of(gone)))

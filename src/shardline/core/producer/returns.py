@@ -158,6 +158,15 @@ class Returns:
             lane.release()
             self._collector.note_returned(lane, now)
 
+    def take_over(self, fresh: list[Lane], gone: list[Lane], now: Instant) -> bool:
+        """Lanes came and went: what is unsent finds new ones. Says whether some of it was to go at once."""
+        for lane in fresh:
+            lane.held = self._config.ordered and self._router.must_wait(lane)
+        leaving = [*gone, self._router.catch_all] if self._router.lanes else gone
+        was_released = any(lane.released for lane in leaving)
+        self.route_unsent(leaving, now)
+        return was_released
+
     def route_unsent(self, lanes: list[Lane], now: Instant) -> None:
         """Lanes vanished: what they had not sent goes to the lanes of the newer map. A flush holds there too."""
         records: list[BufferedRecord] = []
@@ -202,3 +211,7 @@ class Returns:
                 lane.held = False
                 self._collector.note_returned(lane, now)
         self._router.forget_settled()
+
+
+def ids_of(lanes: list[Lane]) -> tuple[str, ...]:
+    return tuple(lane.shard_id or "" for lane in lanes)

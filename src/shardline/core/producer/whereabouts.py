@@ -12,7 +12,8 @@ Invariants:
   that went into the intake since.
 """
 
-from typing import final
+from collections.abc import Sequence
+from typing import NamedTuple, final
 
 from shardline.core.clock import NEVER, Instant
 from shardline.core.producer.collector import Collector, Shipment
@@ -21,6 +22,14 @@ from shardline.core.producer.ledger import Ledger
 from shardline.core.producer.record import BufferedRecord, payload_bytes
 from shardline.core.producer.router import Router
 from shardline.core.producer.settlement import Flight, Settlement
+
+
+@final
+class Known(NamedTuple):
+    """How many of the intake's records were seen, and their bytes as they were counted."""
+
+    records: int
+    size: int
 
 
 @final
@@ -44,12 +53,12 @@ class Whereabouts:
         self._settlement = settlement
         self._flights = flights
 
-    def unfinished(self) -> list[BufferedRecord]:
-        """All records that have not ended, the oldest of each lane first."""
+    def unfinished(self, round_: Sequence[BufferedRecord] = ()) -> list[BufferedRecord]:
+        """All records that have not ended, the oldest of each lane first; with those of a round that is not done."""
         records = [record for shipment in self._shipments() for record in shipment.aggregate.records]
         for lane in self._router.all_lanes():
             records += lane.unsent()
-        return records + self._intake.records
+        return [*{id(record): record for record in [*records, *round_, *self._intake.records]}.values()]
 
     def first_unsent(self) -> Instant:
         """When the first that waits in a lane or in the intake expires, or earlier."""
@@ -70,16 +79,24 @@ class Whereabouts:
         lingering += [due_at for due_at in (lane.due_at() for lane in lanes) if due_at > now]
         return min(lingering, default=NEVER)
 
-    def unsent(self, round_: list[BufferedRecord]) -> list[BufferedRecord]:
-        """All that is in no shipment, the oldest first; each once, though some of the round may already be in lanes."""
-        found = [record for lane in self._router.all_lanes() for record in lane.unsent()]
-        found += round_ + self._intake.records
-        return sorted({id(record): record for record in found}.values(), key=lambda record: record.expires_at)
+    def unsent(self, round_: list[BufferedRecord]) -> tuple[list[BufferedRecord], Known]:
+        """All that is in no shipment, the oldest first; each once, though some of the round may already be in lanes.
 
-    def gather(self, unsent: list[BufferedRecord]) -> None:
-        """Begin anew with what is unsent: it is in the intake, as if it had just been put."""
+        And what of the intake is among it: what is put while we look comes behind that (TU1).
+        """
+        size = self._intake.size
+        waiting = self._intake.records.copy()
+        found = [record for lane in self._router.all_lanes() for record in lane.unsent()]
+        found += round_ + waiting
+        unsent = sorted({id(record): record for record in found}.values(), key=lambda record: record.expires_at)
+        return unsent, Known(len(waiting), size)
+
+    def gather(self, unsent: list[BufferedRecord], known: Known) -> None:
+        """Begin anew with what is unsent: it is in the intake, in place of what was known of that."""
         intake, ledger, lanes = self._intake, self._ledger, self._router.all_lanes()
-        intake.records, intake.size = unsent, sum(map(payload_bytes, unsent))
+        more = sum(map(payload_bytes, unsent)) - known.size
+        intake.records[: known.records] = unsent
+        intake.size += more
         for lane in lanes:
             lane.take_unsent()
         self._collector.forget_all(lanes)

@@ -28,8 +28,8 @@ def test_what_is_taken_is_gone_and_counted_no_more():
     intake, records = Intake(), [record(), record()]
     for one in records:
         intake.add(one, 7)
-    assert (intake.size, intake.take()) == (14, records)
-    assert (intake.size, intake.records, intake.take()) == (0, [], [])
+    assert (intake.size, intake.take()) == (14, (records, 14))
+    assert (intake.size, intake.records, intake.take()) == (0, [], ([], 0))
 
 
 def test_in1_while_it_is_shut_nothing_opens_it():
