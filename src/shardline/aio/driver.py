@@ -11,13 +11,12 @@ Invariants:
 - DR2: the host lets no exception out: what breaks it ends the deliveries and is logged.
 - DR3: between two requests the host yields: encoding one takes milliseconds.
 - DR4: when the host ends, however it ends, nothing more is accepted: ``on_end`` is called first, under the guard.
-- DR5: every record that was given up is handed to ``on_failure``. An async one has ``HOOK_PATIENCE`` seconds to come to
-  its end after everything else has.
+- DR5: every record that was given up is handed to ``on_failure``, whatever it raises (UC1). An async one has
+  ``HOOK_PATIENCE`` seconds to come to its end after everything else has.
 """
 
 import logging
 import time
-from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
@@ -31,6 +30,7 @@ import anyio.lowlevel
 from shardline.aio.delivery import wake_waiters
 from shardline.aio.interrupts import uninterrupted
 from shardline.aio.reporting import Reporter
+from shardline.aio.user_code import Contained
 from shardline.core.clock import NEVER
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.producer.machine import ProducerMachine
@@ -195,21 +195,19 @@ class Driver:
 
     def _call_on_failure(self, record: BufferedRecord) -> None:
         assert self._on_failure is not None
-        try:
+        with Contained(self._complain):
             result = self._on_failure(record)
-        except (Exception, CancelledError) as error:  # noqa: BLE001 - user code
-            self._reporter.complain("on_failure", error)
-            return
-        if isawaitable(result):
-            assert self._hooks is not None
-            self._hooks.start_soon(uninterrupted, self._await_hook, result)
+            if isawaitable(result):
+                assert self._hooks is not None
+                self._hooks.start_soon(uninterrupted, self._await_hook, result)
 
     async def _await_hook(self, result: Awaitable[object]) -> None:
         _hook_of.set(self)
-        try:
+        with Contained(self._complain, awaits=True):
             await result
-        except Exception as error:  # noqa: BLE001 - user code
-            self._reporter.complain("on_failure", error)
+
+    def _complain(self, error: BaseException) -> None:
+        self._reporter.complain("on_failure", error)
 
     def _end(self) -> None:
         """Every delivery ends, whatever ended the host (P1)."""
