@@ -127,7 +127,7 @@ class Producer:
             self._refusal = None
             for sentence in self._config.untranslated:
                 _log.warning("KPL property %s", sentence)
-            watch(self)
+            watch(self, self._lock)
 
     def close(self, timeout: float | None = None) -> list[Delivery]:
         """Accept no more, deliver what there is within ``timeout`` seconds, and end. Returns the undelivered.
