@@ -149,10 +149,11 @@ def native_waiter() -> tuple[Callable[[], None], Any]:
         if trio.lowlevel.in_trio_run():
             event = trio.Event()
             return event.set, event.wait()
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
 
     def wake() -> None:
-        if not future.done():
+        if not future.done() and not loop.is_closed():
             future.set_result(None)
 
     return wake, future

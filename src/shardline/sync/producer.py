@@ -136,6 +136,8 @@ class Producer:
         """
         limit = self._close_timeout if timeout is None else check_timeout("timeout", timeout)
         refuse_to_wait_in_callback("close()")
+        if limit == 0 and self._closed and self._thread is not None:
+            self._network.stop()  # who has no time cuts short who has
         with self._life:
             with self._lock:
                 first, self._closed = not self._closed, True
@@ -349,6 +351,8 @@ class Producer:
             return self._machine.stats(_clock())
 
     def __repr__(self) -> str:
+        if not hasattr(self, "_machine"):
+            return "<Producer, not made>"  # __init__ raised
         state = "open" if self._refusal is None else "closed" if self._thread is not None else "not started"
         return f"<Producer {self._stream}, {state}, {self.outstanding} outstanding>"
 
