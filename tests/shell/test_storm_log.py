@@ -55,7 +55,7 @@ def test_sl1_many_different_ones_are_a_storm_too(storms, now, caplog):
     assert "number 1000" in caplog.records[-1].getMessage()
 
 
-@pytest.mark.parametrize("error", [ValueError("mine"), asyncio.CancelledError()])
+@pytest.mark.parametrize("error", [ValueError("mine"), asyncio.CancelledError(), SystemExit(3), GeneratorExit()])
 def test_sl2_a_sink_that_raises_is_told_once_a_minute(storms, now, caplog, error):
     def broken(_):
         raise error

@@ -900,3 +900,20 @@ def test_ctrl_c_stops_it_promptly_and_leases_are_free(make_consumer, put, kinesi
 def test_only_records_and_batches_are_acknowledged(make_consumer, what):
     with make_consumer(ack="manual") as consumer, pytest.raises(shardline.UsageError, match="a Record or a Batch, not"):
         consumer.ack(what)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_an_exit_of_a_handler_is_the_callers_and_the_consumer_goes_on(make_consumer, put, group, error):
+    put(range(20), keys=1)
+    seen = []
+
+    def leave(record):
+        if record.data == b"5":
+            raise error
+        seen.append(int(record.data))
+
+    with make_consumer(group=group, store="memory:", until="latest") as consumer:
+        with pytest.raises(type(error)):
+            consumer.run(leave)
+        assert seen == list(range(5))
+        assert numbers(consumer) == list(range(5, 20))

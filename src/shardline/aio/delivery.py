@@ -6,7 +6,8 @@ Invariants:
 - P11: it is the record itself, no second object; waiting makes one waiter per wait, native to the event loop. A shared
   one would be cancelled for all by one.
 - DL1: a waiter that is cancelled leaves, and harms nobody; a delivery that nobody waits for may be dropped.
-- DL2: what a callback raises is the callback's business: it is logged, and stops nothing.
+- DL2: what a callback raises is the callback's business: it is logged, and stops nothing (UC1). One that is called at
+  once is the caller's code, and ends as that does: an exit or an interrupt goes through.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Callable, Generator
 from typing import Any, Final, final
 
+from shardline.aio.user_code import MAY_FAIL, Contained
 from shardline.core.producer.record import BufferedRecord, Landing, Receipt, Undelivered
 from shardline.errors import DeliveryFailed
 
@@ -57,10 +59,14 @@ class SettledRecord(BufferedRecord):
                 return
             try:
                 taken()
-            except (Exception, asyncio.CancelledError):  # noqa: BLE001 - DL2; a callback may ask a cancelled future
-                _log.exception("a delivery's callback failed")
+            except MAY_FAIL as error:  # a callback may ask a cancelled future
+                _complain(error)
 
-        self.add_waiter(once)
+        def once_contained() -> None:
+            with Contained(_complain):
+                once()
+
+        self.add_waiter(once_contained)
         if self.ending is not None:  # entered first, looked then: the ending may come from another thread
             once()
 
@@ -119,6 +125,10 @@ class Delivery(SettledRecord):
             self.remove_waiter(wake)
 
 
+def _complain(error: BaseException) -> None:
+    _log.error("a delivery's callback failed", exc_info=error)
+
+
 def wake_waiters(record: BufferedRecord) -> None:
     """It has ended: tell everyone who waits."""
     waiters, record.waiters = record.waiters, None
@@ -139,10 +149,11 @@ def native_waiter() -> tuple[Callable[[], None], Any]:
         if trio.lowlevel.in_trio_run():
             event = trio.Event()
             return event.set, event.wait()
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
 
     def wake() -> None:
-        if not future.done():
+        if not future.done() and not loop.is_closed():
             future.set_result(None)
 
     return wake, future

@@ -11,15 +11,14 @@ Invariants:
 - DR2: the host lets no exception out: what breaks it ends the deliveries and is logged.
 - DR3: between two requests the host yields: encoding one takes milliseconds.
 - DR4: when the host ends, however it ends, nothing more is accepted: ``on_end`` is called first, under the guard.
-- DR5: every record that was given up is handed to ``on_failure``. An async one has ``HOOK_PATIENCE`` seconds to come to
-  its end after everything else has.
+- DR5: every record that was given up is handed to ``on_failure``, whatever it raises (UC1). An async one has
+  ``HOOK_PATIENCE`` seconds to come to its end after everything else has.
 """
 
 import logging
 import time
-from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from inspect import isawaitable
 from typing import Any, Final, TypeVar, cast, final
@@ -29,8 +28,10 @@ import anyio.abc
 import anyio.lowlevel
 
 from shardline.aio.delivery import wake_waiters
+from shardline.aio.home import Home
 from shardline.aio.interrupts import uninterrupted
 from shardline.aio.reporting import Reporter
+from shardline.aio.user_code import Contained
 from shardline.core.clock import NEVER
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.producer.machine import ProducerMachine
@@ -76,6 +77,9 @@ class Driver:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._hooks: anyio.abc.TaskGroup | None = None
         self._stopping = False
+        self._has_ended = False
+        self.home: Home | None = None
+        """The event loop in which the host runs; not known before it does."""
         self.orphaned = False
         """Nobody can close it any more: it ends when it has delivered everything."""
 
@@ -91,6 +95,34 @@ class Driver:
         if self._tasks is not None:
             self._tasks.cancel_scope.cancel()
 
+    def orphan(self, in_loop: Callable[[Callable[[], None]], object] | None) -> None:
+        """Nobody can close it any more. ``in_loop``: makes a call in the event loop."""
+        self.orphaned = True
+        if in_loop is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                in_loop(self.wake)
+
+    def give_up_if_deserted(self) -> bool:
+        """Where the host's event loop runs no more, end every delivery here and now (HM2). Says whether it is so.
+
+        Raises:
+            UsageError: the host runs in another thread.
+        """
+        if self.home is None or not self.home.is_deserted(has_ended=self._has_ended):
+            return False
+        if not self._has_ended:
+            self._end()
+        return True
+
+    async def settle(self, limit: float | None, snapshot: list[Any]) -> None:
+        """Send without lingering, and wait until these have ended: for ``limit`` seconds at most."""
+        self.machine.flush()
+        self.wake()
+        with anyio.move_on_after(limit):
+            for delivery in snapshot:
+                if delivery.ending is None:
+                    await delivery.outcome()
+
     @property
     def is_hook_running_here(self) -> bool:
         """Whether the caller is an ``on_failure`` of ours, for whose end the host waits."""
@@ -98,6 +130,7 @@ class Driver:
 
     async def run(self, api: KinesisApi) -> None:
         """The host task."""
+        self.home = Home()
         async with anyio.create_task_group() as self._hooks:
             try:
                 async with anyio.create_task_group() as self._tasks:
@@ -195,21 +228,19 @@ class Driver:
 
     def _call_on_failure(self, record: BufferedRecord) -> None:
         assert self._on_failure is not None
-        try:
+        with Contained(self._complain):
             result = self._on_failure(record)
-        except (Exception, CancelledError) as error:  # noqa: BLE001 - user code
-            self._reporter.complain("on_failure", error)
-            return
-        if isawaitable(result):
-            assert self._hooks is not None
-            self._hooks.start_soon(uninterrupted, self._await_hook, result)
+            if isawaitable(result):
+                assert self._hooks is not None
+                self._hooks.start_soon(uninterrupted, self._await_hook, result)
 
     async def _await_hook(self, result: Awaitable[object]) -> None:
         _hook_of.set(self)
-        try:
+        with Contained(self._complain, awaits=True):
             await result
-        except Exception as error:  # noqa: BLE001 - user code
-            self._reporter.complain("on_failure", error)
+
+    def _complain(self, error: BaseException) -> None:
+        self._reporter.complain("on_failure", error)
 
     def _end(self) -> None:
         """Every delivery ends, whatever ended the host (P1)."""
@@ -229,6 +260,7 @@ class Driver:
                 if self._on_failure is not None:
                     self._call_on_failure(record)
         self._reporter.log_failures()
+        self._has_ended = True
 
 
 def _first_of(error: BaseException) -> BaseException:

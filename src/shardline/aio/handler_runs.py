@@ -9,6 +9,8 @@ Invariants (FP are the failure policy's, C5 and L2 ARCHITECTURE section 5's):
   still at work is waited for.
 - FP2: a record is done when its handler returned, or its dead letter was written. What a handler raises is the failure
   policy's business; what the policy gives up ends the run with ``HandlerFailed``.
+- HR2: an exit that a handler raises (``sys.exit()``) ends the run, and comes out of it, in the caller's task. Out of
+  the handler's own, asyncio would end its loop at once, and nobody would let go of the leases.
 - L2: losing a lease cancels that shard's handler, and touches no other. A thread cannot be cancelled: it is asked to
   end after the record that it works on, and its acknowledgements are refused.
 - HR1: a consumer that is closed lets the handlers finish what they have, and hands them no more.
@@ -29,6 +31,7 @@ from shardline.aio.custody import Custody
 from shardline.aio.dead_letters import DeadLetterOffice
 from shardline.aio.iteration import SLICE
 from shardline.aio.shard_worker import ShardWorker, Taken
+from shardline.aio.user_code import MAY_FAIL, is_cancelled
 from shardline.core.clock import NEVER
 from shardline.core.consumer.failure_policy import BatchWork, DeadLetter, FailurePolicy
 from shardline.errors import HandlerFailed
@@ -73,6 +76,8 @@ class HandlerRun:
         self.is_async = _is_async(handler)
         self.chance = random.Random()  # noqa: S311 - no secret
         self.threads = anyio.CapacityLimiter(_THREADS)
+        self.exit: SystemExit | KeyboardInterrupt | None = None
+        """What a handler ended the run with (HR2)."""
         self._at_work: dict[str, list[ShardRun]] = {}
 
     async def run(self) -> None:
@@ -92,15 +97,25 @@ class HandlerRun:
                             started.add(worker)
                             run = ShardRun(self, worker)
                             self._at_work.setdefault(worker.shard_id, []).append(run)
-                            tasks.start_soon(run.run)
+                            tasks.start_soon(self._run_shard, run, tasks.cancel_scope)
                     await custody.changes.wait()
                 for worker in custody.workers.values():
                     worker.news.ring()
         except ExceptionGroup as group:
             error = _first(group)
             raise error from error.__cause__
+        finally:
+            if self.exit is not None:
+                raise self.exit
         if custody.failure is not None:
             raise custody.failure
+
+    async def _run_shard(self, run: "ShardRun", all_runs: anyio.CancelScope) -> None:
+        try:
+            await run.run()
+        except (SystemExit, KeyboardInterrupt) as exit_:  # HR2
+            self.exit = self.exit or exit_
+            all_runs.cancel()
 
     def _is_over(self) -> bool:
         custody = self.custody
@@ -225,7 +240,9 @@ class ShardRun:
                 custody.deliver(self.worker, (record,))
             try:
                 await handler(record)
-            except Exception as error:  # noqa: BLE001 - FP2
+            except MAY_FAIL as error:  # FP2
+                if is_cancelled(error):
+                    raise
                 await self._work_through([record], error)
             else:
                 self._done += 1
@@ -242,12 +259,14 @@ class ShardRun:
             if self._is_manual:
                 self._custody.deliver(self.worker, records[self._done :])
             failed = await self._in_thread(self._trip, records)
-            if isinstance(failed, Exception):
+            if isinstance(failed, MAY_FAIL):
                 await self._work_through([records[self._done]], failed)
             elif failed is not None:
                 try:
                     await cast("Awaitable[object]", failed)
-                except Exception as error:  # noqa: BLE001 - FP2
+                except MAY_FAIL as error:  # FP2
+                    if is_cancelled(error):
+                        raise
                     await self._work_through([records[self._done]], error)
                 else:
                     self._done += 1
@@ -260,7 +279,7 @@ class ShardRun:
                 return None
             try:
                 result = handler(records[place])
-            except Exception as error:  # noqa: BLE001 - FP2
+            except MAY_FAIL as error:  # FP2
                 return error
             if result is not None and inspect.isawaitable(result):
                 return result
@@ -274,7 +293,7 @@ class ShardRun:
             self.is_in_thread = True
             try:
                 return (work(*arguments),)
-            except Exception as error:  # noqa: BLE001 - FP2
+            except MAY_FAIL as error:  # FP2
                 return (error,)
             finally:
                 self.is_in_thread = False
@@ -287,7 +306,7 @@ class ShardRun:
             self._stop = self._stop or not is_through
         return result
 
-    async def _work_through(self, records: Sequence[Record], error: Exception | None = None) -> None:
+    async def _work_through(self, records: Sequence[Record], error: BaseException | None = None) -> None:
         """What the failure policy says (FP2), to the end. ``error``: the handler has failed once already."""
         run, clock = self._run, self._custody.clock
         work = BatchWork(records, run.policy, run.chance, clock())
@@ -335,11 +354,13 @@ class ShardRun:
         given = part[0] if run.batch is None else Batch(list(part), run.acknowledge)
         try:
             result = run.handler(given) if run.is_async else await self._in_thread(self._call, given)
-            if isinstance(result, Exception):
-                raise result  # noqa: TRY301 - as the handler did, in its thread
+            if isinstance(result, MAY_FAIL):
+                raise result  # as the handler did, in its thread
             if inspect.isawaitable(result):
                 await cast("Awaitable[object]", result)
-        except Exception as error:  # noqa: BLE001 - FP2
+        except MAY_FAIL as error:  # FP2
+            if is_cancelled(error):
+                raise
             work.handle_error(error, clock())
         else:
             work.handle_success(clock())

@@ -16,7 +16,7 @@ import random
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, Final, Self, cast, final
 
@@ -159,21 +159,24 @@ class Producer:
         """
         limit = self._close_timeout if timeout is None else check_timeout("timeout", timeout)
         driver, ended = self._driver, self._ended
+        left = self._left if driver is None else self._left or self._machine.unfinished()
+        if driver is not None and driver.give_up_if_deserted():
+            driver, self._left = None, left
         first, self._closed = not self._closed, True
         if self._refusal != FORKED:
             self._refusal = "this Producer is closed"
         self._mind_intake()
         if driver is None or ended is None:
-            return []
+            return [delivery for delivery in self._left if not delivery.delivered]
         with anyio.CancelScope(shield=True):
             try:
                 self._room.give_all()
                 if first:
-                    self._left = self._machine.unfinished()
+                    self._left = left
                     if limit != 0:  # else nothing more is sent: what is handed back would be stored all the same
-                        await self._settle(driver, limit, self._left)
+                        await driver.settle(limit, left)
             finally:
-                if first:
+                if first or limit == 0:  # who has no time cuts short who has
                     driver.stop()
             if not driver.is_hook_running_here:
                 await ended.wait()
@@ -335,6 +338,8 @@ class Producer:
     def _check_open(self) -> None:
         if self._refusal is not None:
             raise Closed(self._refusal)
+        if self._driver is not None and self._driver.home is not None:
+            self._driver.home.check()
 
     # ---- waiting, and looking
 
@@ -347,16 +352,8 @@ class Producer:
         self._check_open()
         assert self._driver is not None
         snapshot: list[Any] = self._machine.unfinished()
-        await self._settle(self._driver, check_timeout("timeout", timeout), snapshot)
+        await self._driver.settle(check_timeout("timeout", timeout), snapshot)
         return [delivery for delivery in snapshot if not delivery.delivered]
-
-    async def _settle(self, driver: Driver, limit: float | None, snapshot: list[Any]) -> None:
-        self._machine.flush()
-        driver.wake()
-        with anyio.move_on_after(limit):
-            for delivery in snapshot:
-                if delivery.ending is None:
-                    await delivery.outcome()
 
     @property
     def outstanding(self) -> int:
@@ -368,6 +365,8 @@ class Producer:
         return self._machine.stats(_clock())
 
     def __repr__(self) -> str:
+        if not hasattr(self, "_machine"):
+            return "<Producer, not made>"  # __init__ raised
         state = "open" if self._refusal is None else "closed" if self._driver is not None else "not started"
         return f"<Producer {self._stream}, {state}, {self.outstanding} outstanding>"
 
@@ -393,8 +392,5 @@ class Producer:
         if self.outstanding:
             said = "was dropped without close(): its records are delivered only while the loop runs"
             _log.error("%s %s", repr(self), said)  # not %r: the log would keep it alive
-        driver.orphaned = True
-        if self._in_loop is not None:
-            with suppress(RuntimeError):  # the loop has ended
-                self._in_loop(driver.wake)
+        driver.orphan(self._in_loop)
         warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)

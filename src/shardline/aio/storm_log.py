@@ -10,9 +10,10 @@ Invariants:
 """
 
 import logging
-from asyncio import CancelledError
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, final
+
+from shardline.aio.user_code import Contained
 
 _PERIOD: Final = 10.0  # seconds in which the same failure is logged once
 _COMPLAINT_PERIOD: Final = 60.0
@@ -71,10 +72,8 @@ class StormLog:
     def hand_on(self, sink: Callable[[Any], object] | None, event: object) -> None:
         """Call the user's sink (SL2)."""
         if sink is not None:
-            try:
+            with Contained(lambda error: self.complain("the sink", error)):
                 sink(event)
-            except (Exception, CancelledError) as error:  # noqa: BLE001 - user code
-                self.complain("the sink", error)
 
     def complain(self, what: str, error: BaseException) -> None:
         """Something of the user's failed, and nobody else is told (SL2)."""

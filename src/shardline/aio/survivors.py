@@ -5,18 +5,24 @@ Invariants:
 - SV1: a producer that is left at exit with undelivered records says so, loudly.
 - SV2: after a fork the child's copy refuses to work: its event loop, threads and connections are the parent's. Records
   under way are the parent's too: in the child their deliveries end, so that nobody there waits for ever.
+- SV3: a fork waits until no other thread is in the middle of something that the child will look at, and holds it until
+  it is done; not for ever: the thread that forks may itself be what it waits for, interrupted by a signal.
 """
 
 import atexit
 import logging
 import os
+import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Protocol
-from weakref import WeakSet, ref
+from weakref import WeakKeyDictionary, ref
 
 from shardline.core.producer.record import BufferedRecord, Undelivered
 
 FORKED: Final = "this Producer was made before a fork: make a new one in the child"
+_FORK_PATIENCE: Final = 1.0  # seconds: locks are held for a few milliseconds at most
 _log: Final = logging.getLogger("shardline.producer")
 
 
@@ -29,7 +35,17 @@ class Watched(Protocol):
     def refuse_after_end(self, reason: str) -> None: ...
 
 
-_alive: Final[WeakSet[Watched]] = WeakSet()
+class ForkLock(Protocol):
+    """Held by whoever is in the middle of something."""
+
+    def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool: ...
+    def release(self) -> None: ...
+
+
+_alive: Final[WeakKeyDictionary[Watched, ForkLock | None]] = WeakKeyDictionary()
+_forking: Final = threading.Lock()  # one fork at a time: two would each hold what the other waits for
+_shared: Final[list[ForkLock]] = [_forking]  # held at every fork
+_held: Final[dict[int, list[ForkLock]]] = {}  # by each thread that forks
 
 
 def weakly(producer: Watched) -> Callable[[str], None]:
@@ -51,23 +67,53 @@ def disown(records: list[BufferedRecord]) -> None:
             record.ending = Undelivered("Forked", "it is the parent process that delivers it", maybe_stored=True)
 
 
-def watch(producer: Watched) -> None:
-    """From now on it is told of a fork, and looked at at exit."""
-    _alive.add(producer)
+def watch(producer: Watched, lock: ForkLock | None = None) -> None:
+    """From now on it is told of a fork, and looked at at exit. ``lock``: held by whoever changes it (SV3)."""
+    _alive[producer] = lock
+
+
+def hold_at_fork(lock: ForkLock) -> None:
+    """No thread is to have it while another forks (SV3)."""
+    _shared.append(lock)
+
+
+def _watched() -> list[tuple[Watched, ForkLock | None]]:
+    while True:
+        with suppress(RuntimeError):  # another thread started one meanwhile
+            return list(_alive.items())
 
 
 def _report_at_exit() -> None:
-    for producer in list(_alive):
+    for producer, _ in _watched():
         if producer.outstanding:
             _log.critical("%r was never closed: its undelivered records are lost with this process", producer)
 
 
+def _hold() -> None:
+    held = _held[threading.get_ident()] = []
+    until = time.monotonic() + _FORK_PATIENCE
+    for lock in [*_shared, *(lock for _, lock in _watched())]:
+        left = max(0.0, until - time.monotonic())
+        if lock is not None and lock.acquire(timeout=left):
+            held.append(lock)
+
+
+def _let_go() -> None:
+    for lock in reversed(_held.pop(threading.get_ident(), [])):
+        lock.release()
+
+
 def _refuse_in_child() -> None:
-    for producer in list(_alive):
-        producer.refuse_after_fork()
+    _let_go()
+    _held.clear()
+    for producer, _ in _watched():
+        try:
+            producer.refuse_after_fork()
+        except Exception:  # noqa: BLE001 - the others are told all the same
+            _log.exception("a producer was forked while it was at work")
     _alive.clear()
 
 
 atexit.register(_report_at_exit)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_refuse_in_child)
+    os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_refuse_in_child)

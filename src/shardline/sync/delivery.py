@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from shardline.aio.delivery import SettledRecord
 from shardline.aio.intake import check_timeout
+from shardline.aio.survivors import hold_at_fork
 from shardline.core.producer.record import Landing, Receipt, Undelivered
 from shardline.errors import UsageError, WaitTimeout
 from shardline.sync.gate import Gate
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _GLANCE: Final = 0.5  # seconds: a Ctrl-C in the very moment in which a wait begins is seen when it ends
 _entering: Final = threading.RLock()  # a signal handler may wait for a delivery as well
+hold_at_fork(_entering)
 
 
 @final

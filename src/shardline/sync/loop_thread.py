@@ -36,7 +36,7 @@ class _Call(Generic[_T]):
 
     def __init__(self, work: Work[_T]) -> None:
         self._work = work
-        self._task: asyncio.Task[_T] | None = None
+        self._task: asyncio.Task[None] | None = None
         self.gate = Gate()
         self.results: list[_T] = []
         """What came of it. None: it was cut short, or failed."""
@@ -47,18 +47,22 @@ class _Call(Generic[_T]):
 
     def begin(self) -> None:
         if not self.is_abandoned:
-            self._task = asyncio.ensure_future(self._work())
+            self._task = asyncio.ensure_future(self._run())
             self._task.add_done_callback(self._finish)
+
+    async def _run(self) -> None:
+        try:
+            self.results.append(await self._work())
+        except (SystemExit, KeyboardInterrupt) as exit_:  # for the thread that waits: here it would end the loop
+            self.error = exit_
 
     def cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
-    def _finish(self, task: "asyncio.Task[_T]") -> None:
+    def _finish(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled():
-            self.error = task.exception()
-            if self.error is None:
-                self.results.append(task.result())
+            self.error = self.error or task.exception()
         self.gate.open()
 
 

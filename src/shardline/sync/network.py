@@ -11,12 +11,12 @@ Invariants:
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any, Final, final
 
 from shardline.aio.client import Client
 from shardline.aio.driver import Driver
+from shardline.sync.gate import Gate
 
 _log: Final = logging.getLogger("shardline.producer")
 
@@ -29,7 +29,7 @@ class Network:
         self._driver = driver
         self._connection = connection
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._started = threading.Event()
+        self._started = Gate()
         self._given_up = False
         self._error: BaseException | None = None
 
@@ -45,7 +45,7 @@ class Network:
             return
         finally:
             self._loop = asyncio.get_running_loop()
-            self._started.set()
+            self._started.open()
         try:
             if not self._given_up:
                 await self._driver.run(client.api)
@@ -53,11 +53,18 @@ class Network:
             await client.close()
 
     def wait_started(self) -> None:
-        self._started.wait()
-        if self._error is not None:
-            raise self._error
+        """Raises what the start failed with. If it is interrupted, the thread ends by itself (NT2)."""
+        is_started = False
+        try:
+            self._started.wait()
+            if self._error is not None:
+                raise self._error
+            is_started = True
+        finally:
+            if not is_started:
+                self._give_up()
 
-    def give_up(self) -> None:
+    def _give_up(self) -> None:
         """Nobody waits for the start any more; one that failed has ended by itself."""
         self._given_up = True
         if self._loop is not None and self._error is None:

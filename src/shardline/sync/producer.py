@@ -120,18 +120,12 @@ class Producer:
             self._network = Network(self._driver, self._connection)  # one that could not start is not used again
             thread = NetworkThread(target=self._network.run, name="shardline producer", daemon=True)
             thread.start()
-            is_started = False
-            try:
-                self._network.wait_started()
-                is_started = True
-            finally:
-                if not is_started:  # interrupted: it ends by itself
-                    self._network.give_up()
+            self._network.wait_started()
             self._thread = thread
             self._refusal = None
             for sentence in self._config.untranslated:
                 _log.warning("KPL property %s", sentence)
-            watch(self)
+            watch(self, self._lock)
 
     def close(self, timeout: float | None = None) -> list[Delivery]:
         """Accept no more, deliver what there is within ``timeout`` seconds, and end. Returns the undelivered.
@@ -140,6 +134,8 @@ class Producer:
         """
         limit = self._close_timeout if timeout is None else check_timeout("timeout", timeout)
         refuse_to_wait_in_callback("close()")
+        if limit == 0 and self._closed and self._thread is not None:
+            self._network.stop()  # who has no time cuts short who has
         if self._closer == threading.get_ident():  # in the middle of a close of its own
             return [delivery for delivery in self._left if not delivery.delivered]
         if self._is_inside():
@@ -369,6 +365,8 @@ class Producer:
             return self._machine.stats(_clock())
 
     def __repr__(self) -> str:
+        if not hasattr(self, "_machine"):
+            return "<Producer, not made>"  # __init__ raised
         state = "open" if self._refusal is None else "closed" if self._thread is not None else "not started"
         return f"<Producer {self._stream}, {state}, {self.outstanding} outstanding>"
 

@@ -1,5 +1,6 @@
 """Does ``run`` keep the order of shards, work side by side, and follow the failure policy to its end?"""
 
+import asyncio
 import json
 import threading
 import time
@@ -128,9 +129,10 @@ async def test_what_a_handler_did_is_committed_and_what_it_did_not_comes_again(
         assert [int(record.data) async for record in consumer] == list(range(30, 50))
 
 
-@pytest.mark.parametrize("kind", ["async", "thread"])
+@pytest.mark.parametrize("error", [ValueError("not yet"), asyncio.CancelledError("of something else")])
+@pytest.mark.parametrize("kind", ["async", "lambda", "thread"])
 @pytest.mark.parametrize("batch", [None, 16])
-async def test_a_failing_handler_is_tried_again(make_consumer, put, ledger, kind, batch):
+async def test_a_failing_handler_is_tried_again(make_consumer, put, ledger, kind, batch, error):
     await put(range(40), keys=1)
     calls = Counter()
 
@@ -138,15 +140,17 @@ async def test_a_failing_handler_is_tried_again(make_consumer, put, ledger, kind
         records = [given] if batch is None else list(given)
         calls[records[0].data] += 1
         if any(record.data == b"7" for record in records) and calls[records[0].data] == 1:
-            raise ValueError("not yet")
+            raise error
         for record in records:
             ledger(record)
 
     async def handle(given):
         work(given)
 
+    handlers = {"async": handle, "lambda": lambda given: handle(given), "thread": work}  # noqa: PLW0108 - as above
     async with make_consumer(until="latest") as consumer:
-        await consumer.run(work if kind == "thread" else handle, batch=batch, policy=HASTY)
+        with anyio.fail_after(10):
+            await consumer.run(handlers[kind], batch=batch, policy=HASTY)
     assert ledger.numbers == list(range(40))
     assert max(calls.values()) == 2
 
@@ -425,3 +429,29 @@ async def test_a_handler_may_end_its_own_run(make_consumer, put, ledger, group):
     assert ledger.numbers == list(range(10))
     async with make_consumer(group=group, store="memory:", until="latest") as consumer:
         assert [int(record.data) async for record in consumer] == list(range(10, 50))
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+@pytest.mark.parametrize("kind", ["async", "thread"])
+@pytest.mark.parametrize("batch", [None, 1])
+async def test_hr2_an_exit_comes_out_of_the_run_and_the_leases_are_let_go(
+    make_consumer, put, ledger, group, kind, batch, error
+):
+    await put(range(20), keys=1)
+
+    def work(given):
+        (record,) = [given] if batch is None else given
+        if record.data == b"5":
+            raise error
+        ledger(record)
+
+    async def handle(given):
+        work(given)
+
+    async with make_consumer(group=group, store="memory:") as consumer:
+        with pytest.raises(type(error)):
+            await consumer.run(work if kind == "thread" else handle, batch=batch)
+    assert ledger.numbers == list(range(5))
+    async with make_consumer(group=group, store="memory:", until="latest", lease_duration=60.0) as consumer:
+        with anyio.fail_after(10):
+            assert [int(record.data) async for record in consumer] == list(range(5, 20))

@@ -233,6 +233,77 @@ print(producer.close())
     assert sorted(data for _, data in stored()) == [b"child", b"first", b"parent"]
 
 
+def test_sv3_a_fork_waits_for_the_thread_that_is_in_the_middle_of_a_put(run_program):
+    process = run_program(
+        FORK
+        + """
+import threading, time
+from shardline import ProducerConfig
+from shardline.sync import Producer, delivery as sync_delivery
+producer = Producer("s", **CONNECTION, config=ProducerConfig(linger=3))
+producer.start()
+assert producer.put(b"first", key="k").result(5)
+delivery = [producer.put(b"%d" % number, key="k") for number in range(3)][-1]
+in_the_middle = threading.Event()
+def be_in_the_middle():
+    records = producer._machine.intake.records
+    with producer._lock, sync_delivery._entering:
+        kept = records[:]
+        assert delivery in kept
+        records.clear()
+        in_the_middle.set()
+        time.sleep(0.3)
+        records[:] = kept
+thread = threading.Thread(target=be_in_the_middle)
+thread.start()
+in_the_middle.wait()
+def work():
+    assert delivery.outcome(1).code == "Forked"
+    assert producer.close() == []
+    with Producer("s", **CONNECTION) as own:
+        own.put(b"child", key="k").result(5)
+assert in_child(work) == 0
+thread.join()
+print(producer.close(), delivery.delivered)
+"""
+    )
+    out, err = process.communicate(timeout=20)
+    assert (out, err, process.returncode) == ("[] True\n", "", 0)
+
+
+def test_sv3_a_fork_waits_for_itself_not_for_ever(run_program):
+    """A signal handler forks while its thread has a producer's lock."""
+    process = run_program(
+        FORK
+        + """
+import time
+from shardline import Closed
+from shardline.sync import Producer
+producers = [Producer("s", **CONNECTION) for _ in range(3)]
+for producer in producers:
+    producer.start()
+assert producers[0].put(b"first", key="k").result(5)
+def work():
+    for producer in producers:
+        try:
+            producer.put(b"x", key="k")
+        except Closed:
+            pass
+        else:
+            raise AssertionError
+began_at = time.monotonic()
+with producers[0]._lock, producers[1]._lock:
+    assert in_child(work) == 0
+assert time.monotonic() - began_at < 5
+for producer in producers:
+    assert producer.put(b"x", key="k").result(5)
+print([producer.close() for producer in producers])
+"""
+    )
+    out, err = process.communicate(timeout=20)
+    assert (out, err, process.returncode) == ("[[], [], []]\n", "", 0)
+
+
 def test_after_a_fork_the_async_producer_refuses(run_program, stored):
     process = run_program(
         FORK

@@ -62,25 +62,36 @@ async def test_what_the_close_gives_up_is_handed_over_too(make_producer, kinesis
     assert handed == ["Closed", "Closed"]
 
 
-@pytest.mark.parametrize("error", [ValueError("mine"), asyncio.CancelledError()])
+class Odd(BaseException):
+    """No exception, no exit: what a test framework raises, say."""
+
+
+ERRORS = [ValueError("mine"), asyncio.CancelledError(), SystemExit(3), GeneratorExit(), Odd()]
+
+
+@pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("kind", ["sync", "async"])
 async def test_a_hook_that_raises_harms_nothing_and_is_told_once(make_producer, kinesis, complaints, kind, error):
     kinesis.faults.error(**DENIED, count=1)
 
-    def broken(_):
+    handed = []
+
+    def broken(delivery):
+        handed.append(delivery)
         raise error
 
-    async def broken_later(_):
+    async def broken_later(delivery):
         await anyio.lowlevel.checkpoint()
-        raise error
+        broken(delivery)
 
-    if kind == "async" and isinstance(error, asyncio.CancelledError):
-        error = RuntimeError("mine")  # a coroutine that says it was cancelled, was
+    if kind == "async" and isinstance(error, GeneratorExit):
+        error = RuntimeError("mine")  # a coroutine that says it was closed, was
     async with make_producer(on_failure=broken if kind == "sync" else broken_later) as producer:
         deliveries = await producer.put_many([("k", b"%d" % number) for number in range(10)])
         await producer.flush()
         assert all(delivery.done for delivery in deliveries)
         assert (await (await producer.put(b"x", key="k"))).attempt_count == 1
+    assert sorted(handed, key=id) == sorted(deliveries, key=id)
     told = [text for _, text in complaints() if "on_failure" in text]
     assert told == ["s: on_failure failed; delivery goes on"]
 
@@ -141,7 +152,7 @@ def test_hooks_of_the_blocking_producer(make_sync_producer, kinesis):
 # ---- sinks
 
 
-@pytest.mark.parametrize("error", [ValueError("mine"), asyncio.CancelledError()])
+@pytest.mark.parametrize("error", ERRORS)
 async def test_a_sink_that_raises_harms_nothing(make_producer, complaints, stored, error):
     """B8."""
     calls = []

@@ -8,7 +8,7 @@ import pytest
 
 from shardline import BufferFull, Closed, UsageError
 from shardline.sync import Delivery, Producer
-from shardline.sync.network import Network
+from shardline.sync.gate import Gate
 from shardline.sync.room import RoomLine
 
 
@@ -361,11 +361,11 @@ def test_an_interrupt_while_it_closes_ends_it_at_once(make_sync_producer, kinesi
 def test_an_interrupt_while_it_starts_leaves_no_thread(make_sync_producer, monkeypatch, kinesis):
     producer = make_sync_producer()
 
-    def interrupted(_):
+    def interrupted(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Network, "wait_started", interrupted)
+        patch.setattr(Gate, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             producer.start()
     until = time.monotonic() + 5
