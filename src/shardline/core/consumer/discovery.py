@@ -177,7 +177,7 @@ class Discovery:
         if failure.kind is FailureKind.EXPIRED_TOKEN:
             return
         if failure.retryable:
-            self._next_at = now + max(self._backoff.next_delay(), failure.retry_after or 0.0)
+            self._next_at = now + self._backoff.next_delay(failure.retry_after)
             self._events.append(ListingFailed(operation, failure, self._next_at))
         elif summary and failure.kind is not FailureKind.NOT_FOUND:
             self._without_summary = True

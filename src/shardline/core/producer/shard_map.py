@@ -150,7 +150,7 @@ class ShardMap:
         self._next_token = None
         self.failure = failure
         self.answered = True
-        self._wanted_at = now + max(self._backoff.next_delay(), failure.retry_after or 0.0)
+        self._wanted_at = now + self._backoff.next_delay(failure.retry_after)
         return False
 
     def _install(self, snapshot: Snapshot, now: Instant) -> None:

@@ -101,7 +101,7 @@ class StreamFacts:
 
     def _fail(self, failure: Failure, now: Instant) -> None:
         if failure.retryable:
-            self._wanted_at = now + max(self._backoff.next_delay(), failure.retry_after or 0.0)
+            self._wanted_at = now + self._backoff.next_delay(failure.retry_after)
             return
         self._wanted_at = NEVER
         if not self._told:  # what the stream once said still holds

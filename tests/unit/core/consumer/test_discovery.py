@@ -108,7 +108,13 @@ def test_di1_failures_back_off_with_jitter():
         now += wait
     discovery.poll_request(now)
     discovery.handle_failure(failure(FailureKind.TRANSIENT, retry_after=77.0), now)
-    assert discovery.next_deadline() == now + 77.0
+    assert discovery.next_deadline() == now + 30.0
+
+
+def test_di1_the_service_may_ask_for_a_longer_pause():
+    discovery = begun()
+    discovery.handle_failure(failure(FailureKind.TRANSIENT, retry_after=17.0), 100.0)
+    assert discovery.next_deadline() == 117.0
 
 
 def test_di3_a_listing_that_is_asked_for_comes_soon():
