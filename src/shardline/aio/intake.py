@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from shardline.aio.client import Client
 from shardline.codec.aggregation import is_framed
-from shardline.core.producer.aggregate import WRAP_MAX_BYTES, wrapped_bytes
+from shardline.core.producer.aggregate import KEYLESS_KEY_LENGTH, WRAP_MAX_BYTES, wrapped_bytes
 from shardline.core.producer.config import ProducerConfig
 from shardline.errors import UsageError
 from shardline.model.hashing import check_partition_key, parse_explicit_hash_key
@@ -32,7 +32,9 @@ def check_record(
     payload = check_data(data)
     size = len(payload)
     plain_key = plain_hash_key = None
-    if key is not None:
+    if key is None:
+        size += KEYLESS_KEY_LENGTH
+    else:
         plain_key = str.__str__(check_partition_key(key))
         size += len(plain_key.encode())
     if explicit_hash_key is not None:
@@ -43,7 +45,8 @@ def check_record(
     if max_bytes - WRAP_MAX_BYTES < size <= max_bytes:
         wrapping = max(0, wrapped_bytes(payload, plain_key, plain_hash_key) - size) if is_framed(payload) else 0
     if size + wrapping > max_bytes:
-        more = f", and {wrapping} to wrap it: its data is an aggregate itself" if wrapping else ""
+        more = " with the key that it gets" if key is None else ""
+        more += f", and {wrapping} to wrap it: its data is an aggregate itself" if wrapping else ""
         most = f"a record of this stream takes at most {max_bytes} bytes with its key"
         raise UsageError(f"{most}, this one has {size}{more}")
     return payload, plain_key, plain_hash_key
@@ -95,7 +98,7 @@ def _is_plain(record: Any, max_bytes: int) -> bool:
         return False
     key, data = record
     if key is None:
-        return type(data) is bytes and len(data) <= max_bytes
+        return type(data) is bytes and len(data) <= max_bytes - WRAP_MAX_BYTES
     return (
         type(data) is bytes
         and type(key) is str
