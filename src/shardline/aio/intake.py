@@ -35,7 +35,7 @@ def check_record(
     if key is None:
         size += KEYLESS_KEY_LENGTH
     else:
-        plain_key = str.__str__(check_partition_key(key))
+        plain_key = check_partition_key(key)
         size += len(plain_key.encode())
     if explicit_hash_key is not None:
         if key is None:
@@ -131,9 +131,16 @@ def check_callable(name: str, given: Any) -> Any:
 def check_timeout(name: str, seconds: object) -> float | None:
     if seconds is None:
         return None
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
-        raise UsageError(f"{name} must be a number of seconds from 0, or None, not {seconds!r}")
-    return float(seconds)
+    expected = f"{name} must be a number of seconds from 0, or None, not"
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise UsageError(f"{expected} {seconds!r}")
+    try:
+        limit = float(seconds)
+    except OverflowError:
+        raise UsageError(f"{expected} an int that no float can hold") from None
+    if not limit >= 0:
+        raise UsageError(f"{expected} {seconds!r}")
+    return limit
 
 
 def own_or_shared(client: object, connection: dict[str, Any]) -> tuple[Client, bool]:
