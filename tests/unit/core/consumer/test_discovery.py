@@ -1,5 +1,6 @@
 """DI1 to DI6 are the invariants of ``shardline.core.consumer.discovery``."""
 
+from itertools import count, repeat
 from random import Random
 
 import pytest
@@ -68,6 +69,29 @@ def test_di2_a_listing_of_many_pages_is_handed_out_whole():
     assert page(discovery, "x", token="t2") == ListShards(STREAM, next_token="t1")
     assert page(discovery) == ListShards(STREAM, next_token="t2")
     assert len(listed(discovery)) == 101
+
+
+def test_an_empty_token_is_none():
+    discovery = begun()
+    page(discovery, "a", token="")
+    assert listed(discovery) == ["a"]
+
+
+@pytest.mark.parametrize(("tokens", "pages"), [(repeat("t"), 2), (map(str, count()), 1_001)])
+def test_di2_a_listing_that_does_not_end_has_failed(tokens, pages):
+    discovery, now = begun(), 100.0
+    for ceiling in (1, 2, 4):
+        requests = 0
+        while discovery.next_deadline() <= now:
+            page(discovery, "a", token=next(tokens), now=now)
+            requests += 1
+        assert requests == pages
+        assert listed(discovery) is None
+        (event,) = discovery.take_events()
+        assert (event.operation, event.failure.code) == ("ListShards", "BadShardList")
+        assert ceiling / 2 <= discovery.next_deadline() - now <= ceiling
+        now = discovery.next_deadline()
+    assert discovery.poll_request(now) == ListShards(STREAM)
 
 
 def test_a_listing_of_nothing_is_a_listing():
