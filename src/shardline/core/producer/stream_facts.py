@@ -52,7 +52,7 @@ class StreamFacts:
         """Entries landed where no map explains it, and the stream has not said why yet."""
         self.answered = False
         """Whether it was ever asked and answered, well or badly."""
-        self.auto = False
+        self.auto: bool = False
         """The service chooses the shards."""
         self.may_aggregate = True
         self.record_max_bytes = self._fixed_max_bytes or RECORD_HIGHEST_MAX_BYTES

@@ -82,7 +82,7 @@ def test_di2_a_listing_that_does_not_end_has_failed(tokens, pages):
     discovery, now = begun(), 100.0
     for ceiling in (1, 2, 4):
         requests = 0
-        while discovery.next_deadline() <= now:
+        while discovery.next_deadline() <= now and requests <= pages:
             page(discovery, "a", token=next(tokens), now=now)
             requests += 1
         assert requests == pages

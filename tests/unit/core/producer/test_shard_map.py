@@ -143,7 +143,7 @@ def test_m5_a_listing_that_does_not_end_is_a_failed_refresh(tokens, pages):
     shard_map, now = new_map(), 0.0
     for ceiling in (1, 2, 4):
         requests = 0
-        while shard_map.next_deadline() <= now:
+        while shard_map.next_deadline() <= now and requests <= pages:
             shard_map.poll_request(now)
             requests += 1
             assert shard_map.handle_page(page(PARENT, token=next(tokens)), now) is False
