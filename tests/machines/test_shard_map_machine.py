@@ -126,7 +126,7 @@ class ShardMaps(RuleBasedStateMachine):
         failure = Failure(kind, "Code", "words", 400, retry_after=retry_after)
         assert self.map.handle_page(failure, self.now) is False
         assert self.map.failure == failure
-        self.failed(retry_after or 0.0)
+        self.failed(min(retry_after or 0.0, 30.0))
 
     @precondition(lambda self: self.in_flight)
     @rule(shard=st.sampled_from([("x", "7", "6"), ("x", "-1", "5"), ("x", "", "5"), ("x", "0", str(HASH_KEY_COUNT))]))

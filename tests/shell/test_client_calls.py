@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from shardline import Entry, ServiceError, ShardFilter, UsageError, WaitTimeout, at_timestamp
+from shardline import Entry, ServiceError, ShardFilter, TransportError, UsageError, WaitTimeout, at_timestamp
 from shardline.aio import waiting
 
 # The transports are tested elsewhere: one will do here.
@@ -242,6 +242,13 @@ async def test_the_rest(ask):
     assert (value, asked) == ({"ShardLimit": 5}, [("DescribeLimits", {})])
     value, _ = await ask(summary("UPDATING"), "describe_stream_summary", ARN)
     assert (value.status, value.arn) == ("UPDATING", ARN)
+
+
+async def test_pages_that_do_not_end_are_a_failure_and_an_empty_token_is_none(ask):
+    with pytest.raises(TransportError, match="the pages of the shard list do not end"):
+        await ask([{"Shards": [shard(0)], "NextToken": "t"}] * 2, "list_shards", "orders")
+    value, _ = await ask({"Shards": [shard(0)], "NextToken": ""}, "list_shards", "orders")
+    assert [one.shard_id for one in value] == ["shardId-0"]
 
 
 async def test_a_failure_in_the_middle_of_many_pages_is_raised(ask):

@@ -21,6 +21,7 @@ from shardline.codec.shapes import (
     StreamSummary,
 )
 from shardline.core.failures import Failure, to_error
+from shardline.core.page_tokens import PageTokens
 from shardline.core.requests import DescribeStreamSummary, ListShards, ShardFilter
 from shardline.errors import UsageError
 from shardline.model.hashing import parse_explicit_hash_key
@@ -48,12 +49,13 @@ class ControlPlane:
         ref = parse_stream(stream)
         wanted = ShardFilter(shard_filter) if isinstance(shard_filter, str) else shard_filter
         shards: list[Shard] = []
+        tokens = PageTokens()
         token: str | None = None
         while True:
             request = ListShards(ref, wanted, token, LIST_SHARDS_MAX_RESULTS)
             page = value_of(await self.api.list_shards(request), "ListShards")
             shards.extend(shape.to_shard() for shape in page.shards or ())
-            token = page.next_token
+            token = value_of(tokens.follow(page.next_token), "ListShards")
             if token is None:
                 return shards
 

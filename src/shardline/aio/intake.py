@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from shardline.aio.client import Client
 from shardline.codec.aggregation import is_framed
-from shardline.core.producer.aggregate import WRAP_MAX_BYTES, wrapped_bytes
+from shardline.core.producer.aggregate import KEYLESS_KEY_LENGTH, WRAP_MAX_BYTES, wrapped_bytes
 from shardline.core.producer.config import ProducerConfig
 from shardline.errors import UsageError
 from shardline.model.hashing import check_partition_key, parse_explicit_hash_key
@@ -32,8 +32,10 @@ def check_record(
     payload = check_data(data)
     size = len(payload)
     plain_key = plain_hash_key = None
-    if key is not None:
-        plain_key = str.__str__(check_partition_key(key))
+    if key is None:
+        size += KEYLESS_KEY_LENGTH
+    else:
+        plain_key = check_partition_key(key)
         size += len(plain_key.encode())
     if explicit_hash_key is not None:
         if key is None:
@@ -43,7 +45,8 @@ def check_record(
     if max_bytes - WRAP_MAX_BYTES < size <= max_bytes:
         wrapping = max(0, wrapped_bytes(payload, plain_key, plain_hash_key) - size) if is_framed(payload) else 0
     if size + wrapping > max_bytes:
-        more = f", and {wrapping} to wrap it: its data is an aggregate itself" if wrapping else ""
+        more = " with the key that it gets" if key is None else ""
+        more += f", and {wrapping} to wrap it: its data is an aggregate itself" if wrapping else ""
         most = f"a record of this stream takes at most {max_bytes} bytes with its key"
         raise UsageError(f"{most}, this one has {size}{more}")
     return payload, plain_key, plain_hash_key
@@ -95,7 +98,7 @@ def _is_plain(record: Any, max_bytes: int) -> bool:
         return False
     key, data = record
     if key is None:
-        return type(data) is bytes and len(data) <= max_bytes
+        return type(data) is bytes and len(data) <= max_bytes - WRAP_MAX_BYTES
     return (
         type(data) is bytes
         and type(key) is str
@@ -128,9 +131,16 @@ def check_callable(name: str, given: Any) -> Any:
 def check_timeout(name: str, seconds: object) -> float | None:
     if seconds is None:
         return None
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
-        raise UsageError(f"{name} must be a number of seconds from 0, or None, not {seconds!r}")
-    return float(seconds)
+    expected = f"{name} must be a number of seconds from 0, or None, not"
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise UsageError(f"{expected} {seconds!r}")
+    try:
+        limit = float(seconds)
+    except OverflowError:
+        raise UsageError(f"{expected} an int that no float can hold") from None
+    if not limit >= 0:
+        raise UsageError(f"{expected} {seconds!r}")
+    return limit
 
 
 def own_or_shared(client: object, connection: dict[str, Any]) -> tuple[Client, bool]:

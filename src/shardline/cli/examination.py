@@ -26,6 +26,7 @@ from shardline.cli.group_store import NO_SUCH_STORE, StorePlace, ask_groups
 from shardline.cli.invocation import Invocation
 from shardline.codec.shapes import ListStreamConsumersResponse, ListStreamsResponse, StreamSummary
 from shardline.core.failures import Failure, FailureKind
+from shardline.core.page_tokens import PageTokens
 from shardline.core.requests import DescribeStreamSummary, ListShards
 from shardline.model.shard import Shard
 from shardline.model.stream import StreamRef
@@ -164,16 +165,18 @@ class Examination:
 
     async def _list_shards(self, api: KinesisHttp) -> list[Shard] | Failure:
         found: list[Shard] = []
-        token: str | None = None
-        while True:
+        tokens = PageTokens()
+        token: str | Failure | None = None
+        while not isinstance(token, Failure):
             request = ListShards(self.ref, None, token)
             page = await self._asked(partial(api.list_shards, request))
             if isinstance(page, Failure):
                 return page
             found += [shape.to_shard() for shape in page.shards or ()]
-            token = page.next_token
+            token = tokens.follow(page.next_token)
             if token is None:
                 return found
+        return token
 
     async def _list_consumers(self, api: KinesisHttp, summary: StreamSummary | Failure) -> list[str] | Failure | str:
         """The ARNs of registered consumers, or why they could not be asked for."""

@@ -154,8 +154,8 @@ class StreamSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_record_bytes(self) -> int:
-        """The largest record (data and key) that the stream takes."""
-        return RECORD_DEFAULT_MAX_BYTES if self.max_record_kib is None else self.max_record_kib * KIB
+        """The largest record (data and key) that the stream takes. A limit that no record could keep is none."""
+        return max(self.max_record_kib or 0, 0) * KIB or RECORD_DEFAULT_MAX_BYTES
 
 
 class DescribeStreamSummaryResponse(msgspec.Struct, frozen=True, rename="pascal"):

@@ -33,13 +33,14 @@ _DIGITS: Final = frozenset("0123456789")
 
 
 def check_partition_key(key: object) -> str:
-    """Return ``key`` if it is a valid partition key.
+    """Return ``key`` as a plain ``str`` if it is a valid partition key: what a subclass says of itself is not asked.
 
     Raises:
         UsageError: it is no string, empty, longer than 256 characters, or cannot be written as UTF-8.
     """
     if not isinstance(key, str):
         raise UsageError(f"a partition key must be a str, not {type(key).__name__}")
+    key = str.__str__(key)
     if not PARTITION_KEY_MIN_LENGTH <= len(key) <= PARTITION_KEY_MAX_LENGTH:
         raise UsageError(f"a partition key must have 1 to 256 characters, this one has {len(key)}")
     try:
@@ -67,6 +68,7 @@ def parse_explicit_hash_key(text: object) -> int:
     """
     if not isinstance(text, str):
         raise UsageError(f"an explicit hash key must be a str of decimal digits, not {type(text).__name__}")
+    text = str.__str__(text)
     canonical = (
         0 < len(text) <= EXPLICIT_HASH_KEY_MAX_DIGITS
         and _DIGITS.issuperset(text)

@@ -125,12 +125,15 @@ def check_data(data: object) -> bytes:
     """Return ``data`` as bytes.
 
     Raises:
-        UsageError: it is not bytes-like.
+        UsageError: it is not bytes-like, or a memoryview that was released.
     """
     if type(data) is bytes:
         return data
     if isinstance(data, (bytes, bytearray, memoryview)):
-        return bytes(memoryview(cast("bytes", data)))  # plain ones: not every encoder takes others
+        try:
+            return bytes(memoryview(cast("bytes", data)))  # plain ones: not every encoder takes others
+        except ValueError:
+            raise UsageError("data must be bytes: this memoryview was released") from None
     if isinstance(data, str):
         raise UsageError("data must be bytes, not str: encode it, as in data.encode()")
     raise UsageError(f"data must be bytes, not {type(data).__name__}")

@@ -248,7 +248,7 @@ async def test_a_client_and_connection_arguments_exclude_each_other(kinesis):
         Producer("s", client=kinesis.client(), region="eu-west-1")
 
 
-@pytest.mark.parametrize("timeout", [-1, "5", float("nan"), True, []])
+@pytest.mark.parametrize("timeout", [-1, "5", float("nan"), True, [], 10**400, -(10**5000)], ids=type)
 async def test_wrong_timeouts_are_named(make_producer, timeout):  # noqa: ASYNC109 - a parameter of the test
     async with make_producer() as producer:
         for call in (producer.flush, producer.close):

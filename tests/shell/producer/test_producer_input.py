@@ -66,7 +66,8 @@ WRONG = {
     ),
     "oversize": ((("k", b"x" * 1_048_576),), "at most 1048576 bytes with its key, this one has 1048577"),
     "oversize by its key": ((("\u00fc", b"x" * 1_048_575),), "this one has 1048577"),
-    "oversize without key": (((None, b"x" * 1_048_577),), "this one has 1048577"),
+    "oversize without key": (((None, b"x" * 1_048_567),), "this one has 1048577 with the key that it gets"),
+    "wrapped without key": (((None, aggregate([("a", b"x" * (1_048_500 - 35))])),), r"and \d\d to wrap it"),
 }
 RIGHT = {
     "empty data": ("k", b""),
@@ -81,6 +82,7 @@ RIGHT = {
     "str of one's own": (Loud("quiet"), b"abc"),
     "key with quotes": ('"\\\n\x00\u2028', b"abc"),
     "largest": ("k", b"x" * 1_048_575),
+    "largest without key": (None, b"x" * 1_048_566),
     "lowest hash key": ("k", b"abc", "0"),
     "highest hash key": ("k", b"abc", str((1 << 128) - 1)),
 }
@@ -129,7 +131,8 @@ async def test_all_that_is_allowed_arrives_as_it_is(make_producer, kinesis, reco
         if company:
             await producer.put(b"company", key=key, explicit_hash_key=hash_key)
     records = deaggregate(kinesis.streams["s"].records)
-    assert (str.__str__(key), bytes(data)) in {(one.key, one.data) for one in records}
+    arrived = {(key and one.key, one.data) for one in records}
+    assert (key and str.__str__(key), bytes(data)) in arrived
     assert len(records) == 1 + company
 
 

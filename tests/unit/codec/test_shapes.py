@@ -149,6 +149,11 @@ def test_a_stream_of_an_old_endpoint_has_the_defaults_of_the_service():
     assert summary.record_distribution is None
 
 
+@pytest.mark.parametrize("kib", [0, -5])
+def test_a_limit_that_no_record_could_keep_is_none(kib):
+    assert read(shapes.StreamSummary, SUMMARY | {"MaxRecordSizeInKiB": kib}).max_record_bytes == MIB
+
+
 def test_a_stream_tells_its_mode_and_its_record_limit():
     more = {
         "StreamModeDetails": {"StreamMode": "ON_DEMAND"},

@@ -1,4 +1,4 @@
-"""How long to wait after failures in a row. B1 and B2 are the invariants of ``shardline.core.backoff``."""
+"""How long to wait after failures in a row. B1 to B3 are the invariants of ``shardline.core.backoff``."""
 
 from random import Random
 
@@ -55,6 +55,15 @@ def test_b2_a_success_starts_the_row_anew():
     backoff.reset()
     assert backoff.failures == 0
     assert delays(backoff, 2) == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "delay"), [(None, 0.5), (0.0, 0.5), (0.4, 0.5), (7.0, 7.0), (30.0, 30.0), (3600.0, 30.0)]
+)
+def test_b3_what_the_service_asks_for_is_kept_up_to_the_longest_delay(asked, delay):
+    backoff = Backoff(1.0, 30.0, Fixed(0.0))
+    assert backoff.next_delay(asked) == delay
+    assert backoff.failures == 1
 
 
 def test_a_constant_backoff_is_one_too():

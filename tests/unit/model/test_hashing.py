@@ -64,6 +64,45 @@ def test_a_key_with_a_lone_surrogate_is_refused(key):
         check_partition_key(key)
 
 
+class Liar(str):
+    """A str that says of itself what is not so."""
+
+    __slots__ = ()
+
+    def __len__(self):
+        return 5
+
+    def __iter__(self):
+        return iter("5")
+
+    def __getitem__(self, place):
+        return "5"
+
+    def __str__(self):
+        return "other"
+
+    def isascii(self):
+        return True
+
+    def encode(self, *_):
+        return b"5"
+
+
+def test_a_key_of_another_class_is_judged_and_taken_by_its_characters():
+    key = check_partition_key(Liar("abc"))
+    assert (type(key), key) == (str, "abc")
+    with pytest.raises(UsageError, match=r"this one has 300$"):
+        check_partition_key(Liar("k" * 300))
+    with pytest.raises(UsageError, match="lone surrogate"):
+        check_partition_key(Liar("\ud800"))
+
+
+def test_h2_an_explicit_hash_key_of_another_class_is_judged_by_its_characters():
+    assert parse_explicit_hash_key(Liar("17")) == 17
+    with pytest.raises(UsageError, match="plain decimal"):
+        parse_explicit_hash_key(Liar("9" * 45))
+
+
 @pytest.mark.parametrize("key", [None, 1, b"abc", 1.5, ["a"]])
 def test_a_key_that_is_no_str_is_refused_by_its_type(key):
     with pytest.raises(UsageError, match=f"must be a str, not {type(key).__name__}$"):

@@ -78,6 +78,13 @@ def test_r1_data_of_another_type_is_refused_by_its_type(data):
         check_data(data)
 
 
+def test_a_memoryview_that_was_released_is_refused():
+    view = memoryview(b"abc")
+    view.release()
+    with pytest.raises(UsageError, match=r"^data must be bytes: this memoryview was released$"):
+        check_data(view)
+
+
 @pytest.mark.parametrize("size", [0, 1, 4, 5])
 def test_r1_a_tuple_of_another_length_is_no_entry(size):
     with pytest.raises(UsageError, match=r"a tuple \(data, key\[, explicit hash key\]\), not one of another length$"):

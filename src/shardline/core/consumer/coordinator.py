@@ -388,10 +388,10 @@ class Coordinator:
             self._backoff.reset()
 
     def _handle_store_failure(self, failure: Failure, now: Instant) -> Instant:
-        """When to try again."""
-        retry_at = now + max(self._backoff.next_delay(), failure.retry_after or 0.0)
+        """When to try again: what the store asks for is kept, but not until our leases are over."""
+        delay = self._backoff.next_delay()
         self._events.append(StoreFailed(failure, self._backoff.failures))
-        return retry_at
+        return now + max(delay, min(failure.retry_after or 0.0, self._config.lease_duration / 3))
 
     def _notice_stall(self, now: Instant) -> None:
         late = now - self._alarm_at

@@ -5,7 +5,8 @@ Listings, page by page, and the stream's summary: at the start, at intervals, an
 Invariants:
 
 - DI1: one request at a time. Failures back off from 1 s to 30 s, with jitter.
-- DI2: a listing is handed out complete or not at all. One whose token expired is begun again.
+- DI2: a listing is handed out complete or not at all. One whose token expired is begun again; one that does not end
+  (PT2) has failed.
 - DI3: who asks for a listing gets one that is begun after the asking.
 - DI4: if the group starts at a time, the service is asked once which shards were open then; also of the time at which a
   group at LATEST was begun, if it has to be completed (``match_at``).
@@ -21,6 +22,7 @@ from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.events import ConsumerFailed, ListingFailed
 from shardline.core.failures import Failure, FailureKind
+from shardline.core.page_tokens import PageTokens
 from shardline.core.requests import DescribeStreamSummary, ListShards, ShardFilter
 from shardline.model.position import Position, PositionKind
 from shardline.model.shard import Shard
@@ -64,6 +66,7 @@ class Discovery:
         "_steps",
         "_stream",
         "_token",
+        "_tokens",
         "_without_summary",
         "begun",
         "has_failed",
@@ -81,6 +84,7 @@ class Discovery:
         self._next_at: Instant = now
         self._in_flight: bool = False
         self._token: str | None = None
+        self._tokens: PageTokens = PageTokens()
         self._found: list[Shard] = []
         self._begun_at: Instant = now
         self._listing: Listing | None = None
@@ -131,7 +135,7 @@ class Discovery:
             return DescribeStreamSummary(self._stream)
         if self._token is not None:
             return ListShards(self._stream, next_token=self._token)
-        self._begun_at, self._found = now, []
+        self._begun_at, self._found, self._tokens = now, [], PageTokens()
         if self._steps[-1] is _Step.MATCHING:
             return ListShards(self._stream, ShardFilter("AT_TIMESTAMP", timestamp=self._match_at))
         self.begun += 1
@@ -158,10 +162,13 @@ class Discovery:
     def handle_page(self, response: ListShardsResponse, now: Instant) -> None:
         """One page of a listing."""
         self._found += [shape.to_shard() for shape in response.shards or ()]
-        self._token = response.next_token
-        if self._token is not None:
+        token = self._tokens.follow(response.next_token)
+        if isinstance(token, Failure):
+            self.handle_failure(token, now)
+            return
+        self._token = token
+        if token is not None:
             self._in_flight = False
-            self._backoff.reset()
             return
         if self._steps[-1] is not _Step.MATCHING:
             self._listing = Listing(self._found, self._begun_at, self.begun)
@@ -177,7 +184,7 @@ class Discovery:
         if failure.kind is FailureKind.EXPIRED_TOKEN:
             return
         if failure.retryable:
-            self._next_at = now + max(self._backoff.next_delay(), failure.retry_after or 0.0)
+            self._next_at = now + self._backoff.next_delay(failure.retry_after)
             self._events.append(ListingFailed(operation, failure, self._next_at))
         elif summary and failure.kind is not FailureKind.NOT_FOUND:
             self._without_summary = True

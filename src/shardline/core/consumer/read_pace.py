@@ -8,7 +8,8 @@ Invariants:
   page may have, 5 s pass (GET_RECORDS_PENALTY), and the service has no reason to refuse.
 - RP3: behind the end of the shard nothing else is waited for. At its end the wait grows with every page that brings
   nothing, up to the idle interval; the first record makes it short again.
-- RP4: after a failure the wait is drawn (jitter) and grows, and is never shorter than what the service asked for.
+- RP4: after a failure the wait is drawn (jitter) and grows up to 10 s, and is within that never shorter than what the
+  service asked for.
 - RP5: idle waits end on a common beat, ten times a second: shards that have nothing are asked in small groups, for to
   wake up costs more than to ask. Short waits keep their own time.
 """
@@ -91,5 +92,5 @@ class ReadPace:
         """A call failed, and will be made again."""
         if failure.kind is FailureKind.THROTTLED:
             self._distance = min(self._distance * 2, max(_WIDEST, self._least))
-        delay = max(self._backoff.next_delay(), failure.retry_after or 0.0)
+        delay = self._backoff.next_delay(failure.retry_after)
         self.next_at = max(now + delay, self._sent_at + self._distance)

@@ -29,6 +29,7 @@ _SMALL: Final = (1 << 14) - 16  # up to here a number, and a record's with its h
 
 
 WRAP_MAX_BYTES: Final = 2 * KIB  # more than wrapping adds: the key once more, heads, frame
+KEYLESS_KEY_LENGTH: Final = 10  # characters of the key that a keyless record gets
 _NO_KEYS: Final[dict[str, int]] = {}  # where there are none, or no more; never written to
 
 
@@ -282,7 +283,7 @@ class Aggregate:
 
 def wrapped_bytes(data: bytes, key: str | None, explicit_hash_key: str | None) -> int:
     """What a record alone costs as an entry, data and key: more if its data has to be wrapped (P12)."""
-    address = KeylessAddress("0" * 10, "0" * 39) if key is None else KeylessAddress(None, None)
+    address = KeylessAddress("0" * KEYLESS_KEY_LENGTH, "0" * 39) if key is None else KeylessAddress(None, None)
     alone = Aggregate(0.0, address)
     alone.add(BufferedRecord(data, key, explicit_hash_key, 0.0), 0)
     entry = alone.entry()

@@ -136,7 +136,7 @@ class Collector:
     def handle_failure(self, retry_after: float | None, now: Instant) -> None:
         """A request failed whole (U3). Requests that were under way together make one failure."""
         if now >= self._blocked_until:
-            self._blocked_until = now + max(self._backoff.next_delay(), retry_after or 0.0)
+            self._blocked_until = now + self._backoff.next_delay(retry_after)
 
     # ---- outputs
 

@@ -62,7 +62,9 @@ class ProducerConfig:
     records_per_second: float = _setting(SHARD_WRITE_RECORDS_PER_SECOND, 0.001, _MANY, "entries sent to a shard")
     bytes_per_second: float = _setting(SHARD_WRITE_BYTES_PER_SECOND, 1.0, _MANY, "bytes sent to a shard")
     max_in_flight: int = _setting(24, 1, 10_000, "requests under way at a time")
-    buffer_max_bytes: int = _setting(64 * MIB, 1 * KIB, _MANY, "data and keys of undelivered records: then put waits")
+    buffer_max_bytes: int = _setting(
+        64 * MIB, 1 * KIB, _MANY, "data and keys (by characters) of undelivered records: then put waits"
+    )
     buffer_max_records: int = _setting(100_000, 1, _MANY, "undelivered records: then put waits")
     record_max_bytes: int | None = _setting(
         None, 1, RECORD_HIGHEST_MAX_BYTES, "the largest record; unset, the stream is asked", optional=True

@@ -25,7 +25,7 @@ from typing import Final, final
 
 from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import NEVER, Instant
-from shardline.core.producer.aggregate import Aggregate, KeylessAddress
+from shardline.core.producer.aggregate import KEYLESS_KEY_LENGTH, Aggregate, KeylessAddress
 from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.record import BufferedRecord
 from shardline.core.producer.stats import LaneStats
@@ -220,7 +220,7 @@ class Lane:
     def _new_address(self) -> KeylessAddress:
         """Where keyless records of a new aggregate go: a short random key, and a hash key inside the range (P8)."""
         chance = self._chance
-        key = f"{chance.getrandbits(40):010x}"
+        key = f"{chance.getrandbits(4 * KEYLESS_KEY_LENGTH):0{KEYLESS_KEY_LENGTH}x}"
         if self.shard_id is None:
             return KeylessAddress(None if self.sends_no_key else key, None)
         start, size = self.hash_range.start, self.hash_range.size

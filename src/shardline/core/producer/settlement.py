@@ -8,7 +8,8 @@ Invariants:
 - P5: what may be sent again is, after a pause of its lane or of the whole producer; a request refused as invalid is cut
   in halves until the record to blame stands alone.
 - Q1: a shard never changes its range. What landed in a known one that does not hold it was not misled by an old map:
-  the service may have begun to choose the shards, and the stream is asked, once for each such landing.
+  the service may have begun to choose the shards, and the stream is asked, once for each such landing. What waits for
+  its answer is sent again then, and if it lands so again, waits longer (X5).
 - Q2: a map that is newer than a landing and does not know its shard is stale: it is read again, not at once.
 - Q3: under AUTO entries may go without a key. Once one is refused the stream is asked whether keys count again, and
   until it says that they do not, every record gets one.

@@ -14,7 +14,8 @@ Invariants:
   shard that is still among the open ones (``None``: there was no prediction), and no refresh on the way.
 - M4: a shard that disappeared stays answerable through ``hash_range`` for ``closed_shard_ttl``: entries may still be in
   flight to it.
-- M5: a listing that does not cover the ring exactly once is no map: it counts as a failed refresh.
+- M5: a listing that does not cover the ring exactly once, or does not end (PT2), is no map: it counts as a failed
+  refresh.
 """
 
 from bisect import bisect_left
@@ -25,6 +26,7 @@ from shardline.codec.shapes import ListShardsResponse
 from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import NEVER, Instant
 from shardline.core.failures import Failure, FailureKind
+from shardline.core.page_tokens import BAD_SHARD_LIST, PageTokens
 from shardline.core.requests import ListShards, ShardFilter
 from shardline.errors import UsageError
 from shardline.model.hashing import HASH_KEY_COUNT, HashRange
@@ -65,6 +67,7 @@ class ShardMap:
         self._closed_shard_ttl = closed_shard_ttl
         self._backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
         self._pages: list[tuple[str, HashRange]] = []
+        self._tokens = PageTokens()
         self._next_token: str | None = None
         self._wanted_at: Instant = 0.0  # when the next request may go; NEVER while READY
         self._in_flight = False
@@ -115,7 +118,7 @@ class ShardMap:
         self._in_flight = True
         if self._next_token is not None:
             return ListShards(self._stream, next_token=self._next_token, max_results=LIST_SHARDS_MAX_RESULTS)
-        self._pages = []
+        self._pages, self._tokens = [], PageTokens()
         self._asked_at = now
         return ListShards(self._stream, ShardFilter("AT_LATEST"), max_results=LIST_SHARDS_MAX_RESULTS)
 
@@ -132,8 +135,11 @@ class ShardMap:
             self._pages += [(shard.shard_id, shard.hash_key_range.to_range()) for shard in answer.shards or ()]
         except UsageError as error:
             return self._fail(_nonsense(str(error)), now)
-        self._next_token = answer.next_token
-        if self._next_token is not None:
+        token = self._tokens.follow(answer.next_token)
+        if isinstance(token, Failure):
+            return self._fail(token, now)
+        self._next_token = token
+        if token is not None:
             self._wanted_at = now
             return False
         self.answered = True
@@ -150,7 +156,7 @@ class ShardMap:
         self._next_token = None
         self.failure = failure
         self.answered = True
-        self._wanted_at = now + max(self._backoff.next_delay(), failure.retry_after or 0.0)
+        self._wanted_at = now + self._backoff.next_delay(failure.retry_after)
         return False
 
     def _install(self, snapshot: Snapshot, now: Instant) -> None:
@@ -183,4 +189,4 @@ def _make_snapshot(shards: list[tuple[str, HashRange]]) -> Snapshot | None:
 
 
 def _nonsense(message: str) -> Failure:
-    return Failure(FailureKind.TRANSIENT, "BadShardList", f"ListShards: {message}")
+    return Failure(FailureKind.TRANSIENT, BAD_SHARD_LIST, f"ListShards: {message}")

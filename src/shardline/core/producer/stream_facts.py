@@ -11,6 +11,8 @@ Invariants:
 - X3: under AUTO the stream is asked again every minute: nothing else would tell that keys count again.
 - X4: a stream that was deleted and made anew under its name is recognised by when it was created: nothing that was
   known of its shards holds any more, though they have the old ones' ids.
+- X5: as long as its answers do not explain the landings, the stream is asked after pauses that grow as those between
+  attempts do: what waits for the answer is stored once more after each, where readers may drop it again.
 """
 
 from typing import Final, final
@@ -27,6 +29,7 @@ from shardline.model.stream import StreamRef
 
 _AUTO: Final = "AUTO"
 _AUTO_INTERVAL: Final = 60.0  # how often to look whether keys count again
+_RIDDLE_MEMORY: Final = 60.0  # after so long without one, a landing that nothing explains is the first again (X5)
 
 
 @final
@@ -37,6 +40,8 @@ class StreamFacts:
         self._stream = stream
         self._fixed_max_bytes = config.record_max_bytes
         self._backoff = Backoff(1.0, 30.0, chance)
+        self._riddles = Backoff(config.retry_backoff, config.retry_backoff_max, chance)  # X5
+        self._patient_until: Instant = -NEVER
         self._wanted_at: Instant = 0.0
         self._in_flight = False
         self._told = False
@@ -47,7 +52,7 @@ class StreamFacts:
         """Entries landed where no map explains it, and the stream has not said why yet."""
         self.answered = False
         """Whether it was ever asked and answered, well or badly."""
-        self.auto = False
+        self.auto: bool = False
         """The service chooses the shards."""
         self.may_aggregate = True
         self.record_max_bytes = self._fixed_max_bytes or RECORD_HIGHEST_MAX_BYTES
@@ -61,8 +66,10 @@ class StreamFacts:
     def ask_again(self, now: Instant) -> None:
         """Entries land where no map explains it."""
         self.asked_again = True
+        if now >= self._patient_until + _RIDDLE_MEMORY:
+            self._riddles.reset()
         if not self.is_asking or self.auto:  # what is asked every minute may be asked now; a backoff goes on
-            self._wanted_at = min(self._wanted_at, now)
+            self._wanted_at = min(self._wanted_at, max(now, self._patient_until))
 
     def poll_request(self, now: Instant) -> DescribeStreamSummary | None:
         if self._in_flight or now < self._wanted_at:
@@ -83,9 +90,9 @@ class StreamFacts:
             self._backoff.reset()
             self._compare_age(answer)
             self._told = True
-            self.asked_again = False
             self.record_max_bytes = self._fixed_max_bytes or answer.max_record_bytes
             auto = answer.record_distribution == _AUTO
+            self._note_riddle(now, solved=auto or self.auto or self.made_anew)
             if auto is not self.auto:
                 self.auto = auto
                 self.events.append(DistributionChanged(auto))
@@ -99,9 +106,18 @@ class StreamFacts:
             self.made_anew = self._created_at not in {None, answer.created_at}
             self._created_at = answer.created_at
 
+    def _note_riddle(self, now: Instant, *, solved: bool) -> None:
+        """X5."""
+        if solved:
+            self._riddles.reset()
+            self._patient_until = -NEVER
+        elif self.asked_again:
+            self._patient_until = now + self._riddles.next_delay()
+        self.asked_again = False
+
     def _fail(self, failure: Failure, now: Instant) -> None:
         if failure.retryable:
-            self._wanted_at = now + max(self._backoff.next_delay(), failure.retry_after or 0.0)
+            self._wanted_at = now + self._backoff.next_delay(failure.retry_after)
             return
         self._wanted_at = NEVER
         if not self._told:  # what the stream once said still holds

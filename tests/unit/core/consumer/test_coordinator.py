@@ -459,12 +459,13 @@ def test_a_store_that_denies_from_the_first_is_an_error(world):
     assert worker.machine.take_events() == [ConsumerFailed("ListLeases", DENIED), StoreFailed(DENIED, 1)]
 
 
-def test_a_store_may_ask_to_be_left_alone(world):
-    worker = world.worker()
+@pytest.mark.parametrize(("asked", "pause"), [(2.0, 2.0), (3600.0, 3.0)])
+def test_a_store_may_ask_to_be_left_alone_but_not_until_leases_are_over(world, asked, pause):
+    worker = world.worker(lease_duration=9.0)
     worker.machine.poll_operation(100.0)
-    worker.machine.handle_scan_failed(DOWN._replace(retry_after=30.0), 100.0)
-    assert worker.machine.poll_operation(129.0) is None
-    assert isinstance(worker.machine.poll_operation(130.0), ScanLeases)
+    worker.machine.handle_scan_failed(DOWN._replace(retry_after=asked), 100.0)
+    assert worker.machine.poll_operation(99.9 + pause) is None
+    assert isinstance(worker.machine.poll_operation(100.0 + pause), ScanLeases)
 
 
 def test_a_take_that_fails_is_planned_anew(world):

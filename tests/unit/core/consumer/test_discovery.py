@@ -1,5 +1,6 @@
 """DI1 to DI6 are the invariants of ``shardline.core.consumer.discovery``."""
 
+from itertools import count, repeat
 from random import Random
 
 import pytest
@@ -70,6 +71,29 @@ def test_di2_a_listing_of_many_pages_is_handed_out_whole():
     assert len(listed(discovery)) == 101
 
 
+def test_an_empty_token_is_none():
+    discovery = begun()
+    page(discovery, "a", token="")
+    assert listed(discovery) == ["a"]
+
+
+@pytest.mark.parametrize(("tokens", "pages"), [(repeat("t"), 2), (map(str, count()), 1_001)])
+def test_di2_a_listing_that_does_not_end_has_failed(tokens, pages):
+    discovery, now = begun(), 100.0
+    for ceiling in (1, 2, 4):
+        requests = 0
+        while discovery.next_deadline() <= now and requests <= pages:
+            page(discovery, "a", token=next(tokens), now=now)
+            requests += 1
+        assert requests == pages
+        assert listed(discovery) is None
+        (event,) = discovery.take_events()
+        assert (event.operation, event.failure.code) == ("ListShards", "BadShardList")
+        assert ceiling / 2 <= discovery.next_deadline() - now <= ceiling
+        now = discovery.next_deadline()
+    assert discovery.poll_request(now) == ListShards(STREAM)
+
+
 def test_a_listing_of_nothing_is_a_listing():
     discovery = begun()
     discovery.poll_request(100.0)
@@ -108,7 +132,13 @@ def test_di1_failures_back_off_with_jitter():
         now += wait
     discovery.poll_request(now)
     discovery.handle_failure(failure(FailureKind.TRANSIENT, retry_after=77.0), now)
-    assert discovery.next_deadline() == now + 77.0
+    assert discovery.next_deadline() == now + 30.0
+
+
+def test_di1_the_service_may_ask_for_a_longer_pause():
+    discovery = begun()
+    discovery.handle_failure(failure(FailureKind.TRANSIENT, retry_after=17.0), 100.0)
+    assert discovery.next_deadline() == 117.0
 
 
 def test_di3_a_listing_that_is_asked_for_comes_soon():

@@ -108,10 +108,11 @@ def test_rp4_waits_after_failures_grow_with_jitter(pace):
     assert pace.failures == 0
 
 
-def test_rp4_the_service_may_ask_for_more(pace):
+@pytest.mark.parametrize(("asked", "wait"), [(7.0, 7.0), (3600.0, 10.0)])
+def test_rp4_the_service_may_ask_for_more_within_reason(pace, asked, wait):
     pace.handle_sent(100.0)
-    pace.handle_failure(TRANSIENT._replace(retry_after=42.0), 100.0)
-    assert pace.next_at == 142.0
+    pace.handle_failure(TRANSIENT._replace(retry_after=asked), 100.0)
+    assert pace.next_at == 100.0 + wait
 
 
 def test_a_slow_rate_is_not_made_faster_by_anything():

@@ -125,11 +125,12 @@ def test_u3_after_a_failure_there_is_a_pause_then_one_at_a_time_until_one_succee
     assert [bench.poll(until), bench.poll(until)] == [["0"], ["0"]]
 
 
-def test_u3_the_service_may_ask_for_a_longer_pause(bench):
+@pytest.mark.parametrize(("asked", "pause"), [(4.0, 4.0), (3600.0, 5.0)])
+def test_u3_the_service_may_ask_for_a_longer_pause_up_to_the_longest(bench, asked, pause):
     bench.seal()
     bench.collector.drain()
-    bench.collector.handle_failure(7.0, 0.0)
-    assert bench.collector.next_deadline() == 7.0
+    bench.collector.handle_failure(asked, 0.0)
+    assert bench.collector.next_deadline() == pause
 
 
 def test_u3_a_full_request_does_not_pump_during_a_pause():

@@ -268,6 +268,24 @@ def test_q1_the_stream_is_asked_once_for_a_landing_and_then_it_is_sent_again(rig
     assert one.send() == [[b"0", b"1"]]
 
 
+def test_q1_what_lands_so_again_and_again_is_sent_again_after_growing_pauses(rig):
+    one = rig(record_ttl=30.0)
+    records = one.puts(1, 2)
+    sent_at = []
+    one.flush()
+    while records[0].conclusion is None:
+        sent_at.append(one.elapsed)
+        one.stored("b")
+        while one.send() is None and records[0].conclusion is None:
+            if one.asks_for_summary():
+                one.summary(auto=False)
+            else:
+                one.to_deadline()
+    assert len(sent_at) <= 20
+    assert sent_at[1] == sent_at[0]  # the first time it is only asked
+    assert records[0].conclusion.code == "Expired"
+
+
 @pytest.mark.parametrize("keys_count", [True, False])
 def test_q3_what_was_refused_without_a_key_is_sent_again_with_one(rig, keys_count):
     """AUTO was switched off, and we have not heard of it: nothing is wrong with the records."""

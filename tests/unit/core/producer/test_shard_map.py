@@ -1,5 +1,6 @@
 """Which shard does a hash key belong to? P3 and M1 to M5 are invariants of ``shardline.core.producer.shard_map``."""
 
+from itertools import count, cycle, repeat
 from random import Random
 
 import pytest
@@ -131,6 +132,28 @@ def test_further_pages_go_by_the_token_alone_and_at_once():
     assert predict(shard_map, 0) == LOW[0]
 
 
+def test_an_empty_token_is_none():
+    shard_map = new_map()
+    shard_map.poll_request(0.0)
+    assert shard_map.handle_page(page(PARENT, token=""), 0.0) is True
+
+
+@pytest.mark.parametrize(("tokens", "pages"), [(repeat("t"), 2), (cycle("ab"), 3), (map(str, count()), 1_001)])
+def test_m5_a_listing_that_does_not_end_is_a_failed_refresh(tokens, pages):
+    shard_map, now = new_map(), 0.0
+    for ceiling in (1, 2, 4):
+        requests = 0
+        while shard_map.next_deadline() <= now and requests <= pages:
+            shard_map.poll_request(now)
+            requests += 1
+            assert shard_map.handle_page(page(PARENT, token=next(tokens)), now) is False
+        assert requests == pages
+        assert (shard_map.failure.code, shard_map.failure.retryable) == ("BadShardList", True)
+        assert ceiling / 2 <= shard_map.next_deadline() - now <= ceiling
+        now = shard_map.next_deadline()
+    assert shard_map.poll_request(now).next_token is None
+
+
 def test_a_page_whose_list_is_missing_is_an_empty_one():
     shard_map = new_map()
     shard_map.poll_request(0.0)
@@ -200,11 +223,12 @@ def test_after_a_refresh_that_worked_the_pauses_start_anew():
     assert 0.5 <= shard_map.next_deadline() - (now + 1) <= 1.0
 
 
-def test_a_pause_that_the_service_asks_for_is_kept():
+@pytest.mark.parametrize(("asked", "pause"), [(17.0, 17.0), (3600.0, 30.0)])
+def test_a_pause_that_the_service_asks_for_is_kept_within_reason(asked, pause):
     shard_map = new_map()
     shard_map.poll_request(0.0)
-    shard_map.handle_page(THROTTLED._replace(retry_after=45.0), 0.0)
-    assert shard_map.next_deadline() == 45.0
+    shard_map.handle_page(THROTTLED._replace(retry_after=asked), 0.0)
+    assert shard_map.next_deadline() == pause
 
 
 def test_a_failure_is_told_until_a_refresh_works():

@@ -128,9 +128,10 @@ def test_x1_they_are_tried_again_after_one_to_thirty_seconds():
     assert known.record_max_bytes == 10 * MIB
 
 
-def test_x1_a_pause_that_the_service_asks_for_is_kept():
-    known = answered(LOST._replace(retry_after=45.0))
-    assert known.next_deadline() == 45.0
+@pytest.mark.parametrize(("asked", "pause"), [(17.0, 17.0), (3600.0, 30.0)])
+def test_x1_a_pause_that_the_service_asks_for_is_kept_within_reason(asked, pause):
+    known = answered(LOST._replace(retry_after=asked))
+    assert known.next_deadline() == pause
 
 
 def test_x1_after_an_answer_the_pauses_start_anew():
@@ -225,6 +226,65 @@ def test_x3_under_auto_it_is_asked_every_minute_whether_keys_count_again():
     assert known.handle_summary(summary(), 60.1) is True
     assert known.may_aggregate
     assert known.next_deadline() == NEVER
+
+
+def test_x5_answers_that_explain_nothing_make_the_pauses_grow():
+    known, now = answered(), 5.0
+    pauses = []
+    for _ in range(9):
+        known.ask_again(now)
+        asked_at = known.next_deadline()
+        pauses.append(asked_at - now)
+        assert known.poll_request(asked_at) is not None
+        known.handle_summary(summary(), asked_at)
+        assert known.next_deadline() == NEVER
+        now = asked_at
+    assert pauses[0] == 0.0
+    for pause, ceiling in zip(pauses[1:], [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0], strict=True):
+        assert ceiling / 2 - 1e-9 <= pause <= ceiling + 1e-9
+
+
+def test_x5_the_pauses_go_by_without_a_landing_too():
+    known = answered()
+    ask_again(known, summary(), 5.0)
+    known.ask_again(5.2)
+    assert known.next_deadline() == 5.2
+
+
+@pytest.mark.parametrize("answer", [summary(distribution="AUTO"), summary(created_at=2.0)])
+def test_x5_an_answer_that_explains_it_ends_the_pauses(answer):
+    known = answered(summary(created_at=1.0))
+    ask_again(known, summary(created_at=1.0), 5.0)
+    known.ask_again(5.01)
+    known.poll_request(6.0)
+    known.handle_summary(answer, 6.0)
+    known.ask_again(6.01)
+    assert known.next_deadline() == 6.01
+
+
+def test_x5_that_keys_count_again_explains_it():
+    known = answered(summary(distribution="AUTO"))
+    ask_again(known, summary(), 5.0)
+    known.ask_again(5.01)
+    assert known.next_deadline() == 5.01
+
+
+def test_x5_after_a_long_quiet_time_the_pauses_start_anew():
+    known = answered()
+    now = 5.0
+    for _ in range(8):
+        ask_again(known, summary(), now)
+        now += 5.0
+    now += 70.0
+    ask_again(known, summary(), now)
+    known.ask_again(now)
+    assert known.next_deadline() <= now + 0.1
+
+
+def test_x5_an_answer_to_no_landing_makes_no_pause():
+    known = answered()
+    known.ask_again(0.0)
+    assert known.next_deadline() == 0.0
 
 
 def test_x4_another_time_of_creation_is_another_stream():
