@@ -142,6 +142,16 @@ async def test_large_bodies_are_hashed_off_the_loop(size, hops, monkeypatch):
     assert len(made) == hops
 
 
+async def test_where_no_thread_can_begin_any_more_large_bodies_are_hashed_on_the_loop(monkeypatch):
+    """At the interpreter's end, from Python 3.12 on."""
+
+    async def run_sync(*_, **__):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
+    assert await post(make(Transport(ok())), b"x" * 1_048_577) == ok()
+
+
 async def test_a_broken_connection_is_handed_on_after_one_attempt():
     """G1."""
     failure = broken("ConnectionReset", "host")
