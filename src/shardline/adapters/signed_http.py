@@ -6,7 +6,7 @@ Invariants:
 - G2: a clock that is off is corrected from the Date header of the answer that complained: the next request is signed
   with the service's time.
 - G3: bodies over 1 MiB are hashed off the loop.
-- G4: no secret leaves this module but in the headers of a request.
+- G4: no secret leaves this module but in the headers of a request; a service that repeats it is not quoted.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -93,7 +93,7 @@ class SignedHttp:
             return answer
         if expected and read_error(answer.status, answer.headers, answer.body).code in expected:
             return answer
-        return self._refused(answer.status, answer.headers, answer.body, used)
+        return self._refused(answer, used, headers)
 
     @asynccontextmanager
     async def stream(
@@ -110,7 +110,10 @@ class SignedHttp:
                 yield answer
                 return
             rest = await answer.read()
-            yield rest if isinstance(rest, Failure) else self._refused(answer.status, answer.headers, rest, used)
+            if isinstance(rest, Failure):
+                yield rest
+            else:
+                yield self._refused(HttpAnswer(answer.status, answer.headers, rest), used, headers)
 
     def host_of(self, operation: str, arn: str | None) -> str:
         """Where an answer came from, for messages."""
@@ -170,15 +173,17 @@ class SignedHttp:
             self._signer_of = credentials
         return self._signer
 
-    def _refused(self, status: int, headers: Mapping[str, str], body: bytes, used: Credentials) -> Failure:
-        told = read_error(status, headers, body)
-        kind = classify(told.code, status, told.message)
+    def _refused(self, answer: HttpAnswer, used: Credentials, sent: Mapping[str, str]) -> Failure:
+        signature = sent["Authorization"].rpartition("=")[2]
+        secrets = (used.secret_key, used.session_token or "", signature)
+        told = read_error(answer.status, answer.headers, answer.body, secrets)  # G4
+        kind = classify(told.code, answer.status, told.message)
         message = told.message
         if kind is FailureKind.CLOCK_SKEW:
-            message = self._correct_clock(headers, message)
+            message = self._correct_clock(answer.headers, message)
         elif kind is FailureKind.EXPIRED_CREDENTIALS or told.code in _STALE_CREDENTIALS:
             self._credentials.reject(used)
-        return Failure(kind, told.code, message, status, told.request_id, told.retry_after)
+        return Failure(kind, told.code, message, answer.status, told.request_id, told.retry_after)
 
     def _correct_clock(self, headers: Mapping[str, str], message: str) -> str:
         """G2. The answer's Date is the service's time, to a second."""

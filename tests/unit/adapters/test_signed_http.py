@@ -367,3 +367,25 @@ def test_nothing_of_it_shows_a_secret():
     for shown in (repr(http), repr(http._signer_for(KEYS)), repr(vars(http)["_credentials"])):
         assert "the secret" not in shown
         assert "the token" not in shown
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_g4_a_service_that_repeats_the_request_is_not_quoted(streamed):
+    keys = Credentials("AKIDEXAMPLE", "the secret key of 40", "the session token")
+    told = []
+
+    class Echo(Transport):
+        async def post(self, url, headers, body):
+            told.append(headers["Authorization"].partition("Signature=")[2])
+            message = f"x-amz-security-token:{keys.session_token} {keys.secret_key} {told[0]} " * 20
+            self.answers.append(refusal("InvalidSignatureException", message=message))
+            return await super().post(url, headers, body)
+
+    http = make(Echo(), credentials=CredentialSource(None, keys))
+    if streamed:
+        async with http.stream("SubscribeToShard", JSON, b"{}", {}, None) as answer:
+            failure = answer
+    else:
+        failure = await post(http)
+    assert len(told[0]) == 64
+    assert failure.message == "x-amz-security-token:*** *** *** " * 20
