@@ -198,7 +198,7 @@ async def look_up(name: str, port: int) -> _Addresses:
     """The addresses of a host, on asyncio (WS5): trio's own look-up can be left behind."""
 
     def ask() -> _Addresses:
-        return cast("_Addresses", socket.getaddrinfo(name, port, type=socket.SOCK_STREAM))
+        return cast("_Addresses", socket.getaddrinfo(name, port, 0, socket.SOCK_STREAM))
 
     if _is_address(name):
         return ask()
