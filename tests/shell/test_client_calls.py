@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from shardline import Entry, ServiceError, ShardFilter, UsageError, WaitTimeout, at_timestamp
-from shardline.aio import waiting
+from shardline import Entry, ServiceError, ShardFilter, TransportError, UsageError, WaitTimeout, at_timestamp
+from shardline.aio import control_plane, waiting
 
 # The transports are tested elsewhere: one will do here.
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("wire", [("asyncio", False)], indirect=True, ids=[""])]
@@ -150,6 +150,47 @@ async def test_list_streams_reads_all_pages(ask):
         ("ListStreams", {"NextToken": "t"}),
         ("ListStreams", {"ExclusiveStartStreamName": "b"}),
     ]
+
+
+LISTINGS = {
+    "list_shards": (lambda start: {"Shards": [shard(0)], "NextToken": start}, "orders"),
+    "list_streams": (lambda start: {"StreamNames": ["a"], "HasMoreStreams": True, "NextToken": start},),
+    "list_stream_consumers": (lambda start: {"Consumers": [], "NextToken": start}, ARN),
+    "list_tags_for_stream": (lambda start: {"Tags": [{"Key": start}], "HasMoreTags": True}, "orders"),
+}
+
+
+@pytest.mark.parametrize("method", ["list_shards", "list_stream_consumers"])
+async def test_an_empty_token_is_none(method, ask):
+    page, *arguments = LISTINGS[method]
+    _, asked = await ask(page(""), method, *arguments)
+    assert len(asked) == 1
+
+
+async def test_an_empty_token_of_streams_is_none(ask):
+    pages = [{"StreamNames": ["a"], "HasMoreStreams": True, "NextToken": ""}, {"StreamNames": ["b"]}]
+    value, asked = await ask(pages, "list_streams")
+    assert [one.name for one in value] == ["a", "b"]
+    assert asked[1] == ("ListStreams", {"ExclusiveStartStreamName": "a"})
+
+
+@pytest.mark.parametrize("starts", [["t", "t"], ["t", "u", "t"]])
+@pytest.mark.parametrize("method", LISTINGS)
+async def test_a_listing_that_begins_again_is_given_up(method, starts, ask, server):
+    page, *arguments = LISTINGS[method]
+    with pytest.raises(TransportError, match="a listing that begins again") as caught:
+        await ask([page(start) for start in starts], method, *arguments)
+    assert caught.value.code == "BadAnswer"
+    assert len(server.requests) == len(starts)
+
+
+@pytest.mark.parametrize("method", LISTINGS)
+async def test_a_listing_without_end_is_given_up(method, ask, server, monkeypatch):
+    monkeypatch.setattr(control_plane, "PAGES_MAX", 3)
+    page, *arguments = LISTINGS[method]
+    with pytest.raises(TransportError, match="more than 3 pages"):
+        await ask([page(f"t{number}") for number in range(3)], method, *arguments)
+    assert len(server.requests) == 3
 
 
 async def test_tags(ask):

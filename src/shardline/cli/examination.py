@@ -172,7 +172,7 @@ class Examination:
                 return page
             found += [shape.to_shard() for shape in page.shards or ()]
             token = page.next_token
-            if token is None:
+            if not token:
                 return found
 
     async def _list_consumers(self, api: KinesisHttp, summary: StreamSummary | Failure) -> list[str] | Failure | str:
