@@ -29,7 +29,9 @@ from shardline.ports import Body, HttpAnswer, HttpStream, HttpTransport
 
 _HASH_OFF_LOOP: Final = 1024 * 1024
 _OK: Final = 200
-_KINESIS_BEGAN: Final = datetime(2013, 12, 2, tzinfo=UTC)
+# Outside of these it is no service's clock: signatures of such a time would all be refused, or could not be made.
+_KINESIS_BEGAN: Final = datetime(2013, 12, 2, tzinfo=UTC).timestamp()
+_FAR_FUTURE: Final = datetime(2200, 1, 1, tzinfo=UTC).timestamp()
 # Besides expired ones: keys that were rotated away are looked up again before the next call.
 _STALE_CREDENTIALS: Final = frozenset(
     {"UnrecognizedClientException", "InvalidClientTokenId", "InvalidSignatureException"}
@@ -202,5 +204,5 @@ def _parse_date(text: str) -> float | None:
         return None
     if told.tzinfo is None:
         told = told.replace(tzinfo=UTC)
-    # Before that it is no service's clock: signatures of such a time would all be refused.
-    return None if told < _KINESIS_BEGAN else told.timestamp()
+    instant = told.timestamp()
+    return instant if _KINESIS_BEGAN <= instant < _FAR_FUTURE else None

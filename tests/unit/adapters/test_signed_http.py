@@ -288,7 +288,19 @@ async def test_a_signature_that_came_too_late_does_not_throw_credentials_away():
     assert chain.asked == [False]
 
 
-@pytest.mark.parametrize("headers", [{}, {"date": ""}, {"date": "soon"}, {"date": "Mon, 01 Jan 1999 00:00:00 GMT"}])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"date": ""},
+        {"date": "soon"},
+        {"date": "Mon, 01 Jan 1999 00:00:00 GMT"},
+        {"date": "Mon, 01 Jan 0001 00:00:00 +1400"},
+        {"date": "Wed, 01 Jan 2200 00:00:00 GMT"},
+        {"date": "Fri, 31 Dec 9999 23:59:59 GMT"},
+        {"date": "Fri, 31 Dec 9999 23:59:59 -1200"},
+    ],
+)
 async def test_a_date_that_is_none_corrects_nothing(headers):
     transport = Transport(refusal("RequestExpired", **headers), ok())
     http = make(transport)
