@@ -18,6 +18,7 @@ import ipaddress
 import select
 import socket
 import ssl
+import sys
 from typing import Any, Final, Protocol, TypeAlias, cast, final
 
 import anyio
@@ -192,6 +193,16 @@ class AsyncioStream(asyncio.Protocol):
     def _wake(waiter: asyncio.Future[None] | None) -> None:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+
+async def dial(name: str, port: int, context: ssl.SSLContext | None) -> WireStream:
+    """Connect on the event loop that runs."""
+    if "trio" in sys.modules:
+        import trio  # noqa: PLC0415 - an extra: only where it is in use
+
+        if trio.lowlevel.in_trio_run():
+            return await AnyioStream.connect(name, port, context)
+    return await AsyncioStream.connect(name, port, context)
 
 
 async def look_up(name: str, port: int) -> _Addresses:

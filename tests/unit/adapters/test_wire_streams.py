@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from shardline.adapters.wire_streams import AnyioStream, AsyncioStream
+from shardline.adapters.wire_streams import AnyioStream, AsyncioStream, dial
 
 pytestmark = pytest.mark.anyio
 
@@ -243,3 +243,10 @@ async def test_an_address_needs_no_thread(kind, peer, monkeypatch):
     stream, _ = await connect(kind, peer)
     await end(stream)
     assert asked[0] == (threading.current_thread(), "127.0.0.1")
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "trio"], indirect=True)
+async def test_each_loop_has_its_stream(kind, peer):
+    stream = await dial("127.0.0.1", peer.port, None)
+    assert type(stream) is (AsyncioStream if kind == "asyncio" else AnyioStream)
+    await end(stream)
