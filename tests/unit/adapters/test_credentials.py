@@ -225,8 +225,8 @@ async def test_k4_a_look_up_that_hangs_is_a_failure_worth_a_retry_which_waits_fo
             False,
         )
         assert "could not be had within 0.02 s" in failure.message
-    chain.gate.set()
     source._limit = 5
+    threading.Timer(0.05, chain.gate.set).start()
     assert await source.get(0.0) is ONE
     assert len(chain.asked) == 1
 
@@ -257,8 +257,8 @@ async def test_k4_a_look_again_that_hangs_keeps_what_there_is_and_asks_again_soo
     assert await source.get(RECHECK) is ONE
     assert source.at_hand(RECHECK + 0.02 + RETRY - 0.01) is ONE  # counted from when it gave up
     assert source.at_hand(RECHECK + 0.02 + RETRY) is None
-    chain.gate.set()
     source._limit = 5
+    threading.Timer(0.05, chain.gate.set).start()
     assert await source.get(RECHECK + 0.02 + RETRY) is TWO
     assert len(chain.asked) == 2
 
