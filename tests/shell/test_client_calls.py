@@ -5,7 +5,7 @@ import json
 import pytest
 
 from shardline import Entry, ServiceError, ShardFilter, TransportError, UsageError, WaitTimeout, at_timestamp
-from shardline.aio import waiting
+from shardline.aio import control_plane, waiting
 
 # The transports are tested elsewhere: one will do here.
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("wire", [("asyncio", False)], indirect=True, ids=[""])]
@@ -152,6 +152,47 @@ async def test_list_streams_reads_all_pages(ask):
     ]
 
 
+LISTINGS = {
+    "list_shards": (lambda start: {"Shards": [shard(0)], "NextToken": start}, "orders"),
+    "list_streams": (lambda start: {"StreamNames": ["a"], "HasMoreStreams": True, "NextToken": start},),
+    "list_stream_consumers": (lambda start: {"Consumers": [], "NextToken": start}, ARN),
+    "list_tags_for_stream": (lambda start: {"Tags": [{"Key": start}], "HasMoreTags": True}, "orders"),
+}
+
+
+@pytest.mark.parametrize("method", ["list_shards", "list_stream_consumers"])
+async def test_an_empty_token_is_none(method, ask):
+    page, *arguments = LISTINGS[method]
+    _, asked = await ask(page(""), method, *arguments)
+    assert len(asked) == 1
+
+
+async def test_an_empty_token_of_streams_is_none(ask):
+    pages = [{"StreamNames": ["a"], "HasMoreStreams": True, "NextToken": ""}, {"StreamNames": ["b"]}]
+    value, asked = await ask(pages, "list_streams")
+    assert [one.name for one in value] == ["a", "b"]
+    assert asked[1] == ("ListStreams", {"ExclusiveStartStreamName": "a"})
+
+
+@pytest.mark.parametrize("starts", [["t", "t"], ["t", "u", "t"]])
+@pytest.mark.parametrize("method", LISTINGS)
+async def test_a_listing_that_begins_again_is_given_up(method, starts, ask, server):
+    page, *arguments = LISTINGS[method]
+    with pytest.raises(TransportError, match="a listing that begins again") as caught:
+        await ask([page(start) for start in starts], method, *arguments)
+    assert caught.value.code == "BadAnswer"
+    assert len(server.requests) == len(starts)
+
+
+@pytest.mark.parametrize("method", LISTINGS)
+async def test_a_listing_without_end_is_given_up(method, ask, server, monkeypatch):
+    monkeypatch.setattr(control_plane, "PAGES_MAX", 3)
+    page, *arguments = LISTINGS[method]
+    with pytest.raises(TransportError, match="more than 3 pages"):
+        await ask([page(f"t{number}") for number in range(3)], method, *arguments)
+    assert len(server.requests) == 3
+
+
 async def test_tags(ask):
     pages = [
         {"Tags": [{"Key": "a", "Value": "1"}], "HasMoreTags": True},
@@ -242,13 +283,6 @@ async def test_the_rest(ask):
     assert (value, asked) == ({"ShardLimit": 5}, [("DescribeLimits", {})])
     value, _ = await ask(summary("UPDATING"), "describe_stream_summary", ARN)
     assert (value.status, value.arn) == ("UPDATING", ARN)
-
-
-async def test_pages_that_do_not_end_are_a_failure_and_an_empty_token_is_none(ask):
-    with pytest.raises(TransportError, match="the pages of the shard list do not end"):
-        await ask([{"Shards": [shard(0)], "NextToken": "t"}] * 2, "list_shards", "orders")
-    value, _ = await ask({"Shards": [shard(0)], "NextToken": ""}, "list_shards", "orders")
-    assert [one.shard_id for one in value] == ["shardId-0"]
 
 
 async def test_a_failure_in_the_middle_of_many_pages_is_raised(ask):

@@ -1,5 +1,6 @@
 """What does a caller learn when an answer is bad, or none comes? The same on every loop and transport, after one request."""
 
+import contextlib
 import json
 import socket
 import ssl
@@ -16,6 +17,7 @@ from shardline import Credentials, CredentialsError, RequestError, ServiceError,
 pytestmark = pytest.mark.anyio
 
 ENTRIES = [(b"x", "k")]
+CONSUMER = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders/consumer/c:1"
 
 
 def error_body(code, message="told so"):
@@ -130,15 +132,54 @@ async def test_the_wait_that_a_front_end_asks_for_is_told(server, make_client):
 
 async def test_a_slow_answer_is_no_failure_while_it_moves(server, make_client):
     def drip(peer, request):
-        whole = b'HTTP/1.1 200 OK\r\nContent-Length: 62\r\n\r\n{"Records":[{"SequenceNumber":"1","ShardId":"shardId-0"}]}     '
-        for start in range(0, len(whole), 12):
-            peer.send(whole[start : start + 12])
-            time.sleep(0.03)  # longer than read_timeout in all, shorter each
+        peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n")
+        whole = b'{"Records":[{"SequenceNumber":"1","ShardId":"shardId-0"}]}'.ljust(60_000)
+        for start in range(0, len(whole), 6_000):
+            peer.send(whole[start : start + 6_000])
+            time.sleep(0.05)  # longer than read_timeout in all, shorter each
 
     server.does(drip)
     async with make_client(server, read_timeout=0.15) as client:
         answer = await client.put_records("orders", ENTRIES)
     assert answer.records[0].shard_id == "shardId-0"
+
+
+def every_now_and_then(beginning, piece):
+    """A server that is never silent for long, and never comes to an end."""
+
+    def drip(peer, _):
+        with contextlib.suppress(OSError):  # the client has left
+            peer.send(beginning)
+            for _ in range(200):
+                peer.send(piece)
+                time.sleep(0.02)
+
+    return drip
+
+
+DRIPS = {
+    "a head": (b"HTTP/1.1 200 OK\r\n", b"X-Some: Header\r\n"),
+    "a body": (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b" "),
+    "chunks": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+    "an error": (b"HTTP/1.1 503 No\r\nContent-Length: 100000\r\n\r\n", b" "),
+    "100 Continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "streamed"),
+    [*((what, False) for what in DRIPS), ("a head", True), ("an error", True), ("100 Continue", True)],
+)
+async def test_a_drip_comes_to_an_end(what, streamed, *, server, make_client):
+    """A3: also where an event stream was asked for, and a refusal comes."""
+    server.does(every_now_and_then(*DRIPS[what]))
+    async with make_client(server, read_timeout=0.3) as client:
+        began = time.monotonic()
+        subscription = client.subscribe_to_shard(CONSUMER, "shardId-0", "LATEST")
+        with pytest.raises(TransportError) as caught:
+            await (anext(subscription) if streamed else client.put_records("orders", ENTRIES))
+        assert 0.25 < time.monotonic() - began < 2
+    assert caught.value.code == "ReadTimeout"
 
 
 async def test_a_chunked_answer_is_read_whole(server, make_client):

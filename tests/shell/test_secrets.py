@@ -199,12 +199,18 @@ def told(spoken, monkeypatch):
     return Told()
 
 
+# As AWS answers a wrong signature: with what should have been signed.
+ECHO = f"The Canonical String should have been 'POST x-amz-security-token:{TOKEN} key {SECRET}' {'.' * 800} {TOKEN * 9}"
 FAILURES = {
     "reset": lambda server: server.reset(),
     "garbage": lambda server: server.raw(b"garbage"),
     "denied": lambda server: server.reply(b'{"__type":"AccessDeniedException","message":"no"}', status=400),
     "signature": lambda server: server.reply(b'{"__type":"InvalidSignatureException","message":"no"}', status=403),
     "expired": lambda server: server.reply(b'{"__type":"ExpiredTokenException","message":"no"}', status=400),
+    "echo": lambda server: server.reply(
+        json.dumps({"__type": "InvalidSignatureException", "message": ECHO}).encode(), status=403
+    ),
+    "echo page": lambda server: server.reply(f"<html>{ECHO}</html>".encode(), status=502),
     "html": lambda server: server.reply(b"<html>proxy says no</html>", status=502),
     "nothing": lambda server: server.then_stay(),
 }

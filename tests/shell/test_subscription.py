@@ -4,6 +4,7 @@ import asyncio
 import base64
 import gc
 import json
+import time
 import warnings
 from datetime import UTC, datetime
 
@@ -215,6 +216,21 @@ async def test_a_broken_stream_gives_what_came_before_and_then_says_so(name, ser
     assert (error.code, error.kind, error.status, error.retryable) == (code, "transient", None, True)
     assert words in str(error)
     assert server.host in str(error)
+
+
+async def test_a_stream_may_last_for_longer_than_any_answer(server, make_client):
+    """Other answers have a limit as a whole."""
+
+    def drip(peer, _):
+        peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for one in (OPENING, *(event(number) for number in range(12))):
+            peer.send(b"%x\r\n%b\r\n" % (len(one), one))
+            time.sleep(0.1)
+        peer.send(b"0\r\n\r\n")
+
+    server.does(drip)
+    async with make_client(server, read_timeout=0.4) as client:
+        assert await numbers_of(subscribe(client)) == list(range(12))
 
 
 async def test_silence_on_the_stream(server, make_client):

@@ -48,16 +48,17 @@ class AwsService:
     _endpoint: Endpoint | None
     _credentials: Credentials | None
     _chain: Any  # a BotocoreSession, typed so that botocore loads only where it is needed
+    _look_up_limit: float
 
     def connect(
         self, transport: HttpTransport, *, target_prefix: str, user_agent: str, wall_time: Callable[[], float]
     ) -> SignedHttp:
         """Put the adapters together."""
-        fixed, endpoint = self._credentials, self._endpoint
+        fixed, endpoint, limit = self._credentials, self._endpoint, self._look_up_limit
         return SignedHttp(
             transport=transport,
-            credentials=CredentialSource(None if fixed is not None else self._chain, fixed),
-            endpoints=Endpoints(None if endpoint is not None else self._chain, endpoint),
+            credentials=CredentialSource(None if fixed is not None else self._chain, fixed, limit=limit),
+            endpoints=Endpoints(None if endpoint is not None else self._chain, endpoint, limit=limit),
             region=self.region,
             service=self.name,
             target_prefix=target_prefix,
@@ -92,4 +93,4 @@ def find_service(name: str, wishes: AwsWishes) -> AwsService:
     if endpoint is None or endpoint.url.startswith("https:"):
         ca_bundle = environment_ca_bundle() if chain is None else chain.ca_bundle
         ssl_context = make_ssl_context(wishes.http.verify, ca_bundle)
-    return AwsService(name, region, ssl_context, endpoint, wishes.credentials, chain)
+    return AwsService(name, region, ssl_context, endpoint, wishes.credentials, chain, wishes.http.read_timeout)

@@ -8,19 +8,22 @@ Invariants:
   share its outcome, also if it failed.
 - K3: credentials that the service called expired are forgotten, and the whole chain is gone through again. If it gives
   the same ones they are used, and it is gone through again every ``RETRY`` seconds, not for every request.
+- K4: no request waits for a look-up for longer than ``limit`` (a ``credential_process`` may hang): that is a failure
+  which may be tried again, and then waits for the same look-up. A request that is cancelled does not wait at all.
 """
 
 from typing import Final, Protocol, final
 
 import anyio
-import anyio.to_thread
 
+from shardline.adapters.blocking_calls import BlockingCalls
 from shardline.core.failures import Failure, FailureKind
 from shardline.errors import CredentialsError
 from shardline.model.credentials import Credentials
 
 RECHECK: Final = 60.0
 RETRY: Final = 10.0
+_LIMIT: Final = 30.0
 
 
 class CredentialChain(Protocol):
@@ -35,7 +38,9 @@ class CredentialChain(Protocol):
 class CredentialSource:
     """Credentials at hand, looked up in a worker thread when needed."""
 
-    def __init__(self, chain: CredentialChain | None, fixed: Credentials | None = None) -> None:
+    def __init__(
+        self, chain: CredentialChain | None, fixed: Credentials | None = None, *, limit: float = _LIMIT
+    ) -> None:
         assert (chain is None) != (fixed is None), "either a chain or fixed credentials"
         self._chain = chain
         self._current = fixed
@@ -44,8 +49,9 @@ class CredentialSource:
         self._failure: Failure | None = None
         self._look_ups = 0
         self._looking = anyio.Lock()
-        # A thread of our own: anyio's may all be taken by callers that wait for us.
-        self._thread = anyio.CapacityLimiter(1)
+        self._limit = limit
+        # Not in anyio's threads: they may all be taken by callers that wait for us.
+        self._asking = BlockingCalls[tuple[Credentials, bool]]()
 
     def at_hand(self, now: float) -> Credentials | None:
         """Credentials that need no look-up; ``None`` where ``get`` must be awaited."""
@@ -75,11 +81,12 @@ class CredentialSource:
         assert chain is not None, "fixed credentials are always at hand"
         afresh = self._rejected is not None
         try:
-            found, can_change = await anyio.to_thread.run_sync(
-                lambda: chain.credentials(afresh=afresh), limiter=self._thread
-            )
+            with anyio.fail_after(self._limit):
+                found, can_change = await self._asking.ask(afresh, lambda: chain.credentials(afresh=afresh))
         except CredentialsError as error:
             return self._not_found(error, now)
+        except TimeoutError:
+            return self._not_in_time(now + self._limit)
         finally:
             self._look_ups += 1
         self._current = found
@@ -92,11 +99,21 @@ class CredentialSource:
         return found
 
     def _not_found(self, error: CredentialsError, now: float) -> Credentials | Failure:
+        # Where there were some before, the next look-up may well find new ones: worth a retry.
+        kind = FailureKind.NO_CREDENTIALS if self._rejected is None else FailureKind.EXPIRED_CREDENTIALS
+        return self._none_new(Failure(kind, "NoCredentials", str(error), maybe_received=False), now)
+
+    def _not_in_time(self, now: float) -> Credentials | Failure:
+        told = (
+            f"the AWS credentials could not be had within {self._limit:g} s, and are still looked up: check what gives "
+            "them (credential_process, SSO, STS, instance metadata) and the way to it"
+        )
+        return self._none_new(Failure(FailureKind.TRANSIENT, "CredentialsTimeout", told, maybe_received=False), now)
+
+    def _none_new(self, failure: Failure, now: float) -> Credentials | Failure:
         if self._current is not None:  # the recheck failed, but what we have may still be good: ask again soon
             self._recheck_at = now + RETRY
             return self._current
         self._recheck_at = None
-        # Where there were some before, the next look-up may well find new ones: worth a retry.
-        kind = FailureKind.NO_CREDENTIALS if self._rejected is None else FailureKind.EXPIRED_CREDENTIALS
-        self._failure = Failure(kind, "NoCredentials", str(error), maybe_received=False)
-        return self._failure
+        self._failure = failure
+        return failure

@@ -5,6 +5,8 @@ Invariants:
 - X1: an explicit ``endpoint_url`` wins over everything, and needs no botocore.
 - X2: otherwise botocore's rules decide, by operation and ARN; each distinct question is asked once.
 - X3: no password gets into a message, also not out of a URL that is none.
+- X4: no request waits for the rules for longer than ``limit``: they may need credentials, whose look-up hangs. That is
+  a failure which may be tried again. A request that is cancelled does not wait at all.
 """
 
 import ipaddress
@@ -14,14 +16,15 @@ from typing import Final, NamedTuple, Protocol, final
 from urllib.parse import urlsplit
 
 import anyio
-import anyio.to_thread
 
+from shardline.adapters.blocking_calls import BlockingCalls
 from shardline.core.failures import Failure, FailureKind
 from shardline.errors import CredentialsError, UsageError
 
 # The members that botocore's rules look at.
 ROUTING_MEMBERS: Final = ("StreamARN", "ConsumerARN", "ResourceARN", "ChannelARN", "StreamId")
 _CACHE_MAX: Final = 4_096
+_LIMIT: Final = 30.0
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _URL_TEXT: Final = re.compile(r"[!-~]+")  # what can stand in a request line: urlsplit drops tabs and line ends silently
 _LOGIN: Final = re.compile(r"@|%40|//[^/?#]*:(?!\d{1,5}(?:[/?#]|$))", re.IGNORECASE)  # or a colon, and no port
@@ -77,14 +80,15 @@ def parse_endpoint(url: object) -> Endpoint:
 class Endpoints:
     """Endpoints at hand, asked of the rules in a worker thread when new."""
 
-    def __init__(self, rules: EndpointRules | None, fixed: Endpoint | None = None) -> None:
+    def __init__(self, rules: EndpointRules | None, fixed: Endpoint | None = None, *, limit: float = _LIMIT) -> None:
         assert (rules is None) != (fixed is None), "either rules or a fixed endpoint"
         self._rules = rules
         self._fixed = fixed
         self._known: dict[tuple[str, str | None], Endpoint] = {}
         self._asking = anyio.Lock()
-        # Threads of our own: anyio's may all be taken by callers that wait for us.
-        self._thread = anyio.CapacityLimiter(1)
+        self._limit = limit
+        # Not in anyio's threads: they may all be taken by callers that wait for us.
+        self._questions = BlockingCalls[str]()
 
     def at_hand(self, operation: str, arn: str | None) -> Endpoint | None:
         """The endpoint, if it is known."""
@@ -99,12 +103,16 @@ class Endpoints:
         rules = self._rules
         assert rules is not None, "a fixed endpoint is always at hand"
         try:
-            url = await anyio.to_thread.run_sync(lambda: rules.endpoint(operation, routing), limiter=self._thread)
+            with anyio.fail_after(self._limit):
+                url = await self._questions.ask((operation, arn), lambda: rules.endpoint(operation, routing))
             endpoint = parse_endpoint(url)
         except UsageError as error:
             return Failure(FailureKind.INVALID, "NoEndpoint", str(error), maybe_received=False)
         except CredentialsError as error:
             return Failure(FailureKind.NO_CREDENTIALS, "NoCredentials", str(error), maybe_received=False)
+        except TimeoutError:
+            told = f"AWS's settings gave no endpoint within {self._limit:g} s, and are still asked: pass endpoint_url="
+            return Failure(FailureKind.TRANSIENT, "EndpointTimeout", told, maybe_received=False)
         if len(self._known) >= _CACHE_MAX:
             self._known.clear()
         self._known[operation, arn] = endpoint

@@ -8,6 +8,7 @@ Invariants:
 - A1: nothing is retried, redirected, decompressed or remembered: one call is one request.
 - A2: every way in which a request can break comes back as a ``Failure``; only cancellation passes through.
 - A3: no silence lasts: to connect (with name look-up, proxy and TLS), to send a slice and to receive have each a limit.
+  Nor does a drip: an answer that is no event stream has a limit as a whole (``SLOWEST_ANSWER``).
 - A4: after ``close`` nothing is sent, and what was under way ends.
 - A5: a connection goes back to the pool only if its answer came whole and left it usable; any other is closed at once,
   also when its request is cancelled.
@@ -22,7 +23,7 @@ import anyio
 
 from shardline.adapters.http1_connections import Connection, Connections, Dial
 from shardline.adapters.http_failures import broken
-from shardline.adapters.http_settings import HttpSettings
+from shardline.adapters.http_settings import SLOWEST_ANSWER, HttpSettings
 from shardline.codec.http1 import AnswerReader, CutShortError, HttpError, encode_request
 from shardline.core.failures import Failure
 from shardline.ports import Body, HttpAnswer, HttpStream
@@ -88,18 +89,31 @@ class Http1Transport:
             for start in range(_SLICE, len(body), _SLICE):
                 # in slices: TLS over all of a large body at once would hold the loop for milliseconds
                 await stream.send(view[start : start + _SLICE], self._timeout)
-            while not (reader.complete if whole else reader.status):
-                await self._receive(connection, reader)
+            await self._receive_answer(connection, reader, whole=whole)
         except (OSError, HttpError) as error:
             return self._failure(error, connection, reader)
         return None
 
-    async def _receive(self, connection: Connection, reader: AnswerReader) -> None:
-        data = await connection.stream.receive(self._timeout)
+    async def _receive_answer(self, connection: Connection, reader: AnswerReader, *, whole: bool) -> None:
+        """An answer, whole or its head, in the time that it has (A3)."""
+        time_left = self._timeout
+        ends_at = anyio.current_time() + time_left
+        while not (reader.complete if whole else reader.status):
+            received = await self._receive(connection, reader, time_left)
+            if reader.status:  # a server that says "100 Continue" for ever earns no time
+                ends_at += received / SLOWEST_ANSWER
+            time_left = min(self._timeout, ends_at - anyio.current_time())
+            if time_left <= 0 and not reader.complete:
+                raise TimeoutError
+
+    async def _receive(self, connection: Connection, reader: AnswerReader, time_left: float) -> int:
+        """What arrives next: how many bytes."""
+        data = await connection.stream.receive(time_left)
         if data:
             reader.feed(data)
         else:
             reader.feed_end()
+        return len(data)
 
     async def next_chunk(self, connection: Connection, reader: AnswerReader) -> bytes | Failure | None:
         """What arrives next of a body; ``None`` at its end."""
@@ -108,9 +122,17 @@ class Http1Transport:
                 chunk = reader.take()
                 if chunk or reader.complete:
                     return chunk or None
-                await self._receive(connection, reader)
+                await self._receive(connection, reader, self._timeout)
         except (OSError, HttpError) as error:
             return self._failure(error, connection, reader)
+
+    async def rest(self, connection: Connection, reader: AnswerReader) -> bytes | Failure:
+        """What is left of a body that is no event stream."""
+        try:
+            await self._receive_answer(connection, reader, whole=True)
+        except (OSError, HttpError) as error:
+            return self._failure(error, connection, reader)
+        return reader.take()
 
     def _failure(self, error: Exception, connection: Connection, reader: AnswerReader) -> Failure:
         """What broke an exchange (A2)."""
@@ -142,11 +164,4 @@ class _Http1Stream:
         return await self._transport.next_chunk(self._connection, self._reader)
 
     async def read(self) -> bytes | Failure:
-        parts: list[bytes] = []
-        while True:
-            chunk = await self.next_chunk()
-            if chunk is None:
-                return b"".join(parts)
-            if isinstance(chunk, Failure):
-                return chunk
-            parts.append(chunk)
+        return await self._transport.rest(self._connection, self._reader)

@@ -5,13 +5,15 @@ With httpcore2, the extra ``trio`` or ``http2``. The same promises as the aiohtt
 - A1: nothing is retried, redirected, decompressed or remembered: one call is one request.
 - A2: every way in which a request can break comes back as a ``Failure``; only cancellation passes through.
 - A3: no silence lasts: to connect (with name look-up, proxy and TLS), to send a slice and to receive have each a limit.
+  Nor does a drip: an answer that is no event stream has a limit as a whole (``SLOWEST_ANSWER``).
 - A4: after ``close`` nothing is sent, and what was under way ends.
 """
 
 import socket
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from math import inf
 from typing import Final, NamedTuple, cast, final
 from urllib.parse import urlsplit
 
@@ -19,7 +21,7 @@ import anyio
 import httpcore2
 
 from shardline.adapters.http_failures import broken, proxy_broken, tls_broken
-from shardline.adapters.http_settings import HttpSettings, Proxy, proxy_for
+from shardline.adapters.http_settings import SLOWEST_ANSWER, HttpSettings, Proxy, proxy_for
 from shardline.adapters.httpcore_pool import Backend, Pool
 from shardline.core.failures import Failure
 from shardline.ports import Body, HttpAnswer, HttpStream
@@ -49,10 +51,11 @@ class _Route(NamedTuple):
 class _HttpcoreStream:
     """An answer that is still arriving."""
 
-    def __init__(self, response: httpcore2.Response, transport: "HttpcoreTransport", host: str) -> None:
+    def __init__(self, response: httpcore2.Response, transport: "HttpcoreTransport", host: str, ends_at: float) -> None:
         self._response = response
         self._transport = transport
         self._host = host
+        self._ends_at = ends_at  # unless it is an event stream
         self.status = response.status
         self.headers: Mapping[str, str] = _lower(response)
 
@@ -67,13 +70,16 @@ class _HttpcoreStream:
 
     async def read(self) -> bytes | Failure:
         parts: list[bytes] = []
-        while True:
-            chunk = await self.next_chunk()
-            if isinstance(chunk, Failure):
-                return chunk
-            if chunk is None:
-                return b"".join(parts)
-            parts.append(chunk)
+        with anyio.CancelScope(deadline=self._ends_at) as scope:
+            while True:
+                chunk = await self.next_chunk()
+                if isinstance(chunk, Failure):
+                    return chunk
+                if chunk is None:
+                    return b"".join(parts)
+                parts.append(chunk)
+                scope.deadline += len(chunk) / SLOWEST_ANSWER
+        return broken("ReadTimeout", self._host)
 
     async def aclose(self) -> None:
         try:
@@ -146,40 +152,46 @@ class HttpcoreTransport:
         except ValueError as error:  # the environment's proxy is none
             yield broken("HttpClientError", urlsplit(url).netloc, error)
             return
-        response = await self._send(route, url, headers, body)
-        if isinstance(response, Failure):
-            yield response
+        arriving = await self._send(route, url, headers, body)
+        if isinstance(arriving, Failure):
+            yield arriving
             return
-        arriving = _HttpcoreStream(response, self, route.host)
         try:
             yield arriving
         finally:
             await arriving.aclose()
 
-    async def _send(
-        self, route: _Route, url: str, headers: Mapping[str, str], body: Body
-    ) -> httpcore2.Response | Failure:
-        """The answer's beginning."""
+    async def _send(self, route: _Route, url: str, headers: Mapping[str, str], body: Body) -> _HttpcoreStream | Failure:
+        """The answer's beginning. It has ``read_timeout`` from the end of the request."""
         if self._closed:
             return broken("Closed", route.host)
         sent = [("Host", route.host), *headers.items(), ("Content-Length", str(len(body)))]
         scope = anyio.CancelScope()
         self._unanswered.add(scope)
+
+        def start_clock() -> None:
+            scope.deadline = anyio.current_time() + self._settings.read_timeout
+
         try:
             request = httpcore2.Request(
                 "POST",
                 url,
                 headers=[(name.encode(), value.encode()) for name, value in sent],
-                content=_slices(body),
+                content=_slices(body, start_clock),
                 extensions=self._extensions,
             )
             with scope:
-                return await route.pool.handle_async_request(request)
+                response = await route.pool.handle_async_request(request)
+                if scope.deadline == inf:  # an answer before the whole request was sent
+                    start_clock()
+                return _HttpcoreStream(response, self, route.host, scope.deadline)
         except _BREAKS as error:
             return self.failure(error, route.host, proxied=route.proxied)
         finally:
             self._unanswered.discard(scope)
-        return broken("ConnectionReset", route.host, "this Client was closed")
+        if self._closed:
+            return broken("ConnectionReset", route.host, "this Client was closed")
+        return broken("ReadTimeout", route.host)
 
     async def close(self) -> None:
         self._closed = True
@@ -209,10 +221,11 @@ class HttpcoreTransport:
                 return broken("ConnectionReset", host, _words(error))
 
 
-async def _slices(body: Body) -> AsyncIterator[bytes]:
+async def _slices(body: Body, at_end: Callable[[], None]) -> AsyncIterator[bytes]:
     """A large body in slices: TLS over all of it at once would hold the loop for milliseconds."""
     for start in range(0, len(body), _SLICE):
         yield bytes(body[start : start + _SLICE])
+    at_end()
 
 
 def _lower(response: httpcore2.Response) -> Mapping[str, str]:

@@ -18,6 +18,12 @@ from urllib.request import getproxies, proxy_bypass
 
 from shardline.errors import UsageError
 
+SLOWEST_ANSWER: Final = 16 * 1024
+"""Bytes a second: an answer has ``read_timeout`` from the end of its request, and a second for each so many bytes.
+
+So one that drips is given up soon, and a page of 10 MiB may still come over a slow line. Event streams have no such
+limit: they go on while there is no silence of ``read_timeout``."""
+
 # Without the text itself: there may be a password in it (W3).
 _NO_PROXY: Final = "a proxy must be given as http://host:port (a login may stand before the host)"
 

@@ -6,7 +6,7 @@ Invariants:
 - G2: a clock that is off is corrected from the Date header of the answer that complained: the next request is signed
   with the service's time.
 - G3: bodies over 1 MiB are hashed off the loop.
-- G4: no secret leaves this module but in the headers of a request.
+- G4: no secret leaves this module but in the headers of a request; a service that repeats it is not quoted.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -29,7 +29,9 @@ from shardline.ports import Body, HttpAnswer, HttpStream, HttpTransport
 
 _HASH_OFF_LOOP: Final = 1024 * 1024
 _OK: Final = 200
-_KINESIS_BEGAN: Final = datetime(2013, 12, 2, tzinfo=UTC)
+# Outside of these it is no service's clock: signatures of such a time would all be refused, or could not be made.
+_KINESIS_BEGAN: Final = datetime(2013, 12, 2, tzinfo=UTC).timestamp()
+_FAR_FUTURE: Final = datetime(2200, 1, 1, tzinfo=UTC).timestamp()
 # Besides expired ones: keys that were rotated away are looked up again before the next call.
 _STALE_CREDENTIALS: Final = frozenset(
     {"UnrecognizedClientException", "InvalidClientTokenId", "InvalidSignatureException"}
@@ -93,7 +95,7 @@ class SignedHttp:
             return answer
         if expected and read_error(answer.status, answer.headers, answer.body).code in expected:
             return answer
-        return self._refused(answer.status, answer.headers, answer.body, used)
+        return self._refused(answer, used, headers)
 
     @asynccontextmanager
     async def stream(
@@ -110,7 +112,10 @@ class SignedHttp:
                 yield answer
                 return
             rest = await answer.read()
-            yield rest if isinstance(rest, Failure) else self._refused(answer.status, answer.headers, rest, used)
+            if isinstance(rest, Failure):
+                yield rest
+            else:
+                yield self._refused(HttpAnswer(answer.status, answer.headers, rest), used, headers)
 
     def host_of(self, operation: str, arn: str | None) -> str:
         """Where an answer came from, for messages."""
@@ -142,12 +147,7 @@ class SignedHttp:
             endpoint = await self._endpoints.find(operation, routing, arn)
         if isinstance(endpoint, Failure):
             return endpoint
-        large = len(body) > _HASH_OFF_LOOP
-        digest = (
-            await anyio.to_thread.run_sync(payload_sha256, body, limiter=self._hashing)
-            if large
-            else payload_sha256(body)
-        )
+        digest = await self._digest(body) if len(body) > _HASH_OFF_LOOP else payload_sha256(body)
         headers = {"Content-Type": content_type, "X-Amz-Target": f"{self._target_prefix}.{operation}"}
         try:
             signature = self._signer_for(credentials).sign(
@@ -162,21 +162,30 @@ class SignedHttp:
             return Failure(FailureKind.NO_CREDENTIALS, "NotSigned", told, maybe_received=False)
         return endpoint.url, {**headers, **signature, **self._unsigned_headers}, credentials
 
+    async def _digest(self, body: Body) -> str:
+        """G3."""
+        try:
+            return await anyio.to_thread.run_sync(payload_sha256, body, abandon_on_cancel=True, limiter=self._hashing)
+        except RuntimeError:  # no thread can begin: they have run out, or the interpreter ends
+            return payload_sha256(body)
+
     def _signer_for(self, credentials: Credentials) -> Signer:
         if self._signer is None or credentials is not self._signer_of:
             self._signer = Signer(credentials, region=self._region, service=self._service)
             self._signer_of = credentials
         return self._signer
 
-    def _refused(self, status: int, headers: Mapping[str, str], body: bytes, used: Credentials) -> Failure:
-        told = read_error(status, headers, body)
-        kind = classify(told.code, status, told.message)
+    def _refused(self, answer: HttpAnswer, used: Credentials, sent: Mapping[str, str]) -> Failure:
+        signature = sent["Authorization"].rpartition("=")[2]
+        secrets = (used.secret_key, used.session_token or "", signature)
+        told = read_error(answer.status, answer.headers, answer.body, secrets)  # G4
+        kind = classify(told.code, answer.status, told.message)
         message = told.message
         if kind is FailureKind.CLOCK_SKEW:
-            message = self._correct_clock(headers, message)
+            message = self._correct_clock(answer.headers, message)
         elif kind is FailureKind.EXPIRED_CREDENTIALS or told.code in _STALE_CREDENTIALS:
             self._credentials.reject(used)
-        return Failure(kind, told.code, message, status, told.request_id, told.retry_after)
+        return Failure(kind, told.code, message, answer.status, told.request_id, told.retry_after)
 
     def _correct_clock(self, headers: Mapping[str, str], message: str) -> str:
         """G2. The answer's Date is the service's time, to a second."""
@@ -195,5 +204,5 @@ def _parse_date(text: str) -> float | None:
         return None
     if told.tzinfo is None:
         told = told.replace(tzinfo=UTC)
-    # Before that it is no service's clock: signatures of such a time would all be refused.
-    return None if told < _KINESIS_BEGAN else told.timestamp()
+    instant = told.timestamp()
+    return instant if _KINESIS_BEGAN <= instant < _FAR_FUTURE else None

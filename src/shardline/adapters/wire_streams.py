@@ -9,24 +9,32 @@ Invariants:
 - WS2: the end of the other side is ``b""`` from ``receive``; what breaks is an ``OSError``.
 - WS3: ``abort`` closes at once, and wakes whoever waits with an error.
 - WS4: no more than 1 MiB waits unread: then the other side is made to wait.
+- WS5: a name look-up that hangs keeps nobody: to connect can be cancelled meanwhile, and the loop can end.
 """
 
 import asyncio
 import contextlib
+import ipaddress
 import select
 import socket
 import ssl
-from typing import Final, Protocol, cast, final
+import sys
+from typing import Any, Final, Protocol, TypeAlias, cast, final
 
 import anyio
+import anyio.lowlevel
 from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVariableType] - a bare socket type
 from anyio.abc import ByteStream, SocketAttribute
 from anyio.streams.tls import TLSStream
+
+from shardline.adapters.blocking_calls import BlockingCalls
 
 _UNREAD_MAX: Final = 1024 * 1024
 _RECEIVE: Final = 256 * 1024
 _SEND: Final = 256 * 1024  # at a time: what the socket does not take at once, asyncio copies, and moves at every turn
 _HAPPY_EYEBALLS: Final = 0.25
+_Addresses: TypeAlias = list[tuple[Any, ...]]  # what getaddrinfo gives
+_look_ups: Final = anyio.lowlevel.RunVar[BlockingCalls[_Addresses]]("shardline name look-ups")
 
 
 class WireStream(Protocol):
@@ -64,7 +72,7 @@ class AsyncioStream(asyncio.Protocol):
     @classmethod
     async def connect(cls, name: str, port: int, context: ssl.SSLContext | None) -> "AsyncioStream":
         loop = asyncio.get_running_loop()
-        addresses = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+        addresses = await look_up(name, port)
         # Not asyncio's own happy eyeballs: cancelled, it leaks the sockets that it tried.
         connected = await start_connection(addresses, happy_eyeballs_delay=_HAPPY_EYEBALLS, interleave=1)
         taken = False
@@ -185,6 +193,41 @@ class AsyncioStream(asyncio.Protocol):
     def _wake(waiter: asyncio.Future[None] | None) -> None:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+
+async def dial(name: str, port: int, context: ssl.SSLContext | None) -> WireStream:
+    """Connect on the event loop that runs."""
+    if "trio" in sys.modules:
+        import trio  # noqa: PLC0415 - an extra: only where it is in use
+
+        if trio.lowlevel.in_trio_run():
+            return await AnyioStream.connect(name, port, context)
+    return await AsyncioStream.connect(name, port, context)
+
+
+async def look_up(name: str, port: int) -> _Addresses:
+    """The addresses of a host, on asyncio (WS5): trio's own look-up can be left behind."""
+
+    def ask() -> _Addresses:
+        return cast("_Addresses", socket.getaddrinfo(name, port, 0, socket.SOCK_STREAM))
+
+    if _is_address(name):
+        return ask()
+    try:
+        calls = _look_ups.get()
+    except LookupError:
+        calls = BlockingCalls[_Addresses]()
+        _look_ups.set(calls)
+    return await calls.ask((name, port), ask)
+
+
+def _is_address(name: str) -> bool:
+    """Whether there is nothing to look up."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _time_out(waiter: asyncio.Future[None]) -> None:

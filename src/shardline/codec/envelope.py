@@ -8,11 +8,14 @@ Invariants:
 - V1: every answer yields a code and a message, whatever its body holds; nothing is raised.
 - V2: the code is bare: without the namespace before ``#`` and the address after ``:``.
 - V3: the message is at most 1,000 characters: an HTML page does not end up in a log.
+- V4: no secret of the request is in it, whole or cut off: a service may tell what it was asked, with the session token.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from html import escape
 from typing import Final, NamedTuple, cast, final
+from urllib.parse import quote
 
 import msgspec
 
@@ -20,6 +23,7 @@ from shardline.codec import cbor
 
 _MESSAGE_MAX: Final = 1_000
 _RETRY_AFTER_MAX: Final = 86_400.0
+_SECRET_MIN: Final = 16  # AWS's have 40 characters and more; an emulator's "test" may stand in any message
 # No part of it can be tried twice from the same place: an unclosed style ends at the end, a tag holds no other "<".
 _TAGS: Final = re.compile(r"<(?:style|script)\b.*?(?:</(?:style|script)>|\Z)|<[^<>]*>", re.DOTALL | re.IGNORECASE)
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
@@ -58,19 +62,22 @@ def request_id_of(headers: Mapping[str, str]) -> str | None:
     return headers.get("x-amzn-requestid") or headers.get("x-amz-request-id")
 
 
-def read_error(status: int, headers: Mapping[str, str], body: bytes) -> ErrorAnswer:
-    """The facts of an error answer (V1). Header names are lower case."""
+def read_error(status: int, headers: Mapping[str, str], body: bytes, secrets: Iterable[str] = ()) -> ErrorAnswer:
+    """The facts of an error answer (V1), with stars for ``secrets`` (V4). Header names are lower case."""
+    hide = _Stars(secrets)
     fields = _fields(body)
     declared = (
         headers.get("x-amzn-errortype") or _text(fields, "__type") or _text(fields, "code") or _text(fields, "Code")
     )
-    code = bare_code(declared) or _CODE_BY_STATUS.get(status) or f"Http{status}"
+    code = bare_code(hide(declared)) or _CODE_BY_STATUS.get(status) or f"Http{status}"
     message = _text(fields, "message") or _text(fields, "Message") or _text(fields, "errorMessage")
     if not message:
-        message = _readable(body) if fields is None else ""
+        message = _readable(body, hide) if fields is None else ""
     if not message:
         message = f"HTTP status {status} with no explanation"
-    return ErrorAnswer(code, message[:_MESSAGE_MAX], request_id_of(headers), _retry_after(headers))
+    request_id = request_id_of(headers)
+    shown_id = None if request_id is None else hide(request_id)
+    return ErrorAnswer(code, hide(message)[:_MESSAGE_MAX], shown_id, _retry_after(headers))
 
 
 def bare_code(declared: str) -> str:
@@ -99,10 +106,31 @@ def _text(fields: Mapping[str, object] | None, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _readable(body: bytes) -> str:
+@final
+class _Stars:
+    """What puts stars for secrets, also in the spelling of a URL or of a page (V4)."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        long_enough = [secret for secret in secrets if len(secret) >= _SECRET_MIN]
+        spellings = {how(secret) for secret in long_enough for how in (str, quote, _quote_all, escape)}
+        longest_first = sorted(spellings, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)), re.IGNORECASE) if spellings else None
+        self.longest = len(longest_first[0]) if longest_first else 0
+
+    def __call__(self, text: str) -> str:
+        return text if self._pattern is None else self._pattern.sub("***", text)
+
+
+def _quote_all(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _readable(body: bytes, hide: _Stars) -> str:
     """The words of an HTML page or a text; nothing for bytes that are no text."""
     head = body[: 16 * _MESSAGE_MAX]
-    text = head.decode("utf-8", "replace")
+    text = hide(head.decode("utf-8", "replace"))
+    if len(head) < len(body) and hide.longest:
+        text = text[: -hide.longest]  # the beginning of a secret, perhaps
     if "\ufffd" in text[:_MESSAGE_MAX] or _CONTROLS.search(text):
         return ""
     return " ".join(_TAGS.sub(" ", text).split())[:_MESSAGE_MAX]

@@ -165,6 +165,25 @@ def test_a_blocking_producer_left_at_exit_waits_for_no_lock_of_a_thread_that_is_
     assert process.returncode == 0
 
 
+def test_one_that_is_closed_at_exit_delivers_also_where_it_must_connect_first(run_program, stored):
+    """By then asyncio's executor, which its own name look-up uses, takes no more work."""
+    process = run_program(
+        """
+        import atexit
+        from shardline import ProducerConfig
+        from shardline.sync import Producer
+        CONNECTION["endpoint_url"] = CONNECTION["endpoint_url"].replace("127.0.0.1", "localhost")
+        producer = Producer("s", **CONNECTION, config=ProducerConfig(linger=1), close_timeout=10)
+        producer.start()
+        atexit.register(producer.close)
+        producer.put_many([(f"k{n}", b"x") for n in range(50)])
+        """
+    )
+    _, err = process.communicate(timeout=40)
+    assert (err, process.returncode) == ("", 0)
+    assert len(stored()) == 50
+
+
 def test_one_that_delivered_everything_is_quiet_at_exit(run_program, stored):
     process = run_program(
         """

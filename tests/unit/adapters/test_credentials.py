@@ -211,3 +211,64 @@ async def test_a_cancelled_look_up_leaves_the_source_usable():
         tasks.cancel_scope.cancel()
         chain.gate.set()
     assert await source.get(0.0) is ONE
+
+
+async def test_k4_a_look_up_that_hangs_is_a_failure_worth_a_retry_which_waits_for_the_same_look_up():
+    chain = Chain(ONE)
+    chain.gate.clear()
+    source = CredentialSource(chain, limit=0.02)
+    for _ in range(3):
+        failure = await source.get(0.0)
+        assert (failure.kind, failure.code, failure.maybe_received) == (
+            FailureKind.TRANSIENT,
+            "CredentialsTimeout",
+            False,
+        )
+        assert "could not be had within 0.02 s" in failure.message
+    source._limit = 5
+    threading.Timer(0.05, chain.gate.set).start()
+    assert await source.get(0.0) is ONE
+    assert len(chain.asked) == 1
+
+
+async def test_k4_those_that_wait_share_the_failure():
+    """Also K2: nobody waits for twice the limit."""
+    chain = Chain(ONE)
+    chain.gate.clear()
+    source, found = CredentialSource(chain, limit=0.1), []
+
+    async def get():
+        found.append(await source.get(0.0))
+
+    with anyio.fail_after(2.9):  # 30 times the limit would be 3 s
+        async with anyio.create_task_group() as tasks:
+            for _ in range(30):
+                tasks.start_soon(get)
+    assert [failure.code for failure in found] == ["CredentialsTimeout"] * 30
+    chain.gate.set()
+
+
+async def test_k4_a_look_again_that_hangs_keeps_what_there_is_and_asks_again_soon():
+    chain = Chain(ONE, TWO, can_change=True)
+    source = CredentialSource(chain)
+    await source.get(0.0)
+    chain.gate.clear()
+    source._limit = 0.02
+    assert await source.get(RECHECK) is ONE
+    assert source.at_hand(RECHECK + 0.02 + RETRY - 0.01) is ONE  # counted from when it gave up
+    assert source.at_hand(RECHECK + 0.02 + RETRY) is None
+    source._limit = 5
+    threading.Timer(0.05, chain.gate.set).start()
+    assert await source.get(RECHECK + 0.02 + RETRY) is TWO
+    assert len(chain.asked) == 2
+
+
+async def test_k4_a_request_that_is_cancelled_does_not_wait():
+    chain = Chain(ONE)
+    chain.gate.clear()
+    source = CredentialSource(chain)
+    with anyio.fail_after(3), anyio.move_on_after(0.02) as scope:
+        await source.get(0.0)
+    assert scope.cancelled_caught
+    assert not chain.gate.is_set()
+    chain.gate.set()

@@ -144,6 +144,23 @@ async def test_no_endpoint_is_a_failure_and_is_asked_again(answer, kind, code, w
 
 
 @pytest.mark.anyio
+async def test_x4_rules_that_hang_are_a_failure_worth_a_retry_and_can_be_left():
+    rules = Rules()
+    rules.gate.clear()
+    endpoints = Endpoints(rules, limit=0.02)
+    for _ in range(2):
+        failure = await endpoints.find("PutRecords", {}, None)
+        assert (failure.kind, failure.code, failure.maybe_received) == (FailureKind.TRANSIENT, "EndpointTimeout", False)
+    with anyio.move_on_after(0.001) as scope:
+        await endpoints.find("PutRecords", {}, None)
+    assert scope.cancelled_caught
+    endpoints._limit = 5
+    threading.Timer(0.05, rules.gate.set).start()
+    assert isinstance(await endpoints.find("PutRecords", {}, None), Endpoint)
+    assert len(rules.asked) == 1
+
+
+@pytest.mark.anyio
 async def test_what_is_remembered_is_bounded(monkeypatch):
     monkeypatch.setattr(module, "_CACHE_MAX", 3)
     endpoints = Endpoints(Rules())

@@ -142,6 +142,16 @@ async def test_large_bodies_are_hashed_off_the_loop(size, hops, monkeypatch):
     assert len(made) == hops
 
 
+async def test_where_no_thread_can_begin_any_more_large_bodies_are_hashed_on_the_loop(monkeypatch):
+    """At the interpreter's end, from Python 3.12 on."""
+
+    async def run_sync(*_, **__):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
+    assert await post(make(Transport(ok())), b"x" * 1_048_577) == ok()
+
+
 async def test_a_broken_connection_is_handed_on_after_one_attempt():
     """G1."""
     failure = broken("ConnectionReset", "host")
@@ -278,7 +288,19 @@ async def test_a_signature_that_came_too_late_does_not_throw_credentials_away():
     assert chain.asked == [False]
 
 
-@pytest.mark.parametrize("headers", [{}, {"date": ""}, {"date": "soon"}, {"date": "Mon, 01 Jan 1999 00:00:00 GMT"}])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"date": ""},
+        {"date": "soon"},
+        {"date": "Mon, 01 Jan 1999 00:00:00 GMT"},
+        {"date": "Mon, 01 Jan 0001 00:00:00 +1400"},
+        {"date": "Wed, 01 Jan 2200 00:00:00 GMT"},
+        {"date": "Fri, 31 Dec 9999 23:59:59 GMT"},
+        {"date": "Fri, 31 Dec 9999 23:59:59 -1200"},
+    ],
+)
 async def test_a_date_that_is_none_corrects_nothing(headers):
     transport = Transport(refusal("RequestExpired", **headers), ok())
     http = make(transport)
@@ -357,3 +379,25 @@ def test_nothing_of_it_shows_a_secret():
     for shown in (repr(http), repr(http._signer_for(KEYS)), repr(vars(http)["_credentials"])):
         assert "the secret" not in shown
         assert "the token" not in shown
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_g4_a_service_that_repeats_the_request_is_not_quoted(streamed):
+    keys = Credentials("AKIDEXAMPLE", "the secret key of 40", "the session token")
+    told = []
+
+    class Echo(Transport):
+        async def post(self, url, headers, body):
+            told.append(headers["Authorization"].partition("Signature=")[2])
+            message = f"x-amz-security-token:{keys.session_token} {keys.secret_key} {told[0]} " * 20
+            self.answers.append(refusal("InvalidSignatureException", message=message))
+            return await super().post(url, headers, body)
+
+    http = make(Echo(), credentials=CredentialSource(None, keys))
+    if streamed:
+        async with http.stream("SubscribeToShard", JSON, b"{}", {}, None) as answer:
+            failure = answer
+    else:
+        failure = await post(http)
+    assert len(told[0]) == 64
+    assert failure.message == "x-amz-security-token:*** *** *** " * 20

@@ -1,14 +1,16 @@
 """Bytes to and from a socket, on both loops. WS1 to WS4 are the invariants of ``shardline.adapters.wire_streams``."""
 
+import asyncio
 import socket
 import threading
+import time
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from shardline.adapters.wire_streams import AnyioStream, AsyncioStream
+from shardline.adapters.wire_streams import AnyioStream, AsyncioStream, dial
 
 pytestmark = pytest.mark.anyio
 
@@ -189,3 +191,62 @@ async def test_a_connection_that_is_cancelled_leaves_no_socket(kind, peer):
             tasks.cancel_scope.cancel()
     await anyio.sleep(0.05)
     assert open_files() <= before + 1  # a worker thread's wake-up, perhaps
+
+
+def slow_resolver(monkeypatch):
+    """A resolver that answers when told; in which threads it was asked, for what."""
+    resolve, gate, asked = socket.getaddrinfo, threading.Event(), []
+
+    def look_up(host, port, family=0, type=0, proto=0, flags=0):  # noqa: A002 - its signature
+        asked.append((threading.current_thread(), host))
+        if (
+            host in {"kinesis.example", b"kinesis.example"} and not flags & socket.AI_NUMERICHOST
+        ):  # trio tries that first
+            gate.wait(5)
+            host = "127.0.0.1"
+        return resolve(host, port, family, type, proto, flags)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    return gate, asked
+
+
+async def test_ws5_a_name_look_up_that_hangs_can_be_left_and_serves_the_next(kind, peer, monkeypatch):
+    gate, asked = slow_resolver(monkeypatch)
+    stream_class = AsyncioStream if kind == "asyncio" else AnyioStream
+    for _ in range(3):
+        with anyio.move_on_after(0.02) as scope:
+            await stream_class.connect("kinesis.example", peer.port, None)
+        assert scope.cancelled_caught
+    gate.set()
+    await end(await stream_class.connect("kinesis.example", peer.port, None))
+    if kind == "asyncio":
+        assert len(asked) == 1
+
+
+def test_ws5_the_loop_ends_while_a_name_look_up_hangs(monkeypatch):
+    """``asyncio.run`` joins the executor of asyncio's own look-up."""
+    gate, _ = slow_resolver(monkeypatch)
+
+    async def leave():
+        with anyio.move_on_after(0.02):
+            await AsyncioStream.connect("kinesis.example", 1, None)
+
+    began = time.monotonic()
+    asyncio.run(leave())
+    assert time.monotonic() - began < 2
+    gate.set()
+
+
+@pytest.mark.parametrize("kind", ["asyncio"], indirect=True)
+async def test_an_address_needs_no_thread(kind, peer, monkeypatch):
+    _, asked = slow_resolver(monkeypatch)
+    stream, _ = await connect(kind, peer)
+    await end(stream)
+    assert asked[0] == (threading.current_thread(), "127.0.0.1")
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "trio"], indirect=True)
+async def test_each_loop_has_its_stream(kind, peer):
+    stream = await dial("127.0.0.1", peer.port, None)
+    assert type(stream) is (AsyncioStream if kind == "asyncio" else AnyioStream)
+    await end(stream)

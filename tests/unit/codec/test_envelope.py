@@ -1,4 +1,4 @@
-"""Error answers, whoever wrote them. V1 to V3 are the invariants of ``shardline.codec.envelope``."""
+"""Error answers, whoever wrote them. V1 to V4 are the invariants of ``shardline.codec.envelope``."""
 
 import json
 import time
@@ -255,3 +255,41 @@ def test_without_retry_after_there_is_none():
 
 def test_a_body_error_is_a_value_error():
     assert issubclass(BodyError, ValueError)
+
+
+# ---- secrets that a service repeats (V4)
+
+TOKEN = "FwoGZXIvYXdzEIr/+&SESSION=="
+
+
+@pytest.mark.parametrize(
+    "spelt",
+    [TOKEN, TOKEN.lower(), "FwoGZXIvYXdzEIr/%2B%26SESSION%3D%3D", "FwoGZXIvYXdzEIr%2f%2b%26SESSION%3d%3d", "FwoGZXIvYXdzEIr/+&amp;SESSION=="],
+)  # fmt: skip
+@pytest.mark.parametrize("write", [lambda message: json.dumps({"message": message}).encode(), str.encode])
+def test_v4_a_secret_is_stars_however_it_is_spelt(spelt, write):
+    told = read_error(400, {}, write(f"x-amz-security-token:{spelt} and {spelt}"), [TOKEN])
+    assert told.message == "x-amz-security-token:*** and ***"
+
+
+def test_v4_code_and_request_id_are_no_way_around():
+    told = read_error(400, {"x-amzn-errortype": TOKEN, "x-amzn-requestid": TOKEN}, b"{}", [TOKEN])
+    assert (told.code, told.request_id) == ("***", "***")
+
+
+@pytest.mark.parametrize("before", range(980, 1001))
+def test_v4_a_secret_is_hidden_before_the_message_is_cut(before):
+    told = read_error(400, {}, json.dumps({"message": "x" * before + TOKEN}).encode(), [TOKEN])
+    assert told.message == ("x" * before + "***")[:1000]
+
+
+@pytest.mark.parametrize("cut", range(1, len(TOKEN)))
+def test_v4_a_secret_that_is_cut_off_at_the_end_of_what_is_looked_at_is_not_shown(cut):
+    body = b"<p>".ljust(15_999 - cut) + b">" + TOKEN.encode() * 2
+    assert read_error(400, {}, body, [TOKEN]).message in {"", "HTTP status 400 with no explanation"}
+
+
+def test_v4_all_of_them_are_hidden_and_an_emulators_short_ones_stay():
+    body = json.dumps({"message": "the test stream, signed 0123456789abcdef by secret-secret-secret"}).encode()
+    secrets = ["test", "", "0123456789abcdef", "secret-secret-secret"]
+    assert read_error(400, {}, body, secrets).message == "the test stream, signed *** by ***"

@@ -14,7 +14,7 @@ from shardline.adapters.aws_service import find_service
 from shardline.adapters.http1 import Http1Transport
 from shardline.adapters.http_settings import HttpSettings
 from shardline.adapters.signed_http import SignedHttp
-from shardline.adapters.wire_streams import AnyioStream
+from shardline.adapters.wire_streams import dial
 from shardline.model.credentials import Credentials
 
 SERVICE: Final = "dynamodb"
@@ -50,7 +50,7 @@ async def connect(access: AwsAccess) -> SignedHttp:
         UsageError: the settings lead nowhere.
     """
     service = await anyio.to_thread.run_sync(find_service, SERVICE, access)
-    transport = Http1Transport(access.http, service.ssl_context, AnyioStream.connect)
+    transport = Http1Transport(access.http, service.ssl_context, dial)
     return service.connect(
         transport, target_prefix=TARGET_PREFIX, user_agent=access.user_agent, wall_time=access.wall_time
     )

@@ -1,0 +1,123 @@
+"""Who waits for a call that blocks? BC1 to BC3 are the invariants of ``shardline.adapters.blocking_calls``."""
+
+import asyncio
+import contextvars
+import threading
+import time
+
+import anyio
+import pytest
+
+from shardline.adapters.blocking_calls import BlockingCalls
+
+pytestmark = pytest.mark.anyio
+
+
+class Slow:
+    """A call that ends when told."""
+
+    def __init__(self, answer="found"):
+        self.answer = answer
+        self.calls = 0
+        self.gate = threading.Event()
+
+    def __call__(self):
+        self.calls += 1
+        self.gate.wait(5)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+async def test_what_it_returns_and_what_it_raises():
+    calls = BlockingCalls()
+    assert await calls.ask("a", lambda: 7) == 7
+    with pytest.raises(LookupError, match="none"):
+        await calls.ask("a", Slow(LookupError("none")))
+
+
+async def test_it_runs_in_a_daemon_thread_with_the_callers_context():
+    variable = contextvars.ContextVar("variable")
+    variable.set("mine")
+    thread, value = await BlockingCalls().ask("a", lambda: (threading.current_thread(), variable.get()))
+    assert thread is not threading.current_thread()
+    assert thread.daemon
+    assert value == "mine"
+
+
+async def test_bc1_who_waits_can_leave_and_the_next_gets_the_outcome_of_the_same_call():
+    """BC2 too."""
+    calls, slow = BlockingCalls(), Slow()
+    for _ in range(3):
+        with anyio.move_on_after(0.01) as scope:
+            await calls.ask("a", slow)
+        assert scope.cancelled_caught
+    slow.gate.set()
+    assert await calls.ask("a", slow) == "found"
+    assert slow.calls == 1
+
+
+async def test_bc2_many_share_one_call_and_other_questions_do_not_wait():
+    calls, slow, found = BlockingCalls(), Slow(), []
+
+    async def ask():
+        found.append(await calls.ask("a", slow))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(ask)
+        await anyio.sleep(0.01)
+        assert await calls.ask("b", lambda: "other") == "other"
+        slow.gate.set()
+    assert found == ["found"] * 20
+    assert slow.calls == 1
+
+
+async def test_a_call_that_ended_is_made_again():
+    calls, asked = BlockingCalls(), []
+    for _ in range(2):
+        await calls.ask("a", lambda: asked.append(1))
+    assert len(asked) == 2
+
+
+def test_bc1_a_loop_ends_while_a_call_hangs():
+    slow = Slow()
+
+    async def leave():
+        with anyio.move_on_after(0.01):
+            await BlockingCalls().ask("a", slow)
+
+    began = time.monotonic()
+    asyncio.run(leave())
+    assert time.monotonic() - began < 2
+    slow.gate.set()  # to a loop that has ended
+
+
+class NoThread:
+    """``threading.Thread`` as Python 3.12 has it at the interpreter's end."""
+
+    def __init__(self, **_):
+        pass
+
+    def start(self):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+
+async def test_bc3_where_no_thread_can_begin_any_more_the_caller_makes_the_call(monkeypatch):
+    class Ended:
+        def is_alive(self):
+            return False
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading, "Thread", NoThread)
+        patched.setattr(threading, "main_thread", Ended)
+        assert await BlockingCalls().ask("a", threading.get_ident) == threading.get_ident()
+
+
+async def test_where_threads_have_run_out_that_is_told_and_the_next_tries_again(monkeypatch):
+    calls = BlockingCalls()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading, "Thread", NoThread)
+        with pytest.raises(RuntimeError, match="new thread"):
+            await calls.ask("a", lambda: 1)
+    assert await calls.ask("a", lambda: 2) == 2
