@@ -39,7 +39,7 @@ class Interruption:
         """One that returns: only where the interpreter lets handlers and finalizers run, after a call, a new object or
         a jump back. What lies between is one step to them.
         """
-        if self.then is None:
+        if self.then is None or self.steps == "line":
             return True
         code, at = frame.f_code.co_code, frame.f_lasti
         before = self.last_at.get(frame, 0)

@@ -1,13 +1,19 @@
 """Does Ctrl-C reach the program, and never a task of ours (KI1)? And does a put that it ends lose nothing (P1)?"""
 
+import contextlib
+import gc
 import random
 import signal
+import sys
+import threading
+from itertools import count
 
 import anyio
 import pytest
 import trio
-from tests.sim.interrupting import interrupted
+from tests.sim.interrupting import entered_once_more, interrupted
 
+from shardline import BufferFull, Closed, UsageError
 from shardline.aio.host import spawn
 from shardline.aio.interrupts import uninterrupted
 
@@ -124,3 +130,99 @@ async def test_p1_an_interrupt_in_the_middle_of_puts_in_an_event_loop_loses_no_r
             for delivery in deliveries:
                 assert (await delivery.outcome()).delivered
     assert {delivery.key for delivery in deliveries} <= {key for key, _ in stored()}
+
+
+# ---- one that returns
+
+
+class PutsWhenCollected:
+    """What a logging handler does that ships lines by a producer, when a finalizer logs."""
+
+    def __init__(self, put):
+        self.put = put
+        self.itself = self
+
+    def __del__(self):
+        self.put()
+
+
+@pytest.mark.anyio
+async def test_p1_a_finalizer_that_puts_in_the_middle_of_a_put_adds_a_record(make_producer, stored, anyio_backend):
+    deliveries = []
+    async with make_producer(linger=0.01, request_max_entries=50) as producer:
+
+        def put():
+            if threading.current_thread() is threading.main_thread():  # the server's thread collects as well
+                deliveries.append(producer.put_nowait(b"collected", key=f"c{len(deliveries)}"))
+
+        threshold = gc.get_threshold()
+        gc.set_threshold(20)
+        try:
+            for number in range(3_000):
+                PutsWhenCollected(put)
+                deliveries.append(await producer.put(b"put", key=f"p{number}"))
+        finally:
+            gc.set_threshold(*threshold)
+        gc.collect()
+        assert await producer.flush(10) == []
+        assert producer.outstanding == 0
+        assert producer.stats().buffered_bytes == 0
+    assert all(delivery.delivered for delivery in deliveries)
+    assert len(stored()) == len(deliveries) >= 3_500
+
+
+def test_sp3_a_signal_handler_may_put_and_close_the_producer_that_it_interrupts(make_sync_producer, stored, alarm):
+    chance = random.Random(3)
+    deliveries, nested = [], []
+    with make_sync_producer(linger=0.01, request_max_entries=50) as producer:
+
+        def put_nested(*_):
+            nested.append(producer.put_nowait(b"nested", key=f"n{len(nested)}"))
+            if len(nested) < 300:
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0001, 0.001))
+            else:
+                producer.close()
+
+        signal.signal(signal.SIGALRM, put_nested)
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+        with contextlib.suppress(Closed):
+            for number in range(10_000_000):
+                deliveries.append(producer.put(b"put", key=f"p{number}"))
+        assert producer.close() == []
+    assert all(delivery.delivered for delivery in deliveries + nested)
+    assert len(stored()) == len(deliveries) + len(nested)
+    assert len(nested) == 300
+
+
+def test_sp3_a_close_in_the_middle_of_a_put_comes_after_it_also_if_the_handler_exits(make_sync_producer):
+    """Wherever in the put a handler may run."""
+    for after in count():
+        producer = make_sync_producer(linger=0.0)
+        producer.start()
+        first = producer.put(b"1", key="k")
+
+        def stop(producer=producer):
+            producer.close()
+            sys.exit(3)
+
+        try:
+            with entered_once_more(after, stop, "shardline/sync/producer.py") as once_more:
+                producer.put(b"2", key="k")
+        except (SystemExit, Closed):
+            assert once_more.where is not None
+        assert (once_more.where is None) == producer._thread.is_alive()
+        assert producer.close() == []
+        assert first.delivered
+        if once_more.where is None:
+            break
+    assert after > 5
+
+
+def test_sp3_what_would_wait_in_the_middle_of_a_put_says_so(make_sync_producer, kinesis):
+    with make_sync_producer(buffer_max_records=1, close_timeout=0) as producer:
+        with producer._lock, pytest.raises(UsageError, match="in the middle of a put"):
+            producer.flush()
+        kinesis.faults.throttle(operation="PutRecords")
+        producer.put(b"x", key="k")
+        with producer._lock, producer._machine.turn, pytest.raises(BufferFull):
+            producer.put(b"y", key="k")
