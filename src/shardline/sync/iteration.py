@@ -285,7 +285,7 @@ async def _run_errand(weak: "ref[_Iterator]", number: int, pages: Bell) -> "bool
     """In the loop's thread: until there is something, or never will be (SI5)."""
     while (iterator := weak()) is not None and iterator.asked == number:
         found = iterator.step()
-        if not isinstance(found, float):
+        if isinstance(found, bool | Exception):
             return found
         del iterator  # while it waits, it is the user's alone
         await pages.wait(found)
