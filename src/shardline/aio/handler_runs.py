@@ -164,9 +164,9 @@ class ShardRun:
             with worker.handling:
                 await run.wait_for_turn(self)
                 while await self._wait_for_records():
-                    self._taken = taken = self._custody.take(worker, run.batch)
+                    self._taken = taken = worker.peek(run.batch)
                     self._done = self._acked = 0
-                    self._custody.hold(worker, self)
+                    self._custody.hold(worker, self, taken)
                     if not self._is_manual:
                         self._custody.deliver(worker, taken.records)
                     if taken.records:
@@ -186,9 +186,9 @@ class ShardRun:
                 self._yield_at = now + SLICE
             if worker.is_stopping or self._stop or custody.is_closing or custody.failure is not None:
                 return False
-            if worker.pages:
+            if worker.has_pages:
                 left = worker.oldest_at + run.max_wait - now
-                enough = run.batch is None or worker.queued >= run.batch or worker.pages[-1].is_last
+                enough = run.batch is None or worker.queued >= run.batch or worker.has_last_page
                 if left <= 0 or enough:
                     return True
                 await worker.news.wait(left)

@@ -67,8 +67,8 @@ class HandedPage:
         """How many were (SI1)."""
         self.check_at: Instant = -NEVER
         """When to see whether the lease is still held."""
-        if worker is not None:
-            custody.hold(worker, self)
+        if worker is not None and taken is not None:
+            custody.hold(worker, self, taken)
             if not self._is_manual:
                 custody.deliver(worker, self.records)
 
@@ -172,7 +172,7 @@ class RecordIterator:
                 return False
             worker = next(iter(custody.ready.values()), None)
             if worker is not None:
-                page = HandedPage(custody, worker, custody.take(worker, None))
+                page = HandedPage(custody, worker, worker.peek())
                 if page.end:
                     self._page = page
                     return True
@@ -244,15 +244,14 @@ class BatchIterator:
         except Exception as error:  # noqa: BLE001 - it is raised where it was asked
             return error
         if isinstance(found, Batch):
-            in_hand.arrived = found
-            return True
+            return True  # it has arrived
         return False if found is None else found
 
     # ---- for the consumer
 
     @property
     def has_records(self) -> bool:
-        return self._in_hand.arrived is None and self._batches.has_records
+        return self._batches.has_records
 
     def release(self, *, done: bool) -> None:
         self._batches.release(done=done)
