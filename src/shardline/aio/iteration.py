@@ -22,12 +22,14 @@ import anyio.lowlevel
 
 from shardline.aio.batches import Batch
 from shardline.aio.custody import Custody
-from shardline.aio.host import running_task
+from shardline.aio.host import has_ended, running_task
 from shardline.aio.shard_worker import ShardWorker, Taken
 from shardline.core.clock import NEVER, Instant
+from shardline.errors import UsageError
 from shardline.model.record import Record
 
 SLICE: Final = 0.01
+REPLACED: Final = "this iteration is over: another one of the same Consumer was begun"
 _EMPTY: Final[list[Record]] = []
 _NOTHING: Final = Taken(_EMPTY, is_last=False, child_shards=(), begin=(0, 0), end=(0, 0))
 
@@ -121,7 +123,7 @@ class _RecordsInHand:
 class RecordIterator:
     """One by one."""
 
-    __slots__ = ("__weakref__", "_clock", "_custody", "_in_hand", "asker", "is_over")
+    __slots__ = ("__weakref__", "_clock", "_custody", "_in_hand", "asker", "is_asking", "is_over", "is_replaced")
 
     def __init__(self, custody: Custody, clock: Callable[[], Instant]) -> None:
         self._clock = clock
@@ -129,7 +131,11 @@ class RecordIterator:
         self._in_hand = _RecordsInHand(custody)
         self.asker: object = None
         """The task that asked last."""
+        self.is_asking = False
+        """Whether it waits for the answer."""
         self.is_over = False
+        self.is_replaced = False
+        """Whether it is over because another was begun."""
 
     def __aiter__(self) -> "RecordIterator":
         return self
@@ -141,7 +147,13 @@ class RecordIterator:
             record = in_hand.records[place]
             in_hand.place = place + 1  # last (IT5)
             return record
-        return await self._next(self._custody)
+        if self.is_replaced:
+            raise UsageError(REPLACED)
+        self.asker, self.is_asking = running_task(), True
+        try:
+            return await self._next(self._custody)
+        finally:
+            self.is_asking = False
 
     async def _next(self, custody: Custody) -> Record:
         in_hand = self._in_hand
@@ -150,7 +162,6 @@ class RecordIterator:
             if custody.failure is not None:
                 self.is_over = True
                 raise custody.failure
-            self.asker = running_task()
             if self._clock() >= in_hand.yield_at:
                 await anyio.lowlevel.checkpoint()  # IT2
                 in_hand.yield_at = self._clock() + SLICE
@@ -181,6 +192,12 @@ class RecordIterator:
     def has_records(self) -> bool:
         """Whether the user has some that are not known to be done."""
         return self._in_hand.worker is not None and self._in_hand.place > 0
+
+    def is_asked_by_another(self, caller: object) -> bool:
+        return self.is_asking and self.asker is not caller and not has_ended(self.asker)
+
+    def end_for_another(self) -> None:
+        self.is_over = self.is_replaced = True
 
     def release(self, *, done: bool) -> None:
         """The consumer is closed: what was handed out is done, or it is not, and comes again."""
@@ -259,15 +276,25 @@ class BatchIterator:
         self.in_hand = BatchInHand(custody)
         self._yield_at: Instant = -NEVER
         self.asker: object = None
+        self.is_asking = False
         self.is_over = False
+        self.is_replaced = False
 
     def __aiter__(self) -> "BatchIterator":
         return self
 
     async def __anext__(self) -> Batch:
+        if self.is_replaced:
+            raise UsageError(REPLACED)
+        self.asker, self.is_asking = running_task(), True
+        try:
+            return await self._next()
+        finally:
+            self.is_asking = False
+
+    async def _next(self) -> Batch:
         self.in_hand.release(done=True)  # C5
         while True:
-            self.asker = running_task()
             if self._clock() >= self._yield_at:
                 await anyio.lowlevel.checkpoint()  # IT2
                 self._yield_at = self._clock() + SLICE
@@ -301,6 +328,12 @@ class BatchIterator:
     def has_records(self) -> bool:
         """Whether the user has some that are not known to be done."""
         return self.in_hand.is_handed_out
+
+    def is_asked_by_another(self, caller: object) -> bool:
+        return self.is_asking and self.asker is not caller and not has_ended(self.asker)
+
+    def end_for_another(self) -> None:
+        self.is_over = self.is_replaced = True
 
     def release(self, *, done: bool) -> None:
         """The consumer is closed: the batch is done, or it is not, and comes again."""

@@ -5,6 +5,7 @@ import threading
 import time
 from base64 import b64decode
 from collections import Counter
+from functools import partial
 
 import anyio
 import pytest
@@ -268,10 +269,27 @@ async def test_dead_letters_that_cannot_be_written_stop_the_consumer(make_consum
         assert [int(record.data) async for record in consumer] == [0, 1, 2]
 
 
+def yielding(record):
+    yield record
+
+
+async def yielding_too(record):
+    yield record
+
+
+class Yielding:
+    def __call__(self, record):
+        yield record
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         ({"handler": 5}, "handler must be callable"),
+        ({"handler": yielding}, "must not be a generator function"),
+        ({"handler": partial(yielding)}, "must not be a generator function"),
+        ({"handler": yielding_too}, "must not be a generator function"),
+        ({"handler": Yielding()}, "must not be a generator function"),
         ({"policy": "stop"}, "policy must be a FailurePolicy"),
         ({"policy": FailurePolicy(finally_="dead-letter")}, "needs dead_letter"),
         ({"dead_letter": 5}, "dead_letter must be"),
