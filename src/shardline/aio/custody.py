@@ -15,17 +15,26 @@ Invariants (C and L are ARCHITECTURE section 5's):
 """
 
 from collections.abc import Callable, Sequence
-from typing import final
+from typing import Final, Protocol, final
 
 from shardline.aio.bell import Bell
 from shardline.aio.milestones import Milestones
 from shardline.aio.shard_worker import InHand, ShardWorker, Taken
-from shardline.core.clock import Instant
+from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.config import ConsumerConfig
 from shardline.core.consumer.coordinator import Coordinator
 from shardline.core.consumer.polling_reader import ReaderState
 from shardline.core.consumer.prefetch import PrefetchBudget
 from shardline.model.record import Record
+
+THREAD_POLL: Final = 0.02
+"""How often to look whether an abandoned thread has ended."""
+
+
+class AtWork(Protocol):
+    """A handler."""
+
+    is_in_thread: bool
 
 
 @final
@@ -53,6 +62,8 @@ class Custody:
         """Whether nothing more is to be handed out, because somebody closes the consumer."""
         self.has_ended = False
         """Whether nothing is read any more."""
+        self.at_work: dict[str, list[AtWork]] = {}
+        """The handlers of each shard, those of earlier runs first."""
         self.pages = Bell()
         """Rung when there are pages, and with ``changes``."""
         self.changes = Bell()
@@ -142,6 +153,19 @@ class Custody:
 
     # ---- the user's side
 
+    def is_busy(self, worker: ShardWorker) -> bool:
+        """Whether a handler that nobody waits for any more is still in its thread, with a record of the shard (FP1)."""
+        return any(handler.is_in_thread for handler in self.at_work.get(worker.shard_id, ()))
+
+    def first_ready(self) -> ShardWorker | None:
+        """Whose turn it is."""
+        return next((worker for worker in self.ready.values() if not self.is_busy(worker)), None)
+
+    @property
+    def patience(self) -> float:
+        """How long to wait for pages, if it is nobody's turn: threads ring no bell."""
+        return THREAD_POLL if self.ready else NEVER
+
     def hold(self, worker: ShardWorker, in_hand: InHand, taken: Taken) -> None:
         """The user has this of the shard from now on, until ``finish``; then it is the others' turn (CU1)."""
         self._held[worker.shard_id] = worker
@@ -184,6 +208,8 @@ class Custody:
             is_last = is_last and not rest
             if worker.has_pages:
                 self.ready.setdefault(worker.shard_id, worker)
+            else:
+                self.ready.pop(worker.shard_id, None)
         if is_last:
             self._ended[worker.shard_id] = (worker, taken)
             worker.has_ended = True

@@ -25,7 +25,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from shardline.aio.batches import Batch
-from shardline.aio.custody import Custody
+from shardline.aio.custody import THREAD_POLL, Custody
 from shardline.aio.dead_letters import DeadLetterOffice
 from shardline.aio.iteration import SLICE
 from shardline.aio.shard_worker import ShardWorker, Taken
@@ -37,7 +37,6 @@ from shardline.model.record import Record
 Handler = Callable[[Any], object]
 
 _THREADS: Final = 64
-_POLL: Final = 0.02  # how often to look whether an abandoned thread has ended
 
 
 _working_for: Final = ContextVar[Custody | None]("shardline_working_for", default=None)
@@ -73,7 +72,6 @@ class HandlerRun:
         self.is_async = _is_async(handler)
         self.chance = random.Random()  # noqa: S311 - no secret
         self.threads = anyio.CapacityLimiter(_THREADS)
-        self._at_work: dict[str, list[ShardRun]] = {}
 
     async def run(self) -> None:
         """Until the consumer is closed, or a bounded run has come to its end.
@@ -91,7 +89,7 @@ class HandlerRun:
                         if worker not in started:
                             started.add(worker)
                             run = ShardRun(self, worker)
-                            self._at_work.setdefault(worker.shard_id, []).append(run)
+                            custody.at_work.setdefault(worker.shard_id, []).append(run)
                             tasks.start_soon(run.run)
                     await custody.changes.wait()
                 for worker in custody.workers.values():
@@ -107,15 +105,15 @@ class HandlerRun:
         return custody.is_closing or custody.has_ended or custody.failure is not None or custody.milestones.is_exhausted
 
     async def wait_for_turn(self, run: "ShardRun") -> None:
-        """Until no earlier run of the same shard is still in a thread (FP1)."""
-        runs = self._at_work[run.worker.shard_id]
+        """Until no earlier run of the same shard, of this ``run()`` or one before, is still in a thread (FP1)."""
+        runs = self.custody.at_work[run.worker.shard_id]
         while any(other.is_in_thread for other in runs[: runs.index(run)]):  # noqa: ASYNC110 - threads ring no bell
-            await anyio.sleep(_POLL)
+            await anyio.sleep(THREAD_POLL)
         del runs[: runs.index(run)]
 
     def forget(self, run: "ShardRun") -> None:
         if not run.is_in_thread:
-            self._at_work[run.worker.shard_id].remove(run)
+            self.custody.at_work[run.worker.shard_id].remove(run)
 
 
 @final

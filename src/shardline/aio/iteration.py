@@ -177,14 +177,14 @@ class RecordIterator:
             in_hand.finish()
             if custody.is_closing or custody.has_ended:
                 break
-            worker = next(iter(custody.ready.values()), None)
+            worker = custody.first_ready()
             if worker is not None:
                 self._in_hand = in_hand = _RecordsInHand(custody, worker, worker.peek(), in_hand.yield_at)
                 in_hand.open()
             elif custody.milestones.is_exhausted:
                 break
             else:
-                await custody.pages.wait()
+                await custody.pages.wait(custody.patience)
         self.is_over = True
         raise StopAsyncIteration
 
@@ -346,6 +346,9 @@ def due_worker(
     """The worker whose records are to be handed out now; or for how long there will be none, if nothing comes."""
     delay = NEVER
     for worker in custody.ready.values():
+        if custody.is_busy(worker):
+            delay = min(delay, custody.patience)
+            continue
         left = worker.oldest_at + max_wait - now
         if left <= 0 or worker.has_last_page or (max_records is not None and worker.queued >= max_records):
             return worker, 0.0

@@ -187,7 +187,7 @@ class RecordIterator:
         while custody.failure is None:
             if custody.is_closing or custody.has_ended:
                 return False
-            worker = next(iter(custody.ready.values()), None)
+            worker = custody.first_ready()
             if worker is not None:
                 page = HandedPage(custody, worker, worker.peek())
                 if page.end:
@@ -197,7 +197,7 @@ class RecordIterator:
             elif custody.milestones.is_exhausted:
                 return False
             else:
-                return NEVER
+                return custody.patience
         return custody.failure
 
     @property

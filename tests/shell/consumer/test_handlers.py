@@ -443,3 +443,37 @@ async def test_a_handler_may_end_its_own_run(make_consumer, put, ledger, group):
     assert ledger.numbers == list(range(10))
     async with make_consumer(group=group, store="memory:", until="latest") as consumer:
         assert [int(record.data) async for record in consumer] == list(range(10, 50))
+
+
+@pytest.mark.parametrize("then", ["run", "records", "batches"])
+async def test_fp1_a_thread_of_a_run_that_was_cancelled_is_waited_for_by_whoever_reads_on(make_consumer, put, then):
+    await put(range(5), keys=1)
+    at_work, overlaps, seen = [], [], []
+    is_begun = threading.Event()
+
+    def handle(record):
+        overlaps.extend(at_work)
+        at_work.append(int(record.data))
+        time.sleep(0.01 if is_begun.is_set() else 0.6)
+        at_work.remove(int(record.data))
+        seen.append(int(record.data))
+
+    def begin(record):
+        threading.Timer(0.1, is_begun.set).start()
+        handle(record)
+
+    async with make_consumer(until="latest") as consumer:
+        with anyio.move_on_after(0.4):
+            await consumer.run(begin)
+        assert at_work == [0]
+        if then == "run":
+            await consumer.run(handle)
+        elif then == "records":
+            async for record in consumer:
+                handle(record)
+        else:
+            async for batch in consumer.batches(max_records=2):
+                for record in batch:
+                    handle(record)
+    assert overlaps == []
+    assert [*dict.fromkeys(seen)] == list(range(5))

@@ -59,7 +59,7 @@ async def test_it5_an_interrupt_between_any_two_steps_of_asking_loses_nothing(
     begin = (lambda consumer: consumer.batches(max_records=5)) if way == "batches" else aiter
     after, where = 0, "not yet"
     while where is not None:
-        settings = {"group": f"{group}-{after}", "store": "memory:", "page_max_records": 7}
+        settings = {"group": f"{group}-{after}", "store": "memory:", "page_max_records": 7, "lease_duration": 20.0}
         settings["ack"] = "manual" if way == "manual" else "auto"
         with anyio.move_on_after(10) as limit:
             async with make_consumer(until="latest", **settings) as consumer:

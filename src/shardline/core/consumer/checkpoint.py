@@ -209,10 +209,10 @@ class CheckpointTracker:
     def _advance(self) -> None:
         """Move the watermark over what is acknowledged (C2)."""
         order, states = self._order, self._open
-        while order and states.get(order[0], True):  # K2: what has no state was passed, but not taken out
-            self._watermark = order[0]
-            states.pop(order[0], None)
-            order.popleft()
+        while order and states[order[0]]:
+            self._watermark = done = order[0]
+            order.popleft()  # K2: a state that is left behind says that it is done
+            del states[done]
 
 
 _BEFORE_ALL: _Place = (0, "", 0)
