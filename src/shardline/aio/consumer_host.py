@@ -8,7 +8,8 @@ Invariants:
 - CH1: however it ends, what the consumer owns is closed, and whoever waits for the end is told. The task holds no
   reference to the ``Consumer``: one that was forgotten is collected, says so, and lets go of its leases.
 - C5: what a task has while another closes the consumer is waited for; it is done when that task asks for the next. A
-  task that has ended, as that of ``asyncio.wait_for`` has, is not waited for: what it was handed is the closer's.
+  task that has ended, as that of ``asyncio.wait_for`` has, is not waited for: what it was handed and returned is
+  the closer's, and if it failed that comes again.
 """
 
 import math
@@ -24,7 +25,7 @@ from shardline.aio.client import Client
 from shardline.aio.consumer_driver import ConsumerDriver
 from shardline.aio.consumer_reporting import ConsumerReporter, ConsumerSink
 from shardline.aio.custody import Custody
-from shardline.aio.host import has_ended, running_task
+from shardline.aio.host import has_ended, has_ended_well, running_task
 from shardline.aio.milestones import Milestones
 from shardline.core.consumer.config import ConsumerConfig
 from shardline.core.consumer.coordinator import Coordinator
@@ -168,7 +169,7 @@ async def end_of_users(
         await custody.changes.wait(_POLL)
     iteration = live()
     if iteration is not None:
-        iteration.release(done=clean and (iteration.asker is task or has_ended(iteration.asker)))
+        iteration.release(done=clean and (iteration.asker is task or has_ended_well(iteration.asker)))
     custody.release_all(done=clean)
 
 

@@ -72,6 +72,15 @@ def has_ended(task: object) -> bool:
     return inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
 
 
+def has_ended_well(task: object) -> bool:
+    """Whether it is over, and returned. With trio what a task raises ends the block that it was started in."""
+    if isinstance(task, asyncio.Task):
+        one = cast("asyncio.Task[object]", task)
+        # exception() would say that somebody has seen it, and asyncio would not tell of it any more
+        return one.done() and not one.cancelled() and getattr(one, "_exception", None) is None
+    return has_ended(task)
+
+
 _hosts: Final[set[asyncio.Task[None]]] = set()  # asyncio itself holds tasks weakly
 
 

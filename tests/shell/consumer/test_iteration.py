@@ -565,10 +565,15 @@ async def test_a_closer_is_not_taken_for_a_task_that_ended_with_a_record_in_hand
         async with make_consumer(**names) as consumer:
             records = aiter(consumer)
 
-            async def ask(records=records):
-                return [await anext(records), await anext(records)]
+            handed = []
 
-            first, second = await asyncio.create_task(ask())
+            async def ask(records=records, handed=handed):
+                handed += [await anext(records), await anext(records)]
+                raise RuntimeError
+
+            with pytest.raises(RuntimeError):
+                await asyncio.create_task(ask())
+            first, second = handed
             await asyncio.create_task(consumer.close(0.05))
         async with make_consumer(**names, until="latest") as consumer:
             again = [record.sequence_number async for record in consumer]
