@@ -556,6 +556,8 @@ def test_an_async_producer_takes_no_dead_letters_here(make_consumer, connection)
         consumer.run(print, dead_letter=Producer("dead", **connection))
     with make_consumer() as consumer, pytest.raises(UsageError, match="handler must be callable"):
         consumer.run(5)
+    with make_consumer() as consumer, pytest.raises(UsageError, match="must not be a generator function"):
+        consumer.run(lambda record: (yield record))
 
 
 def test_a_handler_may_close_the_consumer(make_consumer, put):
@@ -678,14 +680,43 @@ def test_what_is_not_started_or_closed_refuses(make_consumer, put):
     assert consumer.status().health == "closed"
 
 
-def test_one_iteration_at_a_time(make_consumer):
-    with make_consumer() as consumer:
-        records = iter(consumer)
+@pytest.mark.parametrize("begin", [iter, Consumer.batches], ids=["records", "batches"])
+def test_one_iteration_at_a_time(make_consumer, put, begin):
+    with make_consumer(until=None) as consumer:
+        waiting = begin(consumer)
+        got = []
+        thread = threading.Thread(target=lambda: got.append(next(waiting)))
+        thread.start()
+        while not waiting.is_asking:
+            time.sleep(0.01)
         with pytest.raises(UsageError, match="iterated already"):
-            consumer.batches()
-        del records
-        gc.collect()  # the exception knew it
-        consumer.batches()
+            iter(consumer)
+        put([1])
+        thread.join()
+        assert len(got) == 1
+
+
+@pytest.mark.parametrize("begin", [iter, lambda consumer: consumer.batches(max_records=3)], ids=["records", "batches"])
+def test_co2_a_new_iteration_ends_the_older_and_goes_on_behind_it(make_consumer, put, begin):
+    put(range(10), keys=1, aggregation=False)
+    with make_consumer(until="latest") as consumer:
+        old = begin(consumer)
+        next(old)
+        new = consumer.batches(max_records=1)
+        with pytest.raises(UsageError, match="this iteration is over"):
+            next(old)
+        assert [number for batch in new for number in numbers(batch)] == list(range(1 if begin is iter else 3, 10))
+
+
+@pytest.mark.parametrize("begin", [iter, Consumer.batches], ids=["records", "batches"])
+def test_co2_what_an_interrupt_left_behind_takes_nothing_from_a_new_iteration(make_consumer, put, begin):
+    with make_consumer(until=None) as consumer:
+        old = begin(consumer)
+        leave_behind(consumer, old)
+        new = iter(consumer)
+        put(range(10), keys=1, aggregation=False)
+        assert numbers(take(new, 10)) == list(range(10))
+        assert old.is_over
 
 
 @pytest.mark.parametrize(

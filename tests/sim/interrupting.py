@@ -1,59 +1,69 @@
-"""Ctrl-C between any two steps: a helper for tests that end a call there."""
+"""Ctrl-C between any two steps, or one who comes in the middle and returns: helpers for tests."""
 
 import dis
 import sys
 from contextlib import contextmanager
 
 CORE = "shardline/core/producer"
+LOOKS = {dis.opmap[name] for name in ("CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD") if name in dis.opmap}
+"""After these Python looks whether a signal came; and where a function begins."""
+MAKES = {code for name, code in dis.opmap.items() if name.startswith(("BUILD", "LIST_APPEND", "RESUME"))}
+"""Here the garbage collector may run, and finalizers with it."""
 
 
 class Interruption:
     """Where it came, if it did."""
 
-    def __init__(self, after, within, steps, then=None):
+    def __init__(self, after, within, steps, *, is_meant=lambda: True, then=None):
         self.after = after
-        self.then = then
-        self.last_at = {}
         self.within = within
         self.steps = steps
+        self.is_meant = is_meant
+        self.then = then
         self.where = None
+        self._last = {}  # the frames' last opcodes
 
     def trace(self, frame, event, _):
         """Called for each function that begins: count the steps of ours."""
         if event != "call" or self.within not in frame.f_code.co_filename:
             return None
-        frame.f_trace_opcodes, frame.f_trace_lines = self.steps == "opcode", self.steps == "line"
+        frame.f_trace_opcodes, frame.f_trace_lines = self.steps != "line", self.steps == "line"
+        self._last.pop(frame, None)
         return self.count
 
     def count(self, frame, event, _):
-        if event == self.steps and self.where is None and self.may_come(frame):
+        if event == "return":
+            self._last.pop(frame, None)
+        if event == ("line" if self.steps == "line" else "opcode") and self.where is None and self._is_step(frame):
             self.after -= 1
             if self.after < 0:
                 self.where = f"{frame.f_code.co_qualname}, line {frame.f_lineno}"
+                self._last.clear()
                 if self.then is None:
                     raise KeyboardInterrupt
                 self.then()
         return self.count
 
-    def may_come(self, frame):
-        """One that returns: only where the interpreter lets handlers and finalizers run, after a call, a new object or
-        a jump back. What lies between is one step to them.
-        """
-        if self.then is None or self.steps == "line":
-            return True
-        code, at = frame.f_code.co_code, frame.f_lasti
-        before = self.last_at.get(frame, 0)
-        self.last_at[frame] = at
-        return dis.opname[code[before]].startswith(("CALL", "RESUME", "JUMP_BACKWARD", "BUILD", "LIST_APPEND"))
+    def _is_step(self, frame):
+        if self.steps != "signal":
+            return self.is_meant()
+        last, self._last[frame] = self._last.get(frame), frame.f_lasti
+        if last is None or not self.is_meant():
+            return False
+        return frame.f_code.co_code[last] in (LOOKS if self.then is None else LOOKS | MAKES)
 
 
 @contextmanager
-def interrupted(after, within=CORE, *, steps="opcode"):
+def interrupted(after, within=CORE, *, steps="opcode", is_meant=lambda: True):
     """The code of the producer's core that runs in the block gets a KeyboardInterrupt after so many steps.
 
     How many opcodes a line takes depends on how often it ran before: who wants the same step each time counts lines.
+    ``steps="signal"``: only where a signal can interrupt, which is after calls and where a loop begins again.
+
+    Args:
+        is_meant: whether what runs now is to be interrupted: one task of many.
     """
-    interruption = Interruption(after, within, steps)
+    interruption = Interruption(after, within, steps, is_meant=is_meant)
     before = sys.gettrace()
     sys.settrace(interruption.trace)
     try:
@@ -66,9 +76,12 @@ def interrupted(after, within=CORE, *, steps="opcode"):
 
 
 @contextmanager
-def entered_once_more(after, call, within=CORE, *, steps="opcode"):
-    """After so many steps ``call`` is called, as by a signal handler or a finalizer that returns; then it goes on."""
-    interruption = Interruption(after, within, steps, then=call)
+def entered_once_more(after, call, within=CORE):
+    """After so many steps ``call`` is called, as by a signal handler or a finalizer that returns; then it goes on.
+
+    Only where the interpreter lets them run. What lies between is one step to them.
+    """
+    interruption = Interruption(after, within, "signal", then=call)
     before = sys.gettrace()
     sys.settrace(interruption.trace)
     try:

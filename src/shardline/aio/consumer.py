@@ -9,7 +9,8 @@ Invariants (ARCHITECTURE section 5):
   by an exception or by cancellation does not: the record comes again.
 - L5: leases are let go on the way out, also on that of an exception, within the time that ``close`` has.
 - CO1: ``start`` enters no cancel scope of the caller: ``close`` may be called from another task.
-- CO2: one iteration at a time: with two, asking in one would acknowledge what the other has.
+- CO2: one iteration at a time: with two, asking in one would acknowledge what the other has. A new one is refused while
+  somebody waits in the older; otherwise the older is over.
 """
 
 import warnings
@@ -37,7 +38,7 @@ from shardline.aio.consumer_arguments import (
     make_store,
 )
 from shardline.aio.consumer_driver import ConsumerDriver, store_error
-from shardline.aio.consumer_host import host_consumer, let_go, make_driver, wind_down
+from shardline.aio.consumer_host import host_consumer, let_go, make_driver, take_over, wind_down
 from shardline.aio.consumer_reporting import ConsumerSink
 from shardline.aio.consumer_status import ConsumerStatus, consumer_status, health
 from shardline.aio.custody import Custody
@@ -51,7 +52,7 @@ from shardline.aio.worker_identity import new_worker_id
 from shardline.core.consumer.config import ConsumerConfig
 from shardline.core.consumer.failure_policy import FailurePolicy
 from shardline.core.requests import DescribeStreamSummary
-from shardline.errors import Closed, UsageError, WaitTimeout
+from shardline.errors import Closed, WaitTimeout
 from shardline.model.position import LATEST, Position
 from shardline.model.record import Record
 from shardline.model.stream import parse_stream
@@ -245,7 +246,7 @@ class Consumer:
         """Records one by one; each is done when the next is asked for.
 
         Raises:
-            UsageError: another iteration is under way.
+            UsageError: somebody waits in another iteration.
             Closed: it is closed, or not started.
         """
         custody, _ = self._begin()
@@ -261,7 +262,7 @@ class Consumer:
             max_wait: how long to wait for ``max_records``, once there is one.
 
         Raises:
-            UsageError: an argument is wrong, or another iteration is under way.
+            UsageError: an argument is wrong, or somebody waits in another iteration.
             Closed: it is closed, or not started.
         """
         wait = check_batch(max_records, max_wait)
@@ -294,7 +295,7 @@ class Consumer:
 
         Raises:
             HandlerFailed: a handler failed for good, and there is no ``dead_letter``.
-            UsageError: an argument is wrong, or another iteration is under way.
+            UsageError: an argument is wrong, or somebody waits in another iteration.
             Closed: it is closed, or not started.
         """
         wait = check_batch(batch, max_wait)
@@ -312,13 +313,10 @@ class Consumer:
                 with anyio.CancelScope(shield=True):
                     await office.close()
 
-    def _begin(self) -> tuple[Custody, Acknowledger]:
-        """CO2. What an iteration that is over has left in the user's hands is done: it asks for the next."""
+    def _begin(self, caller: object = None) -> tuple[Custody, Acknowledger]:
+        """CO2. ``caller``: the thread that asks, if it is not the running task."""
         custody = self._opened()
-        live = self._live()
-        if self._run_scope is not None or (live is not None and not live.is_over):
-            raise UsageError("this Consumer is iterated already: one iteration at a time, for asking acknowledges")
-        custody.release_all(done=True)
+        take_over(custody, self._live(), caller, is_run=self._run_scope is not None)
         self._milestones.begin_anew(boot_time())
         assert self._acks is not None
         return custody, self._acks

@@ -3,6 +3,7 @@
 Each wrong one is a ``UsageError`` that names it, what was given, and what may be.
 """
 
+import inspect
 import time
 from dataclasses import replace
 from typing import Any, Final
@@ -86,6 +87,8 @@ def check_handler(handler: object, policy: object, *, has_dead_letter: bool) -> 
     """The policy, with the last resort that was named."""
     if not callable(handler):
         raise UsageError(f"handler must be callable, not {type(handler).__name__}")
+    if is_generator_function(handler):
+        raise UsageError("handler must not be a generator function: calling one runs nothing of it; remove the yield")
     if policy is None:
         policy = FailurePolicy()
     if not isinstance(policy, FailurePolicy):
@@ -93,6 +96,12 @@ def check_handler(handler: object, policy: object, *, has_dead_letter: bool) -> 
     if policy.finally_ == "dead-letter" and not has_dead_letter:
         raise UsageError("a policy that ends with dead letters needs dead_letter=, which says where they go")
     return replace(policy, finally_="dead-letter") if has_dead_letter else policy
+
+
+def is_generator_function(handler: object) -> bool:
+    """Whether calling it, plain or async, only makes a generator."""
+    kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    return any(is_kind(one) for is_kind in kinds for one in (handler, getattr(handler, "__call__", None)))  # noqa: B004 - its kind is asked
 
 
 def make_milestones(worker_id: str, until: object, idle_timeout: object, max_leases: int | None) -> Milestones:

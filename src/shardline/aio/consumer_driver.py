@@ -117,6 +117,7 @@ class ConsumerDriver:
     def close(self) -> None:
         """Commit what is acknowledged, let go of every lease, and end (L5)."""
         self.custody.stop()
+        self.custody.pull()  # also the ends of shards that nobody was told of yet
         self.coordinator.close()
         self.wake()
 

@@ -7,7 +7,9 @@ Invariants:
 - CO1: no cancel scope of a caller is entered: a consumer may be closed by another task than started it.
 - CH1: however it ends, what the consumer owns is closed, and whoever waits for the end is told. The task holds no
   reference to the ``Consumer``: one that was forgotten is collected, says so, and lets go of its leases.
-- C5: what a task has while another closes the consumer is waited for; it is done when that task asks for the next.
+- C5: what a task has while another closes the consumer is waited for; it is done when that task asks for the next. A
+  task that has ended, as that of ``asyncio.wait_for`` has, is not waited for: what it was handed and returned is
+  the closer's, and if it failed that comes again.
 """
 
 import math
@@ -23,11 +25,12 @@ from shardline.aio.client import Client
 from shardline.aio.consumer_driver import ConsumerDriver
 from shardline.aio.consumer_reporting import ConsumerReporter, ConsumerSink
 from shardline.aio.custody import Custody
-from shardline.aio.host import running_task
+from shardline.aio.host import has_ended, has_ended_well, running_task
 from shardline.aio.milestones import Milestones
 from shardline.core.consumer.config import ConsumerConfig
 from shardline.core.consumer.coordinator import Coordinator
 from shardline.core.failures import Failure
+from shardline.errors import UsageError
 from shardline.model.position import Position
 from shardline.model.stream import StreamRef
 from shardline.ports import LeaseStore
@@ -44,6 +47,8 @@ class Iteration(Protocol):
 
     @property
     def has_records(self) -> bool: ...
+    def is_asked_by_another(self, caller: object) -> bool: ...
+    def end_for_another(self) -> None: ...
     def release(self, *, done: bool) -> None: ...
 
 
@@ -110,6 +115,21 @@ async def let_go(store: LeaseStore | None, client: Client | None) -> None:
                 await client.close()
 
 
+def take_over(custody: Custody, live: Iteration | None, caller: object, *, is_run: bool) -> None:
+    """A new iteration begins: it asks for the next, and what an older one has left in the user's hands is done (CO2).
+
+    Raises:
+        UsageError: somebody waits for a record at this moment, or ``run`` does.
+    """
+    if live is not None and not live.is_over:
+        is_run = is_run or live.is_asked_by_another(running_task() if caller is None else caller)
+    if is_run:
+        raise UsageError("this Consumer is iterated already: one iteration at a time, for asking acknowledges")
+    if live is not None:
+        live.end_for_another()
+    custody.release_all(done=True)
+
+
 async def wind_down(
     driver: ConsumerDriver,
     ended: anyio.Event,
@@ -149,10 +169,12 @@ async def end_of_users(
         await custody.changes.wait(_POLL)
     iteration = live()
     if iteration is not None:
-        iteration.release(done=clean and iteration.asker is task)
+        iteration.release(done=clean and (iteration.asker is task or has_ended_well(iteration.asker)))
     custody.release_all(done=clean)
 
 
 def is_at_work(iteration: Iteration | None, task: object) -> bool:
-    """Whether another task than this one has records."""
-    return iteration is not None and iteration.has_records and iteration.asker is not task
+    """Whether another task than this one has records. One that has ended works on nothing."""
+    if iteration is None or not iteration.has_records:
+        return False
+    return iteration.asker is not task and not has_ended(iteration.asker)

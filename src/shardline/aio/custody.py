@@ -10,20 +10,31 @@ Invariants (C and L are ARCHITECTURE section 5's):
 - CU2: a lease that another worker asked for is let go as soon as the user has nothing more of its shard, and with
   manual acknowledgements once all of it is acknowledged.
 - CU3: what was taken counts against the budget of the prefetch until the user has nothing more of it.
+- CU4: an interrupt may end what the user's task does here between any two steps: each call can be made again, and then
+  all of it is done. What the machine in the middle is told at the end of a shard is the driver's to tell.
 """
 
 from collections.abc import Callable, Sequence
-from typing import final
+from typing import Final, Protocol, final
 
 from shardline.aio.bell import Bell
 from shardline.aio.milestones import Milestones
 from shardline.aio.shard_worker import InHand, ShardWorker, Taken
-from shardline.core.clock import Instant
+from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.config import ConsumerConfig
 from shardline.core.consumer.coordinator import Coordinator
 from shardline.core.consumer.polling_reader import ReaderState
 from shardline.core.consumer.prefetch import PrefetchBudget
 from shardline.model.record import Record
+
+THREAD_POLL: Final = 0.02
+"""How often to look whether an abandoned thread has ended."""
+
+
+class AtWork(Protocol):
+    """A handler."""
+
+    is_in_thread: bool
 
 
 @final
@@ -51,6 +62,8 @@ class Custody:
         """Whether nothing more is to be handed out, because somebody closes the consumer."""
         self.has_ended = False
         """Whether nothing is read any more."""
+        self.at_work: dict[str, list[AtWork]] = {}
+        """The handlers of each shard, those of earlier runs first."""
         self.pages = Bell()
         """Rung when there are pages, and with ``changes``."""
         self.changes = Bell()
@@ -58,6 +71,7 @@ class Custody:
         self.wake: Callable[[], None] = _nothing
         """The driver's: something may have to be written or asked for."""
         self._held: dict[str, ShardWorker] = {}  # those of whose shards the user has something
+        self._ended: dict[str, tuple[ShardWorker, Taken]] = {}  # the user had the last of them, and nobody knows yet
 
     def ring(self) -> None:
         """Everyone who waits looks again."""
@@ -118,46 +132,54 @@ class Custody:
         self.pages.ring()
 
     def pull(self) -> None:
-        """Acknowledge what is done so far."""
+        """Acknowledge what is done so far, and tell which shards have ended."""
         for worker in self._held.values():
             if worker.in_hand is not None:
                 worker.in_hand.pull()
+        for shard_id, (worker, taken) in [*self._ended.items()]:
+            if self._holds(worker):
+                self.coordinator.end(shard_id, taken.child_shards, self.clock())
+                self.leave_if_done(worker)
+            del self._ended[shard_id]
 
     def admit(self) -> None:
         """Wake the readers that have room now."""
-        for shard_id in self.budget.take_admitted():
+        admitted = self.budget.admitted()
+        for shard_id in admitted:
             worker = self.workers.get(shard_id)
             if worker is not None:
                 worker.wake()
+        self.budget.excuse(admitted)
 
     # ---- the user's side
 
-    def take(self, worker: ShardWorker, limit: int | None) -> Taken:
-        """Records of the worker, which has some; then it is the others' turn (CU1)."""
-        taken = worker.take(limit)
-        self.ready.pop(worker.shard_id, None)
-        if worker.pages:
-            self.ready[worker.shard_id] = worker
-        return taken
+    def is_busy(self, worker: ShardWorker) -> bool:
+        """Whether a handler that nobody waits for any more is still in its thread, with a record of the shard (FP1)."""
+        return any(handler.is_in_thread for handler in self.at_work.get(worker.shard_id, ()))
 
-    def hold(self, worker: ShardWorker, in_hand: InHand) -> None:
-        """The user has something of this shard from now on, until ``finish``."""
-        worker.in_hand = in_hand
+    def first_ready(self) -> ShardWorker | None:
+        """Whose turn it is."""
+        return next((worker for worker in self.ready.values() if not self.is_busy(worker)), None)
+
+    @property
+    def patience(self) -> float:
+        """How long to wait for pages, if it is nobody's turn: threads ring no bell."""
+        return THREAD_POLL if self.ready else NEVER
+
+    def hold(self, worker: ShardWorker, in_hand: InHand, taken: Taken) -> None:
+        """The user has this of the shard from now on, until ``finish``; then it is the others' turn (CU1)."""
         self._held[worker.shard_id] = worker
+        worker.in_hand = in_hand
+        worker.take_to(taken.end)
+        self.ready.pop(worker.shard_id, None)
+        if worker.has_pages:
+            self.ready[worker.shard_id] = worker
         self.milestones.handle_activity(self.clock())
 
     def deliver(self, worker: ShardWorker, records: Sequence[Record]) -> None:
         """The user is handed these. What went back and comes again was delivered before."""
         if self._holds(worker):
-            new = worker.not_delivered(records) if self.config.ack == "manual" else records
-            self.coordinator.held.deliver(worker.shard_id, new)
-
-    def _end(self, worker: ShardWorker, taken: Taken) -> None:
-        """The user was handed the last of the shard."""
-        worker.has_ended = True
-        if self._holds(worker):
-            self.coordinator.end(worker.shard_id, taken.child_shards, self.clock())
-            self.wake()
+            self.coordinator.held.deliver(worker.shard_id, records)
 
     def ack_through(self, worker: ShardWorker, record: Record) -> bool:
         """The user is done with it and all before it. False: nothing new, or not ours any more (L4)."""
@@ -180,22 +202,30 @@ class Custody:
 
     def finish(self, worker: ShardWorker, taken: Taken, rest: Sequence[Record]) -> None:
         """The user has nothing more of what was taken; ``rest`` was never handed out, and goes back."""
-        worker.in_hand = None
-        if rest and not worker.is_stopping:
-            worker.put_back(taken._replace(records=list(rest)))
-            self.ready[worker.shard_id] = worker
-            taken = taken._replace(held_bytes=0, is_last=False)
-        if taken.is_last:
-            self._end(worker, taken)
-        self._forget(worker)
+        is_last = taken.is_last
+        if not worker.is_stopping:
+            worker.take_to(worker.place_after(taken, len(taken.records) - len(rest)))
+            is_last = is_last and not rest
+            if worker.has_pages:
+                self.ready.setdefault(worker.shard_id, worker)
+            else:
+                self.ready.pop(worker.shard_id, None)
+        if is_last:
+            self._ended[worker.shard_id] = (worker, taken)
+            worker.has_ended = True
         self.milestones.handle_activity(self.clock())
-        if self.milestones.is_awaited:
+        if is_last or self.milestones.is_awaited:
             self.wake()
         if not worker.is_over:
-            self.budget.release(worker.shard_id, taken.held_bytes)
+            while (page := worker.first_taken) is not None:
+                self.budget.release(worker.shard_id, page.held_bytes)
+                worker.drop_first()
             self.admit()
-            self.look_after(worker)
-            self.leave_if_done(worker)
+            self._look_after(worker)
+            if not is_last:
+                self._leave_if_done(worker)
+        worker.in_hand = None  # last: until then it can be done again (CU4)
+        self._forget(worker)
 
     def release_all(self, *, done: bool) -> None:
         """Nobody iterates any more: what was handed out last is done, for someone asks for the next, or it is not."""
@@ -205,7 +235,11 @@ class Custody:
 
     def leave_if_done(self, worker: ShardWorker) -> None:
         """CU2."""
-        if self.failure is None and worker.is_stopping and worker.in_hand is None and self._holds(worker):
+        if worker.in_hand is None:
+            self._leave_if_done(worker)
+
+    def _leave_if_done(self, worker: ShardWorker) -> None:
+        if self.failure is None and worker.is_stopping and self._holds(worker):
             holding = self.coordinator.held.holdings[worker.shard_id]
             if self.config.ack == "auto" or holding.tracker.is_settled:
                 self.coordinator.held.leave(worker.shard_id)
@@ -213,8 +247,11 @@ class Custody:
 
     def look_after(self, worker: ShardWorker) -> None:
         """A shard that the service does not know: once all that was read of it is handed out, see what became of it."""
-        gone = worker.reader.state is ReaderState.GONE
-        if gone and not worker.pages and worker.in_hand is None and self._holds(worker):
+        if worker.in_hand is None:
+            self._look_after(worker)
+
+    def _look_after(self, worker: ShardWorker) -> None:
+        if worker.reader.state is ReaderState.GONE and not worker.has_pages and self._holds(worker):
             self.coordinator.lose_sight(worker.shard_id, self.clock())
             self.wake()
 

@@ -27,7 +27,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from shardline.aio.batches import Batch
-from shardline.aio.custody import Custody
+from shardline.aio.custody import THREAD_POLL, Custody
 from shardline.aio.dead_letters import DeadLetterOffice
 from shardline.aio.iteration import SLICE
 from shardline.aio.shard_worker import ShardWorker, Taken
@@ -40,7 +40,6 @@ from shardline.model.record import Record
 Handler = Callable[[Any], object]
 
 _THREADS: Final = 64
-_POLL: Final = 0.02  # how often to look whether an abandoned thread has ended
 
 
 _working_for: Final = ContextVar[Custody | None]("shardline_working_for", default=None)
@@ -78,7 +77,6 @@ class HandlerRun:
         self.threads = anyio.CapacityLimiter(_THREADS)
         self.exit: SystemExit | KeyboardInterrupt | None = None
         """What a handler ended the run with (HR2)."""
-        self._at_work: dict[str, list[ShardRun]] = {}
 
     async def run(self) -> None:
         """Until the consumer is closed, or a bounded run has come to its end.
@@ -96,7 +94,7 @@ class HandlerRun:
                         if worker not in started:
                             started.add(worker)
                             run = ShardRun(self, worker)
-                            self._at_work.setdefault(worker.shard_id, []).append(run)
+                            custody.at_work.setdefault(worker.shard_id, []).append(run)
                             tasks.start_soon(self._run_shard, run, tasks.cancel_scope)
                     await custody.changes.wait()
                 for worker in custody.workers.values():
@@ -122,15 +120,15 @@ class HandlerRun:
         return custody.is_closing or custody.has_ended or custody.failure is not None or custody.milestones.is_exhausted
 
     async def wait_for_turn(self, run: "ShardRun") -> None:
-        """Until no earlier run of the same shard is still in a thread (FP1)."""
-        runs = self._at_work[run.worker.shard_id]
+        """Until no earlier run of the same shard, of this ``run()`` or one before, is still in a thread (FP1)."""
+        runs = self.custody.at_work[run.worker.shard_id]
         while any(other.is_in_thread for other in runs[: runs.index(run)]):  # noqa: ASYNC110 - threads ring no bell
-            await anyio.sleep(_POLL)
+            await anyio.sleep(THREAD_POLL)
         del runs[: runs.index(run)]
 
     def forget(self, run: "ShardRun") -> None:
         if not run.is_in_thread:
-            self._at_work[run.worker.shard_id].remove(run)
+            self.custody.at_work[run.worker.shard_id].remove(run)
 
 
 @final
@@ -179,9 +177,9 @@ class ShardRun:
             with worker.handling:
                 await run.wait_for_turn(self)
                 while await self._wait_for_records():
-                    self._taken = taken = self._custody.take(worker, run.batch)
+                    self._taken = taken = worker.peek(run.batch)
                     self._done = self._acked = 0
-                    self._custody.hold(worker, self)
+                    self._custody.hold(worker, self, taken)
                     if not self._is_manual:
                         self._custody.deliver(worker, taken.records)
                     if taken.records:
@@ -201,9 +199,9 @@ class ShardRun:
                 self._yield_at = now + SLICE
             if worker.is_stopping or self._stop or custody.is_closing or custody.failure is not None:
                 return False
-            if worker.pages:
+            if worker.has_pages:
                 left = worker.oldest_at + run.max_wait - now
-                enough = run.batch is None or worker.queued >= run.batch or worker.pages[-1].is_last
+                enough = run.batch is None or worker.queued >= run.batch or worker.has_last_page
                 if left <= 0 or enough:
                     return True
                 await worker.news.wait(left)

@@ -9,9 +9,10 @@ Invariants:
 """
 
 import asyncio
+import inspect
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import anyio
 
@@ -61,6 +62,23 @@ def running_task() -> object:
         if trio.lowlevel.in_trio_run():
             return trio.lowlevel.current_task()
     return asyncio.current_task()
+
+
+def has_ended(task: object) -> bool:
+    """Whether it was a task, and is over."""
+    if isinstance(task, asyncio.Task):
+        return cast("asyncio.Task[object]", task).done()
+    coroutine: object = getattr(task, "coro", None)  # trio's
+    return inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
+
+
+def has_ended_well(task: object) -> bool:
+    """Whether it is over, and returned. With trio what a task raises ends the block that it was started in."""
+    if isinstance(task, asyncio.Task):
+        one = cast("asyncio.Task[object]", task)
+        # exception() would say that somebody has seen it, and asyncio would not tell of it any more
+        return one.done() and not one.cancelled() and getattr(one, "_exception", None) is None
+    return has_ended(task)
 
 
 _hosts: Final[set[asyncio.Task[None]]] = set()  # asyncio itself holds tasks weakly

@@ -9,6 +9,8 @@ Invariants (C5 is ARCHITECTURE section 5's):
   come when it has something to write (``pull``).
 - IT2: the event loop gets its turn every ``SLICE`` seconds, however quick the user asks: renewals depend on it.
 - IT3: what was cancelled while it waited has handed out nothing, and lost nothing.
+- IT5: an interrupt between any two steps of asking loses nothing: what is on its way is noted before it is taken, it is
+  handed out by the last store before the return, and what was begun can be done again by who asks next, or closes.
 - IT4: once a lease is lost, or asked for by another worker, no more of its page is handed out.
 """
 
@@ -20,13 +22,16 @@ import anyio.lowlevel
 
 from shardline.aio.batches import Batch
 from shardline.aio.custody import Custody
-from shardline.aio.host import running_task
+from shardline.aio.host import has_ended, running_task
 from shardline.aio.shard_worker import ShardWorker, Taken
 from shardline.core.clock import NEVER, Instant
+from shardline.errors import UsageError
 from shardline.model.record import Record
 
 SLICE: Final = 0.01
+REPLACED: Final = "this iteration is over: another one of the same Consumer was begun"
 _EMPTY: Final[list[Record]] = []
+_NOTHING: Final = Taken(_EMPTY, is_last=False, child_shards=(), begin=(0, 0), end=(0, 0))
 
 
 @final
@@ -38,6 +43,7 @@ class _RecordsInHand:
         "custody",
         "end",
         "is_manual",
+        "is_open",
         "place",
         "quick_end",
         "records",
@@ -46,58 +52,50 @@ class _RecordsInHand:
         "yield_at",
     )
 
-    def __init__(self, custody: Custody) -> None:
+    def __init__(
+        self,
+        custody: Custody,
+        worker: ShardWorker | None = None,
+        taken: Taken = _NOTHING,
+        yield_at: Instant = -NEVER,
+    ) -> None:
         self.custody = custody
         self.is_manual = custody.config.ack == "manual"
-        self.records: list[Record] = _EMPTY
+        self.worker = worker
+        self.taken = taken
+        self.records = taken.records
         self.place = 0  # how many of them were handed out
         self.end = 0  # how many may be
         self.quick_end = 0  # the same, for the quick way: with manual acknowledgements there is none
         self.acked = 0
-        self.yield_at: Instant = -NEVER
-        self.worker: ShardWorker | None = None
-        self.taken: Taken | None = None
+        self.yield_at = yield_at
+        self.is_open = False  # whether any may be handed out (IT5)
 
-    def take(self) -> bool:
-        """Get the page whose turn it is. False: there is none."""
-        custody = self.custody
-        worker = next(iter(custody.ready.values()), None)
-        if worker is None:
-            return False
-        self.worker, self.taken = worker, custody.take(worker, None)
-        self.records = self.taken.records
-        self.place = self.acked = 0
-        self.end = len(self.records)
-        custody.hold(worker, self)
+    def open(self) -> None:
+        """Once the iterator has it: from now on the user has this page of the shard."""
+        assert self.worker is not None
+        self.custody.hold(self.worker, self, self.taken)
         if not self.is_manual:
-            self.quick_end = self.end
-            custody.deliver(worker, self.records)
-        return True
-
-    def hand_out(self) -> Record:
-        record = self.records[self.place]
-        if self.is_manual:
-            assert self.worker is not None
-            self.custody.deliver(self.worker, (record,))
-        self.place += 1
-        return record
+            self.custody.deliver(self.worker, self.records)
+            self.quick_end = len(self.records)
+        self.end = len(self.records)
+        self.is_open = True
 
     def ack(self, done: int) -> None:
         """So many are done."""
         if done > self.acked and self.worker is not None:
-            self.acked = done
             if not self.is_manual:
                 self.custody.ack_through(self.worker, self.records[done - 1])
+            self.acked = done
 
     def finish(self) -> None:
         """The page is through, or what is left of it goes back."""
-        worker, taken = self.worker, self.taken
-        if worker is None or taken is None:
-            return
-        rest = self.records[self.place : self.end]
-        self.worker = self.taken = None
-        self.records, self.place, self.end, self.quick_end = _EMPTY, 0, 0, 0
-        self.custody.finish(worker, taken, rest)
+        if self.worker is not None:
+            self.quick_end = 0
+            rest = self.records[self.place : self.end] if self.is_open else self.records
+            self.custody.finish(self.worker, self.taken, rest)
+            self.worker = None  # last: until then it can be done again (IT5)
+        self.records, self.place, self.end = _EMPTY, 0, 0
 
     # ---- InHand
 
@@ -109,13 +107,13 @@ class _RecordsInHand:
     def truncate(self) -> None:
         """IT4."""
         if self.place < self.end:
+            self.taken = self.taken._replace(is_last=False)
             self.end = self.quick_end = self.place
-            if self.taken is not None:
-                self.taken = self.taken._replace(is_last=False)
 
     def release(self, *, done: bool) -> None:
+        self.quick_end = 0
         self.ack(self.place if done else self.place - 1)
-        if not done and self.taken is not None:
+        if not done:
             self.taken = self.taken._replace(is_last=False)
             self.truncate()
         self.finish()
@@ -125,14 +123,19 @@ class _RecordsInHand:
 class RecordIterator:
     """One by one."""
 
-    __slots__ = ("__weakref__", "_clock", "_in_hand", "asker", "is_over")
+    __slots__ = ("__weakref__", "_clock", "_custody", "_in_hand", "asker", "is_asking", "is_over", "is_replaced")
 
     def __init__(self, custody: Custody, clock: Callable[[], Instant]) -> None:
         self._clock = clock
+        self._custody = custody
         self._in_hand = _RecordsInHand(custody)
         self.asker: object = None
-        """The task that asked last, by its id."""
+        """The task that asked last."""
+        self.is_asking = False
+        """Whether it waits for the answer."""
         self.is_over = False
+        self.is_replaced = False
+        """Whether it is over because another was begun."""
 
     def __aiter__(self) -> "RecordIterator":
         return self
@@ -141,31 +144,47 @@ class RecordIterator:
         in_hand = self._in_hand
         place = in_hand.place
         if place < in_hand.quick_end and self._clock() < in_hand.yield_at:
-            in_hand.place = place + 1
-            return in_hand.records[place]
-        return await self._next(in_hand, in_hand.custody)
+            record = in_hand.records[place]
+            in_hand.place = place + 1  # last (IT5)
+            return record
+        if self.is_replaced:
+            raise UsageError(REPLACED)
+        self.asker, self.is_asking = running_task(), True
+        try:
+            return await self._next(self._custody)
+        finally:
+            self.is_asking = False
 
-    async def _next(self, in_hand: _RecordsInHand, custody: Custody) -> Record:
+    async def _next(self, custody: Custody) -> Record:
+        in_hand = self._in_hand
         in_hand.ack(in_hand.place)  # C5
         while True:
             if custody.failure is not None:
                 self.is_over = True
                 raise custody.failure
-            self.asker = running_task()
             if self._clock() >= in_hand.yield_at:
                 await anyio.lowlevel.checkpoint()  # IT2
                 in_hand.yield_at = self._clock() + SLICE
                 if in_hand.worker is not None and not in_hand.worker.grant.held:
                     in_hand.truncate()
-            if in_hand.place < in_hand.end:
-                return in_hand.hand_out()
+            place = in_hand.place
+            if place < in_hand.end:
+                record = in_hand.records[place]
+                if in_hand.is_manual and in_hand.worker is not None:
+                    custody.deliver(in_hand.worker, (record,))
+                in_hand.place = place + 1  # last (IT5)
+                return record
             in_hand.finish()
             if custody.is_closing or custody.has_ended:
                 break
-            if not in_hand.take():
-                if custody.milestones.is_exhausted:
-                    break
-                await custody.pages.wait()
+            worker = custody.first_ready()
+            if worker is not None:
+                self._in_hand = in_hand = _RecordsInHand(custody, worker, worker.peek(), in_hand.yield_at)
+                in_hand.open()
+            elif custody.milestones.is_exhausted:
+                break
+            else:
+                await custody.pages.wait(custody.patience)
         self.is_over = True
         raise StopAsyncIteration
 
@@ -173,6 +192,12 @@ class RecordIterator:
     def has_records(self) -> bool:
         """Whether the user has some that are not known to be done."""
         return self._in_hand.worker is not None and self._in_hand.place > 0
+
+    def is_asked_by_another(self, caller: object) -> bool:
+        return self.is_asking and self.asker is not caller and not has_ended(self.asker)
+
+    def end_for_another(self) -> None:
+        self.is_over = self.is_replaced = True
 
     def release(self, *, done: bool) -> None:
         """The consumer is closed: what was handed out is done, or it is not, and comes again."""
@@ -183,26 +208,30 @@ class RecordIterator:
 class BatchInHand:
     """A batch that the user has: it is done as a whole, or not."""
 
-    __slots__ = ("arrived", "custody", "taken", "worker")
+    __slots__ = ("_lot", "arrived", "custody")
 
     def __init__(self, custody: Custody) -> None:
         self.custody = custody
-        self.worker: ShardWorker | None = None
-        self.taken: Taken | None = None
+        self._lot: tuple[ShardWorker, Taken] | None = None
         self.arrived: Batch | None = None
-        """The batch, as long as it is there for a thread that has not taken it yet."""
+        """The batch, as long as nobody was handed it."""
 
-    def take(self, worker: ShardWorker, limit: int | None) -> list[Record]:
+    @property
+    def is_handed_out(self) -> bool:
+        return self._lot is not None and self.arrived is None
+
+    def take(self, worker: ShardWorker, limit: int | None, acknowledge: Callable[[Batch], bool]) -> Batch | None:
         """The next records of the worker: none, where it was the end of the shard and nothing before it."""
-        custody = self.custody
-        self.worker, self.taken = worker, custody.take(worker, limit)
-        custody.hold(worker, self)
-        records = self.taken.records
-        if records:
-            custody.deliver(worker, records)
+        taken = worker.peek(limit)
+        if taken.records:
+            self.arrived = Batch(taken.records, acknowledge)  # first (IT5)
+        self._lot = (worker, taken)
+        self.custody.hold(worker, self, taken)
+        if taken.records:
+            self.custody.deliver(worker, taken.records)
         else:
             self.release(done=True)
-        return records
+        return self.arrived
 
     def pull(self) -> None:
         """It is done as a whole."""
@@ -211,19 +240,19 @@ class BatchInHand:
         """It was handed out as a whole."""
 
     def release(self, *, done: bool) -> None:
-        worker, taken, custody = self.worker, self.taken, self.custody
-        if worker is None or taken is None:
-            return
-        self.worker = self.taken = None
-        if self.arrived is not None:  # nobody was handed it: it goes back
-            self.arrived = None
-            custody.finish(worker, taken._replace(is_last=taken.is_last and not worker.is_stopping), taken.records)
-            return
-        if not done:
-            taken = taken._replace(is_last=False)
-        elif taken.records and custody.config.ack == "auto":
-            custody.ack_through(worker, taken.records[-1])
-        custody.finish(worker, taken, _EMPTY)
+        if self._lot is not None:
+            worker, taken = self._lot
+            if self.arrived is not None:  # nobody was handed it: it goes back
+                taken = taken._replace(is_last=taken.is_last and not worker.is_stopping)
+                self.custody.finish(worker, taken, taken.records)
+            else:
+                if not done:
+                    taken = taken._replace(is_last=False)
+                elif taken.records and self.custody.config.ack == "auto":
+                    self.custody.ack_through(worker, taken.records[-1])
+                self.custody.finish(worker, taken, _EMPTY)
+            self._lot = None  # last: until then it can be done again (IT5)
+        self.arrived = None
 
 
 @final
@@ -247,34 +276,45 @@ class BatchIterator:
         self.in_hand = BatchInHand(custody)
         self._yield_at: Instant = -NEVER
         self.asker: object = None
+        self.is_asking = False
         self.is_over = False
+        self.is_replaced = False
 
     def __aiter__(self) -> "BatchIterator":
         return self
 
     async def __anext__(self) -> Batch:
+        if self.is_replaced:
+            raise UsageError(REPLACED)
+        self.asker, self.is_asking = running_task(), True
+        try:
+            return await self._next()
+        finally:
+            self.is_asking = False
+
+    async def _next(self) -> Batch:
         self.in_hand.release(done=True)  # C5
         while True:
-            self.asker = running_task()
             if self._clock() >= self._yield_at:
                 await anyio.lowlevel.checkpoint()  # IT2
                 self._yield_at = self._clock() + SLICE
             found = self.poll()
             if isinstance(found, Batch):
+                self.in_hand.arrived = None  # last (IT5)
                 return found
             if found is None:
                 raise StopAsyncIteration
             await self._custody.pages.wait(found)
 
     def poll(self) -> Batch | float | None:
-        """The next batch; or for how long there will be none, if nothing comes; ``None``: there will be no more."""
+        """The next batch, which has ``arrived``; or for how long there is none; ``None``: there will be no more."""
         custody = self._custody
         while custody.failure is None and not custody.is_closing and not custody.has_ended:
             worker, delay = due_worker(custody, self._clock(), self._max_records, self._max_wait)
             if worker is not None:
-                records = self.in_hand.take(worker, self._max_records)
-                if records:
-                    return Batch(records, self._acknowledge)
+                batch = self.in_hand.take(worker, self._max_records, self._acknowledge)
+                if batch is not None:
+                    return batch
             elif custody.milestones.is_exhausted and not custody.ready:
                 break
             else:
@@ -287,7 +327,13 @@ class BatchIterator:
     @property
     def has_records(self) -> bool:
         """Whether the user has some that are not known to be done."""
-        return self.in_hand.worker is not None
+        return self.in_hand.is_handed_out
+
+    def is_asked_by_another(self, caller: object) -> bool:
+        return self.is_asking and self.asker is not caller and not has_ended(self.asker)
+
+    def end_for_another(self) -> None:
+        self.is_over = self.is_replaced = True
 
     def release(self, *, done: bool) -> None:
         """The consumer is closed: the batch is done, or it is not, and comes again."""
@@ -300,8 +346,11 @@ def due_worker(
     """The worker whose records are to be handed out now; or for how long there will be none, if nothing comes."""
     delay = NEVER
     for worker in custody.ready.values():
+        if custody.is_busy(worker):
+            delay = min(delay, custody.patience)
+            continue
         left = worker.oldest_at + max_wait - now
-        if left <= 0 or worker.pages[-1].is_last or (max_records is not None and worker.queued >= max_records):
+        if left <= 0 or worker.has_last_page or (max_records is not None and worker.queued >= max_records):
             return worker, 0.0
         delay = min(delay, left)
     return None, delay

@@ -51,7 +51,7 @@ class Milestones:
             self.is_ready = True
             self._idle_since = now
             return True
-        if self.is_exhausted or any(worker.in_hand or worker.pages for worker in workers.values()):
+        if self.is_exhausted or any(worker.in_hand or worker.has_pages for worker in workers.values()):
             return False
         if self._until_latest and self._has_reached_latest(coordinator, workers):
             self.is_exhausted = True

@@ -1,19 +1,21 @@
 """How is one shard read, and what of it waits for the user?
 
 One task a shard drives its ``PollingReader``: it sends, answers, sleeps until the reader's next deadline, and puts what
-came into ``pages``. What the user has of the shard is its ``in_hand``.
+came into a queue. What the user has of the shard is its ``in_hand``.
 
 Invariants:
 
 - SW1: every request is answered to the reader exactly once, unless the task was cancelled: then the reader is stopped.
 - SW2: a slow, idle or failing shard waits in its own task: no other is delayed.
 - SW3: once it is told to stop nothing more of it is handed out: what was read ahead is dropped, and comes again.
+- SW4: what is taken stays here until the user has nothing more of it. How far was taken is one value: an interrupt
+  finds it before or after, and what goes back is not moved.
 """
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol, final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, final
 
 import anyio
 
@@ -49,15 +51,26 @@ class InHand(Protocol):
         ...
 
 
+Place: TypeAlias = tuple[int, int]
+"""The number of a page, and how many of its records come before."""
+
+
 @final
 class Taken(NamedTuple):
     """Records on their way to the user."""
 
     records: list[Record]
-    held_bytes: int
     is_last: bool
     """Whether nothing of the shard follows."""
     child_shards: tuple[ChildShard, ...]
+    begin: Place
+    end: Place
+    """Where the next one begins."""
+
+
+class _Queued(NamedTuple):
+    number: int
+    page: Page
 
 
 class WorkerEvents(Protocol):
@@ -84,7 +97,6 @@ class ShardWorker:
         self.deaggregator = deaggregator
         self.shard_id = reader.shard_id
         self.grant = grant
-        self.pages: deque[Page] = deque()
         self.in_hand: InHand | None = None
         self.is_stopping = False
         """Whether nothing more of it is to be handed out (SW3)."""
@@ -95,13 +107,14 @@ class ShardWorker:
         self.is_caught_up = False
         """Whether it was once read up to its newest record."""
         self.oldest_at: Instant = NEVER
-        """Since when the first record of ``pages`` waits."""
+        """Since when the first record that waits does."""
         self.news = Bell()
         """Rung when there are pages, or when it stops."""
         self.handling: anyio.CancelScope | None = None
         """Where the user's handler for this shard runs."""
-        self._delivered = (-1, 0)  # number and sub-sequence of the last that the user was handed
-        self._offset = 0  # in the first page: what of it was taken
+        self._pages: deque[_Queued] = deque()
+        self._read = 0  # the number of the next page
+        self._next: Place = (0, 0)  # what to take next (SW4)
         self._clock = clock
         self._deserializer = deserializer
         self._reading = anyio.CancelScope()
@@ -114,9 +127,25 @@ class ShardWorker:
         return self.reader.state in _WITH_ITERATOR or self.is_stopping
 
     @property
+    def has_pages(self) -> bool:
+        """Whether there is something to take."""
+        return bool(self._pages) and self._pages[-1].number >= self._next[0]
+
+    @property
+    def has_last_page(self) -> bool:
+        """Whether all that is left of the shard is here."""
+        return bool(self._pages) and self._pages[-1].page.is_last
+
+    @property
     def queued(self) -> int:
         """How many records wait."""
-        return sum(len(page.records) for page in self.pages) - self._offset
+        first, offset = self._next
+        return max(0, sum(len(page.records) for number, page in self._pages if number >= first) - offset)
+
+    @property
+    def first_taken(self) -> Page | None:
+        """The oldest page, if all of it was taken."""
+        return self._pages[0].page if self._pages and self._pages[0].number < self._next[0] else None
 
     # ---- commands
 
@@ -129,8 +158,7 @@ class ShardWorker:
         self.is_stopping = True
         self.reader.stop()
         self._reading.cancel()
-        self.pages.clear()
-        self._offset = 0
+        self._pages.clear()
         if self.in_hand is not None:
             self.in_hand.truncate()
         self.news.ring()
@@ -143,44 +171,47 @@ class ShardWorker:
         if self.handling is not None:
             self.handling.cancel()
 
-    def take(self, limit: int | None = None) -> Taken:
-        """The next records: at most ``limit``, ``None``: what is left of one page."""
-        page = self.pages[0]
-        if limit is None:
-            limit = len(page.records) - self._offset
-        records: list[Record] = []
-        held_bytes = 0
-        while True:
-            page = self.pages[0]
-            left = len(page.records) - self._offset
-            wanted = limit - len(records)
-            if left > wanted:
-                records += page.records[self._offset : self._offset + wanted]
-                self._offset += wanted
-                return Taken(records, held_bytes, is_last=False, child_shards=())
-            part = page.records[self._offset :] if self._offset else page.records
-            records = records + part if records else part
-            held_bytes += page.held_bytes
-            self.pages.popleft()
-            self._offset = 0
-            if page.is_last or not self.pages:
-                return Taken(records, held_bytes, page.is_last, page.child_shards)
+    def peek(self, limit: int | None = None) -> Taken:
+        """The next records: at most ``limit``, ``None``: what is left of one page. They are not taken yet."""
+        first, offset = begin = end = self._next
+        parts: list[list[Record]] = []
+        count, last = 0, None
+        for number, page in self._pages:
+            if number < first:
+                continue
+            left = len(page.records) - offset
+            limit = left if limit is None else limit
+            if left > limit - count:
+                end = (number, offset + limit - count)
+                parts.append(page.records[offset : end[1]])
+                break
+            parts.append(page.records[offset:] if offset else page.records)
+            count += left
+            end, offset = (number + 1, 0), 0
+            last = page if page.is_last else None
+        records = parts[0] if not any(parts[1:]) else [record for part in parts for record in part]
+        return Taken(records, last is not None, () if last is None else last.child_shards, begin, end)
 
-    def put_back(self, taken: Taken) -> None:
-        """What was taken, and not handed out, is taken again first."""
-        if self._offset:
-            first = self.pages.popleft()
-            self.pages.appendleft(first._replace(records=first.records[self._offset :]))
-            self._offset = 0
-        page = Page(self.shard_id, taken.records, taken.held_bytes, self.reader.lag, taken.is_last, taken.child_shards)
-        self.pages.appendleft(page)
+    def place_after(self, taken: Taken, count: int) -> Place:
+        """Where the next one begins, if so many of them are taken."""
+        if count >= len(taken.records):
+            return taken.end
+        first, offset = taken.begin
+        for number, page in self._pages:
+            if number >= first:
+                if count < len(page.records) - offset:
+                    return number, offset + count
+                count -= len(page.records) - offset
+                offset = 0
+        return taken.end
 
-    def not_delivered(self, records: Sequence[Record]) -> list[Record]:
-        """Those that the user is handed for the first time."""
-        new = [record for record in records if (record.order.number, record.sub_sequence) > self._delivered]
-        if new:
-            self._delivered = (new[-1].order.number, new[-1].sub_sequence)
-        return new
+    def take_to(self, place: Place) -> None:
+        """All before it is taken, and nothing else (SW4)."""
+        self._next = place
+
+    def drop_first(self) -> None:
+        """The user has nothing more of the oldest page."""
+        self._pages.popleft()
 
     # ---- the task
 
@@ -230,7 +261,9 @@ class ShardWorker:
         for page in pages:
             if page.records:
                 page.records[0].origin.deserializer = self._deserializer  # one origin a page
-        if not self.pages:
+        if not self.has_pages:
             self.oldest_at = self._clock()
-        self.pages.extend(pages)
+        for page in pages:
+            self._pages.append(_Queued(self._read, page))
+            self._read += 1
         self.news.ring()

@@ -30,7 +30,7 @@ import anyio.lowlevel
 from shardline.aio.batches import Batch
 from shardline.aio.boot_clock import boot_time
 from shardline.aio.consumer import Consumer as AsyncConsumer
-from shardline.aio.consumer_arguments import check_batch, check_done
+from shardline.aio.consumer_arguments import check_batch, check_done, is_generator_function
 from shardline.aio.consumer_reporting import ConsumerSink
 from shardline.aio.consumer_status import ConsumerStatus
 from shardline.aio.forks import FORKED, watch_forks
@@ -187,14 +187,16 @@ class Consumer:
         """Records one by one; each is done when the next is asked for.
 
         Raises:
-            UsageError: another iteration is under way.
+            UsageError: somebody waits in another iteration.
             Closed: it is closed, or not started.
         """
         thread = self._running()
         refuse_to_wait_in_callback("iterating")
 
+        caller = threading.current_thread()
+
         async def begin() -> RecordIterator:
-            custody, _ = self._hooks._begin()  # noqa: SLF001 - _hooks
+            custody, _ = self._hooks._begin(caller)  # noqa: SLF001 - _hooks
             iterator = RecordIterator(custody, thread)
             self._hooks._live = ref(iterator)  # noqa: SLF001 - _hooks
             return iterator
@@ -209,15 +211,17 @@ class Consumer:
             max_wait: how long to wait for ``max_records``, once there is one.
 
         Raises:
-            UsageError: an argument is wrong, or another iteration is under way.
+            UsageError: an argument is wrong, or somebody waits in another iteration.
             Closed: it is closed, or not started.
         """
         wait = check_batch(max_records, max_wait)
         thread = self._running()
         refuse_to_wait_in_callback("iterating")
 
+        caller = threading.current_thread()
+
         async def begin() -> BatchIterator:
-            custody, _ = self._hooks._begin()  # noqa: SLF001 - _hooks
+            custody, _ = self._hooks._begin(caller)  # noqa: SLF001 - _hooks
             batches = AsyncBatchIterator(custody, boot_time, self.ack, max_records=max_records, max_wait=wait)
             iterator = BatchIterator(batches, custody, thread)
             self._hooks._live = ref(iterator)  # noqa: SLF001 - _hooks
@@ -249,7 +253,7 @@ class Consumer:
 
         Raises:
             HandlerFailed: a handler failed for good, and there is no ``dead_letter``.
-            UsageError: an argument is wrong, or another iteration is under way.
+            UsageError: an argument is wrong, or somebody waits in another iteration.
             Closed: it is closed, or not started.
         """
         thread = self._running()
@@ -260,7 +264,7 @@ class Consumer:
 
     def _noting(self, handler: Any) -> Any:
         """The handler, so that it is known where it runs (SC3)."""
-        if not callable(handler) or inspect.iscoroutinefunction(handler):
+        if not callable(handler) or inspect.iscoroutinefunction(handler) or is_generator_function(handler):
             return handler
         here = self._here
 

@@ -25,11 +25,11 @@ from shardline.aio.batches import Batch
 from shardline.aio.bell import Bell
 from shardline.aio.boot_clock import boot_time
 from shardline.aio.custody import Custody
-from shardline.aio.iteration import SLICE
+from shardline.aio.iteration import REPLACED, SLICE
 from shardline.aio.iteration import BatchIterator as AsyncBatchIterator
 from shardline.aio.shard_worker import ShardWorker, Taken
 from shardline.core.clock import NEVER, Instant
-from shardline.errors import Closed
+from shardline.errors import Closed, UsageError
 from shardline.model.record import Record
 from shardline.sync.loop_thread import LoopThread
 
@@ -67,8 +67,8 @@ class HandedPage:
         """How many were (SI1)."""
         self.check_at: Instant = -NEVER
         """When to see whether the lease is still held."""
-        if worker is not None:
-            custody.hold(worker, self)
+        if worker is not None and taken is not None:
+            custody.hold(worker, self, taken)
             if not self._is_manual:
                 custody.deliver(worker, self.records)
 
@@ -96,14 +96,16 @@ class HandedPage:
         self.finish(done=done)
 
     def finish(self, *, done: bool) -> None:
-        worker, taken, place = self.worker, self._taken, self.place
+        worker, taken, end = self.worker, self._taken, self.end
         if worker is None or taken is None:
             return
+        self.end = 0  # first: what goes back is not handed out here as well
+        place = self.place
         self._see(place + 1 if done else place)
         self.worker = self._taken = None
         if not done and place:
             taken = taken._replace(is_last=False)
-        self._custody.finish(worker, taken, self.records[place : self.end])
+        self._custody.finish(worker, taken, self.records[place:end])
 
     def _see(self, asked: int) -> None:
         """The user has asked so often: all before the last is done. With manual acknowledgements: was handed out."""
@@ -124,7 +126,18 @@ class HandedPage:
 class RecordIterator:
     """One by one."""
 
-    __slots__ = ("__weakref__", "_custody", "_page", "_thread", "asked", "asker", "asking_thread", "is_over")
+    __slots__ = (
+        "__weakref__",
+        "_custody",
+        "_page",
+        "_thread",
+        "asked",
+        "asker",
+        "asking_thread",
+        "is_asking",
+        "is_over",
+        "is_replaced",
+    )
 
     def __init__(self, custody: Custody, thread: LoopThread) -> None:
         self._custody = custody
@@ -135,7 +148,11 @@ class RecordIterator:
         self.asking_thread: threading.Thread | None = None
         self.asked = 0
         """How often the loop was asked (SI5)."""
+        self.is_asking = False
+        """Whether the thread waits for the loop's answer."""
         self.is_over = False
+        self.is_replaced = False
+        """Whether it is over because another was begun."""
 
     def __iter__(self) -> "RecordIterator":
         return self
@@ -157,7 +174,7 @@ class RecordIterator:
                 page.check_at = boot_time() + SLICE
                 page.place = place + 1
                 return page.records[place]
-            if self.is_over or not _ask(self, self._thread, self._custody.pages):
+            if (self.is_over and not self.is_replaced) or not _ask(self, self._thread, self._custody.pages):
                 raise StopIteration
 
     def step(self) -> "bool | float | Exception":
@@ -170,9 +187,9 @@ class RecordIterator:
         while custody.failure is None:
             if custody.is_closing or custody.has_ended:
                 return False
-            worker = next(iter(custody.ready.values()), None)
+            worker = custody.first_ready()
             if worker is not None:
-                page = HandedPage(custody, worker, custody.take(worker, None))
+                page = HandedPage(custody, worker, worker.peek())
                 if page.end:
                     self._page = page
                     return True
@@ -180,13 +197,19 @@ class RecordIterator:
             elif custody.milestones.is_exhausted:
                 return False
             else:
-                return NEVER
+                return custody.patience
         return custody.failure
 
     @property
     def has_records(self) -> bool:
         """Whether the user has some that are not known to be done."""
         return self._page.worker is not None and self._page.place > 0
+
+    def is_asked_by_another(self, caller: object) -> bool:
+        return _is_asked_by_another(self, caller)
+
+    def end_for_another(self) -> None:
+        _end_for_another(self)
 
     def release(self, *, done: bool) -> None:
         """The consumer is closed: what was handed out is done, or the last of it is not, and comes again."""
@@ -206,7 +229,9 @@ class BatchIterator:
         "asked",
         "asker",
         "asking_thread",
+        "is_asking",
         "is_over",
+        "is_replaced",
     )
 
     def __init__(self, batches: AsyncBatchIterator, custody: Custody, thread: LoopThread) -> None:
@@ -217,7 +242,9 @@ class BatchIterator:
         self.asker: object = None
         self.asking_thread: threading.Thread | None = None
         self.asked = 0
+        self.is_asking = False
         self.is_over = False
+        self.is_replaced = False
 
     def __iter__(self) -> "BatchIterator":
         return self
@@ -230,7 +257,7 @@ class BatchIterator:
             if batch is not None:
                 in_hand.arrived = None
                 return batch
-            if self.is_over or not _ask(self, self._thread, self._custody.pages):
+            if (self.is_over and not self.is_replaced) or not _ask(self, self._thread, self._custody.pages):
                 raise StopIteration
 
     def step(self) -> "bool | float | Exception":
@@ -244,15 +271,20 @@ class BatchIterator:
         except Exception as error:  # noqa: BLE001 - it is raised where it was asked
             return error
         if isinstance(found, Batch):
-            in_hand.arrived = found
-            return True
+            return True  # it has arrived
         return False if found is None else found
 
     # ---- for the consumer
 
     @property
     def has_records(self) -> bool:
-        return self._in_hand.arrived is None and self._batches.has_records
+        return self._batches.has_records
+
+    def is_asked_by_another(self, caller: object) -> bool:
+        return _is_asked_by_another(self, caller)
+
+    def end_for_another(self) -> None:
+        _end_for_another(self)
 
     def release(self, *, done: bool) -> None:
         self._batches.release(done=done)
@@ -261,16 +293,31 @@ class BatchIterator:
 _Iterator: TypeAlias = RecordIterator | BatchIterator
 
 
+def _is_asked_by_another(iterator: _Iterator, caller: object) -> bool:
+    thread = iterator.asking_thread
+    return iterator.is_asking and thread is not None and thread is not caller and thread.is_alive()
+
+
+def _end_for_another(iterator: _Iterator) -> None:
+    iterator.is_over = iterator.is_replaced = True
+    iterator.asked += 1  # what an interrupt left behind in the loop takes nothing more (SI5)
+
+
 def _ask(iterator: _Iterator, thread: LoopThread, pages: Bell) -> bool:
     """In the user's thread: wait for the next. False: there will be none."""
+    if iterator.is_replaced:
+        raise UsageError(REPLACED)
     iterator.asked = number = iterator.asked + 1
     weak = ref(iterator)
+    iterator.is_asking = True
     try:
         found = thread.call(lambda: _run_errand(weak, number, pages))
     except Closed:
         if thread.is_forked:
             raise
         found = False
+    finally:
+        iterator.is_asking = False
     if found is not True:
         iterator.is_over = True
     if isinstance(found, Exception):

@@ -6,6 +6,7 @@ import threading
 import time
 from base64 import b64decode
 from collections import Counter
+from functools import partial
 
 import anyio
 import pytest
@@ -272,10 +273,27 @@ async def test_dead_letters_that_cannot_be_written_stop_the_consumer(make_consum
         assert [int(record.data) async for record in consumer] == [0, 1, 2]
 
 
+def yielding(record):
+    yield record
+
+
+async def yielding_too(record):
+    yield record
+
+
+class Yielding:
+    def __call__(self, record):
+        yield record
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         ({"handler": 5}, "handler must be callable"),
+        ({"handler": yielding}, "must not be a generator function"),
+        ({"handler": partial(yielding)}, "must not be a generator function"),
+        ({"handler": yielding_too}, "must not be a generator function"),
+        ({"handler": Yielding()}, "must not be a generator function"),
         ({"policy": "stop"}, "policy must be a FailurePolicy"),
         ({"policy": FailurePolicy(finally_="dead-letter")}, "needs dead_letter"),
         ({"dead_letter": 5}, "dead_letter must be"),
@@ -455,3 +473,37 @@ async def test_hr2_an_exit_comes_out_of_the_run_and_the_leases_are_let_go(
     async with make_consumer(group=group, store="memory:", until="latest", lease_duration=60.0) as consumer:
         with anyio.fail_after(10):
             assert [int(record.data) async for record in consumer] == list(range(5, 20))
+
+
+@pytest.mark.parametrize("then", ["run", "records", "batches"])
+async def test_fp1_a_thread_of_a_run_that_was_cancelled_is_waited_for_by_whoever_reads_on(make_consumer, put, then):
+    await put(range(5), keys=1)
+    at_work, overlaps, seen = [], [], []
+    is_begun = threading.Event()
+
+    def handle(record):
+        overlaps.extend(at_work)
+        at_work.append(int(record.data))
+        time.sleep(0.01 if is_begun.is_set() else 0.6)
+        at_work.remove(int(record.data))
+        seen.append(int(record.data))
+
+    def begin(record):
+        threading.Timer(0.1, is_begun.set).start()
+        handle(record)
+
+    async with make_consumer(until="latest") as consumer:
+        with anyio.move_on_after(0.4):
+            await consumer.run(begin)
+        assert at_work == [0]
+        if then == "run":
+            await consumer.run(handle)
+        elif then == "records":
+            async for record in consumer:
+                handle(record)
+        else:
+            async for batch in consumer.batches(max_records=2):
+                for record in batch:
+                    handle(record)
+    assert overlaps == []
+    assert [*dict.fromkeys(seen)] == list(range(5))

@@ -154,19 +154,59 @@ async def test_commits_come_while_it_is_iterated(make_consumer, put, group, even
         assert first[3].sequence_number not in committed()
 
 
-async def test_two_iterations_at_once_are_refused(make_consumer, put):
-    await put(range(10))
-    async with make_consumer() as consumer:
-        records = aiter(consumer)
-        await anext(records)
+@pytest.mark.parametrize("begin", [aiter, Consumer.batches], ids=["records", "batches"])
+async def test_co2_two_iterations_at_once_are_refused(make_consumer, put, begin):
+    async with make_consumer() as consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(anext, begin(consumer))
+        await anyio.wait_all_tasks_blocked()
         with pytest.raises(UsageError, match="one iteration at a time"):
             aiter(consumer)
         with pytest.raises(UsageError, match="one iteration at a time"):
             consumer.batches()
         with pytest.raises(UsageError, match="one iteration at a time"):
             await consumer.run(print)
-        del records
-        aiter(consumer)
+        await put(range(10))
+
+
+@pytest.mark.parametrize("begin", [aiter, lambda consumer: consumer.batches(max_records=3)], ids=["records", "batches"])
+async def test_co2_a_new_iteration_ends_the_older_and_goes_on_behind_it(make_consumer, put, begin):
+    await put(range(10), keys=1)
+    async with make_consumer(until="latest") as consumer:
+        old = begin(consumer)
+        await anext(old)
+        new = aiter(consumer)
+        with pytest.raises(UsageError, match="this iteration is over"):
+            await anext(old)
+        assert [int(record.data) async for record in new] == list(range(1 if begin is aiter else 3, 10))
+
+
+async def test_co2_after_a_timeout_one_may_iterate_again(make_consumer, put):
+    await put(range(5), keys=1)
+    seen = []
+
+    async def read(consumer):
+        async for record in consumer:
+            seen.append(int(record.data))
+
+    async with make_consumer() as consumer:
+        for _ in range(3):
+            with anyio.move_on_after(0.5):
+                await read(consumer)
+    assert seen == list(range(5))
+
+
+async def test_c5_a_task_that_has_ended_is_not_waited_for(make_consumer, put, group):
+    """``asyncio.wait_for`` asks in a task of its own, until Python 3.12."""
+    await put(range(10), keys=1)
+    async with make_consumer(group=group, store="memory:") as consumer:
+        records = aiter(consumer)
+        for _ in range(3):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(anext, records)
+        began = anyio.current_time()
+    assert anyio.current_time() - began < 5
+    async with make_consumer(group=group, store="memory:", until="latest") as consumer:
+        assert int((await anext(aiter(consumer))).data) == 3, "what was handed out is done"
 
 
 async def test_waiting_for_a_record_can_be_cancelled_and_loses_none(make_consumer, put, take):
@@ -525,10 +565,15 @@ async def test_a_closer_is_not_taken_for_a_task_that_ended_with_a_record_in_hand
         async with make_consumer(**names) as consumer:
             records = aiter(consumer)
 
-            async def ask(records=records):
-                return [await anext(records), await anext(records)]
+            handed = []
 
-            first, second = await asyncio.create_task(ask())
+            async def ask(records=records, handed=handed):
+                handed += [await anext(records), await anext(records)]
+                raise RuntimeError
+
+            with pytest.raises(RuntimeError):
+                await asyncio.create_task(ask())
+            first, second = handed
             await asyncio.create_task(consumer.close(0.05))
         async with make_consumer(**names, until="latest") as consumer:
             again = [record.sequence_number async for record in consumer]

@@ -27,8 +27,8 @@ class Agenda:
         if at == NEVER:
             self._at.pop(name, None)
         elif self._at.get(name) != at:
+            heappush(self._heap, (at, name))  # first: what is in the heap alone is passed over
             self._at[name] = at
-            heappush(self._heap, (at, name))
 
     def pop_due(self, now: Instant) -> str | None:
         """A name whose time has come; its appointment is over."""

@@ -15,6 +15,7 @@ Invariants (C1 to C5 are ARCHITECTURE section 5's):
 - C4: one commit at a time. What is acknowledged meanwhile waits, and is compared with what was written: it is never
   lost, nor written twice. Between two commits lies the interval, unless ``flush`` was called.
 - C5: delivered is not done: nothing is committed that was not acknowledged, however long ago it was handed out.
+- K2: a call that an interrupt ended between two steps can be made again: nothing counts twice, and nothing is lost.
 - K1: an acknowledgement takes constant time, amortized, and a record is remembered by its number alone, not its data.
 """
 
@@ -106,24 +107,26 @@ class CheckpointTracker:
     # ---- commands
 
     def deliver(self, records: Sequence[Record]) -> None:
-        """The user was handed ``records``, which follow those of the last call."""
+        """The user was handed ``records``. What was told before does not count again (K2)."""
         assert not self._ended, "C3: nothing is delivered after the end"
         if not records or self._sealed:
             return
-        self._delivered = _place_of(records[-1])
         if self._manual:
-            places = list(map(_place_of, records))
-            self._order.extend(places)
+            known = (self._order[-1] if self._order else self._watermark) or _BEFORE_ALL
+            places = [place for place in map(_place_of, records) if place > known]
             self._open.update(dict.fromkeys(places, False))
+            self._order.extend(places)
+        self._delivered = max(_place_of(records[-1]), self._delivered or _BEFORE_ALL)
 
     def ack(self, record: Record) -> bool:
         """The user is done with this one. False if it is unknown: done before, or not of this lease any more."""
         place = _place_of(record)
-        if self._sealed or self._open.get(place) is not False:
+        is_done = self._open.get(place)
+        if self._sealed or is_done is None:
             return False
         self._open[place] = True
         self._advance()
-        return True
+        return not is_done
 
     def ack_through(self, record: Record) -> bool:
         """The user is done with this one and all before it. False if that is nothing new, or the lease is gone."""
@@ -207,8 +210,9 @@ class CheckpointTracker:
         """Move the watermark over what is acknowledged (C2)."""
         order, states = self._order, self._open
         while order and states[order[0]]:
-            self._watermark = order.popleft()
-            del states[self._watermark]
+            self._watermark = done = order[0]
+            order.popleft()  # K2: a state that is left behind says that it is done
+            del states[done]
 
 
 _BEFORE_ALL: _Place = (0, "", 0)

@@ -279,8 +279,8 @@ class HeldLeases:
     def _touch(self, holding: Holding) -> bool:
         """Something was acknowledged: see to it that it is committed. Nearly always that is arranged already."""
         if not holding.is_arranged or holding.tracker.has_ended:
-            holding.is_arranged = True
             self._arrange(holding)
+            holding.is_arranged = True
         return True
 
     def _arrange(self, holding: Holding) -> None:

@@ -11,6 +11,7 @@ Invariants:
 - PF4: a shard that was refused is named once it may read (``take_admitted``): nobody has to ask again and again.
 """
 
+from collections.abc import Iterable
 from typing import Final, final
 
 RECORD_BYTES: Final = 256
@@ -50,22 +51,30 @@ class PrefetchBudget:
         """The user was handed this much. For a shard that was forgotten meanwhile it means nothing."""
         held = self.held_bytes(shard_id)
         size_bytes = min(size_bytes, held)
-        self.total_bytes -= size_bytes
-        if held > size_bytes:
+        if held > size_bytes:  # first: PF1 is worth more than the sum, should an interrupt come between the two
             self._held[shard_id] = held - size_bytes
         else:
             self._held.pop(shard_id, None)
+        self.total_bytes = self.total_bytes - size_bytes if self._held else 0
 
     def forget(self, shard_id: str) -> None:
         """The shard is no longer read: what was read ahead of its user is dropped."""
         self.release(shard_id, self.held_bytes(shard_id))
         self._refused.pop(shard_id, None)
 
+    def admitted(self) -> list[str]:
+        """The shards that were refused and may read now."""
+        return [shard_id for shard_id in self._refused if self._may_read(shard_id)]
+
+    def excuse(self, shard_ids: Iterable[str]) -> None:
+        """They were told: they are refused no more."""
+        for shard_id in shard_ids:
+            self._refused.pop(shard_id, None)
+
     def take_admitted(self) -> list[str]:
-        """The shards that were refused and may read now (PF4)."""
-        admitted = [shard_id for shard_id in self._refused if self._may_read(shard_id)]
-        for shard_id in admitted:
-            del self._refused[shard_id]
+        """The same at once (PF4)."""
+        admitted = self.admitted()
+        self.excuse(admitted)
         return admitted
 
     def _may_read(self, shard_id: str) -> bool:

@@ -1,6 +1,7 @@
-"""C1 to C5 and K1 are the invariants of ``shardline.core.consumer.checkpoint``."""
+"""C1 to C5, K1 and K2 are the invariants of ``shardline.core.consumer.checkpoint``."""
 
 import pytest
+from tests.sim.interrupting import interrupted
 
 from shardline.core.clock import NEVER
 from shardline.core.consumer.checkpoint import CheckpointTracker
@@ -252,3 +253,24 @@ def test_an_answer_without_a_question_is_a_bug():
         tracker().handle_committed()
     with pytest.raises(AssertionError, match="C4"):
         tracker().handle_commit_failed()
+
+
+@pytest.mark.parametrize("call", ["deliver", "ack", "ack_through"])
+def test_k2_a_call_that_was_interrupted_anywhere_can_be_made_again(call):
+    after, where = 0, "not yet"
+    while where is not None:
+        one = tracker(manual=True)
+        records = [record(number) for number in range(1, 5)]
+        calls = {"deliver": records, "ack": records[3], "ack_through": records[3]}
+        if call != "deliver":
+            one.deliver(records)
+        if call == "ack":
+            assert all(map(one.ack, records[:3]))
+        with interrupted(after, "core/consumer/checkpoint", steps="signal") as interruption:
+            getattr(one, call)(calls[call])
+        where = interruption.where
+        getattr(one, call)(calls[call])
+        if call == "deliver":
+            assert all(map(one.ack, reversed(records)))
+        assert (one.watermark, one.is_settled) == (SequenceNumber(4), True), where
+        after += 1

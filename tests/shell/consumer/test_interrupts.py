@@ -1,0 +1,73 @@
+"""Ctrl-C in the middle of asking: is anything lost, if the program goes on?"""
+
+import anyio
+import pytest
+from tests.sim.interrupting import interrupted
+
+from shardline.aio.host import running_task
+
+pytestmark = pytest.mark.anyio
+
+COUNT = 40
+STRIDE = 29  # a prime: in time it comes to every step
+
+
+@pytest.fixture
+def anyio_backend():
+    """The steps are the same on both."""
+    return "asyncio"
+
+
+@pytest.fixture
+async def resharded(put, client_of):
+    """A shard that ended, and its children."""
+    await put(range(COUNT // 2), keys=40)
+    async with client_of() as client:
+        await client.split_shard("s", "shardId-000000000000", str(2**126))
+        await anyio.sleep(0.05)
+    await put(range(COUNT // 2, COUNT), keys=40)
+
+
+async def read_all(consumer, begin, after, *, anew, is_manual):
+    """What was handed out until the end, and where the interrupt came."""
+    me = running_task()
+    seen, handed = [], begin(consumer)
+    where = None
+    while True:
+        given = None
+        with interrupted(after, "src/shardline/", steps="signal", is_meant=lambda: running_task() is me) as one:
+            try:
+                given = await anext(handed)
+            except StopAsyncIteration:
+                return seen, where or one.where
+        after = one.after if where is None and one.where is None else 10**9
+        where = where or one.where
+        if given is None:
+            handed = begin(consumer) if anew else handed
+            continue
+        seen += [given] if hasattr(given, "data") else given
+        if is_manual:
+            consumer.ack(given)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # made, and the interrupt came
+@pytest.mark.parametrize("anew", [False, True], ids=["goes on", "begins anew"])
+@pytest.mark.parametrize("way", ["records", "batches", "manual"])
+async def test_it5_an_interrupt_between_any_two_steps_of_asking_loses_nothing(
+    make_consumer, resharded, group, way, anew
+):
+    begin = (lambda consumer: consumer.batches(max_records=5)) if way == "batches" else aiter
+    after, where = 0, "not yet"
+    while where is not None:
+        settings = {"group": f"{group}-{after}", "store": "memory:", "page_max_records": 7, "lease_duration": 20.0}
+        settings["ack"] = "manual" if way == "manual" else "auto"
+        with anyio.move_on_after(10) as limit:
+            async with make_consumer(until="latest", **settings) as consumer:
+                seen, where = await read_all(consumer, begin, after, anew=anew, is_manual=way == "manual")
+        assert not limit.cancelled_caught, f"it hangs after an interrupt in {where}"
+        numbers = [int(record.data) for record in seen]
+        assert sorted(numbers) == list(range(COUNT)), where
+        if after % (5 * STRIDE) == 0:
+            async with make_consumer(until="latest", **settings) as consumer:
+                assert [int(record.data) async for record in consumer] == [], f"all was done, in spite of {where}"
+        after += STRIDE
