@@ -50,8 +50,8 @@ test: $(READY) $(SERVERS) ## run all tests
 	$(PYTEST)
 	$(PYTEST_CLOCK)
 
-sim: $(READY) ## simulated worlds from SEEDS=500 seeds; SEED=7 tells the story of one
-	$(BIN)/python tests/sim/simulate.py $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),500))
+sim: $(READY) ## simulated worlds from SEEDS=500 seeds; SEED=7 tells the story of one; WORLD=producer for those of a producer alone
+	$(BIN)/python tests/sim/simulate.py --world $(or $(WORLD),fleet) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),500))
 
 sim-soak: $(READY) ## simulated worlds that nobody has seen, for HOURS=1; the report is build/soak/report.md
 	$(BIN)/python tests/sim/simulate.py --hours $(or $(HOURS),1)
@@ -69,7 +69,8 @@ soak: $(READY) ## ten minutes (SOAK_SECONDS=600) at a steady rate: does the memo
 	$(BIN)/python tests/drills/drill.py soak
 
 proof: drill-full java soak mutants fuzz ## all that takes too long for CI: drills, the Java KCL, soak, mutants, fuzzing, many seeds (PROOF_SEEDS=5000)
-	$(MAKE) sim SEEDS=$(PROOF_SEEDS)
+	$(MAKE) sim WORLD=fleet SEED= SEEDS=$(PROOF_SEEDS)
+	$(MAKE) sim WORLD=producer SEED= SEEDS=$(PROOF_SEEDS)
 	$(MAKE) audit AUDIT=--strict
 
 check: $(READY) $(SERVERS) ## most of what CI runs: lint, types, architecture, all tests, coverage of the pure half
@@ -122,7 +123,7 @@ pictures: $(READY) ## measure what the producer's knobs cost, and draw the pictu
 	$(BIN)/python benchmarks/tuning.py
 	$(BIN)/python docs/pictures/draw.py
 
-mutants: $(READY) ## make the code wrong in two hundred ways, see which test notices, and write docs/mutants.md
+mutants: $(READY) ## make the code wrong in hundreds of ways, see which test notices, and write docs/mutants.md
 	$(BIN)/python tests/mutants/run.py --write
 
 fuzz: $(FUZZ) ## fuzz every decoder and the server for SECONDS=60 each; what reaches new code joins the corpus

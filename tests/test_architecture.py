@@ -1,4 +1,4 @@
-"""Does the tree keep the architecture? Import contracts, sizes, names and words (ARCHITECTURE sections 2, 9 and 10).
+"""Does the tree keep the architecture? Import contracts, sizes, names and words (docs/architecture.md).
 
 A rule that nothing can break is no rule: every import contract, and every check of our own, is also seen to fail.
 """

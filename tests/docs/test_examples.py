@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from base64 import b64decode, b64encode
 from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from runpy import run_path
@@ -162,23 +163,26 @@ def service(kinesis, tmp_path):
             [sys.executable, "-m", "hypercorn", "--bind", f"127.0.0.1:{port}", "fastapi_service:app"],
             cwd=EXAMPLES,
             env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "STREAM": "orders"} | kinesis.environment,
-            stdout=output,
+            stdout=subprocess.PIPE,  # until the last of them has ended
             stderr=output,
+            start_new_session=True,  # it starts a worker, which ends with it
         )
     url = f"http://127.0.0.1:{port}"
     give_up_at = time.monotonic() + 60
-    while True:
-        try:
-            ask(f"{url}/health")
-            break
-        except urllib.error.URLError:
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < give_up_at, log.read_text()
-            time.sleep(0.05)
-    yield process, url
-    if process.poll() is None:
-        process.kill()
-    process.wait()
+    try:
+        while True:
+            try:
+                ask(f"{url}/health")
+                break
+            except urllib.error.URLError:
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < give_up_at, log.read_text()
+                time.sleep(0.05)
+        yield process, url
+    finally:
+        with suppress(ProcessLookupError):  # all have ended
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=30)  # none is left that could print
 
 
 def ask(url, body=None):

@@ -61,13 +61,13 @@ def main():
     if wrong:
         parser.error(f"no drill is named {', '.join(wrong)}; there are {', '.join(ALL)}")
     logging.getLogger("shardline").setLevel(logging.ERROR)  # what the load meets on its way is no result
-    stores = list(STORES) if options.store == "all" else [options.store]
+    runs = list(chosen(options.names, list(STORES) if options.store == "all" else [options.store]))
+    there = [path for name, store in runs if options.keep and (path := options.keep / f"{name}-{store}").exists()]
+    if there:
+        parser.error(f"{there[0]} is there already: name another directory, or remove it")
     with tempfile.TemporaryDirectory(prefix="drill-") as temporary:
         root = options.keep or Path(temporary)
-        lines = [
-            run_one(name, store, root / f"{name}-{store}", full=options.full)
-            for name, store in chosen(options.names, stores)
-        ]
+        lines = [run_one(name, store, root / f"{name}-{store}", full=options.full) for name, store in runs]
     if options.report is not None:
         write_part(options.report, "catalogue", catalogue(ALL))
         write_part(options.report, options.part, results(lines))

@@ -86,6 +86,33 @@ def test_rd3_a_position_that_is_refused_is_told_and_what_follows_is_skipped_by_n
     assert [record.sequence_number for record in page.records] == ["7", "8"]
 
 
+def test_rd3_after_a_position_that_is_refused_nothing_is_said_to_be_trimmed():
+    """The numbers of another stream may be larger than the checkpoint: that says nothing about retention."""
+    shard = Shard(at_sequence_number("500"), done=SequenceNumber(500))
+    shard.ask()
+    shard.reader.handle_failure(INVALID, shard.now)
+    assert [type(event) for event in shard.reader.take_events()] == [PositionLost]
+    shard.start()
+    shard.page(900, 901)
+    assert shard.reader.take_events() == []
+    (page,) = shard.reader.take_pages()
+    assert [record.sequence_number for record in page.records] == ["900", "901"]
+
+
+def test_rd3_iterators_that_are_refused_now_and_then_never_end_a_reader():
+    """Only those in a row count: a reader lives for months."""
+    shard = Shard().start()
+    for number in range(1, 11):
+        shard.ask()
+        shard.reader.handle_failure(INVALID, shard.now)
+        assert not shard.reader.is_over
+        shard.start()
+        shard.page(number)
+        (page,) = shard.reader.take_pages()
+        assert [record.sequence_number for record in page.records] == [str(number)]
+        shard.budget.forget("a")  # it was read
+
+
 def test_rd3_what_retention_took_before_it_was_read_is_told():
     shard = Shard(at_sequence_number("500"), done=SequenceNumber(500)).start()
     shard.page(501)

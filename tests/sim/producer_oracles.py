@@ -1,4 +1,4 @@
-"""What must hold after every step, and at the end? The invariants of ARCHITECTURE section 4, seen from outside."""
+"""What must hold after every step, and at the end? P1 to P12 of docs/guarantees.md, seen from outside."""
 
 from shardline.codec.aggregation import is_framed, split_aggregate
 from shardline.core.clock import NEVER

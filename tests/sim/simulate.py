@@ -1,5 +1,6 @@
 """Simulated worlds: ``make sim SEED=7`` tells the story of one, ``make sim SEEDS=500`` looks for trouble in many, and
-``make sim-soak HOURS=8`` goes on for hours with seeds that nobody has seen, and writes a report.
+``make sim-soak HOURS=8`` goes on for hours with seeds that nobody has seen, and writes a report. The worlds are those of
+fleets; with ``WORLD=producer`` they are those of a producer alone.
 """
 
 import argparse
@@ -9,6 +10,7 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
+import producer
 from fleet_reached import STATES, Reached
 from fleet_world import FleetWorld
 
@@ -144,17 +146,25 @@ def write_report(first, end, spent, counts, reached, failures):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--world", choices=["fleet", "producer"], default="fleet", help="of a fleet, or a producer alone"
+    )
     parser.add_argument("--seed", type=int, help="one seed, with its story")
     parser.add_argument("--seeds", type=int, help="so many, from --first on")
     parser.add_argument("--hours", type=float, help="go on for so long")
     parser.add_argument("--first", type=int, help="the first seed")
     options = parser.parse_args()
+    first = options.first or 0
+    seeds = range(first, first + (options.seeds or 100))
+    if options.world == "producer":
+        if options.hours is not None:
+            parser.error("--hours goes with worlds of fleets")
+        return producer.run(options.seed, seeds)
     if options.seed is not None:
         return show(options.seed)
     if options.hours is not None:
         return soak(options.hours, options.first)
-    first = options.first or 0
-    return survey(range(first, first + (options.seeds or 100)))
+    return survey(seeds)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The producer in simulated worlds: many seeds, every oracle of ``producer_oracles``, and proof that it was worth it.
 
-A failing seed: ``python tests/sim/producer.py --seed K`` prints what happened. Seeds that found a bug stand in
+A failing seed: ``make sim WORLD=producer SEED=k`` prints what happened. Seeds that found a bug stand in
 ``past_seeds.txt`` and are run for ever.
 """
 
@@ -37,7 +37,7 @@ def test_whatever_goes_wrong_every_invariant_holds(chunk):
             try:
                 World(seed, REACHED).run()
             except Exception as error:
-                error.add_note(f"seed {seed}: python tests/sim/producer.py --seed {seed}")
+                error.add_note(f"seed {seed}: make sim WORLD=producer SEED={seed}")
                 raise
 
 

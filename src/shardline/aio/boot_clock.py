@@ -3,7 +3,7 @@
 Invariants:
 
 - BC1: it counts the time that the machine was suspended, where the system can tell (CLOCK_BOOTTIME): a lease that
-  lapsed while a laptop slept has lapsed (L2 of ARCHITECTURE section 5). Python's monotonic clock stands still then.
+  lapsed while a laptop slept has lapsed (L2 of docs/guarantees.md). Python's monotonic clock stands still then.
 - BC2: it never goes back.
 """
 

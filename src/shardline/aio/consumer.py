@@ -3,7 +3,7 @@
 ``Consumer`` reads the shards of a stream, alone or as one worker of a group that shares them, and hands the records
 out: one by one, in batches, or to a handler.
 
-Invariants (ARCHITECTURE section 5):
+Invariants (docs/guarantees.md):
 
 - C5: a record is done when the next one is asked for; a clean ``close``, or end of the block, counts as asking. Leaving
   by an exception or by cancellation does not: the record comes again.

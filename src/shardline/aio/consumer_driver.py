@@ -4,7 +4,7 @@ One host task polls the coordinator, carries its operations to the lease store a
 events (a lease gained is a worker started), and sleeps until the next deadline. It knows nothing of the ``Consumer``
 that the user holds, nor of how records are handed out: that is done through ``custody``.
 
-Invariants (C and L are ARCHITECTURE section 5's):
+Invariants (C and L are of docs/guarantees.md):
 
 - L2: the clock counts suspension, and is read before anything is decided.
 - DC1: every operation and request that was polled is answered to the machine exactly once, also when its task is

@@ -3,7 +3,7 @@
 Between the driver, which reads, and whoever hands records out: an iterator, or a handler's run. What is taken goes
 through here, and what is done comes back.
 
-Invariants (C and L are ARCHITECTURE section 5's):
+Invariants (C and L are of docs/guarantees.md):
 
 - L4, C5: an acknowledgement counts only for the grant that its record was read under, while that is in force.
 - CU1: shards take turns: who was taken from goes to the end of the line.

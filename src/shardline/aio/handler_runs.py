@@ -3,7 +3,7 @@
 ``HandlerRun`` calls the user's handler, in order within a shard, shards side by side: one task a shard. A handler that
 is no coroutine function runs in a thread, many records a trip.
 
-Invariants (FP are the failure policy's, C5 and L2 ARCHITECTURE section 5's):
+Invariants (FP are the failure policy's, C5 and L2 of docs/guarantees.md):
 
 - FP1: of one shard one record, or batch, is with the handler at a time, also over a loss of its lease: a thread that is
   still at work is waited for.

@@ -2,7 +2,7 @@
 
 ``RecordIterator`` hands out one by one, ``BatchIterator`` many of one shard at once. Shards take turns, page by page.
 
-Invariants (C5 is ARCHITECTURE section 5's):
+Invariants (C5 is of docs/guarantees.md):
 
 - C5: asking for the next says that what was handed out before is done, and nothing else does, but a clean close.
 - IT1: a record costs no task switch, no lock and no acknowledgement of its own: the custody pulls how far the user has

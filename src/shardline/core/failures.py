@@ -18,7 +18,7 @@ from shardline.errors import CredentialsError, RequestError, ServiceError, Trans
 
 @final
 class FailureKind(StrEnum):
-    """The taxonomy of ARCHITECTURE P5."""
+    """What went wrong, by what follows from it."""
 
     THROTTLED = "throttled"  # too fast: back off
     TRANSIENT = "transient"  # broke on the way or inside the service: back off
@@ -49,7 +49,7 @@ _RETRYABLE: Final = frozenset(
 )
 
 # Sources: the errors of the Kinesis API reference, "Common Errors" of the same, botocore's retry tables, and
-# reference notes on codes that the front end sends but the model does not name.
+# codes that the front end sends but the model does not name.
 KIND_BY_CODE: Final[dict[str, FailureKind]] = {
     "ProvisionedThroughputExceededException": FailureKind.THROTTLED,
     "KMSThrottlingException": FailureKind.THROTTLED,

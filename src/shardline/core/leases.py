@@ -7,7 +7,7 @@ that cannot run it in a transaction (DynamoDB) states the same conditions in its
 The *holder* of a lease is who may write it: the owner, or during a hand-over the old owner (``checkpoint_owner``) who
 still drains while ``owner`` already names the next.
 
-Invariants (L1 to L6 are ARCHITECTURE section 5's):
+Invariants (L1 to L6 are of docs/guarantees.md):
 
 - W1: whatever changes the holder or the checkpoint, and every renewal, is conditional on the counter and adds 1 to it
   (L4): of two writers who saw the same row one is refused, and a zombie's commit always is.

@@ -7,7 +7,7 @@ Invariants:
 
 - E1: ``counter`` grows with every write by an owner: it is the fencing token.
 - E2: a lease without an owner can be taken by anyone; one at SHARD_END by nobody.
-- E3: a lease at LATEST says since when (L6 of ARCHITECTURE): without that, each restart before the first commit would
+- E3: a lease at LATEST says since when (L6 of the guarantees): without that, each restart before the first commit would
   skip what arrived meanwhile.
 """
 

@@ -2,7 +2,7 @@
 
 The async ``Consumer`` reads, in a thread of its own; records go over by the page. Handlers run in further threads.
 
-Invariants (C5 and L5 are ARCHITECTURE section 5's):
+Invariants (C5 and L5 are of docs/guarantees.md):
 
 - C5: as the async consumer's. A thread that closes the consumer is done with what it was handed; what another thread
   has is waited for. Leaving the block by an exception, Ctrl-C included, is no asking: the record comes again.

@@ -3,7 +3,7 @@
 By the page: the loop's thread puts one into the iterator, and the user's thread takes from it, without a hop. What the
 user has asked past is seen by the loop's thread when it has something to write (``HandedPage.pull``).
 
-Invariants (C5 is ARCHITECTURE section 5's):
+Invariants (C5 is of docs/guarantees.md):
 
 - C5: asking for the next says that what was handed out before is done, and nothing else does, but a clean close.
 - SI1: ``place`` is written by the user's thread alone, and all else by the loop's: neither waits for the other but when

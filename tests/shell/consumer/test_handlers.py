@@ -405,6 +405,7 @@ async def test_a_run_may_be_left_by_cancellation_and_what_was_done_is_committed(
         assert [int(record.data) async for record in consumer] == list(range(20, 60))
 
 
+@pytest.mark.clock
 async def test_a_slow_handler_keeps_its_lease_and_loses_nothing(make_consumer, put, ledger, complaints):
     await put(range(3), keys=1)
 

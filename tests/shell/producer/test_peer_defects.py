@@ -1,4 +1,4 @@
-"""Does any defect of the existing Python port appear here? One test for each that shows at the shell, by its number.
+"""Does any defect of aiokpl appear here? One test for each that shows at the shell, by its number.
 
 Those that other files here show in more detail are named after the same numbers there.
 """

@@ -8,7 +8,7 @@ from shardline.errors import CredentialsError, RequestError, ServiceError, Shard
 
 K = FailureKind
 
-# What the reference notes say to do (transport-and-limits.md, section 7), as kinds.
+# What is to be done about each code of the data plane, as kinds.
 DATA_PLANE = {
     "ProvisionedThroughputExceededException": K.THROTTLED,
     "KMSThrottlingException": K.THROTTLED,

@@ -7,7 +7,7 @@ Two ways to be done with records. With ``manual`` acknowledgements each record c
 watermark moves when the records below it are done. Otherwise the user is done with them in order, and one call covers
 all records up to one.
 
-Invariants (C1 to C5 are ARCHITECTURE section 5's):
+Invariants (C1 to C5 are of docs/guarantees.md):
 
 - C1: what ``poll_commit`` gives never goes back.
 - C2: all records at or before it were acknowledged.

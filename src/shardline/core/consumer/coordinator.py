@@ -7,7 +7,7 @@ The shell sends what ``poll_operation`` (to the lease store) and ``poll_request`
 exactly one ``handle_*``, follows ``take_events``, and calls again whenever something happened or ``next_deadline`` has
 come. What the user was handed, and is done with, goes to ``held``.
 
-Invariants (ARCHITECTURE section 5):
+Invariants (docs/guarantees.md):
 
 - L1: one operation per lease in flight, and one scan.
 - L2: what was not renewed in time is lost, whatever the store would say, also after a suspension (the clock counts it).

@@ -3,7 +3,7 @@
 Functions of the topology and the rows. Every worker calls them; what they name is created and deleted by conditional
 writes, so that it does not matter who, or how many at once.
 
-Invariants (L3 and L6 are ARCHITECTURE section 5's):
+Invariants (L3 and L6 are of docs/guarantees.md):
 
 - GW1: a new group gets rows for the shards that match its start: at TRIM_HORIZON the oldest there are, at LATEST those
   that are open, at a time those that the service says were open then. Older ones count as finished (L3).

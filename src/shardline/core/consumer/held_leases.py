@@ -3,7 +3,7 @@
 The held leases of a worker (``Holding``), by shard: what the user is done with comes in here, and what becomes of each
 lease is told from here. A thousand of them cost nothing while nothing is due (``Agenda``).
 
-Invariants (ARCHITECTURE section 5):
+Invariants (docs/guarantees.md):
 
 - L2, L4: a lease that lapsed, or that someone else took, is told as lost once, and its acknowledgements are refused.
 - C3: a shard that was read to its end may be finished once each of its children has a row. That it has none is believed

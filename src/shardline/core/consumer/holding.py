@@ -3,7 +3,7 @@
 One machine per held lease: it renews, commits, writes SHARD_END when the shard is done, and lets go in good order. The
 coordinator carries its operations to the store, and takes care that they are one at a time (L1).
 
-Invariants (C and L are ARCHITECTURE section 5's):
+Invariants (C and L are of docs/guarantees.md):
 
 - L2: we act as the owner only until lease duration after the last confirmed write was sent; then the lease is lost.
 - L4: once lost, nothing is written; every write carries the counter of the row that we saw last.

@@ -3,7 +3,7 @@
 The topology of a stream, from complete listings (``handle_listing``) and from what a shard names at its end
 (``handle_children``), held against the rows of a group.
 
-Invariants (L3 is ARCHITECTURE section 5's):
+Invariants (L3 is of docs/guarantees.md):
 
 - L3: a shard is read only when each parent is finished: at SHARD_END, or absent from the stream, or without a row while
   a descendant has one (finished rows are deleted). A parent without a row answers for its own parents: every generation

@@ -65,6 +65,8 @@ class Tokens:
             raw = pybase64.b64decode(text, validate=True)
         except ValueError:
             return None
+        if pybase64.b64encode_as_string(raw) != text:
+            return None  # base64 has several texts for one body; only one of them was written
         start = len(_MARK)
         digest, body = raw[start : start + _DIGEST_BYTES], raw[start + _DIGEST_BYTES :]
         if raw[:start] != _MARK or digest != self._digest(body):

@@ -202,6 +202,16 @@ def test_rd3_a_position_that_is_refused_gives_way_to_the_trim_horizon_and_is_tol
     assert setting.reader.take_events() == []
 
 
+def test_rd3_after_a_position_that_was_refused_a_larger_number_is_no_sign_of_trimming():
+    setting = Setting(at_sequence_number(SequenceNumber(50)), done=SequenceNumber(50))
+    setting.fail(FailureKind.INVALID)
+    assert [type(event) for event in setting.reader.take_events()] == [PositionLost]
+    setting.open()
+    setting.page(70)
+    assert setting.numbers() == [70]
+    assert setting.reader.take_events() == []
+
+
 def test_rd3_a_trim_horizon_that_is_refused_is_the_end():
     setting = Setting()
     setting.fail(FailureKind.INVALID)
@@ -223,6 +233,17 @@ def test_rd3_an_iterator_that_is_refused_is_made_anew_three_times():
         setting.open()
     setting.fail(FailureKind.INVALID)
     assert setting.reader.state is ReaderState.FAILED
+
+
+def test_rd3_a_page_between_them_makes_refused_iterators_count_anew():
+    setting = Setting()
+    setting.open()
+    for _ in range(2):
+        for _ in range(3):
+            setting.fail(FailureKind.INVALID)
+            assert setting.reader.state is ReaderState.STARTING
+            setting.open()
+        setting.page()
 
 
 def test_rd3_what_was_trimmed_before_the_checkpoint_could_be_read_again_is_told():

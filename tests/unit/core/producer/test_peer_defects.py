@@ -1,6 +1,6 @@
 """What is known to go wrong in other producers does not go wrong here: one test for each defect that concerns the core.
 
-The names B1 to B19 are those of the notes on the existing Python port; the loss at a split is the KPL's.
+B1 to B19 are defects of aiokpl, as in tests/shell/producer/test_peer_defects.py; the loss at a split is the KPL's.
 """
 
 import pytest

@@ -171,7 +171,7 @@ def test_p4_only_what_is_more_than_one_record_is_judged_by_range():
     assert judge_landing(A, B, 2) is None
 
 
-# ---- seed 000, row by row, as section 8 of the architecture changed it
+# ---- what follows from what, row by row
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_p4_only_what_is_more_than_one_record_is_judged_by_range():
         pytest.param([Rules.EXPIRED], Action.FAIL, False, id="expired"),
     ],
 )
-def test_every_row_of_the_seeds_table_is_there(rules, action, stale_map):
+def test_every_row_of_the_table_is_there(rules, action, stale_map):
     assert {(rule.action, rule.stale_map) for rule in rules} == {(action, stale_map)}
     assert set(rules) <= set(Rules.ALL)
 
@@ -207,7 +207,7 @@ def test_every_row_of_the_seeds_table_is_there(rules, action, stale_map):
 @pytest.mark.parametrize(
     "kind", [FailureKind.DENIED, FailureKind.NOT_FOUND, FailureKind.KMS, FailureKind.NO_CREDENTIALS]
 )
-def test_p5_where_the_seed_retries_until_the_end_what_cannot_succeed_fails_at_once(kind):
+def test_p5_what_cannot_succeed_fails_at_once(kind):
     assert failed(kind).action is Action.FAIL
 
 

@@ -1,5 +1,7 @@
 """TK1 is an invariant of ``server.model.tokens``."""
 
+from base64 import b64decode
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +37,25 @@ def test_tk1_a_changed_token_is_none(at, value):
     text = tokens.write(ITERATOR)
     changed = text[: at % len(text)] + chr(value) + text[at % len(text) + 1 :]
     assert changed == text or tokens.read_iterator(changed) is None
+
+
+def test_tk1_other_base64_of_the_same_bytes_is_none():
+    tokens = Tokens(b"secret")
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    checked = 0
+    for name in ("s", "ss", "sss"):
+        token = IteratorToken(name, 1.5, 3, 7, 2.5, 99)
+        text = tokens.write(token)
+        last = len(text.rstrip("=")) - 1
+        same = [
+            other
+            for letter in alphabet
+            if (other := text[:last] + letter + text[last + 1 :]) != text and b64decode(other) == b64decode(text)
+        ]
+        checked += len(same)
+        assert tokens.read_iterator(text) == token
+        assert [tokens.read_iterator(other) for other in same] == [None] * len(same)
+    assert checked == 3 + 15  # one ends in "=", one in "==", one in neither
 
 
 @given(st.text(max_size=60) | st.text("ABCabc019+/=", max_size=60))
