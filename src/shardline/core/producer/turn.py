@@ -47,7 +47,12 @@ class Turn:
 
     def __enter__(self) -> None:
         self.is_taken = True
-        self._mend()
+        is_mended = False
+        try:
+            self._mend()
+            is_mended = True
+        finally:
+            self.is_taken = is_mended
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -46,3 +46,19 @@ def test_an_error_gives_the_turn_back_too(turn):
     with pytest.raises(ZeroDivisionError), turn:
         raise ZeroDivisionError
     assert not turn.is_taken
+
+
+def test_tu3_to_mend_may_be_interrupted_and_the_next_one_mends():
+    called = []
+
+    def mend():
+        called.append("mended")
+        if len(called) == 1:
+            raise KeyboardInterrupt
+
+    turn = Turn(Intake(), mend, lambda: None)
+    with pytest.raises(KeyboardInterrupt):
+        turn.mend()
+    assert not turn.is_taken
+    turn.mend()
+    assert called == ["mended"] * 2
