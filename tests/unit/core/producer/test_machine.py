@@ -580,3 +580,18 @@ def test_w1_a_summary_that_fails_is_an_answer_too(rig):
     assert one.send() is None
     one.no_summary()
     assert one.send() == [[b"data"]]
+
+
+def test_tu1_who_puts_while_another_is_in_the_machine_joins_the_next_round(rig):
+    one = rig(buffer_max_records=2, linger=0.2)
+    with one.machine.turn:
+        record = one.put(b"1")
+        assert one.answer is Put.PUMP
+        assert many(one, b"2")[1] == (0, False), "one by one"
+        one.put(b"2")
+        one.put(b"3")
+        assert one.answer is Put.FULL
+    assert record in one.machine.unfinished()
+    assert (one.machine.outstanding, one.machine.buffered_bytes) == (2, 4)
+    assert one.machine.next_deadline() == one.now + 0.2
+    assert one.flush() == [[b"1", b"2"]]
