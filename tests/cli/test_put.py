@@ -142,7 +142,7 @@ def test_a_line_that_is_too_long_for_the_stream_stops_no_other(shardline, kinesi
     ended = shardline("put", "orders", "--failed", "f", stdin=b"\n".join([b"1", large, b"2", endless, b"3"]), code=1)
     assert data_of(kinesis) == [b"1", b"2", b"3"]
     assert (
-        "line 2: a record of this stream takes at most 1048576 bytes with its key, this one has 2097152" in ended.stderr
+        "line 2: a record of this stream takes at most 1048576 bytes with its key, this one has 2097162" in ended.stderr
     )
     assert "line 4: longer than 10485760 bytes" in ended.stderr
     first, second = sorted(lines_of(tmp_path / "f"), key=lambda one: one["line"])
