@@ -359,8 +359,9 @@ def test_si5_an_errand_that_was_left_behind_keeps_no_iteration_alive(make_consum
         iterator = begin(consumer)
         leave_behind(consumer, iterator)
         time.sleep(0.05)
+        weak = ref(iterator)
         del iterator
-        begin(consumer)
+        assert weak() is None
 
 
 class Pressed(BaseException):
