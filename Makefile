@@ -148,8 +148,7 @@ audit: $(SECURITY)/.ready ## look up known vulnerabilities of what users install
 
 sbom: $(SECURITY)/.ready ## write dist/shardline.cdx.json: what users install, as a CycloneDX bill of materials
 	@mkdir -p dist
-	$(SECURITY)/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
-		--output-format JSON --output-file dist/shardline.cdx.json $(SECURITY)/users/bin/python
+	$(SECURITY)/tools/bin/python tests/security/sbom.py $(SECURITY)/users/bin/python dist/shardline.cdx.json
 
 build: $(READY) ## build the wheel and the source distribution into dist/
 	$(BIN)/python -m hatchling build --clean

@@ -38,8 +38,8 @@ PER_SHARD = 4_000  # at least, read over many shards: opening a shard costs as m
 RUNS = {10_000: 5, 100_000: 4, 1_000_000: 3, 10_000_000: 2}
 RUNS_OVER_SHARDS = {"producer": 5, "consumer": 3}
 # What the peers cost over the most shards: as many times ours as bench_producer.py asks of them over 32.
-PEERS = {"aiokpl": (20_000, 45.0), "boto3": (100_000, 2.7)}
-PEER_RUNS = 2
+PEERS = {"aiokpl": (10_000, 45.0), "boto3": (100_000, 2.7)}
+PEER_RUNS = 5
 
 
 def produce(shards: int, records: int, client: str = "shardline") -> float:

@@ -1,4 +1,4 @@
-"""The audit is a script beside its tests: they import it by name."""
+"""The audit and the bill of materials are scripts beside their tests, which import them by name."""
 
 import sys
 from pathlib import Path

@@ -11,18 +11,17 @@ Invariants:
 - BC3: at the interpreter's end, where no thread can begin (Python 3.12 on), the call is made in the caller's.
 """
 
-import asyncio
-import sys
 import threading
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from contextvars import copy_context
-from typing import Generic, TypeAlias, TypeVar, final
+from typing import Generic, TypeVar, final
 
 import anyio
 
+from shardline.adapters.event_loop import call_soon_from_threads
+
 _T = TypeVar("_T")
-_Soon: TypeAlias = Callable[[Callable[[], object]], object]
 
 
 @final
@@ -48,7 +47,7 @@ class _Call(Generic[_T]):
     def __init__(self, call: Callable[[], _T], forget: Callable[[], object]) -> None:
         self._call = call
         self._forget = forget
-        self._soon = _soon_in_this_loop()
+        self._soon = call_soon_from_threads()
         self._ended = anyio.Event()
         self._results: list[_T] = []
         self._error: Exception | None = None
@@ -89,13 +88,3 @@ class _Call(Generic[_T]):
     def _finish(self) -> None:
         self._forget()
         self._ended.set()
-
-
-def _soon_in_this_loop() -> _Soon:
-    """What makes this event loop call a function soon; any thread may call it."""
-    if "trio" in sys.modules:
-        import trio  # noqa: PLC0415 - an extra: only where it is in use
-
-        if trio.lowlevel.in_trio_run():
-            return trio.lowlevel.current_trio_token().run_sync_soon
-    return asyncio.get_running_loop().call_soon_threadsafe

@@ -8,15 +8,19 @@ Invariants:
 - Q2: a connection that can take no further request leaves the pool, and so no longer counts against its limit.
   httpcore2 keeps one for ever whose tunnel through a proxy got no TLS, or whose first request was cancelled before it
   was sent.
+- Q3: on asyncio, too, a name look-up that hangs keeps nobody (WS5). The addresses of a name are tried in turn, each
+  when the one before has failed, or has had a quarter of a second; the first that answers is taken.
 """
 
 import ssl
-import sys
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, cast, final
 
 import anyio
 import httpcore2
+
+from shardline.adapters.event_loop import is_trio
+from shardline.adapters.wire_streams import HAPPY_EYEBALLS, look_up
 
 
 @final
@@ -32,9 +36,8 @@ class Backend(httpcore2.AsyncNetworkBackend):
     """Connects on the running event loop."""
 
     def __init__(self) -> None:
-        trio = sys.modules.get("trio")
-        in_trio = trio is not None and trio.lowlevel.in_trio_task()
-        native: object = httpcore2.TrioBackend() if in_trio else httpcore2.AnyIOBackend()
+        self._looks_up = not is_trio()  # trio's own look-up can be left behind
+        native: object = httpcore2.AnyIOBackend() if self._looks_up else httpcore2.TrioBackend()
         self._inner = cast("httpcore2.AsyncNetworkBackend", native)
 
     async def connect_tcp(
@@ -45,7 +48,54 @@ class Backend(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        return _Stream(await self._inner.connect_tcp(host, port, timeout, local_address, socket_options))
+        def connect(address: str) -> Awaitable[httpcore2.AsyncNetworkStream]:
+            return self._inner.connect_tcp(address, port, timeout, local_address, socket_options)
+
+        if not self._looks_up:
+            return _Stream(await connect(host))
+        try:
+            with anyio.fail_after(timeout):
+                found = [str(address[4][0]) for address in await look_up(host, port)]
+                return _Stream(await _first_of([*dict.fromkeys(found)], connect))
+        except TimeoutError as error:
+            raise httpcore2.ConnectTimeout(str(error)) from error
+        except OSError as error:
+            raise httpcore2.ConnectError(error) from error
+
+
+async def _first_of(
+    addresses: list[str], connect: Callable[[str], Awaitable[httpcore2.AsyncNetworkStream]]
+) -> httpcore2.AsyncNetworkStream:
+    """A connection to the first that answers (Q3)."""
+    connected: list[httpcore2.AsyncNetworkStream] = []
+    failures: list[Exception] = []
+
+    async def attempt(address: str, failed: anyio.Event) -> None:
+        try:
+            stream = await connect(address)
+        except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+            failures.append(error)
+            failed.set()
+            return
+        connected.append(stream)
+        tasks.cancel_scope.cancel()
+
+    taken = 0
+    try:
+        async with anyio.create_task_group() as tasks:
+            for address in addresses:
+                failed = anyio.Event()
+                tasks.start_soon(attempt, address, failed)
+                with anyio.move_on_after(HAPPY_EYEBALLS):
+                    await failed.wait()
+        if not connected:
+            raise failures[0]
+        taken = 1
+        return connected[0]
+    finally:
+        with anyio.CancelScope(shield=True):
+            for late in connected[taken:]:
+                await late.aclose()
 
 
 @final

@@ -18,7 +18,6 @@ import ipaddress
 import select
 import socket
 import ssl
-import sys
 from typing import Any, Final, Protocol, TypeAlias, cast, final
 
 import anyio
@@ -28,11 +27,13 @@ from anyio.abc import ByteStream, SocketAttribute
 from anyio.streams.tls import TLSStream
 
 from shardline.adapters.blocking_calls import BlockingCalls
+from shardline.adapters.event_loop import is_trio
 
 _UNREAD_MAX: Final = 1024 * 1024
 _RECEIVE: Final = 256 * 1024
 _SEND: Final = 256 * 1024  # at a time: what the socket does not take at once, asyncio copies, and moves at every turn
-_HAPPY_EYEBALLS: Final = 0.25
+HAPPY_EYEBALLS: Final = 0.25
+"""Seconds that an address has before the next one is tried beside it."""
 _Addresses: TypeAlias = list[tuple[Any, ...]]  # what getaddrinfo gives
 _look_ups: Final = anyio.lowlevel.RunVar[BlockingCalls[_Addresses]]("shardline name look-ups")
 
@@ -74,7 +75,7 @@ class AsyncioStream(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         addresses = await look_up(name, port)
         # Not asyncio's own happy eyeballs: cancelled, it leaks the sockets that it tried.
-        connected = await start_connection(addresses, happy_eyeballs_delay=_HAPPY_EYEBALLS, interleave=1)
+        connected = await start_connection(addresses, happy_eyeballs_delay=HAPPY_EYEBALLS, interleave=1)
         taken = False
         try:
             hostname = name if context is not None else None
@@ -197,11 +198,8 @@ class AsyncioStream(asyncio.Protocol):
 
 async def dial(name: str, port: int, context: ssl.SSLContext | None) -> WireStream:
     """Connect on the event loop that runs."""
-    if "trio" in sys.modules:
-        import trio  # noqa: PLC0415 - an extra: only where it is in use
-
-        if trio.lowlevel.in_trio_run():
-            return await AnyioStream.connect(name, port, context)
+    if is_trio():
+        return await AnyioStream.connect(name, port, context)
     return await AsyncioStream.connect(name, port, context)
 
 

@@ -9,9 +9,10 @@ Invariants:
 """
 
 import asyncio
-import sys
 from collections.abc import Callable
 from typing import Final, TypeAlias, final
+
+from shardline.adapters.event_loop import is_trio
 
 Wake: TypeAlias = Callable[[], None]
 
@@ -35,18 +36,17 @@ class Bell:
     async def wait(self, limit: float = _LONGEST_WAIT) -> None:
         """Until it is rung, or ``limit`` seconds have passed."""
         limit = min(limit, _LONGEST_WAIT)
-        if "trio" in sys.modules:
+        if is_trio():
             import trio  # noqa: PLC0415 - an extra: only where it is in use
 
-            if trio.lowlevel.in_trio_run():
-                event = trio.Event()
-                self._waiting.append(event.set)
-                try:
-                    with trio.move_on_after(limit):
-                        await event.wait()
-                finally:
-                    self._leave(event.set)
-                return
+            event = trio.Event()
+            self._waiting.append(event.set)
+            try:
+                with trio.move_on_after(limit):
+                    await event.wait()
+            finally:
+                self._leave(event.set)
+            return
         loop = asyncio.get_running_loop()
         rung: asyncio.Future[None] = loop.create_future()
 

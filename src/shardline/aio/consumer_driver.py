@@ -20,12 +20,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 import anyio
-import anyio.abc
 import anyio.lowlevel
 
 from shardline.aio.consumer_reporting import CLOSED, ConsumerReporter
 from shardline.aio.custody import Custody
-from shardline.aio.interrupts import uninterrupted
+from shardline.aio.interrupts import HostTasks
 from shardline.aio.loop_watch import LoopWatch
 from shardline.aio.shard_worker import ShardWorker
 from shardline.codec.shapes import ListShardsResponse
@@ -74,7 +73,7 @@ class ConsumerDriver:
         self._batching = store if isinstance(store, BatchingLeaseStore) else None
         self._watch = LoopWatch(reporter.name, self._config.lease_duration, self.clock)
         self._stream = stream
-        self._tasks: anyio.abc.TaskGroup | None = None
+        self._tasks: HostTasks | None = None
         self._api: KinesisApi | None = None
         self._wake: anyio.Event | None = None
         self._stopping = False
@@ -88,7 +87,7 @@ class ConsumerDriver:
         self._api = api
         self._watch.start()
         try:
-            async with anyio.create_task_group() as self._tasks:
+            async with HostTasks() as self._tasks:
                 await self._open_store(store_failure)
                 await self._drive(self._tasks)
                 self._tasks.cancel_scope.cancel()
@@ -145,7 +144,7 @@ class ConsumerDriver:
             await self._sleep(delay)
             failure = await self._store.open()
 
-    async def _drive(self, tasks: anyio.abc.TaskGroup) -> None:
+    async def _drive(self, tasks: HostTasks) -> None:
         while not self._stopping and not self.coordinator.is_closed:
             self._wake = anyio.Event()  # before polling: a wake-up while we poll is not lost
             deadline = self._pump(tasks)
@@ -162,20 +161,20 @@ class ConsumerDriver:
         with anyio.move_on_after(delay):
             await self._wake.wait()
 
-    def _pump(self, tasks: anyio.abc.TaskGroup) -> Instant:
+    def _pump(self, tasks: HostTasks) -> Instant:
         """Do all there is to do now. Returns when to come again."""
         now, coordinator = self.clock(), self.coordinator
         self.custody.pull()
         writes: list[LeaseOperation] = []
         while (operation := coordinator.poll_operation(now)) is not None:
             if isinstance(operation, ScanLeases):
-                tasks.start_soon(uninterrupted, self._scan)
+                tasks.start_soon(self._scan)
             else:
                 writes.append(operation)
         for together in [writes] if self._batching is not None and writes else [[write] for write in writes]:
-            tasks.start_soon(uninterrupted, self._write, together)
+            tasks.start_soon(self._write, together)
         while (request := coordinator.poll_request(now)) is not None:
-            tasks.start_soon(uninterrupted, self._ask, request)
+            tasks.start_soon(self._ask, request)
         events = coordinator.take_events()
         for event in events:
             self._follow(event)
@@ -300,7 +299,7 @@ class ConsumerDriver:
         worker = ShardWorker(reader, deaggregator, event.grant, self.clock, self._deserializer)
         assert self._tasks is not None
         assert self._api is not None
-        self._tasks.start_soon(uninterrupted, worker.run, self._api, self)
+        self._tasks.start_soon(worker.run, self._api, self)
         self.custody.add(worker)
 
     @property

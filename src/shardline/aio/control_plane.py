@@ -4,9 +4,8 @@ The control-plane half of ``Client``. Methods are the AWS operations in snake ca
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final, Literal, TypeVar, final
+from typing import Final, Literal, TypeVar
 
-from shardline.adapters.http_failures import broken
 from shardline.adapters.kinesis import KinesisHttp, stream_members
 from shardline.aio.waiting import Wait, wait_limit, wait_until
 from shardline.codec.envelope import BodyError
@@ -22,6 +21,7 @@ from shardline.codec.shapes import (
     StreamSummary,
 )
 from shardline.core.failures import Failure, to_error
+from shardline.core.page_tokens import PageTokens
 from shardline.core.requests import DescribeStreamSummary, ListShards, ShardFilter
 from shardline.errors import UsageError
 from shardline.model.hashing import parse_explicit_hash_key
@@ -31,8 +31,7 @@ from shardline.model.stream import StreamRef, parse_consumer_arn, parse_stream
 
 T = TypeVar("T")
 
-PAGES_MAX: Final = 10_000
-"""Of one listing: more than any account has."""
+_ENDLESS: Final = "BadAnswer", "the listing"
 
 
 class ControlPlane:
@@ -53,29 +52,28 @@ class ControlPlane:
         wanted = ShardFilter(shard_filter) if isinstance(shard_filter, str) else shard_filter
         shards: list[Shard] = []
         token: str | None = None
-        pages = _Pages("ListShards")
+        tokens = PageTokens(*_ENDLESS)
         while True:
             request = ListShards(ref, wanted, token, LIST_SHARDS_MAX_RESULTS)
             page = value_of(await self.api.list_shards(request), "ListShards")
             shards.extend(shape.to_shard() for shape in page.shards or ())
-            if not page.next_token:
+            token = value_of(tokens.follow(page.next_token), "ListShards")
+            if token is None:
                 return shards
-            token = pages.next(page.next_token)
 
     async def list_streams(self) -> list[StreamListing]:
         """All streams of the account and region, page by page."""
         streams: list[StreamListing] = []
         params: dict[str, object] = {}
-        pages = _Pages("ListStreams")
+        tokens = PageTokens(*_ENDLESS)
         while True:
             page = await self._ask("ListStreams", params, ListStreamsResponse)
             streams.extend(page.stream_summaries or [StreamListing(name=name) for name in page.stream_names])
-            if not page.has_more_streams or not page.stream_names:
+            last = page.stream_names[-1] if page.has_more_streams and page.stream_names else None
+            start = value_of(tokens.follow(last and (page.next_token or last)), "ListStreams")
+            if start is None:
                 return streams
-            if page.next_token:
-                params = {"NextToken": pages.next(page.next_token)}
-            else:
-                params = {"ExclusiveStartStreamName": pages.next(page.stream_names[-1])}
+            params = {"NextToken" if page.next_token else "ExclusiveStartStreamName": start}
 
     async def create_stream(
         self,
@@ -189,13 +187,14 @@ class ControlPlane:
         arn = await self._arn_of(stream)
         consumers: list[StreamConsumer] = []
         params: dict[str, object] = {"StreamARN": arn}
-        pages = _Pages("ListStreamConsumers")
+        tokens = PageTokens(*_ENDLESS)
         while True:
             page = await self._ask("ListStreamConsumers", params, ListStreamConsumersResponse)
             consumers.extend(page.consumers)
-            if not page.next_token:
+            token = value_of(tokens.follow(page.next_token), "ListStreamConsumers")
+            if token is None:
                 return consumers
-            params = {"StreamARN": arn, "NextToken": pages.next(page.next_token)}
+            params = {"StreamARN": arn, "NextToken": token}
 
     async def update_max_record_size(self, stream: str, kib: int) -> None:
         """Set the largest record that the stream takes: 1024 to 10240 KiB."""
@@ -224,13 +223,15 @@ class ControlPlane:
         members = stream_members(parse_stream(stream))
         tags: dict[str, str] = {}
         params = members
-        pages = _Pages("ListTagsForStream")
+        tokens = PageTokens(*_ENDLESS)
         while True:
             page = await self._ask("ListTagsForStream", params, ListTagsForStreamResponse)
             tags.update({tag.key: tag.value or "" for tag in page.tags})
-            if not page.has_more_tags or not page.tags:
+            last = page.tags[-1].key if page.has_more_tags and page.tags else None
+            start = value_of(tokens.follow(last), "ListTagsForStream")
+            if start is None:
                 return tags
-            params = members | {"ExclusiveStartTagKey": pages.next(page.tags[-1].key)}
+            params = members | {"ExclusiveStartTagKey": start}
 
     async def _ask(self, operation: str, params: Mapping[str, object], shape: type[T]) -> T:
         try:
@@ -263,27 +264,6 @@ class ControlPlane:
         if arn is None and stream is not None and name is not None:
             return {"StreamARN": await self._arn_of(stream), "ConsumerName": name}
         raise UsageError("name a consumer by its ARN alone, or by stream= and name= together")
-
-
-@final
-class _Pages:
-    """Where a listing goes on, so long as it leads anywhere."""
-
-    def __init__(self, operation: str) -> None:
-        self._operation = operation
-        self._seen: set[str] = set()
-
-    def next(self, start: str) -> str:
-        """The start of the next page.
-
-        Raises:
-            TransportError: there was one like it, or there were too many.
-        """
-        told = "a listing that begins again" if start in self._seen else f"a listing of more than {PAGES_MAX:,} pages"
-        if start in self._seen or len(self._seen) >= PAGES_MAX - 1:
-            raise to_error(broken("BadAnswer", "the service", told), self._operation)
-        self._seen.add(start)
-        return start
 
 
 def value_of(answer: T | Failure, operation: str) -> T:

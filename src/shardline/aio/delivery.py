@@ -12,10 +12,10 @@ Invariants:
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable, Generator
 from typing import Any, Final, final
 
+from shardline.adapters.event_loop import is_trio
 from shardline.aio.user_code import MAY_FAIL, Contained
 from shardline.core.producer.record import BufferedRecord, Landing, Receipt, Undelivered
 from shardline.errors import DeliveryFailed
@@ -143,12 +143,11 @@ def wake_waiters(record: BufferedRecord) -> None:
 
 def native_waiter() -> tuple[Callable[[], None], Any]:
     """What wakes a task of the running event loop, and what it awaits."""
-    if "trio" in sys.modules:
+    if is_trio():
         import trio  # noqa: PLC0415 - an extra: only where it is in use
 
-        if trio.lowlevel.in_trio_run():
-            event = trio.Event()
-            return event.set, event.wait()
+        event = trio.Event()
+        return event.set, event.wait()
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
 

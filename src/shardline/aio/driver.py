@@ -24,12 +24,11 @@ from inspect import isawaitable
 from typing import Any, Final, TypeVar, cast, final
 
 import anyio
-import anyio.abc
 import anyio.lowlevel
 
 from shardline.aio.delivery import wake_waiters
 from shardline.aio.home import Home
-from shardline.aio.interrupts import uninterrupted
+from shardline.aio.interrupts import HostTasks
 from shardline.aio.reporting import Reporter
 from shardline.aio.user_code import Contained
 from shardline.core.clock import NEVER
@@ -74,8 +73,8 @@ class Driver:
         self._on_room = on_room
         self._on_end = on_end
         self._wake: anyio.Event | None = None  # made by the host: this may be another event loop's thread
-        self._tasks: anyio.abc.TaskGroup | None = None
-        self._hooks: anyio.abc.TaskGroup | None = None
+        self._tasks: HostTasks | None = None
+        self._hooks: HostTasks | None = None
         self._stopping = False
         self._has_ended = False
         self.home: Home | None = None
@@ -131,9 +130,9 @@ class Driver:
     async def run(self, api: KinesisApi) -> None:
         """The host task."""
         self.home = Home()
-        async with anyio.create_task_group() as self._hooks:
+        async with HostTasks() as self._hooks:
             try:
-                async with anyio.create_task_group() as self._tasks:
+                async with HostTasks() as self._tasks:
                     await self._drive(api, self._tasks)
                     self._tasks.cancel_scope.cancel()
             except Exception as error:  # noqa: BLE001 - DR2
@@ -146,7 +145,7 @@ class Driver:
         if self._hooks.cancel_scope.cancelled_caught:
             self._reporter.complain("on_failure", TimeoutError(f"not done {HOOK_PATIENCE:g} s after the end"))
 
-    async def _drive(self, api: KinesisApi, tasks: anyio.abc.TaskGroup) -> None:
+    async def _drive(self, api: KinesisApi, tasks: HostTasks) -> None:
         while not self._stopping:
             self._wake = anyio.Event()  # before polling: a wake-up while we poll is not lost
             delay = await self._pump(api, tasks)
@@ -158,7 +157,7 @@ class Driver:
                 with anyio.move_on_after(min(delay, _LONGEST_SLEEP)):
                     await self._wake.wait()
 
-    async def _pump(self, api: KinesisApi, tasks: anyio.abc.TaskGroup) -> float:
+    async def _pump(self, api: KinesisApi, tasks: HostTasks) -> float:
         """Send all that is to go now. Returns for how long there is nothing to do."""
         machine = self.machine
         while True:
@@ -171,12 +170,12 @@ class Driver:
                 deadline = machine.next_deadline()
             self._tell()  # what expired
             if listing is not None:
-                tasks.start_soon(uninterrupted, self._call, api.list_shards, listing, machine.handle_list_shards)
+                tasks.start_soon(self._call, api.list_shards, listing, machine.handle_list_shards)
             if summary is not None:
                 ask = api.describe_stream_summary
-                tasks.start_soon(uninterrupted, self._call, ask, summary, machine.handle_summary)
+                tasks.start_soon(self._call, ask, summary, machine.handle_summary)
             if put is not None:
-                tasks.start_soon(uninterrupted, self._put, api, *put)
+                tasks.start_soon(self._put, api, *put)
             elif listing is None and summary is None:
                 return NEVER if deadline == NEVER else deadline - now
             await anyio.lowlevel.checkpoint()  # DR3
@@ -232,7 +231,7 @@ class Driver:
             result = self._on_failure(record)
             if isawaitable(result):
                 assert self._hooks is not None
-                self._hooks.start_soon(uninterrupted, self._await_hook, result)
+                self._hooks.start_soon(self._await_hook, result)
 
     async def _await_hook(self, result: Awaitable[object]) -> None:
         _hook_of.set(self)

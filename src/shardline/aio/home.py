@@ -9,27 +9,14 @@ Invariants:
 """
 
 import asyncio
-import sys
 from typing import Final, final
 
+from shardline.adapters.event_loop import running_loop
 from shardline.errors import Closed, UsageError
 
 _ELSEWHERE: Final = (
     "this Producer belongs to the event loop in which it was started: use it there, or make a new one here"
 )
-
-
-def running_loop() -> object:
-    """The event loop that runs here; ``None`` if there is none."""
-    if "trio" in sys.modules:
-        import trio  # noqa: PLC0415 - an extra: only where it is in use
-
-        if trio.lowlevel.in_trio_run():
-            return trio.lowlevel.current_trio_token()
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 @final

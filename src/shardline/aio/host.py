@@ -10,15 +10,14 @@ Invariants:
 
 import asyncio
 import inspect
-import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Final, cast
 
 import anyio
 
+from shardline.adapters.event_loop import CallSoon, call_soon_from_threads, is_trio
 from shardline.aio.client import Client
 from shardline.aio.driver import Driver
-from shardline.aio.interrupts import protect
 
 
 async def host(driver: Driver, api: Any, client: Client | None, ended: anyio.Event) -> None:
@@ -46,21 +45,19 @@ _TURN: Final = _Turn()
 
 def native_checkpoint() -> Callable[[], Awaitable[None]]:
     """What gives other tasks of the running event loop a turn, and cancellation its chance."""
-    if "trio" in sys.modules:
+    if is_trio():
         import trio  # noqa: PLC0415 - an extra: only where it is in use
 
-        if trio.lowlevel.in_trio_run():
-            return trio.lowlevel.checkpoint
+        return trio.lowlevel.checkpoint
     return lambda: _TURN
 
 
 def running_task() -> object:
     """The task that runs now: itself, for its id may be another's as soon as it has ended."""
-    if "trio" in sys.modules:
+    if is_trio():
         import trio  # noqa: PLC0415 - an extra: only where it is in use
 
-        if trio.lowlevel.in_trio_run():
-            return trio.lowlevel.current_task()
+        return trio.lowlevel.current_task()
     return asyncio.current_task()
 
 
@@ -84,21 +81,17 @@ def has_ended_well(task: object) -> bool:
 _hosts: Final[set[asyncio.Task[None]]] = set()  # asyncio itself holds tasks weakly
 
 
-def spawn(task: Coroutine[Any, Any, None], name: str = "shardline producer") -> Callable[[Callable[[], None]], object]:
+def spawn(task: Coroutine[Any, Any, None], name: str = "shardline producer") -> CallSoon:
     """Run a task that belongs to no caller (PR1). Returns what makes a call in its event loop, from any thread."""
-    if "trio" in sys.modules:
+    if is_trio():
         import trio  # noqa: PLC0415 - an extra: only where it is in use
 
-        if trio.lowlevel.in_trio_run():
+        async def run() -> None:
+            await task
 
-            async def run() -> None:
-                await task
-
-            protect()
-            trio.lowlevel.spawn_system_task(run, name=name)
-            return trio.lowlevel.current_trio_token().run_sync_soon
-    loop = asyncio.get_running_loop()
-    hosted = loop.create_task(task, name=name)
-    _hosts.add(hosted)
-    hosted.add_done_callback(_hosts.discard)
-    return loop.call_soon_threadsafe
+        trio.lowlevel.spawn_system_task(run, name=name)
+    else:
+        hosted = asyncio.get_running_loop().create_task(task, name=name)
+        _hosts.add(hosted)
+        hosted.add_done_callback(_hosts.discard)
+    return call_soon_from_threads()

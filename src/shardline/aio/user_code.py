@@ -12,11 +12,12 @@ Invariants:
 
 import asyncio
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Final, cast, final
+
+from shardline.adapters.event_loop import is_trio
 
 MAY_FAIL: Final = (Exception, asyncio.CancelledError)
 """What code of the user's may fail with. Where it is awaited, a ``CancelledError`` may be ours: ``is_cancelled``."""
@@ -24,7 +25,7 @@ MAY_FAIL: Final = (Exception, asyncio.CancelledError)
 
 def is_cancelled(error: object) -> bool:
     """Whether this ``CancelledError`` is a cancellation of the running task: else it is of something else (UC3)."""
-    if not isinstance(error, asyncio.CancelledError) or _in_trio():
+    if not isinstance(error, asyncio.CancelledError) or is_trio():
         return False
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
@@ -62,7 +63,7 @@ class Contained:
 
 def _is_from_outside(error: BaseException) -> bool:
     """Whether it came into a coroutine by its task, and not out of the user's code."""
-    if _in_trio():
+    if is_trio():
         import trio  # noqa: PLC0415 - an extra: only where it is in use
 
         return isinstance(error, trio.Cancelled | GeneratorExit)
@@ -81,15 +82,7 @@ def _interrupt_program(error: BaseException) -> None:
     def interrupt() -> None:
         raise error
 
-    if _in_trio():
+    if is_trio():
         signal.raise_signal(signal.SIGINT)  # in a protected task: it is delivered to the main one (KI1)
     else:
         asyncio.get_running_loop().call_soon(interrupt)  # it comes out of the loop, and ends no task
-
-
-def _in_trio() -> bool:
-    if "trio" not in sys.modules:
-        return False
-    import trio  # noqa: PLC0415 - an extra: only where it is in use
-
-    return trio.lowlevel.in_trio_run()

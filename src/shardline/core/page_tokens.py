@@ -3,8 +3,8 @@
 Invariants:
 
 - PT1: an empty token is none.
-- PT2: a listing that hands out a token twice, or more of them than any stream has pages, has failed: it is begun again
-  after a pause. Followed, it would never end, at as many requests a second as the service answers.
+- PT2: a listing that hands out a token twice, or more of them than any has pages, has failed. Followed, it would never
+  end, at as many requests a second as the service answers.
 """
 
 from typing import Final, final
@@ -12,16 +12,23 @@ from typing import Final, final
 from shardline.core.failures import Failure, FailureKind
 
 BAD_SHARD_LIST: Final = "BadShardList"
-PAGES_MAX: Final = 1_000  # of up to 1,000 shards each
+PAGES_MAX: Final = 1_000  # of up to 1,000 shards each, or as many streams, consumers or tags as no account has
 
 
 @final
 class PageTokens:
-    """The tokens of one listing of shards."""
+    """The tokens of one listing, of shards unless said.
 
-    __slots__ = ("_seen",)
+    Args:
+        code: what a listing without end is called.
+        listing: what it lists, for the message.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_code", "_listing", "_seen")
+
+    def __init__(self, code: str = BAD_SHARD_LIST, listing: str = "the shard list") -> None:
+        self._code = code
+        self._listing = listing
         self._seen: set[str] = set()
 
     def follow(self, token: str | None) -> str | Failure | None:
@@ -29,6 +36,6 @@ class PageTokens:
         if not token:
             return None
         if token in self._seen or len(self._seen) >= PAGES_MAX:
-            return Failure(FailureKind.TRANSIENT, BAD_SHARD_LIST, "the pages of the shard list do not end")
+            return Failure(FailureKind.TRANSIENT, self._code, f"the pages of {self._listing} do not end")
         self._seen.add(token)
         return token

@@ -18,7 +18,7 @@ Invariants (C5 is of docs/guarantees.md):
 """
 
 import threading
-from typing import Final, TypeAlias, final
+from typing import Final, final
 from weakref import ref
 
 from shardline.aio.batches import Batch
@@ -122,14 +122,12 @@ class HandedPage:
             custody.ack_through(worker, self.records[self._acked - 1])
 
 
-@final
-class RecordIterator:
-    """One by one."""
+class _Asking:
+    """What the two iterators have in common: a thread that asks the loop's for more."""
 
     __slots__ = (
         "__weakref__",
         "_custody",
-        "_page",
         "_thread",
         "asked",
         "asker",
@@ -142,7 +140,6 @@ class RecordIterator:
     def __init__(self, custody: Custody, thread: LoopThread) -> None:
         self._custody = custody
         self._thread = thread
-        self._page = HandedPage(custody)
         self.asker: object = None
         """The task that closes the consumer, if its thread is the one that asked last."""
         self.asking_thread: threading.Thread | None = None
@@ -153,6 +150,71 @@ class RecordIterator:
         self.is_over = False
         self.is_replaced = False
         """Whether it is over because another was begun."""
+
+    def step(self) -> "bool | float | Exception":
+        """In the loop's thread: what was handed out is done (C5); get more.
+
+        Returns:
+            Whether there is more, or how long to wait for it.
+        """
+        raise NotImplementedError
+
+    def is_asked_by_another(self, caller: object) -> bool:
+        thread = self.asking_thread
+        return self.is_asking and thread is not None and thread is not caller and thread.is_alive()
+
+    def end_for_another(self) -> None:
+        self.is_over = self.is_replaced = True
+        self.asked += 1  # what an interrupt left behind in the loop takes nothing more (SI5)
+
+    def _ask(self) -> bool:
+        """In the user's thread: wait for more. False: there will be none."""
+        if self.is_replaced:
+            raise UsageError(REPLACED)
+        if self.is_over:
+            return False
+        thread, pages = self._thread, self._custody.pages
+        self.asked = number = self.asked + 1
+        weak: ref[_Asking] = ref(self)
+        self.is_asking = True
+        try:
+            found = thread.call(lambda: _run_errand(weak, number, pages))
+        except Closed:
+            if thread.is_forked:
+                raise
+            found = False
+        finally:
+            self.is_asking = False
+        if found is not True:
+            self.is_over = True
+        if isinstance(found, Exception):
+            try:
+                raise found
+            finally:
+                del found  # or it would keep itself, and all frames, alive
+        return found
+
+
+async def _run_errand(weak: "ref[_Asking]", number: int, pages: Bell) -> "bool | Exception":
+    """In the loop's thread: until there is something, or never will be (SI5)."""
+    while (iterator := weak()) is not None and iterator.asked == number:
+        found = iterator.step()
+        if isinstance(found, bool | Exception):
+            return found
+        del iterator  # while it waits, it is the user's alone
+        await pages.wait(found)
+    return False
+
+
+@final
+class RecordIterator(_Asking):
+    """One by one."""
+
+    __slots__ = ("_page",)
+
+    def __init__(self, custody: Custody, thread: LoopThread) -> None:
+        super().__init__(custody, thread)
+        self._page = HandedPage(custody)
 
     def __iter__(self) -> "RecordIterator":
         return self
@@ -174,11 +236,10 @@ class RecordIterator:
                 page.check_at = boot_time() + SLICE
                 page.place = place + 1
                 return page.records[place]
-            if (self.is_over and not self.is_replaced) or not _ask(self, self._thread, self._custody.pages):
+            if not self._ask():
                 raise StopIteration
 
     def step(self) -> "bool | float | Exception":
-        """In the loop's thread: see the page off (C5), and get the next. False: there will be none."""
         custody, page = self._custody, self._page
         if page.place < page.end and page.is_held:
             return True  # it came for one who was interrupted (SI3)
@@ -205,46 +266,21 @@ class RecordIterator:
         """Whether the user has some that are not known to be done."""
         return self._page.worker is not None and self._page.place > 0
 
-    def is_asked_by_another(self, caller: object) -> bool:
-        return _is_asked_by_another(self, caller)
-
-    def end_for_another(self) -> None:
-        _end_for_another(self)
-
     def release(self, *, done: bool) -> None:
         """The consumer is closed: what was handed out is done, or the last of it is not, and comes again."""
         self._page.release(done=done)
 
 
 @final
-class BatchIterator:
+class BatchIterator(_Asking):
     """Many of one shard at once. A batch is a hop."""
 
-    __slots__ = (
-        "__weakref__",
-        "_batches",
-        "_custody",
-        "_in_hand",
-        "_thread",
-        "asked",
-        "asker",
-        "asking_thread",
-        "is_asking",
-        "is_over",
-        "is_replaced",
-    )
+    __slots__ = ("_batches", "_in_hand")
 
     def __init__(self, batches: AsyncBatchIterator, custody: Custody, thread: LoopThread) -> None:
+        super().__init__(custody, thread)
         self._batches = batches
-        self._custody = custody
         self._in_hand = batches.in_hand
-        self._thread = thread
-        self.asker: object = None
-        self.asking_thread: threading.Thread | None = None
-        self.asked = 0
-        self.is_asking = False
-        self.is_over = False
-        self.is_replaced = False
 
     def __iter__(self) -> "BatchIterator":
         return self
@@ -257,11 +293,10 @@ class BatchIterator:
             if batch is not None:
                 in_hand.arrived = None
                 return batch
-            if (self.is_over and not self.is_replaced) or not _ask(self, self._thread, self._custody.pages):
+            if not self._ask():
                 raise StopIteration
 
     def step(self) -> "bool | float | Exception":
-        """In the loop's thread: the batch that the user had is done (C5); get the next. False: there will be none."""
         in_hand = self._in_hand
         if in_hand.arrived is not None:
             return True
@@ -280,60 +315,5 @@ class BatchIterator:
     def has_records(self) -> bool:
         return self._batches.has_records
 
-    def is_asked_by_another(self, caller: object) -> bool:
-        return _is_asked_by_another(self, caller)
-
-    def end_for_another(self) -> None:
-        _end_for_another(self)
-
     def release(self, *, done: bool) -> None:
         self._batches.release(done=done)
-
-
-_Iterator: TypeAlias = RecordIterator | BatchIterator
-
-
-def _is_asked_by_another(iterator: _Iterator, caller: object) -> bool:
-    thread = iterator.asking_thread
-    return iterator.is_asking and thread is not None and thread is not caller and thread.is_alive()
-
-
-def _end_for_another(iterator: _Iterator) -> None:
-    iterator.is_over = iterator.is_replaced = True
-    iterator.asked += 1  # what an interrupt left behind in the loop takes nothing more (SI5)
-
-
-def _ask(iterator: _Iterator, thread: LoopThread, pages: Bell) -> bool:
-    """In the user's thread: wait for the next. False: there will be none."""
-    if iterator.is_replaced:
-        raise UsageError(REPLACED)
-    iterator.asked = number = iterator.asked + 1
-    weak = ref(iterator)
-    iterator.is_asking = True
-    try:
-        found = thread.call(lambda: _run_errand(weak, number, pages))
-    except Closed:
-        if thread.is_forked:
-            raise
-        found = False
-    finally:
-        iterator.is_asking = False
-    if found is not True:
-        iterator.is_over = True
-    if isinstance(found, Exception):
-        try:
-            raise found
-        finally:
-            del found  # or it would keep itself, and all frames, alive
-    return found
-
-
-async def _run_errand(weak: "ref[_Iterator]", number: int, pages: Bell) -> "bool | Exception":
-    """In the loop's thread: until there is something, or never will be (SI5)."""
-    while (iterator := weak()) is not None and iterator.asked == number:
-        found = iterator.step()
-        if isinstance(found, bool | Exception):
-            return found
-        del iterator  # while it waits, it is the user's alone
-        await pages.wait(found)
-    return False

@@ -16,7 +16,7 @@ from tests.sim.interrupting import entered_once_more, interrupted
 
 from shardline import BufferFull, Closed, UsageError
 from shardline.aio.host import spawn
-from shardline.aio.interrupts import uninterrupted
+from shardline.aio.interrupts import HostTasks
 
 
 async def press_ctrl_c():
@@ -34,8 +34,8 @@ def test_the_main_task_is_interrupted_and_the_host_lives_on(call):
     lived = []
 
     async def host():
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(uninterrupted, call)
+        async with HostTasks() as tasks:
+            tasks.start_soon(call)
         lived.append("through it")
 
     async def main():
@@ -50,15 +50,6 @@ def test_the_main_task_is_interrupted_and_the_host_lives_on(call):
     with pytest.raises(KeyboardInterrupt):
         trio.run(main)
     assert lived == ["through it"]
-
-
-@pytest.mark.anyio
-async def test_what_a_call_raises_is_passed_on(anyio_backend):
-    async def fail(what):
-        raise what
-
-    with pytest.raises(ValueError, match="mine"):
-        await uninterrupted(fail, ValueError("mine"))
 
 
 class Pressed(BaseException):

@@ -181,9 +181,7 @@ class Discovery:
         self._token = None  # from the beginning: the pages of two listings do not fit together
         summary = self._steps[-1] is _Step.SUMMARY
         operation = "DescribeStreamSummary" if summary else "ListShards"
-        if failure.kind is FailureKind.EXPIRED_TOKEN:
-            return
-        if failure.retryable:
+        if failure.retryable or failure.kind is FailureKind.EXPIRED_TOKEN:
             self._next_at = now + self._backoff.next_delay(failure.retry_after)
             self._events.append(ListingFailed(operation, failure, self._next_at))
         elif summary and failure.kind is not FailureKind.NOT_FOUND:

@@ -1,0 +1,91 @@
+"""Whom does Ctrl-C interrupt? KI1 is the invariant of ``shardline.aio.interrupts``."""
+
+import signal
+
+import anyio
+import anyio.lowlevel
+import pytest
+import trio
+from tests.sim.interrupting import entered_once_more
+
+from shardline.aio.host import spawn
+from shardline.aio.interrupts import HostTasks
+
+PLACES = ("shardline/aio/interrupts.py", "anyio/_core/_tasks.py", "anyio/_backends/_trio.py")
+"""Whose frames a task of a host may have at its bottom. Those of trio itself are protected by trio."""
+
+
+def run_with_an_interrupt(after, within):
+    """A host with two tasks on trio; a Ctrl-C after so many steps of theirs. Says where it came, and what ran."""
+    done = []
+
+    async def work(name):
+        await anyio.lowlevel.checkpoint()
+        done.append(name)
+
+    async def host(ended):
+        async with HostTasks() as tasks:
+            tasks.start_soon(work, "one")
+            tasks.start_soon(work, "two")
+        done.append("host")
+        ended.set()
+
+    async def main():
+        ended = trio.Event()
+        spawn(host(ended))
+        with trio.CancelScope(shield=True):
+            while not ended.is_set():
+                try:
+                    await ended.wait()
+                except KeyboardInterrupt:
+                    done.append("Ctrl-C")
+
+    with entered_once_more(after, lambda: signal.raise_signal(signal.SIGINT), within) as interruption:
+        try:
+            trio.run(main)
+        except KeyboardInterrupt:  # the main task had ended already
+            done.append("Ctrl-C")
+    return interruption.where, done
+
+
+@pytest.mark.parametrize("within", PLACES)
+def test_ki1_an_interrupt_at_any_place_of_a_task_goes_to_the_main_one(within):
+    places = set()
+    for after in range(1_000):
+        where, done = run_with_an_interrupt(after, within)
+        if where is None:
+            break
+        places.add(where)
+        assert sorted(done) == ["Ctrl-C", "host", "one", "two"], where
+    assert where is None
+    assert any("uninterrupted" in place for place in places) == (within == PLACES[0])
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_task_that_breaks_ends_the_others_and_is_told(anyio_backend):
+    async def sleep():
+        await anyio.sleep(60)
+
+    async def fail():
+        raise LookupError("broken")
+
+    async def both():
+        async with HostTasks() as tasks:
+            tasks.start_soon(sleep)
+            tasks.start_soon(fail)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await both()
+    assert [str(one) for one in caught.value.exceptions] == ["broken"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_its_scope_ends_all_of_it(anyio_backend):
+    async with HostTasks() as tasks:
+        tasks.start_soon(anyio.sleep, 60)
+        tasks.cancel_scope.cancel()
+    assert tasks.cancel_scope.cancelled_caught
+    async with HostTasks() as tasks:
+        tasks.start_soon(anyio.sleep, 60)
+        tasks.cancel_scope.deadline = anyio.current_time() + 0.01
+    assert tasks.cancel_scope.cancelled_caught
