@@ -69,20 +69,11 @@ class PutRecordsResult(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
 
 
 class PutRecordsResponse(msgspec.Struct, frozen=True):
-    """One result per entry, in the order of the request.
-
-    Where entries failed, one that has an error is refused, also if a broken service gives it a number beside it.
-    """
+    """One result per entry, in the order of the request."""
 
     records: list[PutRecordsResult] = msgspec.field(name="Records")
     failed_count: int | None = msgspec.field(name="FailedRecordCount", default=None)
     encryption_type: str | None = msgspec.field(name="EncryptionType", default=None)
-
-    def __post_init__(self) -> None:
-        if self.failed_count != 0:
-            for place, result in enumerate(self.records):
-                if result.error_code and result.sequence_number:
-                    self.records[place] = msgspec.structs.replace(result, sequence_number=None)
 
 
 class PutRecordResponse(msgspec.Struct, frozen=True, rename="pascal"):

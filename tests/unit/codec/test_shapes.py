@@ -166,12 +166,3 @@ def test_a_stream_tells_its_mode_and_its_record_limit():
     assert summary.max_record_bytes == 10 * MIB
     assert summary.retention_hours == 48
     assert summary.record_distribution == "AUTO"
-
-
-@pytest.mark.parametrize(("failed", "number"), [(1, None), (None, None), (0, "7")])
-def test_an_entry_with_a_number_and_an_error_is_refused_where_some_failed(failed, number):
-    stored = {"SequenceNumber": "6", "ShardId": "shardId-000000000000"}
-    both = {"SequenceNumber": "7", "ShardId": "shardId-000000000000", "ErrorCode": "InternalFailure"}
-    answer = read(shapes.PutRecordsResponse, {"Records": [stored, both], "FailedRecordCount": failed})
-    assert [one.sequence_number for one in answer.records] == ["6", number]
-    assert answer.records[1].error_code == "InternalFailure"

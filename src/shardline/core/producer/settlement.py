@@ -105,6 +105,8 @@ class Settlement:
         if isinstance(answer, PutRecordsResponse) and len(answer.records) != entries:
             told = f"{entries} entries were sent, {len(answer.records)} were answered"
             answer = Failure(FailureKind.TRANSIENT, COUNT_MISMATCH, told)
+        elif isinstance(answer, PutRecordsResponse) and answer.failed_count != 0:
+            answer = _with_errors_believed(answer)
         refused = entries
         if flight.group.isolated and self._config.ordered and not _is_smooth(shipments, answer):
             self._returns.recall((shipment.lane for shipment in shipments), now)
@@ -337,6 +339,12 @@ def _is_smooth(shipments: list[Shipment], answer: PutRecordsResponse | Failure) 
     lanes = [shipment.lane for shipment in shipments for _ in range(shipment.aggregate.entry_count)]
     results = zip(lanes, answer.records, strict=True)
     return all(result.sequence_number and result.shard_id == lane.shard_id for lane, result in results)
+
+
+def _with_errors_believed(answer: PutRecordsResponse) -> PutRecordsResponse:
+    """Where entries failed, one that has an error is refused, also if a broken service gives it a number too."""
+    results = [replace(one, sequence_number=None) if one.error_code else one for one in answer.records]
+    return replace(answer, records=results)
 
 
 def _note_wrong_shard(parked: _Parked) -> None:

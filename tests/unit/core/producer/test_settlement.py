@@ -4,6 +4,7 @@
 
 import pytest
 
+from shardline.codec.shapes import PutRecordsResponse, PutRecordsResult
 from shardline.core.events import (
     AggregationStopped,
     DistributionChanged,
@@ -90,6 +91,16 @@ def test_a_result_that_says_nothing_counts_as_refused(rig):
     one.to_deadline()
     assert one.send() == [[b"0"]]
     assert record.history.kept[0].code == "Unknown"
+
+
+@pytest.mark.parametrize("failed_count", [None, 0, 1])
+def test_an_entry_with_a_number_and_an_error_is_refused_where_entries_failed(rig, failed_count):
+    one = rig()
+    (record,) = one.puts(1)
+    one.flush()
+    told = PutRecordsResult("7", "a", "InternalFailure", "why")
+    one.machine.handle_put(one.number, PutRecordsResponse([told], failed_count), one.now)
+    assert (record.ending is None) == (failed_count != 0)
 
 
 # ---- P4
