@@ -116,4 +116,7 @@ async def _interruptible(run: Callable[[], Awaitable[T]]) -> T | signal.Signals:
                 tasks.cancel_scope.cancel()
     except ExceptionGroup as group:
         raise sole_error(group) from None
+    if isinstance(ending[0], signal.Signals):
+        for one in heard:
+            signal.signal(one, signal.SIG_IGN)  # what still comes would only break off the end
     return ending[0]
