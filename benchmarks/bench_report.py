@@ -60,14 +60,15 @@ own or a sink on loopback: nothing here was measured against AWS.
 BELOW_TABLE = {
     "growth": """
 The more shards, the fewer records of each come within `linger` and share an entry (about 350 over one shard, 16 over
-1,024, at this rate), and an entry costs as much as several records: that is in the first series of the producer. In
-the second every entry has 16 records, over one shard too: what remains is the cost of the shards themselves.
+1,024, at this rate), and an entry costs as much as several records. So two things grow in the first series of the
+producer by shards, and its limit is twice the least: that is what a user pays who spreads the same records over a
+thousand times the shards. In the second every entry has 16 records, over one shard too: what grows there is the number
+of shards alone.
 
-Little of that is instructions: counted by Valgrind, with a harness around it that costs as much everywhere, a record
-takes the producer's machine 46,700 over one shard, 47,300 over 32 and 52,800 over 1,024. The rest is memory: over one
-shard a record is sent while the caches still have it; over many a tenth of a second of records waits, some 7 MB (16,000
-records of about 450 B), and is touched in the order of the shards. How much that costs depends on how much cache the
-machine leaves to the process: the same code has been measured here at 1.35 and at 1.97 times its cost over one shard.
+What remains of that is mostly memory: over one shard a record is sent while the caches still have it; over many a tenth
+of a second of records waits, and is touched in the order of the shards. How much that costs depends on how much cache
+the machine leaves to the process: on shared machines the first series has been seen to end at 1.35 and at 1.97 times
+its least.
 
 ![CPU of a record by the number of records and of shards](pictures/growth.svg)
 """,
