@@ -18,6 +18,7 @@ Invariants (C5 is of docs/guarantees.md):
 """
 
 import threading
+from abc import ABC, abstractmethod
 from typing import Final, final
 from weakref import ref
 
@@ -122,7 +123,7 @@ class HandedPage:
             custody.ack_through(worker, self.records[self._acked - 1])
 
 
-class _Asking:
+class _Asking(ABC):
     """What the two iterators have in common: a thread that asks the loop's for more."""
 
     __slots__ = (
@@ -151,13 +152,13 @@ class _Asking:
         self.is_replaced = False
         """Whether it is over because another was begun."""
 
+    @abstractmethod
     def step(self) -> "bool | float | Exception":
         """In the loop's thread: what was handed out is done (C5); get more.
 
         Returns:
             Whether there is more, or how long to wait for it.
         """
-        raise NotImplementedError
 
     def is_asked_by_another(self, caller: object) -> bool:
         thread = self.asking_thread
