@@ -170,7 +170,7 @@ def report_case(case: Case, clients: dict[str, Client]) -> list[bool]:
             ratios = note_ratio(f"{case.name}: {target.upper} / {target.lower}", *costs)
             fine = [ratio >= target.at_least for ratio in ratios]
             what = f"{target.upper} / {target.lower}: {ratios[0]:.2f} (medians {ratios[1]:.2f})"
-            met.append(verdict(what, f"at least {target.at_least:g}", met=all(fine), partly=any(fine)))
+            met.append(verdict(what, f"at least {target.at_least:g}", met=all(fine), partly=any(fine), of=case.name))
     return met
 
 
@@ -195,7 +195,7 @@ def report_idle(plan: Plan, server: Server) -> list[bool]:
         spent = f"{figures['cpu']:.2f} s in {figures['seconds']:.0f} s"
         what = f"{shards:,} shards: {share:.2%} of a core ({spent}), {rate:.2f} calls/s a shard"
         target = IDLE_TARGET * shards
-        met.append(verdict(what, f"under {target:.0%}", met=share < target))
+        met.append(verdict(what, f"under {target:.0%}", met=share < target, of="idle"))
     wire = ask("wire", "empty", server, plan.seconds)
     share = wire["cpu"] / wire["seconds"]
     print(f"  A bare client that calls {EMPTY['empty']} shards once a second, evenly spread: {share:.2%} of a core")
@@ -206,7 +206,7 @@ def report_first(plan: Plan, server: Server) -> list[bool]:
     print("\nFrom the start of a consumer to its first record, on SQLite")
     took = [ask("first", PLAIN, server, 0)["seconds"] for _ in range(plan.starts)]
     what = f"median {statistics.median(took):.2f} s, slowest {max(took):.2f} s of {len(took)}"
-    return [verdict(what, f"under {FIRST_TARGET:g} s", met=max(took) < FIRST_TARGET)]
+    return [verdict(what, f"under {FIRST_TARGET:g} s", met=max(took) < FIRST_TARGET, of="first record after")]
 
 
 def report_commits(plan: Plan, server: Server) -> list[bool]:
@@ -216,7 +216,7 @@ def report_commits(plan: Plan, server: Server) -> list[bool]:
     per_interval = sum(found.values()) / SHARDS / (seconds / interval)
     each = ", ".join(f"{name} {int(count)}" for name, count in found.items())
     what = f"{per_interval:.2f} an interval ({interval:g} s) and shard: {each} in {seconds:.0f} s"
-    return [verdict(what, "at most 1", met=0 < per_interval <= 1 + 1 / (seconds / interval))]
+    return [verdict(what, "at most 1", met=0 < per_interval <= 1 + 1 / (seconds / interval), of="commits")]
 
 
 OTHERS = {"idle": report_idle, "first": report_first, "commits": report_commits}

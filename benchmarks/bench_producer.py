@@ -23,8 +23,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from producer_latency import LINGER, SHARES
 from producer_sink import Counts, ProducerSink, running_producer_sink
-from results import Cost, add_json_option, forget_surroundings, note_ratio, verdict, write
+from results import Cost, add_json_option, beside, forget_surroundings, note_ratio, note_series, verdict, write
 
 HERE = Path(__file__).parent
 PEER_PYTHON = HERE.parent / ".servers/clients/bin/python"  # aiokpl pins its own botocore
@@ -210,11 +211,11 @@ def report_case(case: Case, clients: dict[str, Client]) -> list[bool]:
             fine = [target.at_least <= ratio <= target.at_most for ratio in ratios]
             what = f"{target.upper} / {target.lower}: {ratios[0]:.2f} (medians {ratios[1]:.2f})"
             wanted = f"at least {target.at_least:g}" if target.at_least else f"at most {target.at_most:g}"
-            met.append(verdict(what, wanted, met=all(fine), partly=any(fine)))
+            met.append(verdict(what, wanted, met=all(fine), partly=any(fine), of=case.name))
     if "shardline" in clients and case is CASES[0]:
         entries = clients["shardline"].entries_per_request
         what = f"Kinesis records per PutRecords: {entries:.1f}"
-        met.append(verdict(what, f"at least {ENTRIES_TARGET}", met=entries >= ENTRIES_TARGET))
+        met.append(verdict(what, f"at least {ENTRIES_TARGET}", met=entries >= ENTRIES_TARGET, of=case.name))
     return met
 
 
@@ -222,35 +223,46 @@ def run_script(line: list[str]) -> dict[str, float]:
     return json.loads(subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
-def report_latency(plan: Plan) -> list[bool]:
+def report_latency(plan: Plan, peer_python: str, *, ours_only: bool) -> list[bool]:
     print(f"\nLatency in milliseconds: 1,000 records of 100 B a second, answered in {DELAY * 1e3:.0f} ms")
+    p50, p99 = (0.6 * LINGER + 0.005) * 1e3, (LINGER + 0.025) * 1e3
     met = []
     with running_producer_sink(DELAY) as sink:
-        for kind in ("asyncio", "trio", "sync"):
-            found = run_script(
-                command("producer_latency.py", sink, "--kind", kind, "--seconds", str(plan.latency_seconds))
-            )
-            p50, p99 = 0.6 * found["linger"] + 5, found["linger"] + 25
-            what = f"shardline {kind}: " + ", ".join(
-                f"{name} {found[name]:.1f}" for name in ("p50", "p90", "p99", "p99.9", "max")
-            )
-            fine = found["p50"] <= p50 and found["p99"] <= p99
-            met.append(verdict(what, f"p50 {p50:.0f}, p99 {p99:.0f}", met=fine))
+        for kind in ("asyncio", "trio", "sync", *(() if ours_only else ("aiokpl", "aiobotocore"))):
+            python = peer_python if kind == "aiokpl" else sys.executable
+            job = ["--kind", kind, "--seconds", str(plan.latency_seconds)]
+            found = run_script(command("producer_latency.py", sink, *job, python=python))
+            name = kind if kind.startswith("aio") else f"shardline {kind}"
+            note_series(name, "latency", "ms", {share: round(found[share], 1) for share in SHARES})
+            what = f"{name}: " + ", ".join(f"{share} {found[share]:.1f}" for share in SHARES)
+            if name == kind:
+                beside(what, of="latency in ms")
+            else:
+                fine = found["p50"] <= p50 and found["p99"] <= p99
+                met.append(verdict(what, f"p50 {p50:.0f}, p99 {p99:.0f}", met=fine, of="latency in ms"))
     return met
 
 
-def report_memory() -> list[bool]:
+def report_memory(peer_python: str, *, ours_only: bool) -> list[bool]:
     print(
         f"\nMemory per buffered record of 100 B, with its data and key; resident: the median of {MEMORY_RUNS} processes"
     )
-    with running_producer_sink() as sink:
-        line = command("producer_memory.py", sink)
+    of = "memory of a waiting record of 100 B"
+
+    def weigh(client: str, runs: int, python: str = sys.executable) -> tuple[float, float, str]:
+        line = command("producer_memory.py", sink, "--client", client, python=python)
         traced = run_script(line)["bytes_per_record"]
-        grown = [run_script([*line, "--resident"])["bytes_per_record"] for _ in range(MEMORY_RUNS)]
-    resident = statistics.median(grown)
-    spread = f"{min(grown):.0f} to {max(grown):.0f}"
-    what = f"shardline: {traced:.0f} B by tracemalloc, {resident:.0f} B resident ({spread})"
-    return [verdict(what, f"under {MEMORY_TARGET} B", met=max(traced, resident) < MEMORY_TARGET)]
+        grown = [run_script([*line, "--resident"])["bytes_per_record"] for _ in range(runs)]
+        resident = statistics.median(grown)
+        spread = f" ({min(grown):.0f} to {max(grown):.0f})" if runs > 1 else ""
+        return traced, resident, f"{client}: {traced:.0f} B by tracemalloc, {resident:.0f} B resident{spread}"
+
+    with running_producer_sink() as sink:
+        traced, resident, what = weigh("shardline", MEMORY_RUNS)
+        met = [verdict(what, f"under {MEMORY_TARGET} B", met=max(traced, resident) < MEMORY_TARGET, of=of)]
+        if not ours_only:
+            beside(weigh("aiokpl", 1, peer_python)[2], of=of)
+    return met
 
 
 def run(cases: list[Case], plan: Plan, options: argparse.Namespace) -> bool:
@@ -262,9 +274,9 @@ def run(cases: list[Case], plan: Plan, options: argparse.Namespace) -> bool:
             clients = measure_case(case, plan, sink, options.peer_python, ours_only=options.ours_only)
         met += report_case(case, clients)
     if options.only in "latency":
-        met += report_latency(plan)
+        met += report_latency(plan, options.peer_python, ours_only=options.ours_only)
     if options.only in "memory":
-        met += report_memory()
+        met += report_memory(options.peer_python, ours_only=options.ours_only)
     print(f"\n{time.monotonic() - began:.0f} s; {sum(met)} of {len(met)} targets met{'' if all(met) else ': MISSED'}")
     return all(met)
 

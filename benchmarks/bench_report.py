@@ -58,6 +58,14 @@ Python {python}, {machine}; load of the machine before and after the last of the
 own or a sink on loopback: nothing here was measured against AWS.
 """
 BELOW_TABLE = {
+    "producer": """
+![CPU seconds for a million records, of every client](pictures/peers.svg)
+
+Latency is that of every client's own settings: aiokpl lets a record linger for 100 ms, as we do; aiobotocore has no
+batches of its own, so what came together is sent every 100 ms.
+
+![How long a record is under way, by percentile](pictures/latency.svg)
+""",
     "growth": """
 The more shards, the fewer records of each come within `linger` and share an entry (about 350 over one shard, 16 over
 1,024, at this rate), and an entry costs as much as several records. So two things grow in the first series of the

@@ -18,8 +18,9 @@ import resource
 import sys
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 REGION, ACCESS_KEY, SECRET_KEY = "us-east-1", "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 STREAM = "bench"
@@ -28,6 +29,7 @@ RECORDS_PER_SECOND, BYTES_PER_SECOND = 1e9, 1e12  # limits lifted
 LIMIT = 120.0  # seconds for a delivery
 
 Record = tuple[str, bytes]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -187,14 +189,23 @@ def run_trio(main: Callable[[Job], Awaitable[None]], job: Job) -> None:
 # ---- the peers
 
 
-async def aiokpl(job: Job) -> None:
-    from aiokpl import Config, Producer
+def aiokpl_config(job: Job, **settings: object) -> object:
+    from aiokpl import Config
 
-    config = Config(
+    return Config(
         region=REGION,
         endpoint_url=job.url,
         aws_access_key_id=ACCESS_KEY,
         aws_secret_access_key=SECRET_KEY,
+        **settings,
+    )
+
+
+async def aiokpl(job: Job) -> None:
+    from aiokpl import Producer
+
+    config = aiokpl_config(
+        job,
         rate_limit_records_per_sec_per_shard=RECORDS_PER_SECOND,
         rate_limit_bytes_per_sec_per_shard=BYTES_PER_SECOND,
     )
@@ -246,13 +257,13 @@ def botocore_arguments(job: Job) -> dict[str, str]:
     }
 
 
-def run_uvloop(main: Callable[[Job], Awaitable[None]], job: Job) -> None:
+def run_uvloop(main: Callable[[Job], Coroutine[object, object, T]], job: Job) -> T:
     """On uvloop, the better for aiokpl, if its environment has it."""
     try:
         from uvloop import run
     except ImportError:
         from asyncio import run
-    run(main(job))
+    return run(main(job))
 
 
 def run_asyncio(main: Callable[[Job], Awaitable[None]], job: Job) -> None:

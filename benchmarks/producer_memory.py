@@ -4,7 +4,7 @@ A process of its own. Every record is made as it is put and its delivery dropped
 producer's. Nothing is sent meanwhile: the records linger for an hour, in aggregates that do not get full. Prints bytes
 per record as JSON: by tracemalloc, or with --resident by the growth of the process.
 
-    python benchmarks/producer_memory.py --url http://127.0.0.1:4567 [--resident]
+    python benchmarks/producer_memory.py --url http://127.0.0.1:4567 [--client aiokpl] [--resident]
 """
 
 import argparse
@@ -13,55 +13,75 @@ import gc
 import os
 import random
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from producer_clients import STREAM, Job, new_uuid, say, shardline_arguments
+from producer_clients import STREAM, Job, aiokpl_config, new_uuid, say, shardline_arguments
 
-RECORDS = 100_000
+RECORDS = {"shardline": 100_000, "aiokpl": 20_000}  # it takes fifty times as long for one
 WARM_UP = 2_000
 SIZE = 100
 HOUR = 3600.0
+LARGE = 1_000_000  # an aggregate that is not full before all are put
+
+Put = Callable[[bytes, str], Awaitable[object]]
 
 
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-async def measure(arguments: dict[str, object], memory: Callable[[], int]) -> float:
+async def measure(put: Put, outstanding: Callable[[], int], records: int, memory: Callable[[], int]) -> None:
+    chance = random.Random(SIZE)
+    for _ in range(WARM_UP):
+        await put(chance.randbytes(SIZE), new_uuid(chance))
+    gc.collect()
+    before = memory()
+    for _ in range(records):
+        await put(chance.randbytes(SIZE), new_uuid(chance))
+    gc.collect()
+    used = memory() - before
+    if outstanding() != WARM_UP + records:
+        raise RuntimeError("not all records wait any more")
+    say(bytes_per_record=used / records)
+    os._exit(0)  # an hour is long
+
+
+async def fill_shardline(job: Job, memory: Callable[[], int]) -> None:
     from shardline import Producer
 
-    chance = random.Random(SIZE)
+    records = RECORDS["shardline"]
+    room = {"aggregate_max_bytes": LARGE, "buffer_max_records": 10 * records}
+    arguments = shardline_arguments(job, linger=HOUR, record_ttl=2 * HOUR, **room)
     async with Producer(STREAM, **arguments) as producer:
-        for _ in range(WARM_UP):
-            await producer.put(chance.randbytes(SIZE), key=new_uuid(chance))
-        gc.collect()
-        before = memory()
-        for _ in range(RECORDS):
-            await producer.put(chance.randbytes(SIZE), key=new_uuid(chance))
-        gc.collect()
-        used = memory() - before
-        if producer.outstanding != WARM_UP + RECORDS or producer.stats().requests:
-            raise RuntimeError("not all records wait any more")
-        say(bytes_per_record=used / RECORDS)
-        os._exit(0)  # an hour is long
+        await measure(lambda data, key: producer.put(data, key=key), lambda: producer.outstanding, records, memory)
+
+
+async def fill_aiokpl(job: Job, memory: Callable[[], int]) -> None:
+    from aiokpl import Producer
+
+    records = RECORDS["aiokpl"]
+    lingering = {"record_max_buffered_time_ms": HOUR * 1e3, "record_ttl_ms": 2 * HOUR * 1e3}
+    room = {"aggregation_max_size": LARGE, "max_outstanding_records": 10 * records}
+    async with Producer(aiokpl_config(job, **lingering, **room)) as producer:
+
+        def put(data: bytes, key: str) -> Awaitable[object]:
+            return producer.put_record(stream=STREAM, partition_key=key, data=data)
+
+        await measure(put, lambda: producer.outstanding_records, records, memory)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the memory of buffered records, for bench_producer.py.")
     parser.add_argument("--url", required=True)
+    parser.add_argument("--client", choices=RECORDS, default="shardline")
     parser.add_argument("--resident", action="store_true")
     options = parser.parse_args()
-    arguments = shardline_arguments(
-        Job(options.url, SIZE, 0, 0),
-        linger=HOUR,
-        record_ttl=2 * HOUR,
-        aggregate_max_bytes=1_000_000,
-        buffer_max_records=10 * RECORDS,
-    )
     if not options.resident:
         tracemalloc.start()
-    asyncio.run(measure(arguments, resident_bytes if options.resident else lambda: tracemalloc.get_traced_memory()[0]))
+    memory = resident_bytes if options.resident else lambda: tracemalloc.get_traced_memory()[0]
+    fill = fill_shardline if options.client == "shardline" else fill_aiokpl
+    asyncio.run(fill(Job(options.url, SIZE, 0, 0), memory))
 
 
 if __name__ == "__main__":

@@ -15,12 +15,22 @@ from typing import NamedTuple
 _found: dict[str, list[dict[str, object]]] = {"verdicts": [], "ratios": [], "series": []}
 
 
-def verdict(what: str, target: str, *, met: bool, partly: bool = False, width: int = 67) -> bool:
-    """Print a line of the table, and note it."""
+def verdict(what: str, target: str, *, met: bool, partly: bool = False, width: int = 67, of: str = "") -> bool:
+    """Print a line of the table, and note it, under its heading if that is ``of`` something."""
     word = "met" if met else "MISSED, unclear: best and median differ" if partly else "MISSED"
-    print(f"  {what:<{width}} {target:<22} {word}", flush=True)
-    _found["verdicts"].append({"what": " ".join(what.split()), "target": target, "verdict": word})
+    _tell(what, target, word, width, of)
     return met
+
+
+def beside(what: str, *, width: int = 67, of: str = "") -> None:
+    """The same of a peer, which has no target."""
+    _tell(what, "", "the peer's", width, of)
+
+
+def _tell(what: str, target: str, word: str, width: int, of: str) -> None:
+    print(f"  {what:<{width}} {target:<22} {word}", flush=True)
+    headed = f"{of}: {what}" if of else what
+    _found["verdicts"].append({"what": " ".join(headed.split()), "target": target, "verdict": word})
 
 
 def note_verdict(what: str, target: str, *, met: bool) -> None:

@@ -2,8 +2,9 @@
 
 Each ``*.svg`` beside this file is made here, from the code where it shows what the code decides: the retry table is
 ``shardline.core.producer.verdicts``', the changes of a lease are ``shardline.core.leases``'. The plots show the figures
-in ``tuning.json``, which ``benchmarks/tuning.py`` measured. ``tests/docs/test_pictures.py`` fails when a picture is
-another than the one that would be drawn.
+in ``tuning.json``, which ``benchmarks/tuning.py`` measured, and those in ``../benchmarks.json``, which
+``benchmarks/bench_report.py`` did. ``tests/docs/test_pictures.py`` fails when a picture is another than the one that
+would be drawn.
 """
 
 import sys
@@ -15,6 +16,7 @@ sys.path.insert(0, str(HERE))
 
 from growth import growth_plot  # noqa: E402 - beside this file, and no package
 from lease_life import lease_life  # noqa: E402
+from peers import latency_plot, peers_plot  # noqa: E402
 from pen import Picture  # noqa: E402
 from pipeline import pipeline  # noqa: E402
 from plots import aggregate_plot, linger_plot  # noqa: E402
@@ -29,6 +31,8 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "tuning_linger.svg": linger_plot,
     "tuning_aggregate.svg": aggregate_plot,
     "growth.svg": growth_plot,
+    "peers.svg": peers_plot,
+    "latency.svg": latency_plot,
 }
 
 

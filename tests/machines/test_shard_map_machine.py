@@ -21,6 +21,7 @@ from shardline.model.hashing import HASH_KEY_COUNT, HashRange
 from shardline.model.stream import parse_stream
 
 CLOSED_SHARD_TTL = 60.0
+LATE = st.sampled_from([0.0, 0.001, 0.3, 7.0])  # seconds until an answer comes
 
 
 def page(shards, token):
@@ -111,9 +112,10 @@ class ShardMaps(RuleBasedStateMachine):
         assert self.map.poll_request(self.now) is None  # single flight
 
     @precondition(lambda self: self.in_flight)
-    @rule(size=st.sampled_from([1, 2, 3, 1_000]))
-    def answer(self, size):
+    @rule(size=st.sampled_from([1, 2, 3, 1_000]), late=LATE)
+    def answer(self, size, late):
         """A page of the shards as they are now: if they changed since the page before, the whole may make no sense."""
+        self.now += late
         at = int(self.token or 0)
         shards = self.open[at : at + size]
         more = str(at + size) if at + size < len(self.open) else None
@@ -136,15 +138,28 @@ class ShardMaps(RuleBasedStateMachine):
         assert self.map.failure.code == "BadShardList"
         self.failed()
 
-    @rule()
-    def come_to_rest(self):
+    @precondition(lambda self: not self.in_flight and self.wanted_at != NEVER and len(self.open) > 1)
+    @rule(kind=st.sampled_from(FailureKind), late=LATE)
+    def break_off_between_two_pages(self, kind, late):
+        """What follows begins anew: the pages of two listings do not fit together (M5)."""
+        self.wait_until_it_wants_something()
+        self.poll()
+        self.answer(1, late)
+        if self.token is not None:
+            self.poll()
+            self.fail(kind, None)
+            self.wait_until_it_wants_something()
+            self.poll()
+
+    @rule(late=LATE)
+    def come_to_rest(self, late):
         """Left alone, it does. Pages that do not fit together are asked for again once."""
         for _ in range(3):
             if self.wanted_at == NEVER and not self.in_flight:
                 return
             self.wait_until_it_wants_something()
             self.poll()
-            self.answer(1_000)
+            self.answer(1_000, late)
         assert self.wanted_at == NEVER
 
     @precondition(lambda self: not self.in_flight)
@@ -243,11 +258,11 @@ class ShardMaps(RuleBasedStateMachine):
         """Left alone it comes to rest, and one more refresh gives the stream as it is."""
         if not hasattr(self, "map"):
             return
-        self.come_to_rest()
+        self.come_to_rest(0.0)
         self.now += 1.0
         assert self.map.invalidate(self.now, None, self.now) is True
         self.wanted_at = self.now
-        self.come_to_rest()
+        self.come_to_rest(0.3)
         assert self.snapshot == self.open
         self.the_map_is_that_of_the_lists()
         assert self.map.state is MapState.READY

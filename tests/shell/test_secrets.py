@@ -16,7 +16,16 @@ import anyio
 import boto3
 import pytest
 
-from shardline import Client, Consumer, Credentials, Producer, ProducerConfig, ShardlineError, UsageError
+from shardline import (
+    Client,
+    Consumer,
+    Credentials,
+    CredentialsError,
+    Producer,
+    ProducerConfig,
+    ShardlineError,
+    UsageError,
+)
 from shardline.adapters.http_settings import HttpSettings
 from shardline.adapters.leases.dynamodb_connection import AwsAccess
 from shardline.adapters.leases.url import lease_store
@@ -105,6 +114,65 @@ async def test_no_log_line_shows_a_secret_of_the_aws_settings(server, wire, monk
         await client.put_records("orders", ENTRIES)
     assert len(server.requests) == 3
     assert "botocore.regions" in spoken.text  # it was listened to
+    assert_clean(spoken.text)
+
+
+FETCHED = (
+    f"<AccessKeyId>ASIA</AccessKeyId><SecretAccessKey>{SECRET}</SecretAccessKey><SessionToken>{TOKEN}</SessionToken>"
+    "<Expiration>2100-01-01T00:00:00Z</Expiration>"
+)
+OF_A_CONTAINER = json.dumps(
+    {"AccessKeyId": "ASIA", "SecretAccessKey": SECRET, "Token": TOKEN, "Expiration": "2100-01-01T00:00:00Z"}
+).encode()
+
+
+def of_sts(operation):
+    inner = f"<{operation}Result><Credentials>{FETCHED}</Credentials></{operation}Result>"
+    space = "https://sts.amazonaws.com/doc/2011-06-15/"
+    return f'<{operation}Response xmlns="{space}">{inner}</{operation}Response>'.encode()
+
+
+@pytest.mark.parametrize(
+    ("way", "answer", "status", "is_told"),
+    [
+        ("role", of_sts("AssumeRole"), 200, None),
+        ("web identity", of_sts("AssumeRoleWithWebIdentity"), 200, None),
+        ("container", OF_A_CONTAINER, 200, None),
+        ("container", OF_A_CONTAINER[:-9], 200, "Unable to parse JSON"),
+        ("container", OF_A_CONTAINER, 500, "non 200 response 500 from container metadata"),
+    ],
+)
+async def test_credentials_that_are_fetched_get_into_no_log_line_and_no_exception(
+    way, answer, status, is_told, *, server, start_server, monkeypatch, spoken, tmp_path
+):
+    """botocore logs what it asks STS, and what STS says."""
+    agency = start_server()
+    for _ in range(20):
+        agency.reply(answer, status=status)
+    source = f"[profile source]\naws_access_key_id = AKID\naws_secret_access_key = {SECRET}\n"
+    role = "role_arn = arn:aws:iam::123456789012:role/r\n"
+    (tmp_path / "identity").write_text("an-identity-SECRET")
+    config = {
+        "role": f"[default]\n{role}source_profile = source\n{source}",
+        "web identity": f"[default]\n{role}web_identity_token_file = {tmp_path / 'identity'}\n",
+        "container": "",
+    }
+    (tmp_path / "config").write_text(config[way])
+    if way == "container":
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{agency.url}/here")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", agency.url)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_KINESIS", server.url)
+    async with Client(region="eu-west-1") as client:  # the region is that of STS, too
+        if is_told is None:
+            await client.put_records("orders", ENTRIES)
+        else:
+            with pytest.raises(CredentialsError, match=is_told) as caught:
+                await client.put_records("orders", ENTRIES)
+            below = caught.value.with_traceback(caught.value.__traceback__.tb_next)  # this test knows the answer
+            assert_clean("".join(traceback.TracebackException.from_exception(below, capture_locals=True).format()))
+    if is_told is None:
+        assert server.requests[0].headers["x-amz-security-token"] == TOKEN
+    assert agency.requests
     assert_clean(spoken.text)
 
 

@@ -10,10 +10,13 @@ Invariants:
   that very call and stopping it before it is signed: botocore would log the session token.
 - Y3: what botocore raises becomes a ``UsageError`` or a ``CredentialsError`` with one sentence that says what to do.
 - Y4: one thread at a time uses the session: botocore's are not safe for several.
+- Y5: whatever botocore logs and raises on the way to credentials, no secret gets out (BL1).
+- Y6: the region that was named for us is that of botocore's own calls too: a role is assumed somewhere.
 """
 
 import inspect
 import os
+import re
 import threading
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, final
@@ -22,6 +25,7 @@ import botocore.config
 import botocore.exceptions
 import botocore.session
 
+from shardline.adapters.botocore_log import discreet
 from shardline.errors import CredentialsError, UsageError
 from shardline.model.credentials import Credentials
 
@@ -40,6 +44,7 @@ _BOTOCORE_RAISES: Final = (
     TypeError,
     ValueError,
 )
+_QUOTED_ANSWER: Final = re.compile(r"(?<=from container metadata): .*", re.DOTALL)
 _FAR: Final = 7 * 24 * 3600  # seconds: no session lasts longer
 _NO_REGION: Final = "no AWS region found: pass region=, or set AWS_REGION, AWS_DEFAULT_REGION or a profile's region"
 
@@ -92,14 +97,17 @@ class BotocoreSession:
         self._use_dualstack = use_dualstack
         self._explicit = credentials
         self._using = threading.RLock()
-        self._session = self._open()
         self._region = region
+        self._session = self._open()
         self._client: Any = None
 
     def _open(self) -> Any:
         if self._given is not None:
             return _botocore_session_of(self._given)
         opened: Any = botocore.session.Session(profile=self._profile)
+        named = self._region or os.environ.get("AWS_REGION")
+        if named:
+            opened.set_config_variable("region", named)  # Y6
         if self._profile is not None:
             try:
                 profiles = opened.available_profiles
@@ -152,13 +160,13 @@ class BotocoreSession:
             CredentialsError: there are none, or they could not be had.
         """
         try:
-            with self._using:
+            with self._using, discreet():
                 if afresh and self._given is None:
                     self._session = self._open()
                 found = self._session.get_credentials()
                 frozen = None if found is None else found.get_frozen_credentials()
         except _BOTOCORE_RAISES as error:
-            raise CredentialsError(f"the AWS credentials could not be had: {error}") from None
+            raise CredentialsError(f"the AWS credentials could not be had: {_told(error)}") from None
         if frozen is None or not frozen.access_key or not frozen.secret_key:
             raise CredentialsError(_NO_CREDENTIALS)
         try:
@@ -174,7 +182,7 @@ class BotocoreSession:
             CredentialsError: there are none, or they could not be had.
         """
         keys, _ = self.credentials(afresh=False)
-        with self._using:
+        with self._using, discreet():
             found = self._session.get_credentials()
         return CredentialFacts(str(found.method), keys.access_key, keys.session_token is not None, _time_left(found))
 
@@ -186,14 +194,14 @@ class BotocoreSession:
             CredentialsError: they depend on credentials, which could not be had.
         """
         try:
-            with self._using:
+            with self._using, discreet():
                 self._prepare(operation, params)
         except _PreparedError as prepared:
             return prepared.url
         except botocore.exceptions.NoCredentialsError:
             raise CredentialsError(_NO_CREDENTIALS) from None
         except _BOTOCORE_RAISES as error:
-            raise UsageError(f"no endpoint for {operation}: {error}") from None
+            raise UsageError(f"no endpoint for {operation}: {_told(error)}") from None
         raise AssertionError("a botocore client sent a call that was to be stopped")
 
     def _prepare(self, operation: str, params: Mapping[str, object]) -> None:
@@ -224,6 +232,13 @@ class BotocoreSession:
             client.meta.events.register(f"before-call.{self._service}", _stop_before_signing)
             self._client = client
         return self._client
+
+
+def _told(error: Exception) -> str:
+    """What botocore says of it, without the answer that it quotes: that may hold credentials (Y5)."""
+    if isinstance(error, botocore.exceptions.MetadataRetrievalError | botocore.exceptions.CredentialRetrievalError):
+        return _QUOTED_ANSWER.sub("", str(error))
+    return str(error)
 
 
 def _time_left(found: Any) -> int | None:

@@ -26,6 +26,7 @@ _RETRY_AFTER_MAX: Final = 86_400.0
 _SECRET_MIN: Final = 16  # AWS's have 40 characters and more; an emulator's "test" may stand in any message
 # No part of it can be tried twice from the same place: an unclosed style ends at the end, a tag holds no other "<".
 _TAGS: Final = re.compile(r"<(?:style|script)\b.*?(?:</(?:style|script)>|\Z)|<[^<>]*>", re.DOTALL | re.IGNORECASE)
+_SPECIAL: Final = re.compile(r"[^0-9A-Za-z]")
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 
 # What a status means where the body names no code.
@@ -108,21 +109,35 @@ def _text(fields: Mapping[str, object] | None, name: str) -> str:
 
 @final
 class _Stars:
-    """What puts stars for secrets, also in the spelling of a URL or of a page (V4)."""
+    """What puts stars for secrets, also in the spelling of a URL, of a page or of a program (V4)."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        long_enough = [secret for secret in secrets if len(secret) >= _SECRET_MIN]
-        spellings = {how(secret) for secret in long_enough for how in (str, quote, _quote_all, escape)}
-        longest_first = sorted(spellings, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest_first)), re.IGNORECASE) if spellings else None
-        self.longest = len(longest_first[0]) if longest_first else 0
+        self._secrets = sorted((secret for secret in secrets if len(secret) >= _SECRET_MIN), key=len, reverse=True)
+
+    @property
+    def longest(self) -> int:
+        """How many characters a secret may take."""
+        return max((sum(len(max(ways, key=len)) for ways in map(_spellings, one)) for one in self._secrets), default=0)
 
     def __call__(self, text: str) -> str:
-        return text if self._pattern is None else self._pattern.sub("***", text)
+        for secret in self._secrets:
+            plain = max(_SPECIAL.split(secret), key=len)  # spelt in one way only, but for its case
+            if plain.casefold() in text.casefold():  # hardly ever; a pattern takes milliseconds
+                text = re.sub("".join(_any_of(_spellings(one)) for one in secret), "***", text, flags=re.IGNORECASE)
+        return text
 
 
-def _quote_all(text: str) -> str:
-    return quote(text, safe="")
+def _spellings(character: str) -> list[str]:
+    """How a character is written: as it is, and in a URL (once or twice over), in a page, in a program's string."""
+    if not _SPECIAL.match(character):
+        return [character]
+    code, once = ord(character), quote(character, safe="")
+    others = [once, quote(once, safe=""), escape(character), f"&#{code};", f"&#x{code:x};", f"\\u{code:04x}"]
+    return [character, f"\\{character}", *others]
+
+
+def _any_of(ways: list[str]) -> str:
+    return f"(?:{'|'.join(map(re.escape, ways))})"
 
 
 def _readable(body: bytes, hide: _Stars) -> str:

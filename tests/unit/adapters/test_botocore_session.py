@@ -198,6 +198,17 @@ def test_the_region_and_its_order(monkeypatch, tmp_path):
     assert BotocoreSession(region="sa-east-1").region == "sa-east-1"
 
 
+def test_y6_the_region_is_that_of_botocores_own_calls(monkeypatch, tmp_path):
+    (tmp_path / "config").write_text("[default]\nregion = us-west-1\n")
+    seen = lambda session: session._session.get_config_variable("region")  # noqa: E731
+    assert seen(BotocoreSession()) == "us-west-1"
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert seen(BotocoreSession()) == "eu-west-1"
+    assert seen(BotocoreSession(region="sa-east-1")) == "sa-east-1"
+    given = boto3.Session(region_name="ap-south-1")
+    assert seen(BotocoreSession(region="sa-east-1", session=given)) == "ap-south-1", "a given session is left as it is"
+
+
 def test_the_region_of_a_given_session_comes_before_the_environments(monkeypatch):
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     assert BotocoreSession(session=boto3.Session(region_name="sa-east-1")).region == "sa-east-1"

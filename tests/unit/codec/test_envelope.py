@@ -264,8 +264,19 @@ TOKEN = "FwoGZXIvYXdzEIr/+&SESSION=="
 
 @pytest.mark.parametrize(
     "spelt",
-    [TOKEN, TOKEN.lower(), "FwoGZXIvYXdzEIr/%2B%26SESSION%3D%3D", "FwoGZXIvYXdzEIr%2f%2b%26SESSION%3d%3d", "FwoGZXIvYXdzEIr/+&amp;SESSION=="],
-)  # fmt: skip
+    [
+        TOKEN,
+        TOKEN.lower(),
+        "FwoGZXIvYXdzEIr/%2B%26SESSION%3D%3D",
+        "FwoGZXIvYXdzEIr%2f%2b%26SESSION%3d%3d",
+        "FwoGZXIvYXdzEIr%252F%252B%2526SESSION%253D%253D",
+        "FwoGZXIvYXdzEIr/+&amp;SESSION==",
+        "FwoGZXIvYXdzEIr&#47;&#43;&#38;SESSION&#61;&#61;",
+        "FwoGZXIvYXdzEIr&#x2F;&#x2b;&#x26;SESSION==",
+        "FwoGZXIvYXdzEIr\\/+&SESSION==",
+        "FwoGZXIvYXdzEIr/\\u002B\\u0026SESSION\\u003d\\u003D",
+    ],
+)
 @pytest.mark.parametrize("write", [lambda message: json.dumps({"message": message}).encode(), str.encode])
 def test_v4_a_secret_is_stars_however_it_is_spelt(spelt, write):
     told = read_error(400, {}, write(f"x-amz-security-token:{spelt} and {spelt}"), [TOKEN])

@@ -1,0 +1,52 @@
+"""Does what botocore logs at DEBUG stay inside while credentials are fetched, and only that?"""
+
+import logging
+import threading
+
+import pytest
+
+from shardline.adapters.botocore_log import discreet
+
+
+@pytest.fixture
+def spoken(caplog):
+    caplog.set_level(logging.DEBUG)
+    return caplog
+
+
+def names(spoken):
+    return [record.getMessage() for record in spoken.records]
+
+
+def test_bl1_what_this_thread_says_at_debug_is_kept_back(spoken):
+    parsers = logging.getLogger("botocore.parsers")
+    parsers.debug("before")
+    with discreet():
+        parsers.debug("a secret")
+        with discreet():
+            parsers.debug("a secret, deeper")
+        parsers.debug("a secret again")
+        parsers.info("of use")
+        logging.getLogger("botocore.regions").debug("harmless")
+    parsers.debug("after")
+    assert names(spoken) == ["before", "of use", "harmless", "after"]
+
+
+def test_bl1_what_other_threads_say_comes_out(spoken):
+    with discreet():
+        other = threading.Thread(target=logging.getLogger("botocore.endpoint").debug, args=["theirs"])
+        other.start()
+        other.join()
+    assert names(spoken) == ["theirs"]
+
+
+def test_bl1_it_holds_again_after_an_exception_and_after_logging_was_configured_anew(spoken):
+    endpoint = logging.getLogger("botocore.endpoint")
+    with pytest.raises(ValueError, match="x"), discreet():
+        raise ValueError("x")
+    endpoint.debug("between")
+    endpoint.filters.clear()
+    with discreet():
+        endpoint.debug("a secret")
+    assert names(spoken) == ["between"]
+    assert len(endpoint.filters) == 1
