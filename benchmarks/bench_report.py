@@ -39,7 +39,8 @@ HEAD = """\
 
 What a record costs, how long it takes and what it weighs, with the other libraries beside us. Made by
 `make bench-report` ({date}); `make bench` prints the same tables, with every client's own row. Above each
-table stands the command that made it: with `--quick` or few rounds it is a short run, and rougher.
+table stands the command that made it, to be run in the environment that `make setup` makes (`. .venv/bin/activate`):
+with `--quick` or few rounds it is a short run, and rougher.
 
 `make bench-guard`, which CI runs, fails when a ratio to a peer falls by more than a quarter. It measures aggregation,
 the producer (by boto3 and aiobotocore: what aiokpl needs swings too much) and the consumer, in fewer rounds, as long as

@@ -68,6 +68,8 @@ PARTS = (
         ("--guard", "--only", "100 B records, uuid keys"),
         (
             "100 B records, uuid keys: boto3 / shardline",
+            "100 B records, uuid keys: boto3 / shardline sync",
+            "100 B records, uuid keys: boto3 / shardline put_many",
             "100 B records, uuid keys, not aggregated: aiobotocore / shardline unaggregated",
         ),
     ),

@@ -78,8 +78,8 @@ class Ledger:
             landed_in, number = result.shard_id, result.sequence_number
             assert record.ending is None, "P1: a record ends once"
             landing = home
-            if not number or landed_in != shard_id:
-                if not number or landed_in is None or shard_id is not None:
+            if not number or not landed_in or landed_in != shard_id:
+                if not number or not landed_in or shard_id is not None:
                     all_landed = False
                     continue
                 landing = Landing(landed_in, "", sent)

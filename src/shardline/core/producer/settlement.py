@@ -211,7 +211,8 @@ class Settlement:
             rule = judge_refused(result, fail_if_throttled=self._config.fail_if_throttled)
             lane.handle_failure(now, throttled=rule.throttled)
             code, message = result.error_code or "Unknown", result.error_message or "the service gave no reason"
-            note_attempt(aggregate.records, _refusal(flight, now, lane, code, message))
+            stored = bool(result.sequence_number)  # a broken service: it says that, and not where
+            note_attempt(aggregate.records, _refusal(flight, now, lane, code, message, stored=stored))
             lane.in_flight -= 1
             self._apply(rule, shipment, code, message, now, reroute=True)
             return

@@ -1,0 +1,277 @@
+"""What the producer promises where two rare things meet: a landing that nothing explains, and a stream that does not answer; AUTO
+distribution that is switched while records are under way; a stream made anew while it is listed. On the stream of
+``test_producer_promises.py``.
+"""
+
+from itertools import count
+from random import Random
+
+import pytest
+from tests.machines.test_producer_promises import HALF, HASH_KEY_MAX, Stream, many_shards, shard
+from tests.sim.interrupting import entered_once_more
+
+from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, PutRecordsResult, StreamSummary
+from shardline.core.clock import NEVER
+from shardline.core.failures import Failure, FailureKind
+from shardline.core.producer.aggregate import WRAP_MAX_BYTES
+from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.intake import Put
+from shardline.core.producer.record import BufferedRecord
+from shardline.core.producer.shard_map import ShardMap
+from shardline.core.producer.stream_facts import StreamFacts
+from shardline.model.limits import MIB
+from shardline.model.stream import StreamRef
+
+
+def fresh(stream, data=b"x", key="k"):
+    return BufferedRecord(data, key, None, stream.now + stream.config.record_ttl, waiters=[])
+
+
+def test_p7_many_at_once_are_taken_as_far_as_there_is_room_beside_what_is_in_the_intake():
+    stream = Stream(linger=5.0, buffer_max_records=10)
+    stream.run(1.0)
+    for _ in range(4):
+        assert stream.machine.put(fresh(stream), stream.now) is not Put.FULL
+    assert stream.machine.intake.records
+    taken, _ = stream.machine.put_many([fresh(stream) for _ in range(10)], stream.now)
+    assert (taken, stream.machine.outstanding) == (6, 10)
+
+
+def idle_behind_a_slow_shard():
+    """Nothing waits, so that nothing is armed; and the shard takes one record in a hundred seconds."""
+    stream = Stream(linger=0.5, record_ttl=2.0, records_per_second=0.01)
+    stream.run(0.1)
+    stream.put()
+    stream.flush()
+    stream.run(1.0)
+    assert stream.delivered() == [True]
+    return stream
+
+
+def test_tu2_what_is_put_in_the_middle_of_a_poll_expires_in_its_time():
+    for after in count():
+        stream, accepted = idle_behind_a_slow_shard(), []
+
+        def put(stream=stream, accepted=accepted):
+            accepted.append(fresh(stream))
+            assert stream.machine.put(accepted[-1], stream.now) is not Put.FULL
+
+        with entered_once_more(after, put) as once_more:
+            assert stream.machine.poll_put(stream.now) is None
+        if once_more.where is None:
+            break
+        stream.run(3.0)
+        assert [one.conclusion and one.conclusion.code for one in accepted] == ["Expired"], once_more.where
+    assert after > 10
+
+
+def test_w3_the_limit_of_what_goes_in_without_a_look_is_the_streams():
+    """As ``test_w3_the_round_under_way_shrinks_with_the_limit_of_a_record``, against what the stream said."""
+    stream = Stream(*many_shards("s", 600), latency=0.0)
+    stream.run(0.1)
+    stream.put()
+    limit = stream.machine.record_max_bytes - WRAP_MAX_BYTES
+    assert stream.machine.plain_max_bytes == limit
+    assert 0 < stream.machine.intake.max_bytes <= limit
+
+
+def test_q1_what_landed_where_nothing_explains_it_is_sent_again_when_the_stream_has_no_explanation():
+    stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF, HASH_KEY_MAX), linger=0.1)
+    stream.run(1.0)
+    truth, odd = stream.shard_of, ["b"]
+    stream.shard_of = lambda place: odd.pop() if odd else truth(place)
+    for place in (1, 2):
+        stream.put(hash_key=place)
+    stream.run(5.0)
+    assert not odd
+    assert stream.delivered() == [True, True]
+    assert [record.conclusion.attempt_count for record in stream.records] == [2, 2]
+
+
+def test_w1_what_waits_when_keys_count_again_and_there_is_no_map_goes_on_by_itself():
+    """Who may not list the shards, on a stream that was AUTO, while the service is down."""
+    stream = Stream(linger=0.1, record_ttl=300.0)
+    denied = Failure(FailureKind.DENIED, "AccessDeniedException", "no", 400)
+    stream.answers = [
+        (due, handle, denied if handle == stream.machine.handle_list_shards else what)
+        for due, handle, what in stream.answers
+    ]
+    stream.listing = lambda: denied
+    stream.run(5.0)
+    stream.put()
+    stream.run(1.0)
+    stream.distribution = "AUTO"
+    stream.machine._facts.ask_again(stream.now)
+    stream.run(1.0)
+    down = Failure(FailureKind.TRANSIENT, "InternalFailure", "why", 500)
+    stream.fail = lambda _: down
+    stream.put()
+    stream.run(50.0)
+    stream.distribution = None
+    stream.run(20.0)  # the stream has been asked again
+    assert stream.delivered() == [True, False]
+    stream.fail = lambda _: None
+    stream.run(60.0)
+    assert stream.delivered() == [True, True]
+
+
+def test_p9_lanes_that_wait_for_what_is_parked_go_on_when_that_has_expired():
+    """An entry landed where nothing explains it, the stream does not answer why, and is resharded meanwhile."""
+    stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF, HASH_KEY_MAX), ordered=True, linger=0.1, record_ttl=10.0)
+    stream.run(1.0)
+    truth, odd = stream.shard_of, ["b"]
+    stream.shard_of = lambda place: odd.pop() if odd else truth(place)
+    silent = Failure(FailureKind.TRANSIENT, "InternalFailure", "why", 500)
+    handle_summary = stream.machine.handle_summary
+    stream.machine.handle_summary = lambda _, now: handle_summary(silent, now)
+    parked = [stream.put(hash_key=place) for place in (1, 2)]
+    stream.run(1.0)
+    stream.shards = [
+        shard("c", 0, HALF // 2 - 1),
+        shard("d", HALF // 2, HALF - 1),
+        shard("e", HALF, HALF + HALF // 2 - 1),
+        shard("f", HALF + HALF // 2, HASH_KEY_MAX),
+    ]
+    stream.put(hash_key=HALF)  # lands in a shard that is not known: the map is read again
+    stream.run(3.0)
+    assert [lane.shard_id for lane in stream.machine._router.lanes] == ["c", "d", "e", "f"]
+    assert [record.conclusion for record in parked] == [None, None]
+    stream.run(4.0)
+    younger = stream.put(hash_key=3)
+    stream.run(5.0)
+    assert [record.conclusion.code for record in parked] == ["Expired"] * 2
+    assert younger.conclusion is not None
+    assert younger.conclusion.delivered
+
+
+def test_p9_what_waits_behind_what_is_parked_goes_on_when_that_has_expired():
+    stream = Stream(ordered=True, linger=0.1, record_ttl=10.0)
+    stream.run(1.0)
+    truth, odd = stream.shard_of, ["nobody knows it"]
+    stream.shard_of = lambda place: odd.pop() if odd else truth(place)
+    parked = [stream.put() for _ in range(2)]
+    stream.run(5.0)
+    younger = stream.put()
+    stream.run(6.0)
+    assert [record.conclusion.code for record in parked] == ["Expired"] * 2
+    assert younger.conclusion is not None
+    assert younger.conclusion.delivered
+
+
+def test_x2_a_record_of_its_own_that_the_service_placed_by_itself_is_sent_once():
+    """Sent before it was known that the stream distributes records, answered after."""
+    stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF, HASH_KEY_MAX), linger=0.1)
+    stream.run(1.0)
+    stream.shard_of = lambda _: "b"
+    stream.latency = 1.0
+    stream.put(hash_key=1)
+    stream.run(0.2)
+    assert len(stream.requests) == 1
+    stream.distribution, stream.latency = "AUTO", 0.1
+    stream.machine._facts.ask_again(stream.now)
+    stream.pump()
+    stream.run(5.0)
+    assert stream.machine._facts.auto
+    assert stream.delivered() == [True]
+    assert len(stream.requests) == 1
+
+
+@pytest.mark.parametrize("received", [False, True])
+def test_n1_who_is_given_up_is_told_whether_it_may_be_stored(received):
+    stream = Stream(linger=0.1, record_ttl=5.0)
+    stream.run(1.0)
+    broken = Failure(FailureKind.TRANSIENT, "ConnectFailed", "why", maybe_received=received)
+    stream.fail = lambda _: broken
+    record = stream.put()
+    stream.run(10.0)
+    assert record.conclusion.code == "Expired"
+    assert record.conclusion.attempt_count > 0
+    assert record.conclusion.maybe_stored is received
+
+
+def test_g1_aggregates_for_shards_that_came_later_are_no_larger_than_the_stream_takes():
+    stream = Stream(linger=0.1, aggregate_max_bytes=3 * MIB, request_max_bytes=4 * MIB)
+    stream.run(1.0)
+    stream.shards = [shard("c", 0, HALF - 1), shard("d", HALF, HASH_KEY_MAX)]
+    stream.put()
+    stream.run(1.0)
+    assert len(stream.machine._router.lanes) == 2
+    stream.requests.clear()
+    for _ in range(20):
+        stream.put(b"x" * 100_000)
+    stream.run(10.0)
+    assert all(stream.delivered())
+    assert max(len(entry.data) + len(entry.key) for entry in stream.sent()) <= MIB
+
+
+def test_x4_a_listing_of_the_old_stream_that_comes_late_is_dropped():
+    stream = Stream(shard("a"), linger=0.1)
+    stream.run(1.0)
+    stream.latency = 1.0
+    assert stream.machine._map.invalidate(NEVER, None, stream.now)
+    stream.pump()  # a listing is under way
+    stream.shards, stream.created_at, stream.latency = (
+        [shard("a", 0, HALF - 1), shard("b", HALF, HASH_KEY_MAX)],
+        2.0,
+        0.1,
+    )
+    stream.machine._facts.ask_again(stream.now)
+    stream.pump()
+    stream.run(3.0)
+    assert [(lane.shard_id, lane.hash_range.start) for lane in stream.machine._router.lanes] == [("a", 0), ("b", HALF)]
+
+
+def test_x4_the_rest_of_a_listing_of_the_old_stream_is_not_asked_for():
+    machine = ShardMap(StreamRef("s"), Random(0), closed_shard_ttl=60.0)
+    assert machine.poll_request(1.0).next_token is None
+    assert not machine.handle_page(ListShardsResponse([shard("a", 0, HALF - 1)], "more"), 1.0)
+    machine.begin_anew(1.0)
+    assert machine.poll_request(1.0).next_token is None
+
+
+def test_x3_who_is_refused_without_a_key_asks_the_stream_at_once():
+    stream = Stream(linger=0.1)
+    stream.run(1.0)
+    stream.distribution = "AUTO"
+    stream.machine._facts.ask_again(stream.now)
+    stream.run(63.0)
+    assert stream.machine._facts.auto
+    stream.distribution = None
+    invalid = Failure(FailureKind.INVALID, "ValidationException", "why", 400)
+    stream.fail = lambda entries: invalid if any(entry.key is None for entry in entries) else None
+    stream.run(5.0)
+    since = stream.now
+    stream.put(key=None)
+    stream.run(1.0)
+    assert [when for when in stream.summaries if when >= since]
+    assert stream.delivered() == [True]
+
+
+def test_x1_what_the_stream_once_said_of_its_records_holds_also_when_it_says_no_more():
+    facts = StreamFacts(StreamRef("s"), ProducerConfig(), Random(0))
+    assert facts.poll_request(1.0) is not None
+    facts.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE", max_record_kib=10_240), 1.0)
+    assert facts.record_max_bytes == 10 * MIB
+    facts.ask_again(2.0)
+    assert facts.poll_request(2.0) is not None
+    facts.handle_summary(Failure(FailureKind.DENIED, "AccessDeniedException", "no", 400), 2.0)
+    assert facts.record_max_bytes == 10 * MIB
+
+
+@pytest.mark.parametrize("has_map", [True, False])
+def test_n1_what_was_stored_nobody_knows_where_is_told_as_maybe_stored(has_map):
+    """A broken service gives a sequence number, and no shard."""
+    stream = Stream(linger=0.1, record_ttl=3.0)
+    if not has_map:
+        denied = Failure(FailureKind.DENIED, "AccessDeniedException", "no", 400)
+        stream.answers = [
+            (due, handle, denied if handle == stream.machine.handle_list_shards else what)
+            for due, handle, what in stream.answers
+        ]
+    stream.run(2.0)
+    stream.answer = lambda entries: PutRecordsResponse([PutRecordsResult("1", None) for _ in entries], 0)
+    record = stream.put()
+    stream.run(10.0)
+    assert record.conclusion.code == "Expired"
+    assert record.conclusion.attempt_count > 1
+    assert record.conclusion.maybe_stored
