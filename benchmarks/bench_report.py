@@ -1,8 +1,9 @@
 """What do all benchmarks say, on one page with its plots?
 
 Runs every script of ``make bench``, keeps what they found in ``docs/benchmarks.json`` and writes ``docs/benchmarks.md``
-from it. ``docs/pictures/draw.py`` draws the plots; ``tests/docs/test_benchmarks_page.py`` fails when page and figures
-differ. ``guard.py`` compares the ratios to the peers with these.
+from it, and the short tables of the README and of the first page. ``docs/pictures/draw.py`` draws the plots;
+``tests/docs/test_benchmarks_page.py`` fails when page and figures differ. ``guard.py`` compares the ratios to the peers
+with these.
 
     python benchmarks/bench_report.py [--quick] [--only producer] [--render]
 """
@@ -34,6 +35,13 @@ BENCHES = {
 }
 OURS = ("boto3", "aiobotocore", "aws_kinesis_agg", "msgspec", "anyio", "trio")
 PEERS = ("aiokpl", "async-kinesis", "uvloop")
+# The rows of the short tables in the README and on the first page, and the cases that they tell of.
+SHORT_TABLES = (HERE.parent / "README.md", DOCS / "index.md")
+SHORT_ROWS = {
+    "100 B, a key each": "100 B records, uuid keys",
+    "100 B, 1,000 keys": "100 B records, 1,000 hot keys",
+    "1 KiB, a key each": "1 KiB records, uuid keys",
+}
 HEAD = """\
 # Benchmarks
 
@@ -148,6 +156,16 @@ def rendered(figures: dict[str, object]) -> str:
     return "".join(parts)
 
 
+def with_short_rows(page: str, figures: dict[str, object]) -> str:
+    """A page whose short table says what was measured."""
+    ratios = {one["name"]: one for one in figures["benches"]["producer"]["ratios"]}
+    for row, case in SHORT_ROWS.items():
+        boto3, aiokpl = (ratios[f"{case}: {peer} / shardline"] for peer in ("boto3", "aiokpl"))
+        cells = f"| {row} | {boto3['our_cost']:.1f} | {boto3['peer_cost']:.1f} | {aiokpl['peer_cost']:.0f} |"
+        page = "\n".join(cells if line.startswith(f"| {row} |") else line for line in page.split("\n"))
+    return page
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Run all benchmarks and write docs/benchmarks.md.")
     parser.add_argument("--quick", action="store_true", help="shorter, and rougher: the page says so")
@@ -160,6 +178,8 @@ def main() -> None:
         figures = measure(options.only or list(BENCHES), quick=options.quick)
     FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
     PAGE.write_text(rendered(figures))
+    for path in SHORT_TABLES:
+        path.write_text(with_short_rows(path.read_text(), figures))
     subprocess.run([sys.executable, str(DOCS / "pictures" / "draw.py")], check=True)
 
 

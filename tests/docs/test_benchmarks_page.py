@@ -27,3 +27,11 @@ def test_the_page_is_made_of_the_figures(report):
     assert report.PAGE.read_text() == report.rendered(figures), "run: python benchmarks/bench_report.py --render"
     for found in figures["benches"].values():
         assert found["verdicts"]
+
+
+def test_the_short_tables_are_made_of_the_figures(report):
+    figures = json.loads(report.FIGURES.read_text())
+    for path in report.SHORT_TABLES:
+        page = path.read_text()
+        assert all(f"\n| {row} | " in page for row in report.SHORT_ROWS)
+        assert page == report.with_short_rows(page, figures), "run: python benchmarks/bench_report.py --render"
