@@ -155,9 +155,20 @@ def guard_all(benches: dict[str, dict[str, object]], run: Run = run_part) -> boo
     return False
 
 
+def read_report(path: Path) -> dict[str, dict[str, object]]:
+    """The figures to compare with (G4)."""
+    try:
+        return json.loads(path.read_text())["benches"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise GuardError(
+            f"{path} is no report: {type(error).__name__} {error}. Restore it (git checkout docs/benchmarks.json), or "
+            "measure everything anew: make bench-report"
+        ) from None
+
+
 def main() -> int:
     try:
-        return 0 if guard_all(json.loads(FIGURES.read_text())["benches"]) else 1
+        return 0 if guard_all(read_report(FIGURES)) else 1
     except GuardError as error:
         print(f"The guard cannot compare: {error}", file=sys.stderr)
         return 2

@@ -147,6 +147,16 @@ def test_a_run_that_fails_is_an_error(guard, part, monkeypatch):
     assert guard.main() == 2
 
 
+@pytest.mark.parametrize("text", [None, "no JSON", "[]", "{}"])
+def test_without_a_report_nothing_is_compared_and_that_is_no_loss(guard, text, tmp_path, monkeypatch, capsys):
+    report = tmp_path / "benchmarks.json"
+    if text is not None:
+        report.write_text(text)
+    monkeypatch.setattr(guard, "FIGURES", report)
+    assert guard.main() == 2
+    assert f"The guard cannot compare: {report} is no report: " in capsys.readouterr().err
+
+
 def test_everything_that_is_compared_is_in_the_report(guard):
     benches = json.loads(guard.FIGURES.read_text())["benches"]
     compared = [name for part in guard.PARTS for name in guard.reference(benches, part)]

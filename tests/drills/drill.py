@@ -4,20 +4,25 @@
 
 Without names all are run but the long ones, on SQLite; ``--store all`` adds Redis and DynamoDB where the store matters;
 ``--full`` has the real durations (leases of 10 s, a handler of 35 s); DRILL_SEED chooses what chaos does, SOAK_SECONDS how
-long soak takes. Exits with 1 if one failed.
+long soak takes. Exits with 1 if one failed, with 2 if it cannot do what it was asked; SIGTERM ends it as Ctrl-C does, and
+nothing is left behind.
 """
 
 import argparse
 import logging
+import math
+import os
+import signal
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from fleet import DrillError
-from report import Line, catalogue, results, write_part
+from report import Line, catalogue, results, split_at, write_part
 from stores import STORES
 
 from drills import DRILLS, LONG
@@ -25,30 +30,80 @@ from drills import DRILLS, LONG
 ALL = DRILLS | LONG
 
 
+class Ended(KeyboardInterrupt):
+    """Somebody sent SIGTERM."""
+
+
+def end_on_sigterm(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another one would break off the clearing up
+    raise Ended
+
+
+def is_whole(word):
+    return word.removeprefix("-").isdecimal()
+
+
+def is_time(word):
+    try:
+        return 0.0 < float(word) < math.inf
+    except ValueError:
+        return False
+
+
+SETTINGS = {"DRILL_SEED": (is_whole, "a whole number"), "SOAK_SECONDS": (is_time, "seconds, more than 0")}
+
+
+def problems(options, environment):
+    """Why what was asked cannot be done: known before the first drill, and not after the last."""
+    unknown = [name for name in options.names if name not in ALL]
+    if unknown:
+        yield f"no drill is named {', '.join(unknown)}; there are {', '.join(ALL)}"
+    for name, (fits, what) in SETTINGS.items():
+        if name in environment and not fits(environment[name]):
+            yield f"{name} is {what}, not {environment[name]!r}"
+    for part in ("catalogue", options.part) if options.report is not None else ():
+        try:
+            split_at(options.report, part)
+        except (OSError, ValueError) as error:
+            yield f"the results cannot be written: {error}"
+
+
 def chosen(names, stores):
     """What is to run, as (name, store): where a drill belongs, or where it was asked for."""
-    for name in names or DRILLS:
+    for name in dict.fromkeys(names or DRILLS):
         _, places = ALL[name]
         wanted = [store for store in stores if store in places]
         for store in wanted or (places[:1] if names else ()):
             yield name, store
 
 
+def interrupt_behind(failure):
+    """The interrupt in whose wake this came up, if there was one: it is no failure of the drill."""
+    while failure is not None and not isinstance(failure, KeyboardInterrupt):
+        failure = failure.__context__
+    return failure
+
+
 def run_one(name, store, directory, *, full):
     """Tell it on a line, as it ends; gives that line."""
-    directory.mkdir(parents=True)
     began_at = time.monotonic()
     try:
+        directory.mkdir(parents=True)
         facts, problem = ALL[name][0](directory, store, full=full), None
-    except (DrillError, OSError) as failure:
-        facts, problem = {}, str(failure)
+    except Exception as failure:  # noqa: BLE001 - whatever it is, the other drills are run, and it is told
+        if interrupt := interrupt_behind(failure):
+            raise interrupt from None
+        facts, problem = {}, str(failure) or repr(failure)
+        if not isinstance(failure, DrillError | OSError):  # a mistake in the drill, or in the library
+            traceback.print_exc()
+            problem = repr(failure)
     line = Line(name, store, time.monotonic() - began_at, facts, problem)
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
     return line
 
 
-def main():
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(ALL))
     parser.add_argument("--store", choices=[*STORES, "all"], default="sqlite")
@@ -56,10 +111,9 @@ def main():
     parser.add_argument("--keep", type=Path, help="leave the journals in this directory")
     parser.add_argument("--report", type=Path, help="write the results into this page")
     parser.add_argument("--part", default="drills", help="which table of the page they are")
-    options = parser.parse_args()
-    wrong = [name for name in options.names if name not in ALL]
-    if wrong:
-        parser.error(f"no drill is named {', '.join(wrong)}; there are {', '.join(ALL)}")
+    options = parser.parse_args(arguments)
+    for problem in problems(options, os.environ):
+        parser.error(problem)
     logging.getLogger("shardline").setLevel(logging.ERROR)  # what the load meets on its way is no result
     runs = list(chosen(options.names, list(STORES) if options.store == "all" else [options.store]))
     there = [path for name, store in runs if options.keep and (path := options.keep / f"{name}-{store}").exists()]
@@ -74,5 +128,16 @@ def main():
     return 0 if lines and all(line.problem is None for line in lines) else 1
 
 
+def command():
+    """The exit code of the whole."""
+    signal.signal(signal.SIGTERM, end_on_sigterm)
+    try:
+        return main()
+    except KeyboardInterrupt as interrupt:
+        number = signal.SIGTERM if isinstance(interrupt, Ended) else signal.SIGINT
+        sys.stderr.write(f"Ended by {number.name}; no report is written.\n")
+        return 128 + number
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command())

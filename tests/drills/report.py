@@ -59,11 +59,19 @@ def catalogue(drills):
     return "\n".join(["| drill | what happens, and what must hold | stores |", "|---|---|---|", *rows])
 
 
-def write_part(page, part, table):
-    """Put this table between the page's marks for this part."""
+def split_at(page, part):
+    """The page before this part and after it, and the marks between which the part stands."""
     begin, end = f"<!-- results: {part} -->", "<!-- end of results -->"
     before, mark, rest = page.read_text().partition(begin)
     if not mark:
         raise ValueError(f"{page} has no mark {begin}")
-    _, _, after = rest.partition(end)
+    _, mark, after = rest.partition(end)
+    if not mark:
+        raise ValueError(f"{page} has no mark {end} after {begin}")
+    return before, begin, end, after
+
+
+def write_part(page, part, table):
+    """Put this table between the page's marks for this part."""
+    before, begin, end, after = split_at(page, part)
     page.write_text(f"{before}{begin}\n{table}\n{end}{after}")

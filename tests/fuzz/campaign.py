@@ -6,6 +6,7 @@ kept in ``findings/`` and shown.
 """
 
 import argparse
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ FINDINGS = HERE / "findings"
 LONGEST_INPUT = 4096
 HANG_SECONDS = 10
 MEMORY_MIB = 1024
+TOLD_MAX = 6000  # characters
 KEPT_MAX_BYTES = 300
 KEPT_MAX_INPUTS = 40  # of a target
 
@@ -24,6 +26,13 @@ KEPT_MAX_INPUTS = 40  # of a target
 def say(*words):
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
+
+
+def whole_seconds(word):
+    """For argparse. Not 0, which libFuzzer takes for without end."""
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"{word!r} is no time: it is whole seconds, 1 or more")
+    return int(word)
 
 
 def fuzz_here(name, arguments):
@@ -37,7 +46,7 @@ def fuzz_here(name, arguments):
 
 
 def run_target(name, seconds, directory):
-    """Whether nothing was found, and libFuzzer's last line."""
+    """Whether nothing was found, libFuzzer's last line, and all that was told."""
     fresh, seeds = Path(directory) / name, CORPUS / name
     fresh.mkdir(parents=True)
     FINDINGS.mkdir(exist_ok=True)
@@ -52,9 +61,23 @@ def run_target(name, seconds, directory):
         *([str(seeds)] if seeds.exists() else []),
     ]
     command = [sys.executable, __file__, "--child", name, *options]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    figures = [line for line in done.stderr.splitlines() if "number_of_executed_units" in line or " DONE " in line]
-    return done.returncode == 0, " ".join(figures[-1:]), done.stderr
+    # Atheris tells the traceback on stdout, libFuzzer the rest on stderr.
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False
+    )
+    figures = [line for line in done.stdout.splitlines() if "number_of_executed_units" in line or " DONE " in line]
+    return done.returncode == 0, " ".join(figures[-1:]), done.stdout
+
+
+def without_progress(told):
+    """Hundreds of lines about coverage, and of modules that were imported, would hide the traceback."""
+    return "\n".join(line for line in told.splitlines() if not line.startswith(("#", "INFO: ")))
+
+
+def replay_of(name, told):
+    """How to see it again, from what libFuzzer told: the input that it kept."""
+    kept = re.findall(r"Test unit written to (.+)", told)
+    return [f"replay: .venv/bin/python tests/fuzz/campaign.py --child {name} {path}" for path in kept]
 
 
 def keep(name, directory):
@@ -72,7 +95,7 @@ def main():
     from targets import TARGETS
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=60, help="for each target")
+    parser.add_argument("--seconds", type=whole_seconds, default=60, help="for each target")
     parser.add_argument("--target", action="append", choices=sorted(TARGETS), help="only this one; may be repeated")
     parser.add_argument("--keep", action="store_true", help="add what reached new code to the corpus")
     options = parser.parse_args()
@@ -83,7 +106,8 @@ def main():
             say(f"{'ok ' if fine else 'BAD'} {name:16} {figures}")
             if not fine:
                 broken.append(name)
-                say(told[-4000:])
+                say(without_progress(told)[-TOLD_MAX:])
+                say(*replay_of(name, told))
             elif options.keep:
                 keep(name, directory)
     say(

@@ -13,43 +13,109 @@ import socket
 import struct
 import sys
 import time
+from dataclasses import replace
 from random import Random
 
+import msgspec
+from campaign import whole_seconds
 from test_corpus import mutated
 
 from shardline.server.model.inputs import INPUTS
-from shardline.testing import LocalKinesis
+from shardline.testing import Limits, LocalKinesis
 
 LOOK_EVERY = 200
+WARM_UP = 50  # exchanges: what is imported and cached with the first ones is no growth
+PATIENCE = 0.2  # seconds without an answer: it waits for more of a request, and there is no more
 GROWTH_MAX_KIB = 200 * 1024
-PATHS = [b"/", b"/", b"/", b"/_shardline/faults", b"/_shardline/streams", b"/_shardline/requests", b"/_shardline/clock"]
-MEMBERS = {
-    "StreamName": "s",
-    "ShardId": "shardId-000000000000",
-    "ShardIteratorType": "TRIM_HORIZON",
+LIMITS = replace(Limits.without_rates(), shards_per_account=200)  # shards that were asked for are no growth either
+PATHS = [b"/"] * 9 + [b"/_shardline/faults", b"/_shardline/streams", b"/_shardline/requests", b"/_shardline/clock"]
+METHODS = [b"POST"] * 7 + [b"GET", b"PUT", b"DELETE"]
+ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/s"
+SHARDS = ["shardId-000000000000", "shardId-000000000001"]
+MEMBERS = {  # every one that an operation knows, with a value that fits
+    "AdjacentShardToMerge": SHARDS[1],
+    "ConsumerARN": f"{ARN}/consumer/c:1",
+    "ConsumerName": "c",
     "Data": "eA==",
-    "PartitionKey": "k",
-    "Records": [{"Data": "eA==", "PartitionKey": "k"}],
-    "ShardFilter": {"Type": "AT_LATEST"},
+    "DryRun": False,
+    "EncryptionType": "KMS",
+    "EnforceConsumerDeletion": True,
+    "ExclusiveStartShardId": SHARDS[0],
+    "ExclusiveStartStreamName": "a",
+    "ExclusiveStartTagKey": "a",
+    "ExplicitHashKey": "0",
+    "KeyId": "key",
     "Limit": 10,
+    "MaxRecordSizeInKiB": 2048,
+    "MaxResults": 10,
+    "NewStartingHashKey": "1000",
+    "NextToken": "AAAA",
+    "PartitionKey": "k",
+    "RecordDistributionStrategy": "AUTO",
+    "Records": [{"Data": "eA==", "PartitionKey": "k"}],
+    "ResourceARN": ARN,
+    "RetentionPeriodHours": 48,
+    "ScalingType": "UNIFORM_SCALING",
+    "SequenceNumberForOrdering": "1",
+    "ShardCount": 2,
+    "ShardFilter": {"Type": "AT_LATEST"},
+    "ShardId": SHARDS[0],
+    "ShardIterator": "AAAA",
+    "ShardIteratorType": "TRIM_HORIZON",
+    "ShardLevelMetrics": ["ALL"],
+    "ShardToMerge": SHARDS[0],
+    "ShardToSplit": SHARDS[0],
+    "StartingPosition": {"Type": "LATEST"},
+    "StartingSequenceNumber": "1",
+    "StreamARN": ARN,
+    "StreamCreationTimestamp": 0,
+    "StreamModeDetails": {"StreamMode": "ON_DEMAND"},
+    "StreamName": "s",
+    "TagKeys": ["a"],
+    "Tags": {"a": "b"},
+    "TargetShardCount": 3,
+    "Timestamp": 0,
+    "WarmThroughputMiBps": 1,
 }
+BOUNDARIES = [-1, 0, 1, 24, 50, 51, 100, 1024, 8760, 10_000, 10_001, 10_240, 1 << 31, 1 << 63, 1 << 64]
+ODD = [None, True, "", "x" * 300, [], {}, 1.5, -1e300, *BOUNDARIES]
+
+
+def members_of(chance, operation):
+    """What a client may send with it: most of what the operation knows, with other numbers, and now and then an oddity."""
+    known = msgspec.structs.fields(INPUTS[operation])
+    names = [one.encode_name for one in known if chance.random() < (0.95 if one.required else 0.5)]
+    if chance.random() < 0.2:
+        names += chance.sample(sorted(MEMBERS), 2)
+    return {name: varied(chance, MEMBERS[name]) for name in names}
+
+
+def varied(chance, value):
+    if type(value) is int and chance.random() < 0.7:
+        return chance.choice([chance.randint(0, 20), chance.choice(BOUNDARIES)])
+    return chance.choice(ODD) if chance.random() < 0.03 else value
 
 
 def whole_request(chance):
     operation = chance.choice(sorted(INPUTS))
-    body = json.dumps(dict(chance.sample(sorted(MEMBERS.items(), key=str), chance.randint(0, 5)))).encode()
+    body = json.dumps(members_of(chance, operation)).encode()
+    if chance.random() < 0.2:  # what is no JSON, in a frame that is whole
+        body = mutated(chance, body)
     head = b"%b %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-amz-json-1.1\r\n" % (
-        chance.choice([b"POST", b"POST", b"POST", b"GET", b"PUT", b"DELETE"]),
+        chance.choice(METHODS),
         chance.choice(PATHS),
     )
     head += b"X-Amz-Target: Kinesis_20131202.%b\r\nContent-Length: %d\r\n\r\n" % (operation.encode(), len(body))
     return head + body
 
 
-def exchange(chance, address, data, *, finish=True):
-    """Send it in one of many ways; what came back, as far as anything did. With ``finish`` we send no more after it."""
+def exchange(chance, address, data, *, finish=False, patience=PATIENCE):
+    """Send it in one of many ways; what came back, as far as anything did.
+
+    With ``finish`` we are gone after it, one way or another, and most often nobody answers.
+    """
     with socket.create_connection(address, timeout=10) as one:
-        one.settimeout(5)
+        one.settimeout(patience)
         answer = b""
         with contextlib.suppress(OSError):
             for piece in (data[: len(data) // 2], data[len(data) // 2 :]) if chance.random() < 0.3 else (data,):
@@ -74,41 +140,63 @@ def works(address):
     body = b'{"StreamName":"alive","Records":[{"Data":"eA==","PartitionKey":"k"}]}'
     head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-amz-json-1.1\r\nConnection: close\r\n"
     head += b"X-Amz-Target: Kinesis_20131202.PutRecords\r\nContent-Length: %d\r\n\r\n" % len(body)
-    answer = exchange(Random(1), address, head + body, finish=False)
+    answer = exchange(Random(1), address, head + body, patience=10)
     assert answer.startswith(b"HTTP/1.1 200"), answer[:300]
+
+
+def one_exchange(chance, address):
+    """A few requests on one connection, the last of which ends it."""
+    requests = [whole_request(chance) for _ in range(chance.choice([1, 1, 1, 3]))]
+    requests[-1] = requests[-1].replace(b"Host: x\r\n", b"Host: x\r\nConnection: close\r\n", 1)
+    data, is_broken = b"".join(requests), chance.random() < 0.3
+    if is_broken:
+        data = mutated(chance, data)
+    check(exchange(chance, address, data, finish=chance.random() < (0.5 if is_broken else 0.1)), data)
+
+
+def look(kinesis, address):
+    """It goes on serving; the stream is there again, should a request have deleted it."""
+    kinesis.faults.clear()
+    if "s" not in kinesis.streams:
+        kinesis.create_stream("s", shards=2)
+    works(address)
+
+
+def most_memory():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def campaign(seconds, seed):
     """How many exchanges there were."""
-    chance, count, before = Random(seed), 0, None
-    logging.disable()  # what clients send is no news
-    with LocalKinesis(shards=2, stream="s", limits=False) as kinesis:
+    chance = Random(seed)
+    with LocalKinesis(shards=2, stream="s", limits=LIMITS) as kinesis:
         kinesis.create_stream("alive", shards=1)
         address = ("127.0.0.1", int(kinesis.endpoint_url.rpartition(":")[2].strip("/")))
-        end = time.monotonic() + seconds
+        for _ in range(WARM_UP):
+            one_exchange(chance, address)
+        count, before, end = WARM_UP, most_memory(), time.monotonic() + seconds
         while time.monotonic() < end:
-            data = b"".join(whole_request(chance) for _ in range(chance.choice([1, 1, 1, 3])))
-            data = mutated(chance, data) if chance.random() < 0.9 else data
-            data = data.replace(b"Host: x\r\n", b"Host: x\r\nConnection: close\r\n", 1)
-            check(exchange(chance, address, data, finish=chance.random() < 0.8), data)
+            one_exchange(chance, address)
             count += 1
             if count % LOOK_EVERY == 0:
-                kinesis.faults.clear()
-                works(address)
-                before = before or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        kinesis.faults.clear()
-        works(address)
-        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - (before or 1 << 40)
+                look(kinesis, address)
+        look(kinesis, address)
+        grown = most_memory() - before
         assert grown < GROWTH_MAX_KIB, f"it grew by {grown} KiB"
     return count
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--seconds", type=whole_seconds, default=60)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
-    count = campaign(options.seconds, options.seed)
+    logging.disable()  # what clients send is no news
+    try:
+        count = campaign(options.seconds, options.seed)
+    except Exception as error:
+        error.add_note(f"seed {options.seed}: python tests/fuzz/server_campaign.py --seed {options.seed}")
+        raise
     sys.stdout.write(f"ok  server           {count} exchanges (seed {options.seed})\n")
 
 

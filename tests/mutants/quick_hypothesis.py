@@ -1,4 +1,4 @@
-"""A pytest plugin for runs against mutants: Hypothesis draws the same cases every time, and shrinks nothing.
+"""A pytest plugin for runs against mutants: Hypothesis draws the same cases for the same code, and shrinks nothing.
 
 What kills a mutant today kills it tomorrow, and the first failing case is enough.
 """

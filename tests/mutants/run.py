@@ -200,6 +200,16 @@ def write_page(rows):
     PAGE.write_text(f"{before}{BEGIN}\n\n{count_up(table)}\n\n{content}\n\n{END}{after}")
 
 
+def chosen(ids, every):
+    """Those that were asked for, and the names that are nobody's."""
+
+    def is_meant(part, mutant):
+        return part == mutant.id or part in mutant.file
+
+    found = [mutant for mutant in every if not ids or any(is_meant(part, mutant) for part in ids)]
+    return found, [part for part in ids if not any(is_meant(part, mutant) for mutant in every)]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ids", nargs="*", help="only these mutants, or those of these files (a part of the name)")
@@ -208,11 +218,12 @@ def main():
         "--quick", action="store_true", help="only the test that is expected to kill each; proves nothing"
     )
     options = parser.parse_args()
-    mutants = [
-        mutant
-        for mutant in load_mutants()
-        if not options.ids or any(part == mutant.id or part in mutant.file for part in options.ids)
-    ]
+    mutants, unknown = chosen(options.ids, load_mutants())
+    if unknown:
+        parser.error(
+            f"no mutant is named {', '.join(unknown)}, nor is one in such a file: "
+            "tests/mutants/*.toml have the names, of which all is needed, and the files, of which a part is enough"
+        )
     assert not (options.write and options.quick), "the page holds the whole truth"
     with tempfile.TemporaryDirectory() as directory:
         outcomes = run_all(mutants, directory, quick=options.quick)

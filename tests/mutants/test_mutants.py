@@ -78,6 +78,14 @@ def test_the_runner_finds_what_is_wrong_and_tells_what_it_did_not_find():
     assert told == "[('killed', 'machines', True), ('survived', '', False), ('error', '', False)]"
 
 
+def test_a_name_that_no_mutant_has_is_an_error():
+    line = [sys.executable, str(HERE / "run.py"), "--quick", MUTANTS[0].id, "no-such-mutant", "core/no_such_file.py"]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no mutant is named no-such-mutant, core/no_such_file.py" in done.stderr
+    assert done.stdout == ""
+
+
 def test_the_tree_is_left_alone():
     """MU2: after all of that the code is as it was."""
     assert "self.failures += 1\n" in (ROOT / "src" / "shardline" / "core" / "backoff.py").read_text()

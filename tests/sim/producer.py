@@ -43,9 +43,10 @@ def survey(seeds, reached):
             why = f"{type(error).__name__} {str(error)[:60]} ({where.name}:{where.lineno})"
             say("failed:", seed, why)
             failures.setdefault(why.partition(":")[0] + f" {where.name}:{where.lineno}", []).append((seed, why))
-    spent = time.process_time() - began
+    spent = max(time.process_time() - began, 1e-9)  # it may be shorter than a tick
     for kind, found in sorted(failures.items(), key=lambda item: -len(item[1])):
         say(f"{len(found):5} {kind}\n      e.g. {found[0][1]}\n      {[seed for seed, _ in found[:12]]}")
+        say(f"      replay: make sim WORLD=producer SEED={found[0][0]}")
     say(f"{len(seeds)} seeds, {sum(map(len, failures.values()))} failed, {len(seeds) / spent:.1f} seeds a second")
     say("not reached:", reached.missing())
     return 1 if failures else 0

@@ -4,6 +4,8 @@ fleets; with ``WORLD=producer`` they are those of a producer alone.
 """
 
 import argparse
+import math
+import os
 import sys
 import time
 import traceback
@@ -20,6 +22,7 @@ from shardline.model.position import Position
 from shardline.server.model.sequence_numbers import parse
 
 REPORTS = Path(__file__).resolve().parents[2] / "build" / "soak"
+SEEDS = 100  # unless another number is asked for
 
 
 def say(*words):
@@ -91,9 +94,9 @@ def survey(seeds):
         if found is not None:
             kinds.setdefault(found[0], []).append(seed)
             say("failed:", seed, found[1])
-    spent = time.process_time() - began
+    spent = max(time.process_time() - began, 1e-9)  # it may be shorter than a tick
     for kind, failed in sorted(kinds.items(), key=lambda item: -len(item[1])):
-        say(f"{len(failed):5} {kind}\n      {failed[:12]}")
+        say(f"{len(failed):5} {kind}\n      {failed[:12]}\n      replay: make sim SEED={failed[0]}")
     failures = sum(map(len, kinds.values()))
     say(f"{len(seeds)} seeds, {failures} failed, {len(seeds) / spent:.1f} seeds a second of processor time")
     say(f"{len(reached.states)} of {len(STATES)} states reached; not reached: {reached.missing()}")
@@ -112,7 +115,7 @@ def soak(hours, first):
         if found:
             trace = REPORTS / f"seed-{seed}.txt"
             trace.write_text("\n".join([found[1], *tell(found[2])]) + "\n")
-            failures.append(f"- seed {seed}: {found[1]} (trace: {trace.name})")
+            failures.append(f"- seed {seed}: {found[1]} (trace: {trace.name}; replay: make sim SEED={seed})")
             say(failures[-1])
         seed += 1
         if spent - told_at > 60.0:
@@ -144,21 +147,47 @@ def write_report(first, end, spent, counts, reached, failures):
     (REPORTS / "report.md").write_text("\n".join(lines) + "\n")
 
 
-def main():
+def some(word):
+    """How many, for argparse: a whole number, 1 or more."""
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"{word!r} is no number of seeds: it is a whole number, 1 or more")
+    return int(word)
+
+
+def some_hours(word):
+    """How long, for argparse: more than nothing, and not for ever."""
+    try:
+        hours = float(word)
+    except ValueError:
+        hours = math.nan
+    if not 0.0 < hours < math.inf:
+        raise argparse.ArgumentTypeError(f"{word!r} is no time: it is a number of hours above 0, and finite")
+    return hours
+
+
+def options_of(arguments):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--world", choices=["fleet", "producer"], default="fleet", help="of a fleet, or a producer alone"
     )
-    parser.add_argument("--seed", type=int, help="one seed, with its story")
-    parser.add_argument("--seeds", type=int, help="so many, from --first on")
-    parser.add_argument("--hours", type=float, help="go on for so long")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--seed", type=int, help="one seed, with its story")
+    what.add_argument("--seeds", type=some, help=f"so many, from --first on ({SEEDS})")
+    what.add_argument("--hours", type=some_hours, help="go on for so long")
     parser.add_argument("--first", type=int, help="the first seed")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    if options.world == "producer" and options.hours is not None:
+        parser.error("--hours goes with worlds of fleets")
+    if options.seed is not None and options.first is not None:
+        parser.error("--first goes with many seeds: --seed is the one and only")
+    return options
+
+
+def main(arguments=None):
+    options = options_of(arguments)
     first = options.first or 0
-    seeds = range(first, first + (options.seeds or 100))
+    seeds = range(first, first + (options.seeds or SEEDS))
     if options.world == "producer":
-        if options.hours is not None:
-            parser.error("--hours goes with worlds of fleets")
         return producer.run(options.seed, seeds)
     if options.seed is not None:
         return show(options.seed)
@@ -168,4 +197,8 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except BrokenPipeError:  # whoever reads has seen enough, as in: make sim SEED=7 | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to be written at the exit
+        sys.exit(141)  # as one that SIGPIPE ended

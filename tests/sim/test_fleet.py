@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from fleet_reached import STATES, Reached
 from fleet_world import FleetWorld
+from ledger import Ledger
 from simulate import tell
 
 PAST = Path(__file__).with_name("past_fleet_seeds.txt")
 CHUNK = 50
 CHUNKS = 10
-
-REACHED = Reached()
 
 
 def past_seeds():
@@ -23,7 +22,7 @@ def past_seeds():
     return [pytest.param(int(seed), id=f"{seed}: {found.strip()}") for seed, _, found in lines]
 
 
-def run(seed, reached):
+def run(seed, reached=None):
     try:
         return FleetWorld(seed, reached).run()
     except Exception as error:
@@ -31,28 +30,37 @@ def run(seed, reached):
         raise
 
 
+def run_chunk(chunk):
+    """What it did not reach."""
+    reached = Reached()
+    for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
+        run(seed, reached)
+    return reached.missing()
+
+
+@pytest.fixture
+def ledger(run_directory):
+    return Ledger(run_directory, "fleet", run_chunk)
+
+
 @pytest.mark.parametrize("seed", past_seeds())
 def test_a_seed_that_once_found_something_finds_nothing(seed):
-    run(seed, REACHED)
+    run(seed)
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_whatever_goes_wrong_every_promise_is_kept(chunk):
-    for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
-        run(seed, REACHED)
+def test_whatever_goes_wrong_every_promise_is_kept(chunk, ledger):
+    ledger.missing_after(chunk)
 
 
-def test_the_seeds_reached_every_interesting_state(request):
-    """Only after all of them ran: a part of the seeds proves nothing about the rest."""
+def test_the_seeds_reached_every_interesting_state(request, ledger):
+    """Only if all of them run: a part of the seeds proves nothing about the rest."""
     ran = {item.name for item in request.session.items}
     wanted = {f"test_whatever_goes_wrong_every_promise_is_kept[{chunk}]" for chunk in range(CHUNKS)}
     if not wanted <= ran:
-        fresh = Reached()
-        for seed in range(CHUNK):
-            run(seed, fresh)
-        assert len(fresh.missing()) < len(STATES) / 4
+        assert len(ledger.missing_after(0)) < len(STATES) / 4
         return
-    assert REACHED.missing() == []
+    assert ledger.missing_after_all(range(CHUNKS)) == []
 
 
 @pytest.mark.parametrize("seed", [0, 3, 28, 135])

@@ -7,6 +7,7 @@ A failing seed: ``make sim WORLD=producer SEED=k`` prints what happened. Seeds t
 from pathlib import Path
 
 import pytest
+from ledger import Ledger
 from producer_reached import STATES, Reached
 from producer_world import World
 
@@ -16,43 +17,48 @@ PAST = Path(__file__).with_name("past_seeds.txt")
 CHUNK = 100
 CHUNKS = 12
 
-REACHED = Reached()
-
 
 def past_seeds():
     lines = [line.partition(" ") for line in PAST.read_text().splitlines() if line and not line.startswith("#")]
     return [pytest.param(int(seed), id=f"{seed}: {found.strip()}") for seed, _, found in lines]
 
 
-@pytest.mark.parametrize("seed", past_seeds())
-def test_a_seed_that_once_found_something_finds_nothing(seed):
-    with REACHED.watching():
-        World(seed, REACHED).run()
-
-
-@pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_whatever_goes_wrong_every_invariant_holds(chunk):
-    with REACHED.watching():
+def run_chunk(chunk):
+    """What it did not reach."""
+    reached = Reached()
+    with reached.watching():
         for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
             try:
-                World(seed, REACHED).run()
+                World(seed, reached).run()
             except Exception as error:
                 error.add_note(f"seed {seed}: make sim WORLD=producer SEED={seed}")
                 raise
+    return reached.missing()
 
 
-def test_the_seeds_reached_every_rule_and_every_interesting_state(request):
-    """Only after all of them ran: a part of the seeds proves nothing about the rest."""
+@pytest.fixture
+def ledger(run_directory):
+    return Ledger(run_directory, "producer", run_chunk)
+
+
+@pytest.mark.parametrize("seed", past_seeds())
+def test_a_seed_that_once_found_something_finds_nothing(seed):
+    World(seed).run()
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_whatever_goes_wrong_every_invariant_holds(chunk, ledger):
+    ledger.missing_after(chunk)
+
+
+def test_the_seeds_reached_every_rule_and_every_interesting_state(request, ledger):
+    """Only if all of them run: a part of the seeds proves nothing about the rest."""
     ran = {item.name for item in request.session.items}
     wanted = {f"test_whatever_goes_wrong_every_invariant_holds[{chunk}]" for chunk in range(CHUNKS)}
     if not wanted <= ran:
-        fresh = Reached()
-        with fresh.watching():
-            for seed in range(CHUNK):
-                World(seed, fresh).run()
-        assert len(fresh.missing()) < (len(STATES) + len(Rules.ALL)) / 4
+        assert len(ledger.missing_after(0)) < (len(STATES) + len(Rules.ALL)) / 4
         return
-    assert REACHED.missing() == []
+    assert ledger.missing_after_all(range(CHUNKS)) == []
 
 
 @pytest.mark.parametrize("seed", [0, 7, 28, 135])

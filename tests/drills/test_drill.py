@@ -1,0 +1,105 @@
+"""Does the command of the drills say early what it cannot do, go on after a failure, and clear up when it is ended?"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import drill
+from fleet import DrillError
+
+HERE = Path(__file__).resolve().parent
+PAGE = "".join(f"<!-- results: {part} -->\n<!-- end of results -->\n" for part in ("catalogue", "drills"))
+# A drill that has something to clear up, and never ends by itself.
+ENDLESS = """
+import signal, sys, time
+sys.path.insert(0, sys.argv.pop(1))
+import drill
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs in the background may have been told to ignore it
+
+def endless(directory, store, *, full):
+    try:
+        print("begun", flush=True)
+        time.sleep(60)
+    finally:
+        print("cleared up", flush=True)
+        raise OSError("in the wake of it")
+
+drill.ALL["endless"] = drill.ALL["next"] = (endless, ("sqlite",))
+sys.exit(drill.command())
+"""
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The drills that were run, of which the second fails in a way that nobody thought of."""
+    names = []
+
+    def fine(directory, store, *, full):
+        names.append("fine")
+        raise DrillError("lost 1 record")
+
+    def broken(directory, store, *, full):
+        names.append("broken")
+        return {}["tally"]
+
+    monkeypatch.setattr(drill, "ALL", {"broken": (broken, ("sqlite",)), "fine": (fine, ("sqlite",))})
+    return names
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("DRILL_SEED", "abc", "DRILL_SEED is a whole number, not 'abc'"),
+        ("SOAK_SECONDS", "x", "SOAK_SECONDS is seconds, more than 0, not 'x'"),
+        ("SOAK_SECONDS", "-1", "SOAK_SECONDS is seconds, more than 0, not '-1'"),
+        ("SOAK_SECONDS", "nan", "SOAK_SECONDS is seconds, more than 0, not 'nan'"),
+    ],
+)
+def test_a_setting_is_looked_at_before_the_first_drill(name, value, problem, ran, monkeypatch, capsys):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as error:
+        drill.main(["fine"])
+    assert (error.value.code, ran) == (2, [])
+    assert problem in capsys.readouterr().err
+
+
+def test_so_is_the_page_for_the_results(ran, tmp_path, capsys):
+    page = tmp_path / "page.md"
+    for text, part in [(None, "drills"), (PAGE, "unknown"), (PAGE.replace("<!-- end of results -->", ""), "drills")]:
+        if text is not None:
+            page.write_text(text)
+        with pytest.raises(SystemExit) as error:
+            drill.main(["fine", "--report", str(page), "--part", part])
+        assert (error.value.code, ran) == (2, [])
+        assert "the results cannot be written: " in capsys.readouterr().err
+
+
+def test_whatever_fails_the_others_are_run_and_the_report_is_written(ran, tmp_path, capsys):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    drill.ALL["broken"][0].__doc__ = drill.ALL["fine"][0].__doc__ = "It is drilled."
+    assert drill.main(["broken", "fine", "broken", "--report", str(page)]) == 1
+    assert ran == ["broken", "fine"], "what is named twice is run once"
+    told = capsys.readouterr()
+    assert "FAILED" in told.out
+    assert "KeyError('tally')" in told.out
+    assert "Traceback" in told.err
+    assert "| broken | sqlite | | | | | | **failed**: KeyError('tally') |" in page.read_text()
+    assert "**failed**: lost 1 record |" in page.read_text()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_it_when_all_is_cleared_up(number, code):
+    line = [sys.executable, "-c", ENDLESS, str(HERE), "endless", "next"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ) as running:
+        assert running.stdout.readline() == "begun\n"
+        running.send_signal(number)
+        out, errors = running.communicate(timeout=60)
+    assert (out, errors) == ("cleared up\n", f"Ended by {number.name}; no report is written.\n")
+    assert running.returncode == code

@@ -1,0 +1,31 @@
+"""What did none of the seeds reach, whichever process ran them?
+
+Under pytest-xdist the chunks of seeds run in several processes, in an order that nobody knows. Each chunk leaves a file in
+the directory of the run with what it did not reach. Invariants:
+
+- LG1: a chunk is run once in a run of the tests, by the first that asks; another that asks meanwhile waits for it.
+- LG2: what failed, or died, leaves nothing: the next one that asks runs it again, and sees why.
+"""
+
+import fcntl
+import json
+
+
+class Ledger:
+    """Of the chunks of one kind of world; ``run(chunk)`` runs one, and gives what it did not reach."""
+
+    def __init__(self, directory, name, run):
+        self._directory, self._name, self._run = directory, name, run
+
+    def missing_after(self, chunk):
+        """What this chunk did not reach."""
+        told = self._directory / f"{self._name}-{chunk}.json"
+        with told.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # LG1; the system frees it if we die (LG2)
+            if not told.exists():
+                told.write_text(json.dumps(self._run(chunk)))
+            return json.loads(told.read_text())
+
+    def missing_after_all(self, chunks):
+        """What none of them reached; those that nobody has run yet are run here."""
+        return sorted(set.intersection(*(set(self.missing_after(chunk)) for chunk in chunks)))
