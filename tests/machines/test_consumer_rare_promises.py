@@ -5,21 +5,26 @@ lease that is lost and regained at the end of its shard. With the workers of ``t
 from dataclasses import replace
 from random import Random
 
-from tests.machines.test_consumer_promises import LATE, A, Group, Worker, at, hold_one, names, shard
-from tests.machines.test_consumer_reader_promises import Shard
+from tests.machines.test_consumer_promises import DOWN, LATE, A, Group, Worker, at, hold_one, names, shard
+from tests.machines.test_consumer_reader_promises import MIB, PrefetchBudget, RawRecord, Shard
 
+from shardline.codec.shapes import ListShardsResponse, StreamSummary
 from shardline.core.clock import NEVER
 from shardline.core.consumer.assignment import Standing, assign
 from shardline.core.consumer.checkpoint import CheckpointTracker
 from shardline.core.consumer.coordinator import ScanLeases
-from shardline.core.consumer.events import LeaseLost, RecordsTrimmed
+from shardline.core.consumer.events import LeaseLost, LeaseReleased, RecordsTrimmed, ShardTrimmed, StreamRecreated
 from shardline.core.consumer.failure_policy import BatchWork, FailurePolicy
+from shardline.core.consumer.lease_view import LeaseView
+from shardline.core.consumer.shard_graph import ShardGraph
 from shardline.core.failures import Failure, FailureKind
-from shardline.core.leases import CommitCheckpoint, Refused
+from shardline.core.leases import CommitCheckpoint, CreateLease, Refused, RenewLease, TakeLease
+from shardline.core.requests import DescribeStreamSummary
 from shardline.model.lease import Checkpoint, Lease
-from shardline.model.position import TRIM_HORIZON, at_sequence_number
+from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON, at_sequence_number
 from shardline.model.record import Record
 from shardline.model.sequence import SequenceNumber
+from shardline.model.shard import ChildShard
 
 
 def test_l4_a_store_that_asks_for_a_long_pause_costs_no_lease():
@@ -178,3 +183,301 @@ def test_as4_who_has_more_than_it_wants_takes_nothing():
     """A worker that came back under its name, with a smaller ``max_leases``."""
     standings = [Standing(f"mine {n}", "me") for n in range(3)] + [Standing(f"free {n}", None, 99.0) for n in range(4)]
     assert assign(standings, "me", 2, Random(0), spill_after=1.0) == ([], [])
+
+
+def test_l4_a_write_that_the_store_puts_off_puts_off_no_scan():
+    """A write that the store asks to repeat much later keeps nobody from looking at the rows in time."""
+    group = Group(shard(0))
+    worker = group.worker()
+    while not any(isinstance(one, TakeLease) for one in worker.outbox):
+        worker.answer_all()
+    (take,) = worker.outbox
+    worker.outbox = []
+    worker.answer(take, Failure(FailureKind.THROTTLED, "Slow", "later", retry_after=60.0, maybe_received=False))
+    scans = worker.scans
+    group.run(0.6)
+    assert worker.scans > scans
+
+
+def test_to4_what_is_planned_is_dropped_when_a_row_is_found_to_be_gone():
+    """Of more rows than are written at once, the rest is not made by a listing that is no longer believed."""
+    group = Group(shard(0))
+    worker = group.worker()
+    group.run(1.0)
+    group.shards = [shard(number) for number in range(71)]
+    worker.machine.topology.list_by(group.now)
+    worker.pump()
+    worker.pump()
+    creates = [one for one in worker.outbox if isinstance(one, CreateLease)]
+    assert len(creates) == 64
+    group.listing_fails = lambda _: DOWN
+    group.now += 4.0
+    group.rows.clear()
+    worker.outbox = []
+    worker.answer(creates[0])
+    (renewal,) = [one for one in worker.outbox if isinstance(one, RenewLease)]
+    worker.outbox = []
+    worker.answer(renewal)
+    worker.answer(creates[1])
+    assert [one for one in worker.outbox if isinstance(one, CreateLease)] == []
+
+
+def scan_before_listing():
+    """A scan that was begun before the first listing, and is answered after it."""
+    group = Group(shard(0, end=99), shard(1, 0, part=(0, 2)), shard(2, 0, part=(2, 4)))
+    group.listing_fails = lambda _: DOWN
+    worker = group.worker("late", start=LATEST)
+    (scan,) = worker.outbox
+    worker.outbox = []
+    group.listing_fails = None
+    group.now += 3.0
+    worker.pump()
+    worker.answer(scan)  # with the rows of three seconds ago: there were none
+    group.rows[A] = Lease(A, checkpoint=Checkpoint(LATEST), latest_at=LATE)
+    return group, worker
+
+
+def test_l6_rows_are_as_old_as_the_scan_that_asked_for_them():
+    """A scan that was begun before a listing, and answered after it, says nothing about how the group began."""
+    group, worker = scan_before_listing()
+    group.run(1.0)
+    assert set(worker.held) == {A}
+
+
+def test_l2_a_lease_lasts_from_when_it_was_asked_for_and_not_from_the_scan_before():
+    """A lease that was planned by a slow scan lasts as long as any other."""
+    group = Group(shard(0))
+    group.rows[A] = Lease(A)
+    worker = group.worker()
+    (scan,) = worker.outbox
+    worker.outbox = []
+    group.now += 5.0
+    worker.answer(scan)
+    while A not in worker.held:
+        worker.answer_all()
+    assert worker.held[A].grant.held_until == group.now + 10.0
+
+
+def list_slowly(group, worker, seconds, *shards):
+    """A listing that is begun now, and comes much later."""
+    worker.machine.topology.list_by(group.now)
+    while isinstance(worker.machine.poll_request(group.now), DescribeStreamSummary):
+        summary = StreamSummary(name="s", arn="a", status="ACTIVE", created_at=group.created_at)
+        worker.machine.handle_summary(summary, group.now)
+    group.now += seconds
+    worker.machine.handle_shards(ListShardsResponse(list(shards)), group.now)
+    worker.pump()
+
+
+def test_a_shard_that_was_denied_once_and_is_there_is_let_go_of_once():
+    """A shard that the service denied to know once is not let go of again and again."""
+    group, worker = hold_one()
+    worker.machine.lose_sight(A, group.now)
+    worker.pump()
+    group.run(100.0)
+    assert len(worker.seen(LeaseReleased)) == 1
+    assert set(worker.held) == {A}
+
+
+def test_c3_a_slow_listing_that_was_begun_too_early_proves_no_shard_childless():
+    """What was asked for less than a second after the first listing may be as late as that."""
+    group, worker = hold_one()
+    worker.end(A)
+    group.run(0.2)
+    list_slowly(group, worker, 1.5, shard(0))
+    worker.answer_all()
+    assert not group.rows[A].checkpoint.is_finished
+
+
+def test_c3_the_end_is_written_at_once_when_the_last_record_is_done():
+    """Who is done with the last two records one after the other does not wait for the next scan or commit."""
+    group, worker = hold_one(checkpoint_interval=60.0)
+    first, last = worker.read(A, 1, 2, ack=False)
+    worker.end(A)
+    group.run(5.0)
+    assert worker.machine.held.ack_through(A, first)
+    assert worker.machine.held.ack_through(A, last)
+    worker.pump()
+    (commit,) = [one for one in worker.outbox if isinstance(one, CommitCheckpoint)]
+    assert commit.checkpoint.is_finished
+
+
+def test_as2_how_long_a_lease_is_free_counts_from_the_last_time_that_it_became_so():
+    """A lease that was free once, long ago, is not everybody's at the moment when it is free again."""
+    view = LeaseView(10.0)
+    view.handle_rows([Lease(A)], 0.0, 0.0)
+    view.handle_rows([Lease(A, counter=1, owner="w")], 1.0, 1.0)
+    view.handle_rows([Lease(A, counter=2)], 100.0, 100.0)
+    assert view.available_for(A, 100.5) == 0.5
+
+
+def test_to1_what_was_written_while_the_shards_were_listed_contradicts_no_listing():
+    """A shard that was finished while a listing was on its way is no reason to doubt the stream."""
+    group, worker = hold_one()
+    worker.machine.topology.list_by(group.now)
+    while isinstance(worker.machine.poll_request(group.now), DescribeStreamSummary):
+        summary = StreamSummary(name="s", arn="a", status="ACTIVE", created_at=group.created_at)
+        worker.machine.handle_summary(summary, group.now)
+    worker.machine.view.handle_written(A, Lease(A, counter=99, checkpoint=Checkpoint(SHARD_END)), group.now)
+    worker.machine.handle_shards(ListShardsResponse([shard(0)]), group.now)
+    assert worker.machine.topology.is_settled
+
+
+def test_to4_a_listing_that_was_under_way_when_rows_were_found_gone_is_not_believed():
+    """Only what is begun after the doubt arose counts."""
+    group, worker = hold_one()
+    topology = worker.machine.topology
+    topology.list_by(group.now)
+    while isinstance(worker.machine.poll_request(group.now), DescribeStreamSummary):
+        summary = StreamSummary(name="s", arn="a", status="ACTIVE", created_at=group.created_at)
+        worker.machine.handle_summary(summary, group.now)
+    topology.distrust(group.now)
+    worker.machine.handle_shards(ListShardsResponse([shard(0)]), group.now)
+    assert not topology.is_settled
+
+
+def test_to1_two_listings_that_are_late_together_stop_nothing_though_the_first_was_slow():
+    """A doubt is as old as the answer that raised it, not as the question."""
+    group, worker = hold_one()
+    worker.read(A, 500)
+    group.run(2.0)
+    assert group.rows[A].checkpoint.sequence_number is not None
+    list_slowly(group, worker, 2.0, shard(0, begin=1_000))
+    list_slowly(group, worker, 0.0, shard(0, begin=1_000))
+    assert worker.seen(StreamRecreated) == []
+    group.run(5.0)
+    assert set(worker.held) == {A}
+
+
+def begun_listing():
+    """A listing of which the first page came, and the second was not asked for."""
+    group, worker = hold_one()
+    discovery = worker.machine.topology._discovery
+    discovery.list_by(group.now)
+    while isinstance(discovery.poll_request(group.now), DescribeStreamSummary):
+        discovery.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE", created_at=1.0), group.now)
+    discovery.handle_page(ListShardsResponse([shard(0)], "more"), group.now)
+    return discovery, group.now
+
+
+def test_di4_who_asks_for_a_time_between_two_pages_of_a_listing_gets_no_answer_to_another_question():
+    """The second page of a listing is no answer to which shards were open at a time."""
+    discovery, now = begun_listing()
+    assert discovery.match_at(5.0)
+    assert discovery.poll_request(now).next_token == "more"
+    discovery.handle_page(ListShardsResponse([shard(1)]), now)
+    assert discovery.matching is None
+    assert len(discovery.take_listing().shards) == 2
+
+
+def test_di3_who_asks_between_two_pages_of_a_listing_gets_one_that_is_begun_later():
+    """A listing of which a page came already may be too old for who asks now."""
+    discovery, now = begun_listing()
+    discovery.list_by(now)
+    assert discovery.poll_request(now).next_token == "more"
+    discovery.handle_page(ListShardsResponse([]), now)
+    assert discovery.next_deadline() <= now
+
+
+def test_di3_who_asks_for_a_later_listing_puts_off_none():
+    """A listing that someone wants at once is not put off by who wants one in a second."""
+    group, worker = hold_one()
+    topology = worker.machine.topology
+    topology.list_by(group.now)
+    topology.list_by(group.now + 1.0)
+    assert topology.next_deadline() <= group.now
+
+
+TRANSIENT = Failure(FailureKind.TRANSIENT, "InternalFailure", "why", 500)
+
+
+def test_di1_after_listings_that_worked_a_failure_is_the_first_again():
+    """A listing that fails long after an outage is repeated in a second, not in half a minute."""
+    group, worker = hold_one()
+    group.listing_fails = lambda _: DOWN
+    group.run(200.0)
+    group.listing_fails = None
+    group.run(60.0)
+    group.listing_fails = lambda _: DOWN
+    worker.machine.topology.list_by(group.now)
+    worker.pump()
+    listings = worker.listings
+    group.run(1.1)
+    assert worker.listings > listings
+
+
+def test_rp2_a_large_page_that_came_slowly_is_paid_for_from_when_it_came():
+    """The time that a page took on its way pays for nothing."""
+    one = Shard(budget=PrefetchBudget(64 * MIB)).start()
+    one.page(RawRecord(bytes(6 * MIB), "1", "k", 1.0), behind=5_000, latency=2.9)
+    assert one.page(2, behind=5_000) > 2.9
+
+
+def test_rp4_a_read_that_fails_after_a_long_time_is_not_repeated_at_once():
+    """The pause after a failure begins with the failure, not with the call."""
+    one = Shard().start()
+    one.ask()
+    one.now += 30.0
+    one.reader.handle_failure(TRANSIENT, one.now)
+    assert one.reader.next_deadline() >= one.now + 0.1
+
+
+def test_rp4_after_a_page_a_failure_is_the_first_again():
+    """A read that fails long after others did is repeated soon."""
+    one = Shard().start()
+    for _ in range(10):
+        one.ask()
+        one.reader.handle_failure(TRANSIENT, one.now)
+    one.page(1, behind=5_000)
+    one.ask()
+    one.reader.handle_failure(TRANSIENT, one.now)
+    assert one.reader.next_deadline() <= one.now + 0.25
+
+
+def tracked():
+    """Two records were handed out, the first is done, and its commit is under way."""
+    tracker = CheckpointTracker(Checkpoint(LATEST), interval=60.0, now=0.0)
+    first, last = (Record(b"", "k", sequence_number=number, shard_id=A) for number in ("1", "2"))
+    tracker.deliver([first, last])
+    tracker.ack_through(first)
+    assert tracker.poll_commit(60.0) is not None
+    return tracker, last
+
+
+def test_c4_what_is_done_while_a_commit_is_under_way_is_flushed_too():
+    """Who leaves while a commit is under way does not wait an interval for the next."""
+    tracker, last = tracked()
+    tracker.ack_through(last)
+    tracker.seal()
+    tracker.handle_committed()
+    assert tracker.poll_commit(60.1) is not None
+
+
+def test_c4_a_commit_that_failed_is_written_without_waiting_for_the_interval():
+    """What was not written is due as it was before."""
+    tracker, _ = tracked()
+    tracker.handle_commit_failed()
+    assert tracker.poll_commit(60.1) is not None
+
+
+def test_to1_a_shard_that_came_back_and_goes_again_is_told_again():
+    """A shard that retention takes unread is told, though one of its name was told before."""
+    group = Group(shard(0, part=(0, 2)), shard(1, part=(2, 4)))
+    worker = group.worker()
+    both = group.shards
+    for shards in (both, both[1:], both, both[1:]):
+        group.shards = shards
+        group.run(60.0)
+    assert len(worker.seen(ShardTrimmed)) == 2
+
+
+def test_sg2_a_child_that_was_named_and_went_with_its_parent_is_not_waited_for():
+    """Retention that takes a parent and a child that no listing ever knew leaves nothing that stops the group."""
+    old, child, young = (one.to_shard() for one in (shard(0, end=9), shard(1, 0), shard(5)))
+    graph = ShardGraph()
+    graph.handle_listing([old], {}, 0.0, 0.0)
+    graph.handle_children([ChildShard(child.shard_id, child.parent_ids, child.hash_range)])
+    graph.handle_listing([old], {}, 1.0, 1.0)
+    assert graph.is_present(child.shard_id)
+    graph.handle_listing([young], {}, 100.0, 100.0)
+    assert not graph.is_present(child.shard_id)

@@ -7,7 +7,15 @@ from itertools import count
 from random import Random
 
 import pytest
-from tests.machines.test_producer_promises import HALF, HASH_KEY_MAX, Stream, many_shards, shard
+from tests.machines.test_producer_promises import (
+    HALF,
+    HASH_KEY_MAX,
+    Stream,
+    many_shards,
+    place_of,
+    shard,
+    whole_request,
+)
 from tests.sim.interrupting import entered_once_more
 
 from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, PutRecordsResult, StreamSummary
@@ -275,3 +283,94 @@ def test_n1_what_was_stored_nobody_knows_where_is_told_as_maybe_stored(has_map):
     assert record.conclusion.code == "Expired"
     assert record.conclusion.attempt_count > 1
     assert record.conclusion.maybe_stored
+
+
+def test_p8_after_an_hour_keyless_records_still_avoid_the_shard_that_is_in_trouble():
+    """In a producer that has run for long a failure of now counts as much as in a young one."""
+    stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF), aggregate_max_count=2, record_ttl=60.0)
+    stream.run(3_600.0)
+    stream.refuse = lambda _, shard_id: "InternalFailure" if shard_id == "a" else None
+    for number in range(100):
+        stream.put(b"%d" % number, key=None)
+        stream.run(1.0)
+    tried = [stream.shard_of(place_of(entry)) for entry in stream.sent()]
+    assert tried.count("a") < 10
+
+
+def one_a_request(**config):
+    stream = Stream(shard("a"), aggregation=False, request_max_entries=1, record_ttl=60.0, linger=0.0, **config)
+    stream.run(1.0)
+    return stream
+
+
+def test_u3_an_answer_that_is_good_ends_the_pause_after_one_that_was_not():
+    """A request that succeeds after another failed lets the others flow, whatever pause had begun."""
+    stream = one_a_request(retry_backoff=5.0)
+    stream.fail = whole_request("InternalFailure", 500, 1)
+    stream.put(b"1")
+    stream.run(0.005)
+    stream.put(b"2")  # under way when the first fails
+    stream.run(0.02)
+    stream.put(b"3")
+    stream.run(1.0)
+    assert stream.delivered() == [True] * 3
+
+
+def test_u3_requests_that_fail_together_are_one_failure():
+    """After a bad moment of many requests the pause is as short as after that of one."""
+    stream = one_a_request(retry_backoff=0.1, retry_backoff_max=60.0)
+    stream.fail = whole_request("InternalFailure", 500, 10)
+    for number in range(10):
+        stream.put(b"%d" % number)
+    assert len(stream.requests) == 10
+    stream.run(1.0)
+    assert all(stream.delivered())
+
+
+def test_a3_what_a_flush_released_does_not_linger_again_when_others_join_its_lane():
+    """In order, what waits to go in a lane that records of a vanished one join does not linger again."""
+    parts = shard("a", 0, HALF // 2 - 1), shard("b", HALF // 2, HALF - 1), shard("c", HALF)
+    limits = {"aggregate_max_count": 1, "shard_burst_bytes": 1 << 30, "record_ttl": 600.0}
+    stream = Stream(*parts, ordered=True, linger=60.0, latency=2.0, **limits)
+    stream.run(5.0)
+    for data in (b"1", b"2"):
+        released = stream.put(data, hash_key=HALF)
+        stream.flush()
+    for _ in range(20):
+        stream.put(bytes(40_000), key=None)
+    stream.shards = [shard("d", 0, HALF - 1), parts[2]]
+    stream.latency = 0.1
+    stream.machine._map.invalidate(stream.now, None, stream.now)
+    stream.pump()
+    stream.run(5.0)
+    assert released.conclusion is not None
+
+
+def test_x4_that_a_stream_was_made_anew_is_told_once():
+    """A question that fails after the stream was made anew does not clear the map once more."""
+    facts = StreamFacts(StreamRef("s"), ProducerConfig(), Random(0))
+    throttled = Failure(FailureKind.THROTTLED, "LimitExceededException", "why", 400)
+    told = []
+    for created_at in (1.0, 2.0, None):
+        now = 100.0 * len(told)
+        facts.ask_again(now)
+        assert facts.poll_request(now) is not None
+        summary = StreamSummary(name="s", arn="a", status="ACTIVE", created_at=created_at)
+        facts.handle_summary(summary if created_at is not None else throttled, now)
+        told.append(facts.made_anew)
+    assert told == [False, True, False]
+
+
+def test_in1_a_shut_intake_lets_nothing_in_whatever_the_machine_finds():
+    """While the shell wants each record to go by a call, a new round lets none in without one."""
+    stream = Stream()
+    stream.run(1.0)
+    stream.put()
+    stream.machine.intake.shut()
+    stream.run(5.0)
+    stream.put()
+    assert stream.machine.intake.max_records == 0
+    stream.machine.intake.unshut()
+    stream.put()
+    stream.run(0.05)
+    assert stream.machine.intake.max_records > 0
