@@ -160,7 +160,7 @@ def test_without_a_report_nothing_is_compared_and_that_is_no_loss(guard, text, t
 def test_everything_that_is_compared_is_in_the_report(guard):
     benches = json.loads(guard.FIGURES.read_text())["benches"]
     compared = [name for part in guard.PARTS for name in guard.reference(benches, part)]
-    assert len(compared) == len(set(compared)) == 14
+    assert len(compared) == len(set(compared)) == 16
     assert {part.bench for part in guard.PARTS} == {"aggregation", "producer", "consumer"}
 
 
