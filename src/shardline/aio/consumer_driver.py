@@ -99,7 +99,8 @@ class ConsumerDriver:
             self.custody.has_ended = True
             events = self.coordinator.take_events()
             for event in events:
-                self._follow(event)
+                if not isinstance(event, told.LeaseGained | told.HandOverAsked):  # nothing begins any more
+                    self._follow(event)
             self._report(events)
             for worker in [*self.custody.workers.values()]:
                 self.custody.drop(worker)

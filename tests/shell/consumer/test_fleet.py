@@ -11,7 +11,9 @@ import pytest
 from shardline import StoreError, WaitTimeout
 from shardline.adapters.leases.memory import MemoryLeases
 from shardline.adapters.leases.sqlite import SqliteLeases
+from shardline.aio.consumer_driver import ConsumerDriver
 from shardline.aio.consumer_reporting import CLOSED, ConsumerReporter
+from shardline.core.consumer.coordinator import Coordinator
 from shardline.core.consumer.events import (
     HandOverAsked,
     LeaseGained,
@@ -210,6 +212,22 @@ async def test_a_bounded_run_waits_for_the_leases_of_a_dead_worker(make_consumer
         with anyio.fail_after(8):
             assert sorted([int(record.data) async for record in second]) == list(range(60))
     await first.close()
+
+
+async def test_a_lease_that_comes_in_the_moment_of_the_end_is_not_read(make_consumer, group, eventually, monkeypatch):
+    """The host has no task group any more: to start a reader would end it with an error, and trio's run as well."""
+    gained, start = [], ConsumerDriver._start
+    monkeypatch.setattr(ConsumerDriver, "_start", lambda driver, event: gained.append(event) or start(driver, event))
+    consumer = make_consumer(group=group, store="memory:")
+    await consumer.start()
+    driver, take_events = consumer._driver, Coordinator.take_events
+    late = lambda coordinator: gained[:1] if driver._stopping else take_events(coordinator)  # noqa: E731
+    monkeypatch.setattr(Coordinator, "take_events", late)
+    await eventually(lambda: loads(consumer) == [6])
+    driver.stop()
+    await eventually(lambda: driver.custody.has_ended and not driver.custody.workers)
+    with anyio.fail_after(5):
+        await consumer.close()
 
 
 # ---- losing leases
