@@ -5,7 +5,7 @@ session token in it.
 
 Invariants:
 
-- BL1: inside of ``discreet()`` no such record of this thread gets out. What other threads log does, and so does what
+- BL1: inside of ``keeping_secrets()`` no such record of this thread gets out. What other threads log does, and so does what
   botocore has to say at a higher level: that names no secret.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-_INDISCREET: Final = tuple(
+_TELLTALE: Final = tuple(
     f"botocore.{name}"
     for name in (
         "auth",
@@ -38,9 +38,9 @@ def _may_be_said(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def discreet() -> Generator[None]:
+def keeping_secrets() -> Generator[None]:
     """BL1."""
-    for name in _INDISCREET:  # again each time: whoever configures logging may have taken it off. Twice is once
+    for name in _TELLTALE:  # again each time: whoever configures logging may have taken it off. Twice is once
         logging.getLogger(name).addFilter(_may_be_said)
     _here.depth = getattr(_here, "depth", 0) + 1
     try:

@@ -25,7 +25,7 @@ import botocore.config
 import botocore.exceptions
 import botocore.session
 
-from shardline.adapters.botocore_log import discreet
+from shardline.adapters.botocore_log import keeping_secrets
 from shardline.errors import CredentialsError, UsageError
 from shardline.model.credentials import Credentials
 
@@ -160,7 +160,7 @@ class BotocoreSession:
             CredentialsError: there are none, or they could not be had.
         """
         try:
-            with self._using, discreet():
+            with self._using, keeping_secrets():
                 if afresh and self._given is None:
                     self._session = self._open()
                 found = self._session.get_credentials()
@@ -182,7 +182,7 @@ class BotocoreSession:
             CredentialsError: there are none, or they could not be had.
         """
         keys, _ = self.credentials(afresh=False)
-        with self._using, discreet():
+        with self._using, keeping_secrets():
             found = self._session.get_credentials()
         return CredentialFacts(str(found.method), keys.access_key, keys.session_token is not None, _time_left(found))
 
@@ -194,7 +194,7 @@ class BotocoreSession:
             CredentialsError: they depend on credentials, which could not be had.
         """
         try:
-            with self._using, discreet():
+            with self._using, keeping_secrets():
                 self._prepare(operation, params)
         except _PreparedError as prepared:
             return prepared.url

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from shardline.adapters.botocore_log import discreet
+from shardline.adapters.botocore_log import keeping_secrets
 
 
 @pytest.fixture
@@ -21,9 +21,9 @@ def names(spoken):
 def test_bl1_what_this_thread_says_at_debug_is_kept_back(spoken):
     parsers = logging.getLogger("botocore.parsers")
     parsers.debug("before")
-    with discreet():
+    with keeping_secrets():
         parsers.debug("a secret")
-        with discreet():
+        with keeping_secrets():
             parsers.debug("a secret, deeper")
         parsers.debug("a secret again")
         parsers.info("of use")
@@ -33,7 +33,7 @@ def test_bl1_what_this_thread_says_at_debug_is_kept_back(spoken):
 
 
 def test_bl1_what_other_threads_say_comes_out(spoken):
-    with discreet():
+    with keeping_secrets():
         other = threading.Thread(target=logging.getLogger("botocore.endpoint").debug, args=["theirs"])
         other.start()
         other.join()
@@ -42,11 +42,11 @@ def test_bl1_what_other_threads_say_comes_out(spoken):
 
 def test_bl1_it_holds_again_after_an_exception_and_after_logging_was_configured_anew(spoken):
     endpoint = logging.getLogger("botocore.endpoint")
-    with pytest.raises(ValueError, match="x"), discreet():
+    with pytest.raises(ValueError, match="x"), keeping_secrets():
         raise ValueError("x")
     endpoint.debug("between")
     endpoint.filters.clear()
-    with discreet():
+    with keeping_secrets():
         endpoint.debug("a secret")
     assert names(spoken) == ["between"]
     assert len(endpoint.filters) == 1
