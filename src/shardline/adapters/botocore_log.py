@@ -5,8 +5,8 @@ session token in it.
 
 Invariants:
 
-- BL1: inside of ``keeping_secrets()`` no such record of this thread gets out. What other threads log does, and so does what
-  botocore has to say at a higher level: that names no secret.
+- BL1: inside of ``keeping_secrets()`` no such record of this thread gets out. What other threads log does, and so does
+  what botocore has to say at a higher level: that names no secret.
 """
 
 import logging
