@@ -6,7 +6,7 @@ session token in it.
 Invariants:
 
 - BL1: inside of ``keeping_secrets()`` no such record of this thread gets out. What other threads log does, and so does
-  what botocore has to say at a higher level: that names no secret.
+  what botocore has to say at a higher level, without the exception: that may quote an answer.
 """
 
 import logging
@@ -34,7 +34,10 @@ _here: Final = threading.local()
 
 
 def _may_be_said(record: logging.LogRecord) -> bool:
-    return record.levelno > logging.DEBUG or not getattr(_here, "depth", 0)
+    if not getattr(_here, "depth", 0):
+        return True
+    record.exc_info = None
+    return record.levelno > logging.DEBUG
 
 
 @contextmanager

@@ -50,3 +50,14 @@ def test_bl1_it_holds_again_after_an_exception_and_after_logging_was_configured_
         endpoint.debug("a secret")
     assert names(spoken) == ["between"]
     assert len(endpoint.filters) == 1
+
+
+def test_bl1_a_warning_comes_without_the_answer_that_its_exception_quotes(spoken):
+    credentials = logging.getLogger("botocore.credentials")
+    with keeping_secrets():
+        try:
+            raise ValueError("a secret")
+        except ValueError:
+            credentials.warning("the refresh failed", exc_info=True)
+    assert "the refresh failed" in spoken.text
+    assert "a secret" not in spoken.text
