@@ -55,9 +55,6 @@ def test_bl1_it_holds_again_after_an_exception_and_after_logging_was_configured_
 def test_bl1_a_warning_comes_without_the_answer_that_its_exception_quotes(spoken):
     credentials = logging.getLogger("botocore.credentials")
     with keeping_secrets():
-        try:
-            raise ValueError("a secret")
-        except ValueError:
-            credentials.warning("the refresh failed", exc_info=True)
+        credentials.warning("the refresh failed", exc_info=ValueError("a secret"))
     assert "the refresh failed" in spoken.text
     assert "a secret" not in spoken.text
