@@ -22,7 +22,7 @@ PURE = ("model", "codec", "core")
 MODULES = sorted(SRC.rglob("*.py"))
 PURE_MODULES = [path for path in MODULES if path.relative_to(SRC).parts[0] in PURE]
 
-MAX_MODULE_LINES = 400
+MAX_MODULE_LINES = 500
 MAX_FUNCTION_LINES = 60
 NO_NAMES = {"utils", "helpers", "common", "base", "manager"}
 NO_WORDS = re.compile(r"\b(?:TODO|FIXME|XXX|HACK|NotImplementedError)\b|pragma:\s*no\s*cover")
