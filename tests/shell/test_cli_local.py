@@ -29,6 +29,12 @@ import shardline
 from shardline import Client, Credentials
 from shardline.cli import main
 from shardline.cli.local import local
+from shardline.cli.local_display import LocalDisplay
+from shardline.server.model import inputs
+from shardline.server.model.management import create_stream
+from shardline.server.model.streams import ServerStream
+from shardline.server.running import RunningServer
+from shardline.testing import LocalKinesis
 
 COMMAND = [sys.executable, "-m", "shardline"]
 CLIENTS = Path(__file__).parents[2] / ".servers" / "clients" / "bin"
@@ -126,7 +132,7 @@ def test_every_line_of_how_to_reach_it_works(start, options, tmp_path):
     shell = f"{running.rows['shell']}\n{shlex.quote(sys.executable)} -c {shlex.quote(code)}"
     done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=20, check=False)
     assert done.stdout == "['orders']\n", done.stderr
-    assert running.end()[-1].split("requests")[1].split() == ["3", "in", "all", "1", "streams", "0", "records"]
+    assert running.end()[-1].split("request")[1].split()[-7:] == ["3", "in", "all", "1", "stream", "0", "records"]
 
 
 @pytest.mark.skipif(shutil.which("aws") is None, reason="the AWS CLI is not here")
@@ -155,10 +161,10 @@ def test_traffic_is_shown_in_plain_lines_where_there_is_no_terminal(start):
     with contextlib.closing(running.boto()) as client:
         for _ in range(3):
             client.put_record(StreamName="s", Data=b"x", PartitionKey="a")
-        assert running.process.stdout.readline().split()[-4:] == ["1", "streams", "3", "records"]
+        assert running.process.stdout.readline().split()[-4:] == ["1", "stream", "3", "records"]
         client.put_record(StreamName="s", Data=b"x", PartitionKey="a")
         (last,) = running.end()
-        assert last.split() == ["1", "requests", "4", "in", "all", "1", "streams", "4", "records"]
+        assert last.split() == ["1", "request", "4", "in", "all", "1", "stream", "4", "records"]
 
 
 def test_traffic_is_one_line_that_is_rewritten_on_a_terminal():
@@ -183,6 +189,114 @@ def test_traffic_is_one_line_that_is_rewritten_on_a_terminal():
     os.close(ours)
     assert shown.count(b"\r\x1b[K") == 2
     assert shown.endswith(b"\r\nstopped\r\n")
+
+
+def ask(port, operation, **members):
+    """One call without an SDK: quick, and retried by nobody."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    target = {"X-Amz-Target": f"Kinesis_20131202.{operation}", "Content-Type": "application/x-amz-json-1.1"}
+    try:
+        connection.request("POST", "/", json.dumps(members).encode(), target)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_streams_that_come_and_go_do_not_end_it(start):
+    """The traffic line is computed every second: while it is, streams vanish."""
+    running = start("--no-limits")
+    until = time.monotonic() + 3.5
+
+    def come_and_go(number):
+        for turn in range(1_000_000):
+            if time.monotonic() > until:
+                return
+            name = f"s-{number}-{turn}"
+            assert ask(running.port, "CreateStream", StreamName=name, ShardCount=1) == 200
+            assert ask(running.port, "DeleteStream", StreamName=name) == 200
+
+    threads = [threading.Thread(target=come_and_go, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert running.process.poll() is None
+    lines = running.end()
+    assert len(lines) >= 3
+    assert lines[-1].endswith("0 streams  0 records")
+
+
+def test_a_line_of_traffic_reads_no_stream(monkeypatch, capsys):
+    """The cost of a line is counted, not timed: with 3,000 streams it looks at none of them."""
+    with LocalKinesis() as kinesis:
+        for number in range(3_000):
+            request = inputs.read_values("CreateStream", {"StreamName": f"s{number}", "ShardCount": 1})
+            create_stream(kinesis._server.service.state, request)
+        display = LocalDisplay(is_json=False)
+        looked = []
+        monkeypatch.setattr(RunningServer, "call", lambda *_: looked.append("asked the server's thread"))
+        monkeypatch.setattr(ServerStream, "record_count", property(looked.append))
+        assert ask(kinesis._server.port, "PutRecord", StreamName="s7", Data="eA==", PartitionKey="k") == 200
+        display.show_traffic(lambda: kinesis.traffic)
+        assert looked == []
+    assert capsys.readouterr().out == "     1 request   1 in all  3,000 streams  1 record\n"
+
+
+def test_the_output_can_be_json(start):
+    process = subprocess.Popen(
+        [*COMMAND, "local", "--port", "0", "--stream", "s", "-o", "json"], stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        started = json.loads(process.stdout.readline())
+        port = int(started["endpoint_url"].rpartition(":")[2])
+        assert ask(port, "PutRecord", StreamName="s", Data="eA==", PartitionKey="k") == 200
+        traffic = json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        assert json.loads(process.stdout.readline()) == {"event": "stopped"}
+        assert process.wait(10) == 0
+    assert (started["event"], started["region"]) == ("started", "us-east-1")
+    assert started["environment"]["AWS_ENDPOINT_URL_KINESIS"] == started["endpoint_url"]
+    assert traffic == {"event": "traffic", "new_requests": 1, "requests": 1, "streams": 1, "records": 1}
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_it_serves_on_when_nobody_reads_its_output(output):
+    ours, theirs = os.pipe()
+    port = free_port()
+    command = [*COMMAND, "local", "--port", str(port), "--output", output]
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, text=True) as process:
+        os.close(theirs)
+        os.read(ours, 10)
+        os.close(ours)
+        for _ in range(3):
+            assert ask(port, "ListStreams") == 200
+            time.sleep(1.1)  # a line of traffic is due
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=10)
+    assert (process.returncode, errors) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_it_serves_on_when_its_output_cannot_be_written():
+    port = free_port()
+    command = [*COMMAND, "local", "--port", str(port)]
+    with (
+        Path("/dev/full").open("w") as full,
+        subprocess.Popen(command, stdout=full, stderr=subprocess.PIPE, text=True) as it,
+    ):
+        warned = it.stderr.readline()
+        assert ask(port, "ListStreams") == 200
+        time.sleep(1.1)
+        it.send_signal(signal.SIGTERM)
+        _, errors = it.communicate(timeout=10)
+    said = "Warning: the traffic cannot be shown (No space left on device); the server keeps serving\n"
+    assert (it.returncode, warned, errors) == (0, said, "")
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
 
 
 # ---- options

@@ -12,7 +12,7 @@ import os
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
 import click
 
@@ -83,9 +83,18 @@ class Invocation:
 
 def global_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options of all commands (CL1); they reach it as the ``Invocation`` of ``click.pass_obj``."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return only_options(*_OPTIONS)(command)
+
+
+def only_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The same, for a command that uses only some of them."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for name in reversed(names):
+            command = _OPTIONS[name](command)
+        return command
+
+    return decorate
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: object) -> None:
@@ -98,10 +107,16 @@ def _option(*names: str, **settings: Any) -> Callable[[Callable[..., Any]], Call
     return click.option(*names, callback=_remember, expose_value=False, default=None, **settings)
 
 
-_OPTIONS = (
-    _option("--endpoint-url", metavar="URL", help="Where Kinesis is, if not at AWS (also AWS_ENDPOINT_URL_KINESIS)."),
-    _option("--region", metavar="NAME", help="The AWS region (also AWS_REGION)."),
-    _option("--profile", metavar="NAME", help="The AWS profile (also AWS_PROFILE)."),
-    _option("--output", type=click.Choice(["text", "json"]), help="How to print results: text (the default) or json."),
-    _option("-v", "--verbose", is_flag=True, flag_value=True, help="Show the log, and where errors came from."),
-)
+_OPTIONS: Final = {
+    "endpoint_url": _option(
+        "--endpoint-url", metavar="URL", help="Kinesis endpoint, if not AWS's (also AWS_ENDPOINT_URL_KINESIS)."
+    ),
+    "region": _option("--region", metavar="NAME", help="AWS region (also AWS_REGION)."),
+    "profile": _option("--profile", metavar="NAME", help="AWS profile (also AWS_PROFILE)."),
+    "output": _option(
+        "-o", "--output", type=click.Choice(["text", "json"]), help="Output format: text (the default) or json."
+    ),
+    "verbose": _option(
+        "-v", "--verbose", is_flag=True, flag_value=True, help="Show the log, and tracebacks of errors."
+    ),
+}

@@ -1,18 +1,17 @@
-"""How is a local Kinesis run from the command line?
+"""Serves a local Kinesis from the command line.
 
-``shardline local`` serves until Ctrl-C or SIGTERM, says how to reach it, and shows its traffic.
+``shardline local`` serves until Ctrl-C or SIGTERM. ``local_display`` shows how to reach it, and its traffic.
 
 Invariants:
 
 - LO1: what is wrong is one sentence: with exit code 2 if the command was, with 1 if it could not be carried out.
-- LO2: a signal ends it with exit code 0, whatever is open; further ones change nothing.
+- LO2: only a signal ends it, with exit code 0, whatever is open; further ones change nothing.
 - LO3: every line of how to reach it can be copied and works as it is.
 """
 
 import json
 import shlex
 import signal
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,7 +21,8 @@ from typing import Any, Final, cast
 
 import click
 
-from shardline.cli.invocation import Invocation
+from shardline.cli.invocation import Invocation, only_options
+from shardline.cli.local_display import LocalDisplay
 from shardline.errors import UsageError
 from shardline.testing.local_kinesis import LocalKinesis
 
@@ -32,34 +32,52 @@ _REGION: Final = "us-east-1"
 
 @click.command()
 @click.option(
-    "--port", type=click.IntRange(0, 65_535), default=4567, show_default=True, help="Where to listen; 0: a free port."
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=4567,
+    show_default=True,
+    help="Port to listen on; 0 picks a free one.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to bind to.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--shards",
     type=click.IntRange(1, 10_000),
     default=1,
     show_default=True,
-    help="Shards of the streams that --stream makes.",
+    help="Number of shards of each --stream.",
 )
-@click.option("--stream", multiple=True, metavar="NAME", help="Create this stream at once; may be repeated.")
-@click.option("--data", type=click.Path(dir_okay=False, path_type=Path), help="Keep everything in this file.")
-@click.option("--limits/--no-limits", default=True, show_default=True, help="Enforce AWS's rates per shard and second.")
-@click.option("--tls", is_flag=True, help="Serve https, with a certificate of its own.")
-@click.option("--h2c", is_flag=True, help="Serve HTTP/2 in cleartext beside HTTP/1.1.")
-@click.option("--region", help="The region that it plays; us-east-1 unless said.")
+@click.option("--stream", multiple=True, metavar="NAME", help="Create this stream at the start; repeatable.")
+@click.option(
+    "--data", type=click.Path(dir_okay=False, path_type=Path), help="Keep all streams and records in this file."
+)
+@click.option("--limits/--no-limits", default=True, show_default=True, help="Enforce AWS's rate limits.")
+@click.option("--tls", is_flag=True, help="Serve https with a generated certificate.")
+@click.option("--h2c", is_flag=True, help="Also serve HTTP/2 in cleartext.")
+@click.option("--region", help="Region to emulate (default us-east-1).")
 @click.option(
     "--faults",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Faults to inject: a JSON file, with a list of rules.",
+    help="JSON file with a list of faults to inject.",
 )
+@only_options("output")
 @click.pass_context
 def local(
     context: click.Context, /, *, stream: tuple[str, ...], faults: Path | None, region: str | None, **settings: Any
 ) -> None:
-    """Serve a local Kinesis until Ctrl-C."""
-    asked = context.find_object(Invocation)  # --region before the command's name means the same
-    settings["region"] = region or (None if asked is None else asked.region) or _REGION
+    """Serve a local Kinesis until Ctrl-C.
+
+    It prints how to reach it, and then a line for each second in which requests came. With --output json each line is a
+    JSON object. Only a signal ends it (exit code 0): it keeps serving when its output can no longer be written.
+
+    \b
+    Examples:
+      shardline local --stream orders
+      shardline local --stream orders --shards 4 --data kinesis.db
+      shardline local --port 0 --output json
+      shardline local --faults faults.json --no-limits
+    """
+    invocation = context.ensure_object(Invocation)
+    settings["region"] = region or invocation.region or _REGION  # --region may stand before the command's name
     with _signals() as stops:
         try:
             kinesis = LocalKinesis(**settings)
@@ -73,11 +91,16 @@ def local(
             raise click.ClickException(str(error)) from None
         try:
             _create_streams(kinesis, stream)
-            click.echo(how_to_connect(kinesis))
-            _show_traffic(kinesis, stops)
+            display = LocalDisplay(is_json=invocation.is_json)
+            display.show_start(lambda: how_to_connect(kinesis), lambda: _facts(kinesis))
+            is_stopped = False
+            while not is_stopped:
+                with suppress(Empty):
+                    is_stopped = stops.get(timeout=_PAUSE) > 0
+                display.show_traffic(lambda: kinesis.traffic)
         finally:
             kinesis.stop()
-        click.echo("stopped")
+        display.show_end()
 
 
 @contextmanager
@@ -124,6 +147,15 @@ def _create_streams(kinesis: LocalKinesis, names: tuple[str, ...]) -> None:
                 raise click.BadParameter(str(error), param_hint="--stream") from None
 
 
+def _facts(kinesis: LocalKinesis) -> dict[str, object]:
+    """What ``how_to_connect`` says, for programs."""
+    return {
+        "endpoint_url": kinesis.endpoint_url,
+        "region": kinesis.region,
+        "environment": kinesis.environment,
+    }
+
+
 def how_to_connect(kinesis: LocalKinesis) -> str:
     """What to tell other programs, ready to be copied (LO3)."""
     url, region, keys = kinesis.endpoint_url, kinesis.region, kinesis.credentials
@@ -147,22 +179,3 @@ def how_to_connect(kinesis: LocalKinesis) -> str:
             "",
         ]
     )
-
-
-def _show_traffic(kinesis: LocalKinesis, stops: "SimpleQueue[int]") -> None:
-    """A line of traffic for each second in which there was some; one that is rewritten where that can be seen."""
-    is_live = sys.stdout.isatty()
-    before = 0
-    is_stopped = False
-    while not is_stopped:
-        with suppress(Empty):
-            is_stopped = stops.get(timeout=_PAUSE) > 0
-        total = kinesis.requests.total
-        if total != before:
-            records = sum(one.record_count for one in kinesis.streams.values())
-            new = max(0, total - before)  # somebody may have cleared them
-            line = f"{new:>6} requests  {total} in all  {len(kinesis.streams)} streams  {records} records"
-            click.echo(f"\r\x1b[K{line}" if is_live else line, nl=not is_live)
-        before = total
-    if is_live:
-        click.echo()

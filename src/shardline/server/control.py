@@ -182,7 +182,7 @@ def _summary(stream: ServerStream) -> dict[str, Any]:
         "name": stream.name,
         "status": stream.status,
         "open_shards": len(stream.open_shards),
-        "records": sum(len(shard.log.records) for shard in stream.shards.values()),
+        "records": stream.record_count,
         "shards": shards,
     }
 

@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Final, Protocol, TypeVar, final
+from typing import Final, NamedTuple, Protocol, TypeVar, final
 
 from shardline.errors import UsageError
 from shardline.server.certificates import Certificate, make_certificate
@@ -50,6 +50,17 @@ class Shell(Protocol):
     async def start(self, host: str, port: int, ssl_context: ssl.SSLContext | None = None) -> None: ...
 
     async def close(self) -> None: ...
+
+
+@final
+class Traffic(NamedTuple):
+    """What a server has done, and holds."""
+
+    requests: int
+    """All that were seen, since the record of requests was last cleared."""
+    streams: int
+    records: int
+    """Of all streams."""
 
 
 @final
@@ -148,6 +159,13 @@ class RunningServer:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(_carry_out, work, done)
         return done.result() if handed_over else work()
+
+    def traffic(self) -> Traffic:
+        """Counters that the server keeps. Any thread may read them, at any time: they are single numbers."""
+        state = None if self.service is None else self.service.state
+        if state is None:
+            return Traffic(self.requests.total, 0, 0)
+        return Traffic(self.requests.total, len(state.streams), state.records_held.value)
 
     def keep(self) -> None:
         """Write down what has changed (PS1). For the work of ``call``."""

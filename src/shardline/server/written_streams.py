@@ -111,6 +111,7 @@ def _shard(told: WrittenShard, state: ServiceState) -> ServerShard:
         began=told.began,
         parent_id=told.parent_id,
         adjacent_parent_id=told.adjacent_parent_id,
+        record_count=state.records_held,
     )
     shard.created_at, shard.closed_at = told.created_at, told.closed_at
     shard.log.restore(told.first)
@@ -119,7 +120,8 @@ def _shard(told: WrittenShard, state: ServiceState) -> ServerShard:
 
 def restore_stream(state: ServiceState, told: WrittenStream) -> ServerStream:
     """Put a stream and its consumers back; its shards are empty, and begin where they began."""
-    stream = ServerStream(told.name, state.arn_of(told.name), state.settings.limits, told.created_at)
+    limits, arn = state.settings.limits, state.arn_of(told.name)
+    stream = ServerStream(told.name, arn, limits, told.created_at, state.records_held)
     for member in _PLAIN:
         setattr(stream, member, getattr(told, member))
     if told.pending is not None:
@@ -133,4 +135,5 @@ def restore_stream(state: ServiceState, told: WrittenStream) -> ServerStream:
         consumer = ServerConsumer(one.name, one.arn, stream.name, one.created_at, one.ready_at)
         consumer.status, consumer.tags = one.status, one.tags
         state.consumers[one.arn] = consumer
+    state.reschedule()
     return stream

@@ -31,7 +31,7 @@ from shardline.server.model.management import create_stream
 from shardline.server.model.refusals import Refused
 from shardline.server.model.settings import Delays, Limits, ServiceSettings
 from shardline.server.requests_seen import RequestsSeen
-from shardline.server.running import RunningServer, ServerSettings
+from shardline.server.running import RunningServer, ServerSettings, Traffic
 from shardline.server.signatures import Signatures
 from shardline.testing import arguments
 from shardline.testing.local_clock import LocalClock
@@ -194,6 +194,11 @@ class LocalKinesis:
     def requests(self) -> RequestsSeen:
         """The requests that came in, for assertions."""
         return self._server.requests
+
+    @property
+    def traffic(self) -> Traffic:
+        """How many requests came in, and how many streams and records are there: counters, which cost nothing."""
+        return self._server.traffic()
 
     @property
     def streams(self) -> Mapping[str, LocalStream]:

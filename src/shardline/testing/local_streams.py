@@ -55,7 +55,7 @@ class LocalStream:
     @property
     def record_count(self) -> int:
         """How many records there are, without making a list of them."""
-        return self._look(lambda stream: sum(len(shard.log.records) for shard in stream.shards.values()))
+        return self._look(lambda stream: stream.record_count)
 
     def _look(self, read: Callable[[ServerStream], T]) -> T:
         def find(state: ServiceState) -> T:

@@ -14,7 +14,7 @@ def members(kind):
 def test_ws1_whatever_a_stream_learns_to_remember_is_written_or_known_to_begin_anew(server):
     server.create()
     stream = server.service.state.streams["s"]
-    anew = {"arn", "is_gone", "_limits", "_open", "_endings", "_sweep_at"}
+    anew = {"arn", "is_gone", "_limits", "_records_held", "_open", "_endings", "_sweep_at"}
     assert set(vars(stream)) - anew == members(WrittenStream) - {"consumers"}
     shard_anew = {"shard_id", "hash_range", "child_ids", "log", "is_unlimited"}
     rates = {name for name in ServerShard.__slots__ if name.startswith("_")}

@@ -58,6 +58,7 @@ def register(state: ServiceState, request: inputs.RegisterStreamConsumer) -> dic
     state.consumers[arn] = consumer
     state.changed.add(stream.name)
     described = _describe(consumer)
+    state.reschedule()
     state.advance(state.now)
     return {"Consumer": described}
 
@@ -75,6 +76,7 @@ def deregister(state: ServiceState, request: inputs.ConsumerInput) -> None:
     consumer.status = "DELETING"
     consumer.ready_at = state.now + state.settings.delays.deregister
     state.changed.add(consumer.stream_name)
+    state.reschedule()
     state.advance(state.now)
 
 

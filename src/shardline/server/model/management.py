@@ -49,7 +49,7 @@ def create_stream(state: ServiceState, request: inputs.CreateStream) -> None:
     creating = sum(one.status == "CREATING" for one in state.streams.values())
     if limits.streams_creating_at_once is not None and creating >= limits.streams_creating_at_once:
         raise limit_exceeded(f"The account {account} has {creating} streams in state CREATING, which is its limit.")
-    stream = ServerStream(request.stream_name, state.arn_of(request.stream_name), limits, state.now)
+    stream = ServerStream(request.stream_name, state.arn_of(request.stream_name), limits, state.now, state.records_held)
     stream.mode = mode
     stream.tags = _merged({}, request.tags or {})
     stream.max_record_kib = request.max_record_size or stream.max_record_kib
@@ -344,6 +344,7 @@ def _settle(state: ServiceState, stream: ServerStream) -> None:
 
 def _changed(state: ServiceState, stream: ServerStream) -> None:
     state.changed.add(stream.name)
+    state.reschedule()
     stream.advance(state.now)  # without a delay a change is there at once
     if stream.is_gone:
         state.advance(state.now)

@@ -140,12 +140,25 @@ class _Records(Sequence[StoredRecord]):
 
 
 @final
-class ShardLog:
-    """The records of one shard."""
+class RecordCount:
+    """How many records several logs hold together. Each log keeps its share of the count up to date."""
 
-    __slots__ = ("_bytes_before", "_first", "_firsts", "_lengths", "_places", "_segments", "_times", "total_bytes")
+    __slots__ = ("value",)
 
     def __init__(self) -> None:
+        self.value = 0
+
+
+@final
+class ShardLog:
+    """The records of one shard. The log adds what it holds to ``count``."""
+
+    __slots__ = (
+        "_bytes_before", "_count", "_first", "_firsts", "_lengths", "_places", "_segments", "_times", "total_bytes",
+    )  # fmt: skip
+
+    def __init__(self, count: RecordCount | None = None) -> None:
+        self._count = RecordCount() if count is None else count
         self._segments = _Segments()
         # of each batch: its first record's number, where it lies, its length without brackets, when it arrived
         self._firsts = array("Q")
@@ -184,6 +197,7 @@ class ShardLog:
         totals = list(accumulate(sizes, initial=self.total_bytes))
         self.total_bytes = totals.pop()
         self._bytes_before.extend(totals)
+        self._count.value += len(records)
 
     def restore(self, first: int) -> None:
         """Begin at a later number: those before were trimmed in an earlier life."""
@@ -237,6 +251,7 @@ class ShardLog:
         del self._bytes_before[:count]
         self._segments.drop(self._places[0] if self._places else None)
         self._first = first
+        self._count.value -= count
         return count
 
 

@@ -12,7 +12,7 @@ from shardline.model.hashing import HashRange
 from shardline.server.model import sequence_numbers
 from shardline.server.model.buckets import Bucket
 from shardline.server.model.settings import Limits
-from shardline.server.model.shard_log import ShardLog
+from shardline.server.model.shard_log import RecordCount, ShardLog
 
 
 @final
@@ -35,6 +35,7 @@ class ServerShard:
         began: int,
         parent_id: str | None = None,
         adjacent_parent_id: str | None = None,
+        record_count: RecordCount | None = None,
     ) -> None:
         self.index = index
         self.shard_id = shard_id_of(index)
@@ -46,7 +47,7 @@ class ServerShard:
         self.parent_id = parent_id
         self.adjacent_parent_id = adjacent_parent_id
         self.child_ids: list[str] = []
-        self.log = ShardLog()
+        self.log = ShardLog(record_count)
         self.set_limits(limits, now)
 
     def set_limits(self, limits: Limits, now: float) -> None:

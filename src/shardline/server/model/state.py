@@ -4,15 +4,17 @@ Invariants:
 
 - SV1: time is told by the caller and never goes back: an earlier ``now`` counts as the latest seen.
 - SV2: a stream that is CREATING or DELETING serves no records; requests for them see no such stream.
+- SV3: letting time pass costs nothing until something is due, however many streams there are.
 """
 
 import re
+from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from shardline.server.model.buckets import Bucket
 from shardline.server.model.refusals import invalid, limit_exceeded, not_found
 from shardline.server.model.settings import ServiceSettings
-from shardline.server.model.shard_log import StoredRecord
+from shardline.server.model.shard_log import RecordCount, StoredRecord
 from shardline.server.model.shards import ServerShard
 from shardline.server.model.streams import ServerStream
 from shardline.server.model.tokens import Tokens
@@ -69,6 +71,8 @@ class ServiceState:
         self.tokens = Tokens(chance.randbytes(16))
         self.streams: dict[str, ServerStream] = {}
         self.consumers: dict[str, ServerConsumer] = {}
+        self.records_held = RecordCount()
+        """Of all streams."""
         self.keeps_stored = False
         """Whether someone takes ``stored``: persistence does."""
         self.stored: list[Stored] = []
@@ -76,17 +80,33 @@ class ServiceState:
         """Names of streams whose description or consumers changed, or that are gone."""
         self.faults: Faults | None = None
         """What goes wrong on demand."""
+        self._due_at = now
         self._rates: dict[tuple[str, str], Bucket] = {}
 
     def advance(self, now: float) -> float:
         """Let time pass (SV1); give the time that it is now."""
         self.now = max(self.now, now)
+        if self.now >= self._due_at:  # SV3
+            self._carry_out_what_is_due()
+        if self.faults is not None and self.faults.reshards:
+            resharded = self.faults.reshard(self.streams, self.now)
+            if resharded:
+                self.changed |= resharded
+                self.reschedule()
+        return self.now
+
+    def reschedule(self) -> None:
+        """Something may be due earlier than was known: a stream or a consumer is new, or has changed."""
+        self._due_at = self.now
+
+    def _carry_out_what_is_due(self) -> None:
         for name, stream in list(self.streams.items()):
             if stream.pending is not None and stream.pending.ready_at <= self.now:
                 self.changed.add(name)
             stream.advance(self.now)
             if stream.is_gone:
                 del self.streams[name]
+                self.records_held.value -= stream.record_count
                 self.consumers = {arn: one for arn, one in self.consumers.items() if one.stream_name != name}
         for arn, consumer in list(self.consumers.items()):
             if self.now >= consumer.ready_at and consumer.status != "ACTIVE":
@@ -95,9 +115,8 @@ class ServiceState:
                     del self.consumers[arn]
                 else:
                     consumer.status = "ACTIVE"
-        if self.faults is not None and self.faults.reshards:
-            self.changed |= self.faults.reshard(self.streams, self.now)
-        return self.now
+        changing = [consumer.ready_at for consumer in self.consumers.values() if consumer.status != "ACTIVE"]
+        self._due_at = min([*changing, *(stream.due_at for stream in self.streams.values())], default=inf)
 
     def check_rate(self, operation: str, stream: str) -> None:
         """Refuse a control call that comes too fast."""

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, final
 
 from shardline.model.hashing import HASH_KEY_COUNT, HashRange
 from shardline.server.model.settings import Limits
+from shardline.server.model.shard_log import RecordCount
 from shardline.server.model.shards import ServerShard
 
 _SWEEP_EVERY: Final = 60.0
@@ -35,7 +36,7 @@ class Change(NamedTuple):
 class ServerStream:
     """One stream."""
 
-    def __init__(self, name: str, arn: str, limits: Limits, now: float) -> None:
+    def __init__(self, name: str, arn: str, limits: Limits, now: float, records_held: RecordCount) -> None:
         self.name = name
         self.arn = arn
         self.created_at = now
@@ -54,6 +55,7 @@ class ServerStream:
         self.count_updates: list[float] = []
         """When UpdateShardCount was called, in the last 24 hours."""
         self._limits = limits
+        self._records_held = records_held
         self.pending: Change | None = None
         self.is_gone = False
         self._sweep_at = now
@@ -63,7 +65,17 @@ class ServerStream:
     def __repr__(self) -> str:
         return f"<ServerStream {self.name} {self.status}, {len(self._open)} open of {len(self.shards)} shards>"
 
+    @property
+    def record_count(self) -> int:
+        """How many records the stream holds."""
+        return sum(len(shard.log.records) for shard in self.shards.values())
+
     # ---- state over time (ST2)
+
+    @property
+    def due_at(self) -> float:
+        """When ``advance`` has something to do next."""
+        return self._sweep_at if self.pending is None else min(self.pending.ready_at, self._sweep_at)
 
     def begin(self, status: str, change: Change) -> None:
         """Take a state until the change is carried out."""
@@ -85,7 +97,8 @@ class ServerStream:
         Readers trim their shard by themselves: this is for shards that nobody reads, now and then.
         """
         horizon = self.trim_horizon(now)
-        ends: list[float] = [now + _SWEEP_EVERY]
+        # All streams are swept at the same whole minutes: many streams then cost one walk a minute, not one each.
+        ends: list[float] = [(now // _SWEEP_EVERY + 1) * _SWEEP_EVERY]
         for shard in list(self.shards.values()):
             shard.log.trim(horizon)
             if shard.closed_at is not None and shard.closed_at < horizon:
@@ -130,6 +143,7 @@ class ServerStream:
             began=max([int(now), *(one.began + 1 for one in parents)]),
             parent_id=None if parent is None else parent.shard_id,
             adjacent_parent_id=None if adjacent is None else adjacent.shard_id,
+            record_count=self._records_held,
         )
         self.next_index += 1
         self.shards[shard.shard_id] = shard

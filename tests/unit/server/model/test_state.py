@@ -1,9 +1,10 @@
-"""SV1 and SV2 are invariants of ``server.model.state``."""
+"""SV1 to SV3 are invariants of ``server.model.state``."""
 
 import pytest
 
 from shardline.server.model.settings import Delays, Limits
 from shardline.server.model.state import stream_of_arn
+from shardline.server.model.streams import ServerStream
 
 
 def test_sv1_time_does_not_go_back(server):
@@ -23,6 +24,49 @@ def test_sv2_what_is_coming_or_going_serves_no_records(make_server):
     server.call("DeleteStream", StreamName="s")
     assert server.refused("GetShardIterator", **iterator) == "ResourceNotFoundException"
     assert server.refused("GetRecords", ShardIterator=kept) == "ResourceNotFoundException"
+
+
+def test_sv3_time_that_passes_looks_at_no_stream_until_something_is_due(make_server, monkeypatch):
+    server = make_server(delays=Delays(delete=100)).create()
+    state = server.service.state
+    for number in range(3_000):
+        state.streams[f"s{number}"] = ServerStream(f"s{number}", "arn", Limits(), server.now, state.records_held)
+    server.put(b"x")  # what came in the meantime is looked at once
+    looked = []
+    advance = ServerStream.advance
+    monkeypatch.setattr(ServerStream, "advance", lambda stream, now: (looked.append(stream.name), advance(stream, now)))
+    for _ in range(100):
+        server.pass_time(0.1).put(b"x")
+    assert looked == []
+    server.pass_time(60).put(b"x")  # all are swept once a minute, together
+    assert len(looked) == 3_001
+    server.call("DeleteStream", StreamName="s")
+    assert server.status() == "DELETING"
+    server.pass_time(100)
+    assert server.refused("DescribeStreamSummary", StreamName="s") == "ResourceNotFoundException"
+
+
+def test_the_records_that_are_held_are_counted_as_they_come_and_go(make_server):
+    server = make_server(delays=Delays(update=1)).create().create("t", shards=2)
+
+    def held():
+        counts = [one.record_count for one in server.service.state.streams.values()]
+        assert server.service.state.records_held.value == sum(counts)
+        return sum(counts)
+
+    server.put(b"0")
+    server.put_many([(b"1", "a"), (b"2", "b"), (b"3", "c")], name="t")
+    assert held() == 4
+    server.split()
+    server.pass_time(12 * 3600).put(b"4")
+    assert held() == 5
+    server.pass_time(13 * 3600).put(b"5")  # what is older than a day is swept
+    assert held() == 2
+    server.pass_time(24 * 3600 - 30)  # the next sweep is in a minute: the reader trims its shard itself
+    assert [server.read(1), server.read(2)].count([b"5"]) == 1
+    assert held() == 1
+    server.call("DeleteStream", StreamName="s")
+    assert held() == 0
 
 
 # ---- names and ARNs
