@@ -63,8 +63,8 @@ class DeliveryFailed(ShardlineError):  # noqa: N818 - what happened, said as it 
         delivery: the record: its ``data``, ``key`` and ``explicit_hash_key`` are still there.
         code: the service's error code, or ours: ``Expired``, ``Closed``, ...
         message: the reason, in words.
-        attempts: what was tried; of very many only the first and the last.
-        attempt_count: how often it was tried.
+        attempts: what was tried; of very many only the first and the last. An expired record's end with ``Expired``.
+        attempt_count: how often it was sent.
         maybe_stored: whether a copy may lie in the stream all the same.
     """
 

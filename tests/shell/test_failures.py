@@ -70,7 +70,9 @@ CASES = {
     "nothing with status 200": Case(lambda s: s.reply(b""), "BadAnswer", says=("no valid answer",)),
     "no JSON with status 200": Case(lambda s: s.reply(b'{"Records":[{"Seq'), "BadAnswer", says=("no valid answer",)),
     "a page with status 200": Case(lambda s: s.reply(b"<html>captive portal</html>"), "BadAnswer"),
-    "too few results": Case(lambda s: s.reply(b'{"Records":[]}'), "BadAnswer", says=("0 results for 1 entries",)),
+    "too few results": Case(
+        lambda s: s.reply(b'{"Records":[]}'), "RecordCountMismatch", says=("0 results for 1 entries",)
+    ),
     "compressed though not asked for": Case(
         lambda s: s.reply(b"\x1f\x8b\x08\x00", headers={"Content-Encoding": "gzip"}), "BadAnswer"
     ),

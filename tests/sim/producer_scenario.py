@@ -159,7 +159,7 @@ def _window(chance, duration):
 
 def _draw_config(chance, scenario):
     aggregate_max_bytes = chance.choice([64, 200, 1_000, 51_200, 51_200])
-    linger = chance.choice([0.0, 0.005, 0.1, 0.1, 0.5])
+    linger = chance.choice([0.0, 0.005, 0.1, 0.1, 0.45])
     backoff = chance.choice([0.02, 0.1, 0.1])
     if scenario.wants_order:
         return ProducerConfig(

@@ -7,7 +7,7 @@ sentence that says what to do.
 import ssl
 from typing import Final, NamedTuple, final
 
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.failures import COUNT_MISMATCH, Failure, FailureKind
 
 
 @final
@@ -69,6 +69,11 @@ _WAYS: Final = {
         FailureKind.TRANSIENT,
         maybe_received=True,
         sentence="{host} sent what is no valid answer ({detail}): the request may have been carried out",
+    ),
+    COUNT_MISMATCH: _Way(
+        FailureKind.TRANSIENT,
+        maybe_received=True,
+        sentence="{host} answered with {detail}: the entries may have been stored",
     ),
     "HttpClientError": _Way(
         FailureKind.INVALID,

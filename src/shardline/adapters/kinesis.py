@@ -28,7 +28,7 @@ from shardline.codec.shapes import (
     StreamSummary,
     SubscribeToShardEvent,
 )
-from shardline.core.failures import Failure, classify
+from shardline.core.failures import COUNT_MISMATCH, Failure, classify
 from shardline.core.requests import (
     DescribeStreamSummary,
     GetRecords,
@@ -74,7 +74,7 @@ class KinesisHttp:
         answer = await self._post("PutRecords", body, routing, stream.arn, PutRecordsResponse)
         if not isinstance(answer, Failure) and len(answer.records) != len(request.entries):
             counts = f"{len(answer.records)} results for {len(request.entries)} entries"
-            return broken("BadAnswer", self._http.host_of("PutRecords", stream.arn), counts)
+            return broken(COUNT_MISMATCH, self._http.host_of("PutRecords", stream.arn), counts)
         return answer
 
     async def get_shard_iterator(self, request: GetShardIterator) -> GetShardIteratorResponse | Failure:

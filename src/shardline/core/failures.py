@@ -15,6 +15,8 @@ from typing import Final, NamedTuple, final
 
 from shardline.errors import CredentialsError, RequestError, ServiceError, TransportError
 
+COUNT_MISMATCH: Final = "RecordCountMismatch"  # a PutRecords answer with another number of results than entries
+
 
 @final
 class FailureKind(StrEnum):

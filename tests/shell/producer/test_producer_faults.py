@@ -78,6 +78,7 @@ async def test_a_dead_endpoint_is_tried_with_a_backoff_until_the_ttl(make_produc
     assert outcome.code == "Expired"
     assert "last failure: " in outcome.message
     assert 1 <= outcome.attempt_count <= 25
+    assert outcome.attempts[-1].code == "Expired"
     assert outcome.maybe_stored is False, "nobody was there"
 
 

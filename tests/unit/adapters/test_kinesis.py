@@ -98,10 +98,10 @@ async def test_put_records(stream, member):
 
 
 @pytest.mark.parametrize("results", [0, 1, 3])
-async def test_results_that_do_not_match_their_entries_are_no_answer(results):
+async def test_results_that_do_not_match_their_entries_are_a_count_mismatch(results):
     body = json.dumps({"Records": [{"SequenceNumber": "1"}] * results}).encode()
     value, *_ = await asked("put_records", PutRecords(NAMED, [Entry(b"x", "k")] * 2), body)
-    assert (value.code, value.kind, value.maybe_received) == ("BadAnswer", FailureKind.TRANSIENT, True)
+    assert (value.code, value.kind, value.maybe_received) == ("RecordCountMismatch", FailureKind.TRANSIENT, True)
     assert f"{results} results for 2 entries" in value.message
     assert "PutRecords.example" in value.message
 

@@ -49,7 +49,7 @@ class ProducerConfig:
     ``dataclasses.replace`` makes a changed copy. What each knob costs and brings stands in the producer's page.
     """
 
-    linger: float = _setting(0.1, 0.0, 3600.0, "how long a record may wait for company")
+    linger: float = _setting(0.1, 0.0, 3600.0, "how long a record may wait for company; less than record_ttl")
     record_ttl: float = _setting(30.0, 0.001, _LONG, "how long a record is tried before it is given up")
     aggregation: bool = _switch(default=True, about="pack records of one shard into one entry, in the KPL's format")
     aggregate_max_bytes: int = _setting(51_200, 64, RECORD_HIGHEST_MAX_BYTES - KIB, "the size of a full aggregate")
@@ -84,8 +84,11 @@ class ProducerConfig:
                 _check_number(knob.name, getattr(self, knob.name), knob.metadata)
             elif knob.metadata and not isinstance(getattr(self, knob.name), bool):
                 raise UsageError(f"{knob.name} must be True or False, not {getattr(self, knob.name)!r}")
+        if self.linger >= self.record_ttl:  # a record that is due when its life ends is never sent
+            raise UsageError(
+                f"linger must be less than record_ttl: {self.linger!r} is not less than {self.record_ttl!r}"
+            )
         for smaller, larger in (
-            ("linger", "record_ttl"),
             ("retry_backoff", "retry_backoff_max"),
             ("aggregate_max_bytes", "request_max_bytes"),
         ):

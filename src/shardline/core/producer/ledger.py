@@ -16,7 +16,7 @@ from shardline.core.events import Event, RecordsFailed
 from shardline.core.producer.aggregate import Aggregate
 from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.intake import Intake
-from shardline.core.producer.record import BufferedRecord, Landing, Sent, payload_bytes, undelivered
+from shardline.core.producer.record import Attempt, BufferedRecord, Landing, Sent, payload_bytes, undelivered
 
 
 @final
@@ -33,6 +33,8 @@ class Ledger:
         self.delivered_bytes = 0
         self.failed_records = 0
         self.retried_records = 0
+        self.wall_offset = 0.0
+        """What to add to an instant to get seconds since 1970; set by the shell, through the machine."""
         self.events: list[Event] = []
         self._finished: list[BufferedRecord] = []
         self._failed: list[BufferedRecord] = []
@@ -97,13 +99,13 @@ class Ledger:
         self.delivered_bytes += size
         return others
 
-    def fail(self, records: list[BufferedRecord], code: str, message: str) -> None:
-        """These are given up."""
+    def fail(self, records: list[BufferedRecord], code: str, message: str, last: Attempt | None = None) -> None:
+        """These are given up. Their attempts end with ``last``, if it is given."""
         if not records:
             return
         for record in records:
             assert record.ending is None, "P1: a record ends once"
-            record.ending = undelivered(record, code, message)
+            record.ending = undelivered(record, code, message, last)
             self.payload_bytes -= payload_bytes(record)
             if record.waiters is not None:
                 self._finished.append(record)

@@ -89,8 +89,15 @@ class ProducerMachine:
         self.record_max_bytes = self._facts.record_max_bytes
         """The largest record, data and key, as far as known."""
         self.plain_max_bytes = self.record_max_bytes - WRAP_MAX_BYTES  # up to here a record fits, also wrapped (P12)
-        self.wall_offset = 0.0
-        """What to add to an instant to get seconds since 1970; kept by the shell."""
+
+    @property
+    def wall_offset(self) -> float:
+        """What to add to an instant to get seconds since 1970; set by the shell."""
+        return self._ledger.wall_offset
+
+    @wall_offset.setter
+    def wall_offset(self, seconds: float) -> None:
+        self._ledger.wall_offset = seconds
 
     # ---- commands
 

@@ -19,10 +19,10 @@ _KEPT: Final = 16  # attempts remembered in full: the first half and the last ha
 
 @final
 class Attempt(msgspec.Struct, frozen=True, gc=False):
-    """One try to store a record."""
+    """One try to store a record, or its end: an expired record's last attempt has the code ``Expired``."""
 
     started_at: float
-    """When the request was sent: seconds since 1970."""
+    """When the request was sent, or the record expired: seconds since 1970."""
     duration: float
     """Seconds until it was answered, or given up."""
     shard_id: str | None
@@ -98,8 +98,9 @@ class Undelivered(msgspec.Struct, frozen=True, gc=False):
     """The service's error code, or ours: ``Expired``, ``Closed``, ``WrongShard``, ..."""
     message: str
     attempts: tuple[Attempt, ...] = ()
-    """What was tried. Of very many only the first and the last are kept."""
+    """What was tried. Of very many only the first and the last are kept. An expired record's end with ``Expired``."""
     attempt_count: int = 0
+    """How often it was sent: an ``Expired`` attempt does not count."""
     maybe_stored: bool = False
     """Whether some attempt left a copy in the stream, or may have: sending it again can make a duplicate."""
 
@@ -192,7 +193,8 @@ def payload_bytes(record: BufferedRecord) -> int:
     return len(data) + (len(record.key) if record.key is not None else 0)
 
 
-def undelivered(record: BufferedRecord, code: str, message: str) -> Undelivered:
-    """Why ``record`` was given up, with all that was tried."""
+def undelivered(record: BufferedRecord, code: str, message: str, last: Attempt | None = None) -> Undelivered:
+    """Why ``record`` was given up, with all that was tried; and ``last``, which was no request and does not count."""
     history = record.history or _NONE_YET
-    return Undelivered(code, message, history.kept, history.count, history.maybe_stored)
+    kept = history.kept if last is None else history.then(last).kept
+    return Undelivered(code, message, kept, history.count, history.maybe_stored)

@@ -17,7 +17,7 @@ from shardline.core.producer.collector import Collector, Shipment
 from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.lane import Lane, repacked
 from shardline.core.producer.ledger import Ledger
-from shardline.core.producer.record import BufferedRecord
+from shardline.core.producer.record import Attempt, BufferedRecord
 from shardline.core.producer.router import Router
 
 EXPIRED: Final = "Expired"
@@ -77,12 +77,12 @@ class Returns:
                 records = [record for record in records if record.ending is None]
         expired = [record for record in records if record.expires_at <= now]
         if expired:
-            self.fail_expired(expired)
+            self.fail_expired(expired, now)
             records = [record for record in records if record.ending is None]
         return records
 
-    def fail_expired(self, records: list[BufferedRecord]) -> None:
-        """Their life is over. The message tells what went wrong last."""
+    def fail_expired(self, records: list[BufferedRecord], now: Instant) -> None:
+        """Their life is over. The message names the last failure, and the last attempt is this end."""
         ttl = f"not delivered within record_ttl ({self._config.record_ttl:g} s)"
         by_reason: dict[str, list[BufferedRecord]] = {}
         for record in records:
@@ -90,7 +90,8 @@ class Returns:
             reason = ttl if last is None else f"{ttl}; last failure: {last.code}: {last.message}"
             by_reason.setdefault(reason, []).append(record)
         for reason, group in by_reason.items():
-            self._ledger.fail(group, EXPIRED, reason)
+            end = Attempt(now + self._ledger.wall_offset, 0.0, None, None, EXPIRED, reason, maybe_stored=False)
+            self._ledger.fail(group, EXPIRED, reason, end)
 
     def give_up_all(self, parked: list[Shipment], fresh: list[BufferedRecord], code: str, message: str) -> None:
         """The end: fail all that waits, with what is parked, and what is in no lane yet."""
@@ -110,7 +111,7 @@ class Returns:
         for lane in self._router.all_lanes():
             expired = lane.take_expired(now)
             if expired:
-                self.fail_expired(expired)
+                self.fail_expired(expired, now)
                 self._collector.note_expired(lane, now)
         self.expire_isolated(now)
 
@@ -129,7 +130,7 @@ class Returns:
         rest = [record for record in aggregate.records if record.expires_at > now]
         if len(rest) == len(aggregate.records):
             return shipment
-        self.fail_expired([record for record in aggregate.records if record.expires_at <= now])
+        self.fail_expired([record for record in aggregate.records if record.expires_at <= now], now)
         if rest:
             return Shipment(repacked(rest, aggregate.due_at, aggregate), lane)
         lane.in_flight -= 1

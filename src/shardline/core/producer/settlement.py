@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from shardline.codec.shapes import PutRecordsResponse, PutRecordsResult
 from shardline.core.clock import NEVER, Instant
 from shardline.core.events import RecordsDelivered, RecordsRetried, RequestAnswered
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.failures import COUNT_MISMATCH, Failure, FailureKind
 from shardline.core.producer.collector import Collector, Group, Shipment
 from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.lane import Lane, repacked
@@ -32,7 +32,6 @@ from shardline.core.producer.returns import Returns
 from shardline.core.producer.shard_map import ShardMap
 from shardline.core.producer.stream_facts import StreamFacts
 from shardline.core.producer.verdicts import (
-    COUNT_MISMATCH,
     WRONG_SHARD,
     Action,
     Rule,
@@ -211,7 +210,8 @@ class Settlement:
             rule = judge_refused(result, fail_if_throttled=self._config.fail_if_throttled)
             lane.handle_failure(now, throttled=rule.throttled)
             code, message = result.error_code or "Unknown", result.error_message or "the service gave no reason"
-            stored = bool(result.sequence_number)  # a broken service: it says that, and not where
+            # A broken service: a sequence number without a shard, or neither a number nor an error. It may be stored.
+            stored = bool(result.sequence_number) or not result.error_code
             note_attempt(aggregate.records, _refusal(flight, now, lane, code, message, stored=stored))
             lane.in_flight -= 1
             self._apply(rule, shipment, code, message, now, reroute=True)

@@ -15,10 +15,9 @@ from enum import Enum
 from typing import Final, NamedTuple, final
 
 from shardline.codec.shapes import PutRecordsResult
-from shardline.core.failures import Failure, FailureKind, classify
+from shardline.core.failures import COUNT_MISMATCH, Failure, FailureKind, classify
 from shardline.model.hashing import HashRange
 
-COUNT_MISMATCH: Final = "RecordCountMismatch"
 WRONG_SHARD: Final = "WrongShard"
 
 

@@ -126,8 +126,9 @@ def test_a_switch_can_be_set_both_ways(name):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"linger": 2.0, "record_ttl": 1.0}, "linger must be at most record_ttl: 2.0 is more than 1.0"),
-        ({"record_ttl": 0.05}, "linger must be at most record_ttl: 0.1 is more than 0.05"),
+        ({"linger": 2.0, "record_ttl": 1.0}, "linger must be less than record_ttl: 2.0 is not less than 1.0"),
+        ({"linger": 1.0, "record_ttl": 1.0}, "linger must be less than record_ttl: 1.0 is not less than 1.0"),
+        ({"record_ttl": 0.05}, "linger must be less than record_ttl: 0.1 is not less than 0.05"),
         (
             {"retry_backoff": 2.0, "retry_backoff_max": 1.0},
             "retry_backoff must be at most retry_backoff_max: 2.0 is more than 1.0",
@@ -143,7 +144,7 @@ def test_y1_knobs_that_contradict_each_other_are_refused(settings, words):
 
 
 def test_equal_knobs_do_not_contradict_each_other():
-    config = ProducerConfig(linger=1.0, record_ttl=1.0, retry_backoff=5.0, aggregate_max_bytes=MIB)
+    config = ProducerConfig(linger=1.0, record_ttl=1.001, retry_backoff=5.0, aggregate_max_bytes=MIB)
     assert (config.linger, config.retry_backoff_max, config.request_max_bytes) == (1.0, 5.0, MIB)
 
 

@@ -100,9 +100,31 @@ def test_what_expired_under_way_is_not_sent_again_and_the_rest_is(rig):
     one.wait(1.2).results("InternalFailure")
     assert old.conclusion.code == "Expired"
     assert old.conclusion.message == "not delivered within record_ttl (2 s); last failure: InternalFailure: why"
+    assert [attempt.code for attempt in old.conclusion.attempts] == ["InternalFailure", "Expired"]
     assert until_sent(one) == [[b"young"]]
     one.stored()
     assert young.conclusion.delivered
+
+
+@pytest.mark.parametrize("sent", [0, 1, 40])
+def test_the_attempts_of_an_expired_record_end_with_its_expiry(rig, sent):
+    one = rig(record_ttl=3_600.0, retry_backoff_max=0.1, linger=1.0)
+    one.machine.wall_offset = 1_000_000.0
+    (record,) = one.puts(1)
+    if sent:
+        one.flush()
+    for number in range(sent):
+        one.results("InternalFailure")
+        if number < sent - 1:
+            until_sent(one)
+    one.now = record.expires_at
+    assert one.send() is None
+    ending = record.conclusion
+    last = ending.attempts[-1]
+    assert (last.code, last.message, last.started_at) == ("Expired", ending.message, one.now + 1_000_000.0)
+    assert (last.duration, last.shard_id, last.sequence_number, last.maybe_stored) == (0.0, None, None, False)
+    assert [attempt.code for attempt in ending.attempts[:-1]] == ["InternalFailure"] * min(sent, 15)
+    assert ending.attempt_count == sent, "an expiry is no request"
 
 
 def test_what_a_vanished_lane_gets_back_goes_to_its_children(rig):

@@ -427,6 +427,20 @@ def test_an_answer_of_another_length_says_nothing_of_any_entry(rig, told):
     assert records[0].conclusion.attempts[0].maybe_stored
 
 
+@pytest.mark.parametrize("result", [PutRecordsResult(), PutRecordsResult(shard_id="a"), PutRecordsResult("7")])
+@pytest.mark.parametrize("aggregation", [True, False])
+def test_a_result_without_an_error_and_without_a_place_may_be_stored(rig, result, aggregation):
+    one = rig(aggregation=aggregation, record_ttl=5.0)
+    records = one.puts(1, 2)
+    one.flush()
+    one.machine.handle_put(one.number, PutRecordsResponse([result] * (1 if aggregation else 2)), one.now)
+    assert {record.conclusion for record in records} == {None}
+    one.wait(5.0)
+    assert one.send() is None
+    assert [record.conclusion.maybe_stored for record in records] == [True, True]
+    assert codes(records[0]) == ["Unknown", "Expired"]
+
+
 def test_p5_one_poisonous_record_is_found_by_halves_and_only_it_fails(rig):
     one = rig()
     records = [one.put(b"poison" if number == 5 else b"good", f"{number}", number % 16) for number in range(16)]
