@@ -120,7 +120,7 @@ def test_keys_from_json_and_a_file_of_what_failed_that_can_be_put_again(shardlin
     assert base64.b64decode(no_json["data_base64"]) == bad[1]
 
     ended = shardline("put", "orders", "--records", "failed.jsonl", code=1)
-    assert "it failed because it has no key: put one into it, or give --key or --key-field" in ended.stderr
+    assert "it failed because it has no key: add a key to the line, or give --key or --key-field" in ended.stderr
     assert len(stored(kinesis)) == 2, "nothing goes without a key that was to have one"
     # The one with an empty key has it in the file: it is refused again, with the file's own line number.
     ended = shardline("put", "orders", "--retry", "failed.jsonl", "--key", "found", "--failed", "again.jsonl", code=1)
@@ -147,7 +147,7 @@ def test_a_line_that_is_too_long_for_the_stream_stops_no_other(shardline, kinesi
     assert "line 4: longer than 10485760 bytes" in ended.stderr
     first, second = sorted(lines_of(tmp_path / "f"), key=lambda one: one["line"])
     assert (first["data"].encode(), first["error"]) == (large, "Refused")
-    assert second == {"line": 4, "error": "TooLong", "message": second["message"]}
+    assert second == {"version": 1, "line": 4, "error": "TooLong", "message": second["message"]}
 
 
 def test_a_file_of_failures_is_added_to_and_is_not_left_behind(shardline, tmp_path):
@@ -157,7 +157,7 @@ def test_a_file_of_failures_is_added_to_and_is_not_left_behind(shardline, tmp_pa
     assert not (tmp_path / "new").exists()
     ended = shardline("put", "orders", "--key-field", "id", "--failed", "f", stdin=b"x\n", code=1)
     assert "1 failed, in f (1 NoKey)" in ended.stderr
-    assert (tmp_path / "f").read_bytes().startswith(b'what was there\n{"key":null,"data":"x","line":1,')
+    assert (tmp_path / "f").read_bytes().startswith(b'what was there\n{"version":1,"key":null,"data":"x","line":1,')
 
 
 def test_what_cannot_be_put(shardline, tmp_path):

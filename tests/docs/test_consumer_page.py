@@ -230,7 +230,7 @@ def test_dead_letters_in_a_file(page, put, tmp_path):
     put(*orders(1, -5, 3))
     page("def bill(").work("orders", tmp_path / "dead.jsonl")
     [line] = map(json.loads, (tmp_path / "dead.jsonl").read_text().splitlines())
-    assert (line["key"], line["attempts"], line["error"]) == ("customer-1", 3, "ValueError: who pays?")
+    assert (line["key"], line["attempts"], line["message"]) == ("customer-1", 3, "ValueError: who pays?")
 
 
 def test_stop_or_bury(page, put, backend):

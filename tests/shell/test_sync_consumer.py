@@ -546,7 +546,7 @@ def test_dead_letters(make_consumer, put, kinesis, connection, tmp_path, kind):
         targets = {"callable": keep, "coroutine": keep_too, "file": file, "stream": "dead", "producer": producer}
         consumer.run(fails_on(4), policy=SOON, dead_letter=targets[kind])
     if kind == "file":
-        letters += [int(json.loads(line)["data"] == "NA==") * 4 for line in file.read_text().splitlines()]
+        letters += [int(json.loads(line)["data"]) for line in file.read_text().splitlines()]
     letters += [int(record.data) for record in kinesis.streams["dead"].records if len(record.data) < 5]
     assert letters == [4] or (kind == "producer" and len(kinesis.streams["dead"].records) == 1)
     assert ("shardline consumer" in threads) is (kind == "coroutine")

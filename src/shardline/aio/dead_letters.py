@@ -1,26 +1,25 @@
-"""Where do records go that no handler can handle?
+"""Writes the records that no handler could process.
 
 Invariants:
 
 - DQ1: a dead letter is written when ``write`` returns: the callable returned, every record has its receipt, or the
   lines are on the disk. Until then it is not, and an exception says so.
-- DQ2: a record in a stream of dead letters has its own data and key: it can be put back as it is. A line in a file says
-  all of it, data in base64, and why it is there.
+- DQ2: a record in a stream of dead letters has its own data and key: it can be put back as it is. A line in a file is a
+  record in the format of ``codec.record_lines``, with the reason: ``shardline put --retry`` puts it back.
 """
 
-import json
 import os
 import time
-from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, cast, final
+from typing import Protocol, TypeAlias, cast, final
 
 import anyio.to_thread
 
 from shardline.aio.client import Client
 from shardline.aio.producer import Producer
+from shardline.codec.record_lines import PlainRecord, line_of, shown_time
 from shardline.core.consumer.failure_policy import DeadLetter
 from shardline.errors import UsageError
 from shardline.model.stream import parse_stream
@@ -83,8 +82,7 @@ class _Stream:
     async def write(self, letter: DeadLetter) -> None:
         if self._owned:
             await self._producer.start()
-        rows = [(one.key, one.data, one.explicit_hash_key if one.key else None) for one in letter.records]
-        for delivery in await self._producer.put_many(rows):
+        for delivery in await self._producer.put_many(records_of(letter)):
             await delivery
 
     async def close(self) -> None:
@@ -98,12 +96,11 @@ class _File:
         self._path = path.absolute()
 
     async def write(self, letter: DeadLetter) -> None:
-        lines = [json.dumps(line) + "\n" for line in _described(letter, time.time())]
-        await anyio.to_thread.run_sync(self._append, "".join(lines))
+        await anyio.to_thread.run_sync(self._append, dead_letter_lines(letter, time.time()))
 
-    def _append(self, text: str) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(text)
+    def _append(self, lines: bytes) -> None:
+        with self._path.open("ab") as file:
+            file.write(lines)
             file.flush()
             os.fsync(file.fileno())
 
@@ -111,22 +108,40 @@ class _File:
         """It is closed after every letter."""
 
 
-def _described(letter: DeadLetter, now: float) -> list[dict[str, Any]]:
-    error = letter.error
-    why = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+def records_of(letter: DeadLetter) -> list[PlainRecord]:
+    """The records as they can be put again. Without a key there is no explicit hash key: no put takes one."""
     return [
-        {
-            "stream": record.stream,
-            "shard_id": record.shard_id,
-            "sequence_number": record.sequence_number,
-            "sub_sequence": record.sub_sequence,
-            "key": record.key,
-            "explicit_hash_key": record.explicit_hash_key,
-            "arrived_at": record.arrived_at,
-            "data": b64encode(record.data).decode(),
-            "attempts": letter.attempts,
-            "error": why,
-            "buried_at": now,
-        }
+        PlainRecord(record.key, record.data, record.explicit_hash_key if record.key else None)
         for record in letter.records
     ]
+
+
+def dead_letter_lines(letter: DeadLetter, now: float) -> bytes:
+    """A line for each record (DQ2)."""
+    message = _message(letter.error)
+    return b"".join(
+        line_of(
+            plain,
+            error="HandlerFailed",
+            message=message,
+            attempts=letter.attempts,
+            failed_at=shown_time(now),
+            stream=record.stream,
+            shard_id=record.shard_id,
+            sequence_number=record.sequence_number,
+            sub_sequence=record.sub_sequence,
+            arrived_at=None if record.arrived_at is None else shown_time(record.arrived_at),
+        )
+        for record, plain in zip(letter.records, records_of(letter), strict=True)
+    )
+
+
+def _message(error: object) -> str:
+    """Why. An exception is the user's: its text may fail to be made, or hold what UTF-8 has no bytes for."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - the dead letter matters more than its reason
+        text = "(its text cannot be shown)"
+    if isinstance(error, BaseException):
+        text = f"{type(error).__name__}: {text}"
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -5,7 +5,7 @@ Invariants:
 - FR1: everything that was read and not delivered is counted here, once, and is written to the file if there is one.
 - FR2: the file is only ever added to: what an earlier run left in it stays. It is made before the first record is put,
   so that a wrong path costs nothing, and does not stay if nothing failed.
-- FR3: a line of the file that holds data can be put again as it is: see ``record_lines``.
+- FR3: a line of the file that holds data can be put again as it is: see ``codec.record_lines``.
 """
 
 from collections import Counter
@@ -15,8 +15,8 @@ from typing import IO, Final, final
 import msgspec
 
 from shardline.aio.delivery import Delivery
-from shardline.cli.record_lines import PlainRecord, line_of
 from shardline.cli.terminal import notice
+from shardline.codec.record_lines import VERSION, PlainRecord, line_of
 from shardline.core.producer.record import Undelivered
 
 _SHOWN: Final = 5  # refused lines that are told one by one
@@ -67,7 +67,9 @@ class FailedRecords:
         if isinstance(kept, bytes):
             self._write(kept + b"\n")
         elif kept is None:
-            self._write(msgspec.json.encode({"line": number, "error": code, "message": message}) + b"\n")
+            self._write(
+                msgspec.json.encode({"version": VERSION, "line": number, "error": code, "message": message}) + b"\n"
+            )
         else:
             self._write(line_of(kept, line=number, error=code, message=message))
 

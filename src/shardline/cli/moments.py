@@ -8,11 +8,12 @@ Invariants:
 """
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 import click
 
+from shardline.codec import record_lines
 from shardline.errors import UsageError
 from shardline.model.position import LATEST, TRIM_HORIZON, Position, at_sequence_number, at_timestamp
 
@@ -73,9 +74,7 @@ def parse_start(text: str, now: float) -> Position:
 
 def shown_time(seconds: float | None) -> str:
     """A time for people and machines: ISO 8601, in UTC, to the millisecond."""
-    if seconds is None:
-        return "-"
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return "-" if seconds is None else record_lines.shown_time(seconds)
 
 
 def _duration(text: str) -> float:

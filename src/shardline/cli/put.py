@@ -26,12 +26,13 @@ from shardline.cli.failed_records import FailedRecords
 from shardline.cli.interrupts import interrupts
 from shardline.cli.invocation import Invocation, global_options
 from shardline.cli.json_keys import key_finder
+from shardline.cli.line_input import BLOCK_BYTES, LineSplitter
 from shardline.cli.mistakes import WrongUsage
 from shardline.cli.moments import DURATION
 from shardline.cli.patience import patiently
 from shardline.cli.put_run import Meaning, PutRun
-from shardline.cli.record_lines import NO_KEY, PlainRecord, record_of
 from shardline.cli.terminal import counted, in_units, notice
+from shardline.codec.record_lines import NO_KEY, PlainRecord, format_problem, record_of
 from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.stats import ProducerStats
 from shardline.errors import ServiceError, UsageError
@@ -104,6 +105,8 @@ def put(invocation: Invocation, /, stream: str, data: str | None, **settings: An
         record_ttl=settings["give_up_after"],
         buffer_max_bytes=_BUFFER_BYTES,
     )
+    if settings["records"]:
+        _check_formats(settings["records"])
     with _failed_records(settings["failed"], settings["records"]) as failed:
         job = _Job(stream, source, meaning, config, failed, settings["drain"])
         run = invocation.run(_put, invocation, job)
@@ -158,6 +161,28 @@ def _meaning(settings: dict[str, Any]) -> Meaning:
     if find is not None:
         return Meaning(record_of=lambda line: PlainRecord(find(line), line), refusal=NO_KEY)
     return Meaning(key)
+
+
+def _check_formats(path: Path) -> None:
+    """Refuse a file that has a record in a format that could be misread: nothing is put then.
+
+    Lines of a pipe are checked one by one as they are put: those that are refused fail, and the others are put.
+    """
+    if not path.is_file():
+        return
+    splitter, number = LineSplitter(), 0
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            for number, line in enumerate(splitter.feed(block), number + 1):  # noqa: B020
+                _check_format_of(path, number, line)
+    for line in splitter.end():
+        _check_format_of(path, number + 1, line)
+
+
+def _check_format_of(path: Path, number: int, line: bytes | None) -> None:
+    problem = None if line is None else format_problem(line)
+    if problem is not None:
+        raise WrongUsage(f"{path}: line {number} is {problem}; nothing was put")
 
 
 def _always(key: str) -> Callable[[bytes], str]:

@@ -18,7 +18,7 @@ from shardline.cli.failed_records import FailedRecords
 from shardline.cli.interrupts import Interrupts
 from shardline.cli.line_input import LINE_MAX_BYTES, BlockReader, LineSplitter
 from shardline.cli.put_progress import HowFar, show_progress
-from shardline.cli.record_lines import PlainRecord
+from shardline.codec.record_lines import PlainRecord
 from shardline.errors import UsageError
 
 if TYPE_CHECKING:

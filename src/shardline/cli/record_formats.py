@@ -14,13 +14,11 @@ import base64
 import re
 import string
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
-
-import msgspec
+from typing import Final, TypeAlias
 
 from shardline.cli.moments import shown_time
-from shardline.cli.record_lines import data_members
 from shardline.cli.terminal import printable
+from shardline.codec.record_lines import PlainRecord, line_of
 from shardline.errors import UsageError
 from shardline.model.record import Record
 
@@ -77,16 +75,13 @@ def make_format(chosen: str, *, keys: bool, times: bool, delimiter: str, is_term
 
 
 def _as_json(record: Record) -> bytes:
-    members: dict[str, Any] = {
-        "shard_id": record.shard_id,
-        "sequence_number": record.sequence_number,
-        "sub_sequence": record.sub_sequence,
-        "arrived_at": None if record.arrived_at is None else shown_time(record.arrived_at),
-        "key": record.key,
-    }
-    if record.explicit_hash_key is not None:
-        members["explicit_hash_key"] = record.explicit_hash_key
-    return msgspec.json.encode(members | data_members(record.data)) + b"\n"
+    return line_of(
+        PlainRecord(record.key, record.data, record.explicit_hash_key),
+        shard_id=record.shard_id,
+        sequence_number=record.sequence_number,
+        sub_sequence=record.sub_sequence,
+        arrived_at=None if record.arrived_at is None else shown_time(record.arrived_at),
+    )
 
 
 def _from_template(template: str, *, is_terminal: bool) -> Format:

@@ -1,4 +1,4 @@
-"""Where do the dead letters of a blocking consumer go?
+"""Writes the dead letters of a blocking consumer.
 
 Invariants:
 
@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import anyio.to_thread
 
+from shardline.aio.dead_letters import records_of
 from shardline.aio.producer import Producer as AsyncProducer
 from shardline.core.consumer.failure_policy import DeadLetter
 from shardline.errors import UsageError
@@ -43,6 +44,5 @@ def in_threads(target: Any) -> Any:
 
 
 def _put(producer: Producer, letter: DeadLetter) -> None:
-    rows = [(one.key, one.data, one.explicit_hash_key if one.key else None) for one in letter.records]
-    for delivery in producer.put_many(rows):
+    for delivery in producer.put_many(records_of(letter)):
         delivery.result()

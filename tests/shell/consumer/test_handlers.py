@@ -4,7 +4,6 @@ import asyncio
 import json
 import threading
 import time
-from base64 import b64decode
 from collections import Counter
 from functools import partial
 
@@ -241,9 +240,10 @@ async def test_dead_letters_into_a_file(make_consumer, put, tmp_path):
     async with make_consumer(until="latest") as consumer:
         await consumer.run(refuse, policy=HASTY, dead_letter=path)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [b64decode(line["data"]) for line in lines] == [b"0", b"1", b"2"]
+    assert [line["data"] for line in lines] == ["0", "1", "2"]
     assert {(line["stream"], line["key"], line["attempts"]) for line in lines} == {("s", "k0", 2)}
-    assert lines[0]["error"] == "ValueError: no b'0'"
+    assert (lines[0]["error"], lines[0]["message"]) == ("HandlerFailed", "ValueError: no b'0'")
+    assert {line["version"] for line in lines} == {1}
     assert all(line["sequence_number"] and line["shard_id"] for line in lines)
 
 

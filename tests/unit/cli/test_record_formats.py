@@ -18,8 +18,8 @@ def test_named_formats():
     assert shown("raw", delimiter="", keys=True, times=True) == b"2001-09-09T01:46:40.000Z\tk\t\xffx"
     assert shown("base64") == b"/3g=\n"
     assert shown("json", delimiter="ignored") == (
-        b'{"shard_id":"shardId-000000000001","sequence_number":"77","sub_sequence":2,'
-        b'"arrived_at":"2001-09-09T01:46:40.000Z","key":"k","explicit_hash_key":"5","data_base64":"/3g="}\n'
+        b'{"version":1,"key":"k","explicit_hash_key":"5","data_base64":"/3g=","shard_id":"shardId-000000000001",'
+        b'"sequence_number":"77","sub_sequence":2,"arrived_at":"2001-09-09T01:46:40.000Z"}\n'
     )
 
 

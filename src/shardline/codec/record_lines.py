@@ -1,0 +1,127 @@
+"""Writes a record as a line of JSON, and reads it back.
+
+One format for every file of records: what ``put --failed`` and the consumer's dead letters write, and ``tail --output
+json`` prints, ``put --records`` (``--retry``) reads. docs/cli.md describes it under "Files of records"::
+
+    {"version": 1, "key": "customer-7", "data": "order 1", "error": "Expired", "message": "..."}
+    {"version": 1, "key": null, "data_base64": "AAEC/w=="}
+
+Invariants:
+
+- RL1: data that is valid UTF-8 is text under ``data``, other data is base64 under ``data_base64``. What is read back is
+  byte for byte what was written.
+- RL2: unknown members are ignored, so that a command may add what it knows about a record. A member that a reader must
+  not ignore (one that changes what is put) raises ``VERSION``: an older reader then refuses the line.
+- RL3: a line whose data could be misread is refused: Shardline's dead letters once had base64 under ``data``, and no
+  version.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple, final
+
+import msgspec
+
+from shardline.errors import UsageError
+
+VERSION: Final = 1
+
+
+@final
+class PlainRecord(NamedTuple):
+    """What is put: as ``Producer.put_many`` takes it."""
+
+    key: str | None
+    data: bytes
+    explicit_hash_key: str | None = None
+
+
+class _Line(msgspec.Struct):
+    version: int | None = None
+    key: str | None = None
+    explicit_hash_key: str | None = None
+    data: str | None = None
+    data_base64: str | None = None
+    error: str | None = None
+    buried_at: float | None = None
+    """Only dead letters of the old format have it (RL3)."""
+
+
+NO_KEY: Final = "NoKey"
+"""The error of a line that named no key where one was asked for: it must not be put without one by mistake."""
+
+_decode: Final = msgspec.json.Decoder(_Line).decode
+_OLD_DEAD_LETTER: Final = (
+    "a dead letter in the format of an older Shardline, with base64 under data: rename that member to data_base64, and "
+    "remove buried_at"
+)
+
+
+def line_of(record: PlainRecord, **facts: Any) -> bytes:
+    """A line that ``record_of`` reads, with other facts about the record."""
+    members: dict[str, Any] = {"version": VERSION, "key": record.key}
+    if record.explicit_hash_key is not None:
+        members["explicit_hash_key"] = record.explicit_hash_key
+    try:
+        members["data"] = record.data.decode()
+    except UnicodeDecodeError:
+        members["data_base64"] = base64.b64encode(record.data).decode()
+    return msgspec.json.encode(members | facts) + b"\n"
+
+
+def record_of(line: bytes, key_of: Callable[[bytes], str] | None = None) -> PlainRecord:
+    """The record that a line means. ``key_of`` finds the key of one that has none.
+
+    Raises:
+        UsageError: the line means none, or its format cannot be read.
+    """
+    try:
+        found = _decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"not a record as JSON: {error}") from None
+    problem = _format_problem(found)
+    if problem is not None:
+        raise UsageError(problem)
+    data = _data_of(found)
+    key = found.key
+    if key is None and key_of is not None:
+        key = key_of(data)
+    elif key is None and found.error == NO_KEY:
+        raise UsageError("it failed because it has no key: add a key to the line, or give --key or --key-field")
+    return PlainRecord(key, data, found.explicit_hash_key)
+
+
+def format_problem(line: bytes) -> str | None:
+    """Why the line's format cannot be read; ``None`` if it can, or if the line is not a record at all."""
+    if b'"buried_at"' not in line and b'"version"' not in line:
+        return None  # nothing to decode twice
+    try:
+        return _format_problem(_decode(line))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def shown_time(seconds: float) -> str:
+    """A time for people and machines: ISO 8601, in UTC, to the millisecond."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _format_problem(found: _Line) -> str | None:
+    if found.version is None:
+        return None if found.buried_at is None else _OLD_DEAD_LETTER
+    if found.version == VERSION:
+        return None
+    return f"a record in version {found.version} of the format: this Shardline reads version {VERSION}"
+
+
+def _data_of(found: _Line) -> bytes:
+    if found.data is not None and found.data_base64 is None:
+        return found.data.encode()
+    if found.data is not None or found.data_base64 is None:
+        raise UsageError("not a record as JSON: it needs either data or data_base64")
+    try:
+        return base64.b64decode(found.data_base64, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise UsageError(f"data_base64 is not valid base64: {error}") from None
