@@ -225,6 +225,49 @@ def test_a_broad_handler_is_seen(clause):
     assert broad_handlers("try:\n    pass\nexcept Exception:\n    pass\n") == []
 
 
+# ---- python -O
+
+HARMLESS_CALLS = {"isinstance", "len", "covers"}
+
+
+def behaviour_by_assertion(source):
+    """Lines that do something else under ``python -O``: an assert that acts or that someone catches."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Assert):
+            calls = [inner.func for inner in ast.walk(node.test) if isinstance(inner, ast.Call)]
+            names = {getattr(call, "id", None) or getattr(call, "attr", None) for call in calls}
+            acts = any(isinstance(inner, (ast.NamedExpr, ast.Await, ast.Yield)) for inner in ast.walk(node.test))
+            if acts or names - HARMLESS_CALLS:
+                lines.append(node.lineno)
+        elif isinstance(node, ast.ExceptHandler) and node.type is not None:
+            caught = {getattr(inner, "id", None) for inner in ast.walk(node.type)}
+            if "AssertionError" in caught:
+                lines.append(node.lineno)
+    return lines
+
+
+@pytest.mark.parametrize("path", MODULES, ids=named)
+def test_no_behaviour_depends_on_an_assertion(path):
+    assert behaviour_by_assertion(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "assert (x := 1)",
+        "assert take(1)",
+        "assert queue.pop() == 1, 'last'",
+        "async def f():\n assert await g()",
+        "try:\n f()\nexcept AssertionError:\n g()",
+        "try:\n f()\nexcept (KeyError, AssertionError) as error:\n g()",
+    ],
+)
+def test_behaviour_that_depends_on_an_assertion_is_seen(source):
+    assert behaviour_by_assertion(source) != []
+    assert behaviour_by_assertion("assert isinstance(x, int) and len(y) == 1 and z is not None") == []
+
+
 # ---- docstrings
 
 

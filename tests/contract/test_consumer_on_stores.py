@@ -26,11 +26,6 @@ LIMIT = 40.0
 EVERY_STORE = ["sqlite", "redis", "dynalite", "ministack"]
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 @pytest.fixture(params=EVERY_STORE)
 def store(request, tmp_path, unique):
     """A store's URL, with nothing of others in it."""

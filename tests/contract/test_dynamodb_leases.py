@@ -72,11 +72,6 @@ CORE = {
 }
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 @pytest.fixture(params=["dynalite", "ministack"])
 def server_url(request):
     return request.getfixturevalue(f"{request.param}_url")

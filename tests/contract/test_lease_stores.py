@@ -48,11 +48,6 @@ def at(number, sub_sequence=0):
     return Checkpoint(at_sequence_number(SequenceNumber(number, sub_sequence)))
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 @pytest.fixture(params=STORES)
 def kind(request):
     return request.param
@@ -485,7 +480,7 @@ async def test_no_update_is_lost(stores):
     assert row.counter == 25
 
 
-async def test_threads_with_loops_of_their_own_lose_no_update(make_store, anyio_backend_name):
+async def test_threads_with_loops_of_their_own_lose_no_update(make_store, anyio_backend):
     """The blocking half of an application may run beside the other."""
     first = make_store()
     assert await first.open() is None
@@ -502,7 +497,8 @@ async def test_threads_with_loops_of_their_own_lose_no_update(make_store, anyio_
 
     async with anyio.create_task_group() as group:
         for name in "abc":
-            run = partial(anyio.run, take_ten, name, backend=anyio_backend_name)
+            backend, options = anyio_backend
+            run = partial(anyio.run, take_ten, name, backend=backend, backend_options=options)
             group.start_soon(anyio.to_thread.run_sync, run)
     (row,) = await first.list_leases()
     assert row.counter == 30

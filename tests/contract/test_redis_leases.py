@@ -21,11 +21,6 @@ pytestmark = pytest.mark.anyio
 SHARD = "shardId-000000000000"
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 @contextlib.asynccontextmanager
 async def opened(url, group="billing", **settings):
     store = RedisLeases(url, group, "orders", **settings)

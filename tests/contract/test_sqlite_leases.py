@@ -22,11 +22,6 @@ pytestmark = pytest.mark.anyio
 SHARD = "shardId-000000000000"
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "leases.db"

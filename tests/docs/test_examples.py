@@ -1,6 +1,7 @@
 """Do the examples do what they say? Each runs as a user would run it, pointed at the embedded server."""
 
 import asyncio
+import http.client
 import importlib.util
 import json
 import os
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -151,8 +153,19 @@ def test_an_application(kinesis, monkeypatch):
 # ---- a service
 
 
+SERVERS = {
+    "uvicorn": ["uvicorn", "--host", "127.0.0.1", "--port", "{port}"],
+    "hypercorn": ["hypercorn", "--bind", "127.0.0.1:{port}"],
+}
+
+
+@pytest.fixture(params=SERVERS)
+def server_name(request):
+    return request.param
+
+
 @pytest.fixture
-def service(kinesis, tmp_path):
+def service(kinesis, tmp_path, server_name):
     """The service of FastAPI, run by a server as it would be; its process and where it listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -160,7 +173,7 @@ def service(kinesis, tmp_path):
     log = tmp_path / "service.log"
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "hypercorn", "--bind", f"127.0.0.1:{port}", "fastapi_service:app"],
+            [sys.executable, "-m", *(one.format(port=port) for one in SERVERS[server_name]), "fastapi_service:app"],
             cwd=EXAMPLES,
             env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "STREAM": "orders"} | kinesis.environment,
             stdout=subprocess.PIPE,  # until the last of them has ended
@@ -215,14 +228,48 @@ def test_a_service(service, kinesis):
     assert (status, told["outstanding"], told["failed"]) == (200, 0, 1)
 
 
-def test_a_service_that_is_stopped_delivers_what_it_accepted(service, kinesis):
+@pytest.mark.parametrize("server_name", ["uvicorn"], indirect=True)
+def test_uvicorn_runs_the_service_on_uvloop(service):
+    process, _ = service
+    assert "uvloop/loop" in Path(f"/proc/{process.pid}/maps").read_text()
+
+
+def test_a_service_that_is_stopped_under_load_delivers_what_it_accepted(service, kinesis, server_name):
+    """Four clients send orders while SIGTERM arrives, and Kinesis throttles: each order that got its 202 is stored."""
     process, url = service
-    kinesis.faults.throttle(operation="PutRecords", count=3)
-    for number in range(50):
-        assert ask(f"{url}/orders", {"customer": number, "order": number})[0] == 202
+    kinesis.faults.throttle(operation="PutRecords", count=5)
+    accepted = []
+
+    def send_orders(first):
+        for number in range(first, 100_000, 4):
+            try:
+                status, _ = ask(f"{url}/orders", {"customer": number, "order": number})
+            except (OSError, http.client.HTTPException):  # the server has stopped
+                return
+            if status == 202:
+                accepted.append(number)
+
+    clients = [threading.Thread(target=send_orders, args=(first,)) for first in range(4)]
+    for client in clients:
+        client.start()
+    wait_until(lambda: len(accepted) >= 200)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 0
-    assert sorted(json.loads(data)["order"] for data in stored(kinesis)) == list(range(50))
+    exit_code = process.wait(timeout=60)
+    for client in clients:
+        client.join(60)
+        assert not client.is_alive()
+    assert exit_code == (-signal.SIGTERM if server_name == "uvicorn" else 0)  # uvicorn ends as the signal would have
+    orders = {json.loads(data)["order"] for data in stored(kinesis)}
+    assert len(accepted) >= 200
+    assert set(accepted) - orders == set()
+    assert len(orders - set(accepted)) <= len(clients), "stored, and the response was cut off: at most one for each"
+
+
+def wait_until(true):
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 # ---- Lambda

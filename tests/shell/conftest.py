@@ -28,21 +28,28 @@ PUT_ONE = b'{"FailedRecordCount":0,"Records":[{"SequenceNumber":"1","ShardId":"s
 class Wire(NamedTuple):
     """An event loop and the transport that the client uses on it."""
 
-    backend: str
+    event_loop_kind: str
     http2: bool
+
+    @property
+    def is_trio(self):
+        return self.event_loop_kind == "trio"
+
+
+LOOPS = ("asyncio", "uvloop", "trio")
 
 
 @pytest.fixture(
-    params=[("asyncio", False), ("asyncio", True), ("trio", False), ("trio", True)],
-    ids=["asyncio", "asyncio-httpcore", "trio", "trio-httpcore"],
+    params=[(loop, http2) for loop in LOOPS for http2 in (False, True)],
+    ids=[f"{loop}{transport}" for loop in LOOPS for transport in ("", "-httpcore")],
 )
 def wire(request):
     return Wire(*request.param)
 
 
 @pytest.fixture
-def anyio_backend(wire):
-    return wire.backend
+def event_loop_kind(wire):
+    return wire.event_loop_kind
 
 
 @pytest.fixture(scope="session", autouse=True)

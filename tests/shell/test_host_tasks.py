@@ -61,8 +61,9 @@ def test_ki1_an_interrupt_at_any_place_of_a_task_goes_to_the_main_one(within):
     assert any("uninterrupted" in place for place in places) == (within == PLACES[0])
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-async def test_a_task_that_breaks_ends_the_others_and_is_told(anyio_backend):
+@pytest.mark.anyio
+@pytest.mark.parametrize("wire", [("asyncio", False), ("uvloop", False), ("trio", False)], indirect=True, ids=str)
+async def test_a_task_that_breaks_ends_the_others_and_is_told():
     async def sleep():
         await anyio.sleep(60)
 
@@ -79,8 +80,9 @@ async def test_a_task_that_breaks_ends_the_others_and_is_told(anyio_backend):
     assert [str(one) for one in caught.value.exceptions] == ["broken"]
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-async def test_its_scope_ends_all_of_it(anyio_backend):
+@pytest.mark.anyio
+@pytest.mark.parametrize("wire", [("asyncio", False), ("uvloop", False), ("trio", False)], indirect=True, ids=str)
+async def test_its_scope_ends_all_of_it():
     async with HostTasks() as tasks:
         tasks.start_soon(anyio.sleep, 60)
         tasks.cancel_scope.cancel()

@@ -19,9 +19,10 @@ import pytest
 from shardline import TransportError
 from shardline.codec.eventstream import encode_message
 
+LOOPS = ("asyncio", "uvloop", "trio")
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.parametrize("wire", [("asyncio", True), ("trio", True)], indirect=True, ids=["asyncio", "trio"]),
+    pytest.mark.parametrize("wire", [(loop, True) for loop in LOOPS], indirect=True, ids=LOOPS),
 ]
 
 ENTRIES = [(b"x", "k")]

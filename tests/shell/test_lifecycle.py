@@ -313,12 +313,12 @@ async def test_a_close_ends_a_large_request_that_is_not_read(start_server, make_
 async def test_a_cancelled_call_leaves_the_client_usable(server, make_client, wire, cancelled_when):
     async with make_client(server, max_connections=1) as client:
         await client.put_records("orders", ENTRIES)
-        before = background_tasks() if wire.backend == "asyncio" else set()
+        before = background_tasks() if not wire.is_trio else set()
         for number in range(2, 5):
             server.then_stay()
             await cancelled_when(lambda n=number: len(server.requests) == n, client.put_records, "orders", ENTRIES)
         await client.put_records("orders", ENTRIES)
-        if wire.backend == "asyncio":
+        if not wire.is_trio:
             assert background_tasks() <= before
 
 
@@ -368,19 +368,18 @@ async def test_a_wait_for_a_connection_can_be_cancelled(server, make_client, eve
 async def test_a_large_upload_can_be_cancelled(start_server, make_client, eventually, wire):
     mute = start_server(mute=True)
     async with make_client(mute) as client:
-        before = background_tasks() if wire.backend == "asyncio" else set()
+        before = background_tasks() if not wire.is_trio else set()
         with anyio.move_on_after(0.1) as scope:
             await client.put_records("orders", [(bytes(900_000), "k")] * 10)
         assert scope.cancelled_caught
         await anyio.sleep(0.01)
-        if wire.backend == "asyncio":
+        if not wire.is_trio:
             assert background_tasks() <= before
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_native_cancellation_is_not_swallowed(server, make_client, eventually, anyio_backend, wire):
-    if wire.backend == "trio":
-        return  # trio has no other cancellation than the one that the tests above use
+# trio has no other cancellation than the one that the tests above use
+@pytest.mark.parametrize("wire", [("asyncio", False), ("asyncio", True), ("uvloop", False)], indirect=True, ids=str)
+async def test_a_native_cancellation_is_not_swallowed(server, make_client, eventually):
     server.then_stay()
     async with make_client(server) as client:
         task = asyncio.create_task(client.put_records("orders", ENTRIES))

@@ -28,8 +28,8 @@ ONCE = Config(retries={"total_max_attempts": 1}, connect_timeout=5, read_timeout
 SHARD = "shardId-000000000000"
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
+@pytest.fixture(params=["asyncio", "uvloop", "trio"])
+def event_loop_kind(request):
     return request.param
 
 

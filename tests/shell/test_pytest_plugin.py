@@ -73,7 +73,7 @@ def test_asyncio_by_hand(kinesis, kinesis_stream):
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("anyio_backend", ["asyncio", ("asyncio", {"use_uvloop": True}), "trio"])
 async def test_anyio(kinesis, kinesis_stream):
     async with kinesis.client() as client:
         await client.put_record(kinesis_stream.name, b"x", "a")
@@ -104,7 +104,7 @@ def test_a_start_takes_no_time(request):
 
 def test_the_fixtures_serve_tests_of_every_kind(run):
     code, counts, output = run(EVERY_KIND)
-    assert (code, counts) == (0, {"passed": 9}), output
+    assert (code, counts) == (0, {"passed": 10}), output
 
 
 SETTINGS_OF_THE_USER = """

@@ -415,9 +415,9 @@ async def test_a_reader_may_move_to_another_task(server, make_client):
     assert seen == ["1", "2", "3"]
 
 
-async def test_a_native_timeout_closes_it(server, make_client, eventually, wire):
-    if wire.backend == "trio":
-        return  # as test_a_cancelled_read_closes_it
+# on trio it is as test_a_cancelled_read_closes_it
+@pytest.mark.parametrize("wire", [("asyncio", False), ("asyncio", True), ("uvloop", False)], indirect=True, ids=str)
+async def test_a_native_timeout_closes_it(server, make_client, eventually):
     open_forever(server, OPENING, event(1))
     async with make_client(server) as client:
         subscription = subscribe(client)

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.anyio
 AWS = AwsAccess(wall_time=time.time, region="eu-west-1", credentials=Credentials("AKIDEXAMPLE", "secret"))
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
+@pytest.fixture(params=["asyncio", "uvloop", "trio"])
+def event_loop_kind(request):
     return request.param
 
 

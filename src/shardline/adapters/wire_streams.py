@@ -1,7 +1,7 @@
 """How do bytes go to and from a socket, on asyncio and on trio?
 
-Two implementations of one small protocol. On asyncio a ``Protocol`` of our own, which costs less a call than
-anyio's streams do there (ADR 5 has the figures). On trio anyio's streams.
+Two implementations of one small protocol. On asyncio and uvloop, a ``Protocol`` of our own, which costs less a call
+than anyio's streams do there (ADR 5 has the figures). On trio, anyio's streams.
 
 Invariants:
 
@@ -91,8 +91,8 @@ class AsyncioStream(asyncio.Protocol):
     # ---- what asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not isinstance: the transports of other loops, such as uvloop's, have its methods but are no subclasses of it.
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         self._unread.append(data)
@@ -160,9 +160,11 @@ class AsyncioStream(asyncio.Protocol):
         return b""
 
     async def start_tls(self, context: ssl.SSLContext, name: str) -> None:
-        assert self._transport is not None
+        if self._transport is None or self._transport.is_closing():
+            raise self._error or ConnectionResetError("closed")
         transport = await self._loop.start_tls(self._transport, self, context, server_hostname=name)
-        assert transport is not None
+        if transport is None:  # the connection was lost just as the handshake was done
+            raise self._error or ConnectionResetError("closed")
         self._transport = transport
 
     def is_silent(self) -> bool:

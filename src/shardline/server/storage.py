@@ -151,7 +151,8 @@ class Storage:
             database.execute("UPDATE stream SET description = ? WHERE id = ?", (description, known[0]))
             return
         row = database.execute("INSERT INTO stream (description) VALUES (?)", (description,))
-        assert row.lastrowid is not None
+        if row.lastrowid is None:  # by its contract SQLite gives one for every row that it inserts
+            raise sqlite3.InternalError("SQLite gave no id for a new row")
         self._ids[name] = (row.lastrowid, stream)
 
     def _rows(self, stored: Stored) -> list[tuple[object, ...]]:
@@ -187,7 +188,7 @@ class Storage:
         for stream_id, description in self._database.execute("SELECT id, description FROM stream ORDER BY id"):
             try:
                 self._restore_stream(stream_id, _read_stream(description))
-            except (msgspec.MsgspecError, AssertionError, KeyError) as error:
+            except (msgspec.MsgspecError, _DamagedError, KeyError) as error:
                 raise UsageError(f"{path} is damaged: {error}") from None
         state.keeps_stored = True
         state.advance(max([now, *(_latest(stream, state) for stream in state.streams.values())]))
@@ -221,12 +222,17 @@ class Storage:
             for number, (data, key) in enumerate(_read_batch(body), first):
                 if number < shard.log.next:
                     continue  # trimmed, though the rest of its row is not
-                assert records or number == shard.log.next, f"records are missing in {shard.shard_id} of {stream.name}"
+                if not records and number != shard.log.next:
+                    raise _DamagedError(f"records are missing in {shard.shard_id} of {stream.name}")
                 text = str(sequence_numbers.make(index, shard.began, number, second))
                 records.append(StoredRecord(text, arrived, data, msgspec.UNSET if key is None else key, unset))
                 sizes.append(len(data) + (0 if key is None else len(key.encode())))
             if records:
                 shard.log.extend(records, sizes)
+
+
+class _DamagedError(Exception):
+    """The file does not hold what it should."""
 
 
 def _connect(path: Path) -> sqlite3.Connection:

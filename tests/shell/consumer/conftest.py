@@ -24,8 +24,8 @@ QUICK = {
 groups = count(1)
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
+@pytest.fixture(params=["asyncio", "uvloop", "trio"])
+def event_loop_kind(request):
     return request.param
 
 

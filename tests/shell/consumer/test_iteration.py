@@ -556,7 +556,7 @@ async def test_closing_inside_of_the_loop_ends_it(make_consumer, put, group):
         assert [int(record.data) async for record in consumer] == list(range(4, 10))
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("event_loop_kind", ["asyncio", "uvloop"], indirect=True)
 async def test_a_closer_is_not_taken_for_a_task_that_ended_with_a_record_in_hand(make_consumer, put, group):
     """The id of a task may be another's as soon as it has ended: the closer would commit what the other held."""
     await put([0] * 10)

@@ -16,8 +16,8 @@ from shardline.testing import LocalKinesis
 QUICK = {"linger": 0.005, "record_ttl": 10.0, "retry_backoff": 0.01, "retry_backoff_max": 0.05}
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
+@pytest.fixture(params=["asyncio", "uvloop", "trio"])
+def event_loop_kind(request):
     return request.param
 
 
@@ -103,13 +103,17 @@ def complaints(caplog):
 
 @pytest.fixture
 def run_program(kinesis):
-    """Start a program in a process of its own. It finds the way to the local Kinesis in ``CONNECTION``."""
+    """Start a program in a process of its own.
+
+    It finds the connection to the local Kinesis in ``CONNECTION``, and how to run on each event loop in ``LOOPS``.
+    """
     started = []
     prelude = f"""
 import os
 from shardline import Credentials
 keys = Credentials({kinesis.credentials.access_key!r}, {kinesis.credentials.secret_key!r})
 CONNECTION = {{"endpoint_url": {kinesis.endpoint_url!r}, "region": {kinesis.region!r}, "credentials": keys}}
+LOOPS = {{"asyncio": {{}}, "uvloop": {{"backend_options": {{"use_uvloop": True}}}}, "trio": {{"backend": "trio"}}}}
 """
 
     def run(source, *arguments):

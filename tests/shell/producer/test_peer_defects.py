@@ -132,13 +132,13 @@ async def test_b8_neither_a_sink_nor_wrong_data_breaks_the_pipeline(make_produce
     assert len(stored()) == 100
 
 
-async def test_b9_cancellation_stays_cancellation(make_producer, kinesis, anyio_backend, eventually):
+async def test_b9_cancellation_stays_cancellation(make_producer, kinesis, anyio_backend_name, eventually):
     kinesis.faults.latency(30, operation="PutRecords")
     producer = make_producer(linger=0.0)
     await producer.start()
     delivery = await producer.put(b"x", key="k")
     await eventually(lambda: producer.stats().requests_in_flight)
-    if anyio_backend == "asyncio":
+    if anyio_backend_name == "asyncio":
         waiting = asyncio.ensure_future(delivery)
         await asyncio.sleep(0.05)
         waiting.cancel()

@@ -381,7 +381,9 @@ async def test_a_record_larger_than_the_whole_buffer_goes_when_it_is_empty(make_
 
 
 @pytest.mark.parametrize("how", ["cancelled, then its turn", "its turn, then cancelled"])
-async def test_a_waiter_that_is_cancelled_as_its_turn_comes_passes_it_on(make_producer, stored, anyio_backend, how):
+async def test_a_waiter_that_is_cancelled_as_its_turn_comes_passes_it_on(
+    make_producer, stored, anyio_backend_name, how
+):
     async with make_producer(buffer_max_records=1, linger=0.0) as producer:
         first = await producer.put(b"0", key="k")
         put = []
@@ -389,7 +391,7 @@ async def test_a_waiter_that_is_cancelled_as_its_turn_comes_passes_it_on(make_pr
 
         async def wait(number):
             with anyio.CancelScope() as scope:
-                task = asyncio.current_task() if anyio_backend == "asyncio" else None
+                task = asyncio.current_task() if anyio_backend_name == "asyncio" else None
                 # by asyncio's own means a task is cancelled whose future is already done; by a scope it is not
                 cancel.append(scope.cancel if task is None or how.startswith("cancelled") else task.cancel)
                 try:
@@ -414,7 +416,7 @@ async def test_a_waiter_that_is_cancelled_as_its_turn_comes_passes_it_on(make_pr
             first.add_done_callback(meet)
             with anyio.fail_after(10):
                 await first
-        lucky = anyio_backend == "trio" and not how.startswith("cancelled")  # there the turn was faster
+        lucky = anyio_backend_name == "trio" and not how.startswith("cancelled")  # there the turn was faster
         assert put == ([1, 2, 3] if lucky else [2, 3])
         assert producer._room.waiting == 0
     assert [data for _, data in stored()] == [b"0", *(b"%d" % number for number in put)]
@@ -485,8 +487,8 @@ async def test_put_lets_other_tasks_run(make_producer):
 # ---- the sharing of one asyncio loop
 
 
-async def test_deliveries_go_with_the_tools_of_asyncio(make_producer, anyio_backend):
-    if anyio_backend != "asyncio":
+async def test_deliveries_go_with_the_tools_of_asyncio(make_producer, anyio_backend_name):
+    if anyio_backend_name != "asyncio":
         import trio
 
         async with make_producer() as producer:

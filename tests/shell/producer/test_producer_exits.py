@@ -10,7 +10,6 @@ import pytest
 ASYNC = """
 import asyncio, sys, anyio
 from shardline import Producer, ProducerConfig
-backend = sys.argv[1]
 config = ProducerConfig(linger=float(sys.argv[2]))
 deliveries = []
 async def main():
@@ -19,7 +18,7 @@ async def main():
         print("ready", flush=True)
         await anyio.sleep(30)
 try:
-    anyio.run(main, backend=backend)
+    anyio.run(main, **LOOPS[sys.argv[1]])
 except KeyboardInterrupt:
     print("interrupted", sum(d.delivered for d in deliveries), sum(d.done for d in deliveries), flush=True)
 """
@@ -44,6 +43,7 @@ except KeyboardInterrupt:
 
 KINDS = {
     "asyncio": (ASYNC, "asyncio"),
+    "uvloop": (ASYNC, "uvloop"),
     "trio": (ASYNC, "trio"),
     "sync": (SYNC, "sleep"),
     "sync result": (SYNC, "result"),
@@ -66,7 +66,7 @@ def test_ctrl_c_drains_or_hands_back(run_program, stored, kind, how):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("kind", ["asyncio", "sync"])
+@pytest.mark.parametrize("kind", ["asyncio", "uvloop", "sync"])
 def test_a_second_ctrl_c_ends_the_drain(run_program, kinesis, kind):
     kinesis.faults.throttle(operation="PutRecords")
     program, argument = KINDS[kind]
@@ -83,8 +83,8 @@ def test_a_second_ctrl_c_ends_the_drain(run_program, kinesis, kind):
     assert "interrupted 0" in out
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_loop_that_ends_with_an_open_producer_says_what_is_lost(run_program, backend):
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop", "trio"])
+def test_a_loop_that_ends_with_an_open_producer_says_what_is_lost(run_program, loop):
     process = run_program(
         """
         import sys, anyio
@@ -94,10 +94,10 @@ def test_a_loop_that_ends_with_an_open_producer_says_what_is_lost(run_program, b
             producer = Producer("s", **CONNECTION, config=ProducerConfig(linger=5))
             await producer.start()
             delivery = await producer.put(b"x", key="k")
-        anyio.run(main, backend=sys.argv[1])
+        anyio.run(main, **LOOPS[sys.argv[1]])
         print(delivery.ending.code)
         """,
-        backend,
+        loop,
     )
     out, err = process.communicate(timeout=40)
     assert (out, process.returncode) == ("Closed\n", 0)

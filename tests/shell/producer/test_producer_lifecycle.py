@@ -404,7 +404,8 @@ async def test_a_producer_that_is_dropped_with_nothing_to_do_leaves_no_task(make
 
 
 def run_on(backend, main):
-    return anyio.run(main, backend=backend)
+    name, options = backend
+    return anyio.run(main, backend=name, backend_options=options)
 
 
 def test_an_event_loop_that_ends_before_the_close_ends_the_deliveries(make_producer, complaints, anyio_backend):
@@ -439,12 +440,12 @@ def test_one_event_loop_after_the_other(kinesis, make_producer, stored, anyio_ba
     assert len(stored()) == 3
 
 
-async def test_nothing_is_left_behind(make_producer, anyio_backend):
+async def test_nothing_is_left_behind(make_producer, anyio_backend_name):
     """Tasks, threads, connections."""
     threads = {thread.name for thread in threading.enumerate()} | {"Trio thread"}
     async with make_producer() as producer:
         await (await producer.put(b"x", key="k"))
-    if anyio_backend == "asyncio":
+    if anyio_backend_name == "asyncio":
         assert asyncio.all_tasks() == {asyncio.current_task()} | {
             task for task in asyncio.all_tasks() if "shardline" not in task.get_name()
         }

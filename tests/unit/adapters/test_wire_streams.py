@@ -15,13 +15,13 @@ from shardline.adapters.wire_streams import AnyioStream, AsyncioStream, dial
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["asyncio", "trio", "asyncio-anyio"])
+@pytest.fixture(params=["asyncio", "uvloop", "trio", "asyncio-anyio"])
 def kind(request):
     return request.param
 
 
 @pytest.fixture
-def anyio_backend(kind):
+def event_loop_kind(kind):
     return kind.partition("-")[0]
 
 
@@ -47,7 +47,9 @@ def peer():
 
 
 async def connect(kind, peer):
-    stream = await (AsyncioStream if kind == "asyncio" else AnyioStream).connect("127.0.0.1", peer.port, None)
+    stream = await (AsyncioStream if kind in {"asyncio", "uvloop"} else AnyioStream).connect(
+        "127.0.0.1", peer.port, None
+    )
     return stream, peer.accepted()
 
 
@@ -177,7 +179,7 @@ async def test_a_quiet_connection_is_silent_and_a_used_or_closed_one_is_not(kind
 
 
 async def test_a_connection_that_is_cancelled_leaves_no_socket(kind, peer):
-    stream_class = AsyncioStream if kind == "asyncio" else AnyioStream
+    stream_class = AsyncioStream if kind in {"asyncio", "uvloop"} else AnyioStream
     before = open_files()
     for steps in range(12):
         async with anyio.create_task_group() as tasks:
@@ -212,14 +214,14 @@ def slow_resolver(monkeypatch):
 
 async def test_ws5_a_name_look_up_that_hangs_can_be_left_and_serves_the_next(kind, peer, monkeypatch):
     gate, asked = slow_resolver(monkeypatch)
-    stream_class = AsyncioStream if kind == "asyncio" else AnyioStream
+    stream_class = AsyncioStream if kind in {"asyncio", "uvloop"} else AnyioStream
     for _ in range(3):
         with anyio.move_on_after(0.02) as scope:
             await stream_class.connect("kinesis.example", peer.port, None)
         assert scope.cancelled_caught
     gate.set()
     await end(await stream_class.connect("kinesis.example", peer.port, None))
-    if kind == "asyncio":
+    if kind in {"asyncio", "uvloop"}:
         assert len(asked) == 1
 
 
@@ -237,7 +239,7 @@ def test_ws5_the_loop_ends_while_a_name_look_up_hangs(monkeypatch):
     gate.set()
 
 
-@pytest.mark.parametrize("kind", ["asyncio"], indirect=True)
+@pytest.mark.parametrize("kind", ["asyncio", "uvloop"], indirect=True)
 async def test_an_address_needs_no_thread(kind, peer, monkeypatch):
     _, asked = slow_resolver(monkeypatch)
     stream, _ = await connect(kind, peer)
@@ -245,8 +247,8 @@ async def test_an_address_needs_no_thread(kind, peer, monkeypatch):
     assert asked[0] == (threading.current_thread(), "127.0.0.1")
 
 
-@pytest.mark.parametrize("kind", ["asyncio", "trio"], indirect=True)
+@pytest.mark.parametrize("kind", ["asyncio", "uvloop", "trio"], indirect=True)
 async def test_each_loop_has_its_stream(kind, peer):
     stream = await dial("127.0.0.1", peer.port, None)
-    assert type(stream) is (AsyncioStream if kind == "asyncio" else AnyioStream)
+    assert type(stream) is (AsyncioStream if kind in {"asyncio", "uvloop"} else AnyioStream)
     await end(stream)
