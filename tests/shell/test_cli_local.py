@@ -14,6 +14,7 @@ import shlex
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -254,6 +255,7 @@ def test_the_output_can_be_json(start):
         process.send_signal(signal.SIGTERM)
         assert json.loads(process.stdout.readline()) == {"event": "stopped"}
         assert process.wait(10) == 0
+    assert started["health_url"] == f"{started['endpoint_url']}/_shardline/health"
     assert (started["event"], started["region"]) == ("started", "us-east-1")
     assert started["environment"]["AWS_ENDPOINT_URL_KINESIS"] == started["endpoint_url"]
     assert traffic == {"event": "traffic", "new_requests": 1, "requests": 1, "streams": 1, "records": 1}
@@ -354,6 +356,26 @@ def test_http2_in_cleartext_is_served_if_asked_for(start):
         answer = pool.request("GET", f"{running.url}/_shardline/clock")
         assert answer.extensions["http_version"] == b"HTTP/2"
     running.end()
+
+
+@pytest.mark.parametrize("kind", ["plain", "h2c", "h2c over HTTP/2", "tls", "signed", "faulty"])
+def test_health_is_answered_however_it_is_served(kind):
+    import httpcore2
+
+    settings = {"tls": kind == "tls", "h2c": kind.startswith("h2c"), "verify_signatures": kind == "signed"}
+    with LocalKinesis(stream="s", **settings) as kinesis:
+        if kind == "faulty":
+            kinesis.faults.error("InternalFailure")
+        context = None if kinesis.ca_path is None else ssl.create_default_context(cafile=kinesis.ca_path)
+        over_2 = kind == "h2c over HTTP/2"
+        with httpcore2.ConnectionPool(ssl_context=context, http1=not over_2, http2=over_2) as pool:
+            answers = [pool.request(method, f"{kinesis.endpoint_url}/_shardline/health") for method in ("GET", "HEAD")]
+        assert [(answer.status, answer.content.replace(b" ", b"")) for answer in answers] == [
+            (200, b'{"status":"ok","streams":1,"records":0}'),
+            (200, b""),
+        ]
+        assert answers[0].extensions["http_version"] == (b"HTTP/2" if over_2 else b"HTTP/1.1")
+        assert kinesis.requests.total == 0
 
 
 # ---- the end

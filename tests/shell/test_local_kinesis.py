@@ -323,7 +323,19 @@ def test_a_stream_that_cannot_be_is_refused_and_ends_the_server():
     kinesis = LocalKinesis(stream="s", shards=2, limits=Limits(shards_per_account=1))
     with pytest.raises(UsageError, match=r"^the stream 's' cannot be created: .*exceed the shard limit"):
         kinesis.start()
-    assert not answers(kinesis)
+    assert repr(kinesis) == "<LocalKinesis, not started>"  # it never listened
+    assert not any(thread.name == "shardline-local-kinesis" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("data", [False, True])
+def test_first_streams_are_there_before_it_answers(tmp_path, data):
+    settings = {"data": tmp_path / "data"} if data else {}
+    kinesis = LocalKinesis(stream=["a", "b"], shards=2, **settings)
+    for _ in range(2):  # with a file the streams of the first life are there already
+        with kinesis:
+            assert {name: len(stream.shards) for name, stream in kinesis.streams.items()} == {"a": 2, "b": 2}
+    with pytest.raises(UsageError, match="a stream's name must be"):
+        LocalKinesis(stream=["a", "no spaces"])
 
 
 def test_ctrl_c_ends_a_program_that_is_inside_the_block():

@@ -24,6 +24,8 @@ import click
 from shardline.cli.invocation import Invocation, only_options
 from shardline.cli.local_display import LocalDisplay
 from shardline.errors import UsageError
+from shardline.server.control import HEALTH_PATH
+from shardline.testing.arguments import check_stream
 from shardline.testing.local_kinesis import LocalKinesis
 
 _PAUSE: Final = 1.0
@@ -80,7 +82,7 @@ def local(
     settings["region"] = region or invocation.region or _REGION  # --region may stand before the command's name
     with _signals() as stops:
         try:
-            kinesis = LocalKinesis(**settings)
+            kinesis = LocalKinesis(stream=map(_check_stream, stream), **settings)
         except UsageError as error:
             raise click.UsageError(str(error)) from None
         if faults is not None:
@@ -90,7 +92,6 @@ def local(
         except UsageError as error:
             raise click.ClickException(str(error)) from None
         try:
-            _create_streams(kinesis, stream)
             display = LocalDisplay(is_json=invocation.is_json)
             display.show_start(lambda: how_to_connect(kinesis), lambda: _facts(kinesis))
             is_stopped = False
@@ -138,13 +139,11 @@ def _list_of_objects(described: object) -> list[dict[str, object]]:
     return cast("list[dict[str, object]]", several)
 
 
-def _create_streams(kinesis: LocalKinesis, names: tuple[str, ...]) -> None:
-    for name in names:
-        if name not in kinesis.streams:
-            try:
-                kinesis.create_stream(name)
-            except UsageError as error:
-                raise click.BadParameter(str(error), param_hint="--stream") from None
+def _check_stream(name: str) -> str:
+    try:
+        return check_stream(name)
+    except UsageError as error:
+        raise click.BadParameter(str(error), param_hint="--stream") from None
 
 
 def _facts(kinesis: LocalKinesis) -> dict[str, object]:
@@ -152,6 +151,7 @@ def _facts(kinesis: LocalKinesis) -> dict[str, object]:
     return {
         "endpoint_url": kinesis.endpoint_url,
         "region": kinesis.region,
+        "health_url": f"{kinesis.endpoint_url}{HEALTH_PATH}",
         "environment": kinesis.environment,
     }
 

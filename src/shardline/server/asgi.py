@@ -103,7 +103,8 @@ class AsgiServer:
         elif self._control is not None and scope["path"].startswith(PREFIX):
             query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
             status, answer = self._control.control(scope["method"], scope["path"], query, body)
-            reply = Reply(status, {"Content-Type": "application/json; charset=utf-8"}, msgspec.json.encode(answer))
+            content = b"" if scope["method"] == "HEAD" else msgspec.json.encode(answer)
+            reply = Reply(status, {"Content-Type": "application/json; charset=utf-8"}, content)
         else:
             reply = self._endpoint.reply(request.headers, body, method=scope["method"], path=request.target)
         await self._send(request, reply)

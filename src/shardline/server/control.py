@@ -1,9 +1,10 @@
-"""How is a running server told over HTTP what to do?
+"""Controls a running server over HTTP, and says whether it is up.
 
 A control path on the same port, JSON in and out. What cannot be done is ``{"error": "..."}`` with status 400, an
 unknown path 404, a method that a path does not have 405.
 
 ==========================================  ========================================================================
+``GET /_shardline/health``                  ``{"status": "ok", "streams":, "records":}``; ``HEAD`` works too
 ``GET /_shardline/faults``                  ``{"faults": [...]}``: each a rule with ``id``, ``hits``, ``count_left``
 ``POST /_shardline/faults``                 add a rule, or a list of rules (``fault_rules``); answers with the new ones
 ``DELETE /_shardline/faults``               remove all
@@ -21,6 +22,7 @@ Invariants:
 
 - CT1: nothing that is sent raises, and nothing is half done: a list of rules with one that is wrong adds none.
 - CT2: the control path is neither hit by faults, nor signed, nor in the record of requests.
+- CT3: the health path costs the same however many streams and records there are.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,6 +38,7 @@ from shardline.server.model.streams import ServerStream
 from shardline.server.requests_seen import RequestsSeen
 
 PREFIX: Final = "/_shardline/"
+HEALTH_PATH: Final = f"{PREFIX}health"
 _SHOWN: Final = 100
 
 Controlled: TypeAlias = tuple[int, dict[str, Any]]
@@ -65,6 +68,7 @@ class Control:
         self._faults = faults
         self._requests = requests
         self._routes: dict[str, dict[str, Callable[[_Asked], dict[str, Any]]]] = {
+            "health": {"GET": self._tell_health, "HEAD": self._tell_health},
             "faults": {"GET": self._list_faults, "POST": self._add_faults, "DELETE": self._remove_faults},
             "requests": {"GET": self._list_requests, "DELETE": self._forget_requests},
             "clock": {"GET": self._tell_time, "POST": self._set_clock},
@@ -85,6 +89,12 @@ class Control:
             return 200, action(_Asked(rest, query, body))
         except UsageError as error:
             return 400, {"error": str(error)}
+
+    # ---- health
+
+    def _tell_health(self, _: _Asked) -> dict[str, Any]:
+        state = self._service.state  # CT3
+        return {"status": "ok", "streams": len(state.streams), "records": state.records_held.value}
 
     # ---- faults
 

@@ -32,6 +32,7 @@ from shardline.server.http import HttpServer
 from shardline.server.model.faults import Faults
 from shardline.server.model.service import Service
 from shardline.server.model.settings import ServiceSettings
+from shardline.server.model.state import ServiceState
 from shardline.server.requests_seen import RequestsSeen
 from shardline.server.signatures import Signatures
 from shardline.server.storage import Storage
@@ -90,8 +91,10 @@ class ServerSettings:
 class RunningServer:
     """A server in a thread of its own."""
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, prepare: Callable[[ServiceState], None] | None = None) -> None:
+        """``prepare`` is called with the service's state at every start, before the server listens."""
         self._settings = settings
+        self._prepare = prepare
         self.clock = ServerClock()
         self.faults = Faults(Random(settings.seed), self.clock.now)  # noqa: S311 - a seed on purpose
         self.requests = RequestsSeen()
@@ -225,6 +228,7 @@ class RunningServer:
             self.certificate = make_certificate(Path(directory), settings.host, self.clock.now())
             context = self.certificate.context
         server = self._make_server(stack)
+        self._prepare_state()
         port = settings.port or self.port
         try:
             await server.start(settings.host, port, context)
@@ -234,6 +238,14 @@ class RunningServer:
             raise UsageError(f"cannot serve on {settings.host} port {port}: {reason}") from None
         self.port = server.port
         return server
+
+    def _prepare_state(self) -> None:
+        if self._prepare is not None and self.service is not None:
+            state = self.service.state
+            self._prepare(state)
+            state.advance(self.clock.now())
+            if self._storage is not None:
+                self._storage.keep()
 
     def _make_server(self, stack: ExitStack) -> Shell:
         """Model, persistence, faults and shell, joined."""

@@ -4,6 +4,7 @@ Each wrong one is a ``UsageError`` that names it, what was given, and what may b
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Final, TypeGuard, cast
@@ -59,6 +60,15 @@ def check_stream(stream: object) -> str:
         allowed = "1 to 128 of the characters a-z, A-Z, 0-9, '_', '.' and '-'"
         raise UsageError(f"a stream's name must be {allowed}, not {stream!r}")
     return stream
+
+
+def check_streams(streams: object) -> list[str]:
+    """The names of one stream, or of several, or of none."""
+    if streams is None:
+        return []
+    if isinstance(streams, str) or not isinstance(streams, Iterable):
+        return [check_stream(streams)]
+    return [check_stream(name) for name in cast("Iterable[object]", streams)]
 
 
 def check_delays(delays: object) -> Delays:

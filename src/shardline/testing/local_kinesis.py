@@ -16,7 +16,7 @@ Invariants:
   had; its streams are gone, unless ``data`` has kept them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, final
@@ -30,6 +30,7 @@ from shardline.server.model.faults import Faults
 from shardline.server.model.management import create_stream
 from shardline.server.model.refusals import Refused
 from shardline.server.model.settings import Delays, Limits, ServiceSettings
+from shardline.server.model.state import ServiceState
 from shardline.server.requests_seen import RequestsSeen
 from shardline.server.running import RunningServer, ServerSettings, Traffic
 from shardline.server.signatures import Signatures
@@ -53,7 +54,7 @@ class LocalKinesis:
         shards: how many shards ``create_stream`` gives a stream unless told.
         limits: ``True`` for AWS's limits, ``False`` for none of the rates, or a ``Limits`` of your own.
         delays: how long the service takes to carry out changes; nothing unless said.
-        stream: create this stream at once.
+        stream: create this stream, or these, unless they exist: they are there when the server first answers.
         data: keep everything in this file, over restarts.
         port: where to listen; 0 finds a free port.
         host: the address to bind to.
@@ -74,7 +75,7 @@ class LocalKinesis:
         shards: int = 1,
         limits: bool | Limits = True,
         delays: Delays | None = None,
-        stream: str | None = None,
+        stream: str | Iterable[str] | None = None,
         data: str | Path | None = None,
         port: int = 0,
         host: str = "127.0.0.1",
@@ -89,7 +90,7 @@ class LocalKinesis:
         arguments.check_place(host=host, region=region, account_id=account_id)
         arguments.check_seed(seed)
         self._shards = arguments.check_shards(shards)
-        self._stream = None if stream is None else arguments.check_stream(stream)
+        self._first_streams = arguments.check_streams(stream)
         self.region = region
         self._server = RunningServer(
             ServerSettings(
@@ -106,7 +107,8 @@ class LocalKinesis:
                 data=arguments.check_data(data),
                 seed=seed,
                 signatures=Signatures({ACCESS_KEY: (SECRET_KEY, None)}, region) if verify_signatures else None,
-            )
+            ),
+            prepare=self._create_first_streams,
         )
         self._clock = LocalClock(self._server)
 
@@ -118,14 +120,6 @@ class LocalKinesis:
                 created, or it runs already.
         """
         self._server.start()
-        is_ready = False
-        try:
-            if self._stream is not None and self._stream not in self.streams:
-                self.create_stream(self._stream)
-            is_ready = True
-        finally:
-            if not is_ready:  # LK1
-                self.stop()
 
     def stop(self) -> None:
         """End it, at once. Harmless when it has ended."""
@@ -251,14 +245,24 @@ class LocalKinesis:
             Closed: the server does not run.
         """
         count = self._shards if shards is None else arguments.check_shards(shards)
-        members = {"StreamName": arguments.check_stream(name), "ShardCount": count}
+        arguments.check_stream(name)
         if not self._server.is_running:
             raise Closed(_NOT_STARTED)
 
-        try:
-            request = inputs.read_values("CreateStream", members)
-            assert isinstance(request, inputs.CreateStream)
-            look(self._server, lambda state: create_stream(state, request))
-        except Refused as refusal:
-            raise UsageError(f"the stream {name!r} cannot be created: {refusal.message}") from None
+        look(self._server, lambda state: _create(state, name, count))
         return self.streams[name]
+
+    def _create_first_streams(self, state: ServiceState) -> None:
+        """In the server's thread, before it listens."""
+        for name in self._first_streams:
+            if name not in state.streams:
+                _create(state, name, self._shards)
+
+
+def _create(state: ServiceState, name: str, shards: int) -> None:
+    request = inputs.read_values("CreateStream", {"StreamName": name, "ShardCount": shards})
+    assert isinstance(request, inputs.CreateStream)
+    try:
+        create_stream(state, request)
+    except Refused as refusal:
+        raise UsageError(f"the stream {name!r} cannot be created: {refusal.message}") from None

@@ -11,6 +11,7 @@ from shardline.server.endpoint import Endpoint
 from shardline.server.model.faults import Faults
 from shardline.server.model.service import Service
 from shardline.server.model.settings import ServiceSettings
+from shardline.server.model.streams import ServerStream
 from shardline.server.requests_seen import RequestsSeen
 
 NOW = 1_700_000_000.0
@@ -38,6 +39,16 @@ class World:
 @pytest.fixture
 def world():
     return World()
+
+
+def test_ct3_health_is_small_and_reads_no_stream(world, monkeypatch):
+    world.post("CreateStream", StreamName="s", ShardCount=1)
+    world.post("PutRecord", StreamName="s", Data="eA==", PartitionKey="k")
+    monkeypatch.setattr(ServerStream, "advance", None)  # nothing of a stream is called
+    assert world.call("GET", "health") == (200, {"status": "ok", "streams": 1, "records": 1})
+    assert world.call("HEAD", "health")[0] == 200
+    assert world.call("POST", "health")[0] == 405
+    assert world.call("GET", "health/more")[0] == 404
 
 
 def test_faults_are_added_listed_and_removed(world):

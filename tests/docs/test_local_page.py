@@ -1,0 +1,65 @@
+"""Does docs/local.md print what works: the script that waits for the server, and the health check of Compose?"""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from runpy import run_path
+
+import pytest
+import yaml
+
+from shardline.testing import LocalKinesis
+
+PAGES = run_path(str(Path(__file__).with_name("pages.py")))
+
+
+def block(language, mark):
+    (found,) = [text for text in PAGES["blocks_of"]("docs/local.md", language) if mark in text]
+    return found
+
+
+@pytest.fixture
+def environment(tmp_path):
+    return {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "LANG": "C.UTF-8",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def test_the_script_waits_for_the_server(environment, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    script = block("bash", "/_shardline/health").replace("4567", str(port))
+    script = script.replace("shardline local ", f"shardline local --port {port} ")
+    ended = subprocess.run(
+        ["bash", "-e", "-c", f"{script}\nkill $!\nwait $!"],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    health, heading, row = ended.stdout.replace("}", "}\n", 1).splitlines()
+    assert health.startswith('{"status": "ok", ')
+    assert (heading.split()[0], row.split()[:2]) == ("NAME", ["orders", "ACTIVE"])
+    assert (tmp_path / "local.log").read_text().endswith("stopped\n")
+
+
+def test_the_check_of_compose_tells_up_from_down(environment):
+    check = yaml.safe_load(block("yaml", "healthcheck"))["services"]["kinesis"]["healthcheck"]["test"]
+    assert check[0] == "CMD"
+
+    def is_healthy(port):
+        command = [part.replace("4567", str(port)) for part in check[1:]]
+        return subprocess.run(command, env=environment, capture_output=True, timeout=30, check=False).returncode == 0
+
+    with LocalKinesis(verify_signatures=True) as kinesis:
+        port = int(kinesis.endpoint_url.rpartition(":")[2])
+        assert is_healthy(port)
+    assert not is_healthy(port)
