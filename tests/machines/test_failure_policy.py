@@ -1,5 +1,6 @@
 """A batch on its way through a handler that fails as it pleases, beside a naive account of it: whatever fails, records are
-handled in order, each ends by success or by a written dead letter, or the consumer stops at it (FP1 to FP3).
+handled in order, each ends by success or by a written dead letter, or the consumer stops at it, and each failure is told
+once (FP1 to FP4).
 """
 
 from math import ceil, log2
@@ -10,8 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from shardline.core.clock import NEVER
+from shardline.core.consumer.events import DeadLetterFailed, HandlerRetried, HandlingStopped, RecordsDeadLettered
 from shardline.core.consumer.failure_policy import BatchWork, FailurePolicy
+from shardline.core.consumer.handler_errors import ErrorSummary
 from shardline.model.record import Record
+
+WHY = ErrorSummary("ValueError", "why", "handle (worker.py:1)")
+FULL = ErrorSummary("OSError", "the disk is full", "write (worker.py:2)")
 
 policies = st.builds(
     FailurePolicy,
@@ -37,6 +43,8 @@ class Handling(RuleBasedStateMachine):
         self.attempt = self.letter = None
         self.calls = {}  # by part: when it was tried, and when it failed
         self.failed_at = -NEVER
+        self.failures = []  # that no event has told of: the records, and how often they were tried
+        self.failed_writes = 0  # of the letter in hand
 
     # ---- what happens
 
@@ -88,11 +96,14 @@ class Handling(RuleBasedStateMachine):
     @rule(unlucky=st.sampled_from([False, False, True]))
     def handle(self, unlucky):
         """The handler fails if it meets a poisonous record, and now and then without a reason."""
-        numbers = {record.sequence_number for record in self.attempt}
+        order = [record.sequence_number for record in self.attempt]
+        numbers = set(order)
         self.attempt = None
         if unlucky or numbers & self.poison:
             self.failed_at = self.now
-            self.work.handle_error("why", self.now)
+            self.failures.append((order[0], len(order), len(self.calls[tuple(order)])))
+            self.work.handle_error("why", self.now, WHY)
+            self.check_told_of_handler()
         else:
             self.handled |= numbers
             self.work.handle_success(self.now)
@@ -106,9 +117,29 @@ class Handling(RuleBasedStateMachine):
         if works:
             self.buried |= numbers
             self.work.handle_buried(self.now)
+            [event] = self.work.take_events()
+            assert event == RecordsDeadLettered("", self.failures[0][0], 0, *self.failures.pop()[1:], *WHY), "FP4"
+            self.failed_writes = 0
         else:
-            self.work.handle_burial_failed("the disk is full", self.now)
+            self.failed_writes += 1
+            self.work.handle_burial_failed("the disk is full", self.now, FULL)
+            first, size, _ = self.failures[0]
+            told = DeadLetterFailed("", first, 0, size, self.failed_writes, *FULL, self.work.next_deadline())
+            assert self.work.take_events() == [told], "FP4"
+            assert (told.retry_at == NEVER) == self.work.is_stopped
         self.collect()
+
+    def check_told_of_handler(self):
+        """FP4: at once, unless it is told by the dead letter."""
+        events = self.work.take_events()
+        if self.work.is_stopped:
+            assert events == [HandlingStopped("", self.failures[0][0], 0, *self.failures.pop()[1:], *WHY)]
+        elif events:
+            retry_at = self.work.next_deadline()
+            assert events == [HandlerRetried("", self.failures[0][0], 0, *self.failures.pop()[1:], *WHY, retry_at)]
+        else:
+            assert self.policy.finally_ == "dead-letter"
+            assert self.failures[0][2] == self.policy.attempts
 
     def collect(self):
         self.done += [record.sequence_number for record in self.work.take_done()]
@@ -116,6 +147,12 @@ class Handling(RuleBasedStateMachine):
         assert set(self.done) == self.handled | self.buried, "FP2: done is handled, or buried"
 
     # ---- always
+
+    @invariant()
+    def every_failure_is_told(self):
+        if hasattr(self, "work"):
+            assert self.work.take_events() == [], "FP4: each is told when it happens"
+            assert not self.failures or not self.work.is_done
 
     @invariant()
     def it_ends_in_one_of_two_ways(self):

@@ -33,6 +33,7 @@ class ShardUser:
         self.unacknowledged = 0
         self._offset = 0  # in the first page: what of it was taken
         self._taken = None  # of the batch in hand: bytes to release, whether it is the last, children
+        self._untold = 0  # failures that no event has told of
         self._calls = 0  # of the user's code, or waits between them, that have not come back
 
     @property
@@ -107,12 +108,14 @@ class ShardUser:
         self.worker.coordinator.held.deliver(self.shard_id, records)
         self.unacknowledged += len(records) if self.is_manual else 0
         self.work = BatchWork(records, self.plan.policy, self.chance, self.worker.now)
+        self._untold = 0
         self._drive()
 
     def _drive(self):
         """What the failure policy says next."""
         work, now = self.work, self.worker.now
         self._note_done(work.take_done())
+        self._check_told(work.take_events())
         if work.is_done:
             self._finish()
         elif work.is_stopped:
@@ -126,6 +129,13 @@ class ShardUser:
             self._later(self.chance.uniform(0, 0.05), self._buried, letter)
         else:
             self._at(work.next_deadline(), self._drive)
+
+    def _check_told(self, events):
+        """FP4: each failure is told once; that of a handler may wait for its dead letter."""
+        self._untold -= len(events)
+        assert 0 <= self._untold <= (not self.work.is_done), "FP4"
+        for event in events:
+            self.worker.note("tells", type(event).__name__, event.shard_id, event.records, event.attempts)
 
     def _attempt(self, part):
         world = self.world
@@ -152,6 +162,7 @@ class ShardUser:
 
     def _attempted(self, part, fails):
         if fails:
+            self._untold += 1
             self.work.handle_error("sim", self.worker.now)
         else:
             for record in part:
@@ -165,6 +176,7 @@ class ShardUser:
     def _buried(self, letter):
         if self.chance.random() < self.plan.sink_fail_chance and self.world.time < self.world.fleet.repaired_at:
             self.world.reached.add("dead letter could not be written at first")
+            self._untold += 1
             self.work.handle_burial_failed("sim", self.worker.now)
         else:
             self.worker.note("buries", self.shard_id, len(letter.records))

@@ -65,6 +65,7 @@ class ConsumerDriver:
         self.coordinator = custody.coordinator
         self.clock = custody.clock
         custody.wake = self.wake
+        custody.report = self._report
         self._config = custody.config
         self._chance = random.Random()  # noqa: S311 - no secret
         self._deserializer = deserializer
@@ -180,6 +181,7 @@ class ConsumerDriver:
         for event in events:
             self._follow(event)
         self._report(events)
+        self._reporter.log_due()
         self.custody.admit()
         milestones = self.custody.milestones
         if milestones.look(coordinator, self.custody.workers, now):

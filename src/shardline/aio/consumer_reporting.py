@@ -5,9 +5,10 @@ Events go to the log, in words and rate-limited, and to the sink that the user g
 Invariants:
 
 - CR1: a sink that raises harms nothing (``StormLog``).
-- CR2: what can come in storms (failures of reads, of the store, of listings) makes a few lines (``StormLog``). What
-  means that records may be missing is always logged, at ERROR.
-- CR3: nothing secret: no data, no keys.
+- CR2: what can come in storms (failures of reads, of the store, of listings, of handlers) makes a few lines
+  (``StormLog``). What means that records may be missing is always logged, at ERROR.
+- CR3: nothing secret: no data, no keys. What a handler raised comes without the words of its records
+  (``handler_errors``).
 - CR4: what ``close`` itself cuts short is no failure of the store or the service, and is told to nobody.
 """
 
@@ -47,6 +48,10 @@ class ConsumerReporter:
             self._storms.hand_on(self._sink, event)
         self._storms.log_due()
 
+    def log_due(self) -> None:
+        """What was counted, and was not logged lately."""
+        self._storms.log_due()
+
     def log_rest(self) -> None:
         """What was counted and not logged yet."""
         self._storms.log_rest()
@@ -76,6 +81,24 @@ class ConsumerReporter:
                 self._storms.count(f"{operation} failed", failure.code, failure.message)
             case _:
                 self._log_loud(event)
+
+    def _log_handling(self, event: told.HandlingEvent) -> None:
+        """Handlers fail alike: their failures share lines. One of the records is named as an example."""
+        level = logging.ERROR
+        if isinstance(event, told.HandlerRetried):
+            level, what = logging.WARNING, "the handler failed; retrying %d records"
+        elif isinstance(event, told.RecordsDeadLettered):
+            what = "the handler failed for good; wrote %d records as dead letters"
+        elif isinstance(event, told.HandlingStopped):
+            what = "the handler failed for good; stopping the run, %d records will come again"
+        elif event.retry_at == NEVER:
+            what = "dead letters cannot be written; stopping the run, %d records will come again"
+        else:
+            level, what = logging.WARNING, "could not write %d records as dead letters; trying again"
+        times = "once" if event.attempts == 1 else f"{event.attempts} times"
+        record = f"{event.sequence_number}/{event.sub_sequence} of {event.shard_id}"
+        example = f"at {event.place}; last: record {record}, tried {times}"
+        self._storms.count(what, event.error_type, event.message, event.records, level=level, example=example)
 
     def _log_loud(self, event: told.Event) -> None:
         name = self.name
@@ -107,5 +130,7 @@ class ConsumerReporter:
                     name,
                     seconds,
                 )
+            case told.HandlerRetried() | told.RecordsDeadLettered() | told.DeadLetterFailed() | told.HandlingStopped():
+                self._log_handling(event)
             case _:
                 return

@@ -49,6 +49,12 @@ class ConsumerStatus:
     shards: tuple[ShardStatus, ...]
     workers: dict[str, int]
     """How many leases each worker of the group holds."""
+    retries: int = 0
+    """How many calls of a handler failed and were repeated, since the consumer was started."""
+    dead_letters: int = 0
+    """How many records were written as dead letters."""
+    failed_records: int = 0
+    """How many records ended a ``run`` with ``HandlerFailed``. They come again."""
 
     @property
     def lag(self) -> float | None:
@@ -73,6 +79,9 @@ def consumer_status(
         is_ready=custody is not None and custody.milestones.is_ready and not is_closed,
         shards=() if custody is None else shard_statuses(custody),
         workers={} if custody is None else owners(custody),
+        retries=0 if custody is None else custody.counts.retries,
+        dead_letters=0 if custody is None else custody.counts.dead_letters,
+        failed_records=0 if custody is None else custody.counts.failed_records,
     )
 
 

@@ -23,6 +23,8 @@ from shardline.aio.shard_worker import InHand, ShardWorker, Taken
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.config import ConsumerConfig
 from shardline.core.consumer.coordinator import Coordinator
+from shardline.core.consumer.events import HandlingEvent
+from shardline.core.consumer.handling import HandlingCounts
 from shardline.core.consumer.polling_reader import ReaderState
 from shardline.core.consumer.prefetch import PrefetchBudget
 from shardline.model.record import Record
@@ -70,6 +72,9 @@ class Custody:
         """Rung when leases came or went, and when everything ends."""
         self.wake: Callable[[], None] = _nothing
         """The driver's: something may have to be written or asked for."""
+        self.report: Callable[[Sequence[HandlingEvent]], None] = _report_to_nobody
+        """The driver's: log these events and hand them to the sink."""
+        self.counts = HandlingCounts()
         self._held: dict[str, ShardWorker] = {}  # those of whose shards the user has something
         self._ended: dict[str, tuple[ShardWorker, Taken]] = {}  # the user had the last of them, and nobody knows yet
 
@@ -200,6 +205,11 @@ class Custody:
             self.wake()
         return accepted
 
+    def handle_failures(self, events: Sequence[HandlingEvent]) -> None:
+        """Handlers failed: count it, log it, and tell the sink."""
+        self.counts.handle_events(events)
+        self.report(events)
+
     def finish(self, worker: ShardWorker, taken: Taken, rest: Sequence[Record]) -> None:
         """The user has nothing more of what was taken; ``rest`` was never handed out, and goes back."""
         is_last = taken.is_last
@@ -265,4 +275,8 @@ class Custody:
 
 
 def _nothing() -> None:
+    """Until there is a driver."""
+
+
+def _report_to_nobody(events: Sequence[HandlingEvent]) -> None:
     """Until there is a driver."""

@@ -34,6 +34,7 @@ from shardline.aio.shard_worker import ShardWorker, Taken
 from shardline.aio.user_code import MAY_FAIL, is_cancelled
 from shardline.core.clock import NEVER
 from shardline.core.consumer.failure_policy import BatchWork, DeadLetter, FailurePolicy
+from shardline.core.consumer.handler_errors import summarize_error
 from shardline.errors import HandlerFailed
 from shardline.model.record import Record
 
@@ -310,9 +311,10 @@ class ShardRun:
         work = BatchWork(records, run.policy, run.chance, clock())
         if error is not None:
             work.poll_attempt(clock())
-            work.handle_error(error, clock())
+            work.handle_error(error, clock(), summarize_error(error, records))
         while True:
             self._note_done(work)
+            self._custody.handle_failures(work.take_events())
             if work.is_done:
                 return
             if work.is_stopped:
@@ -335,7 +337,7 @@ class ShardRun:
         try:
             await office.write(letter)
         except Exception as failed:  # noqa: BLE001 - the policy's business
-            work.handle_burial_failed(failed, clock())
+            work.handle_burial_failed(failed, clock(), summarize_error(failed, letter.records))
         else:
             if self._is_manual:
                 for record in letter.records:
@@ -359,7 +361,7 @@ class ShardRun:
         except MAY_FAIL as error:  # FP2
             if is_cancelled(error):
                 raise
-            work.handle_error(error, clock())
+            work.handle_error(error, clock(), summarize_error(error, part))
         else:
             work.handle_success(clock())
 

@@ -4,8 +4,8 @@ For the reporters of producer and consumer: failures that are alike are counted,
 
 Invariants:
 
-- SL1: failures are logged once per distinct (what, code, message) and period, with a count. So many different ones that
-  they are a storm themselves are counted as one.
+- SL1: failures are logged once per distinct (what, code, message) and period, with a count, and with an example where
+  there is one. So many different ones that they are a storm themselves are counted as one.
 - SL2: a sink or a hook that raises harms nothing: it is logged, at most once a minute.
 """
 
@@ -21,7 +21,7 @@ _DISTINCT_MAX: Final = 100  # different failures remembered in a period
 
 
 class _Failures(NamedTuple):
-    """Failures that are alike. ``what`` may have a place, ``%d``, for their number."""
+    """Failures that are alike. ``what`` may have a place for their number: ``%d records``."""
 
     level: int
     what: str
@@ -46,11 +46,14 @@ class StormLog:
         self._goes_on = goes_on
         self._clock = clock
         self._counts: dict[_Failures, int] = {}
+        self._examples: dict[_Failures, str] = {}  # of those that are counted
         self._logged_at: dict[_Failures, float] = {}
         self._complained_at: dict[str, float] = {}
 
-    def count(self, what: str, code: str, message: str, times: int = 1, *, level: int = logging.WARNING) -> None:
-        """SL1. It is logged by ``log_due``."""
+    def count(
+        self, what: str, code: str, message: str, times: int = 1, *, level: int = logging.WARNING, example: str = ""
+    ) -> None:
+        """SL1. It is logged by ``log_due``, with the last ``example``."""
         key = _Failures(level, what, code, message)
         if key not in self._counts and key not in self._logged_at and len(self._logged_at) >= _DISTINCT_MAX:
             now = self._clock()
@@ -58,6 +61,7 @@ class StormLog:
             if len(self._logged_at) >= _DISTINCT_MAX:
                 key = _Failures(level, what, "and others", f"more than {_DISTINCT_MAX} different failures")
         self._counts[key] = self._counts.get(key, 0) + times
+        self._examples[key] = example
 
     def log_due(self) -> None:
         """What was not logged lately."""
@@ -85,9 +89,12 @@ class StormLog:
     def _write(self, keys: list[_Failures], now: float) -> None:
         for key in keys:
             times = self._counts.pop(key)
+            example = self._examples.pop(key)
             self._logged_at[key] = now
+            why = ": ".join(filter(None, (key.code, key.message))) + (f" ({example})" if example else "")
             if "%d" in key.what:
-                self._log.log(key.level, f"%s: {key.what}: %s: %s", self._name, times, key.code, key.message)
+                what = key.what.replace("%d records", "%d record") if times == 1 else key.what
+                self._log.log(key.level, f"%s: {what}: %s", self._name, times, why)
             else:
                 what = key.what if times == 1 else f"{key.what} ({times} times)"
-                self._log.log(key.level, "%s: %s: %s: %s", self._name, what, key.code, key.message)
+                self._log.log(key.level, "%s: %s: %s", self._name, what, why)

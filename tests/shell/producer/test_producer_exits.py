@@ -101,7 +101,7 @@ def test_a_loop_that_ends_with_an_open_producer_says_what_is_lost(run_program, l
     )
     out, err = process.communicate(timeout=40)
     assert (out, process.returncode) == ("Closed\n", 0)
-    assert "s: 1 records given up: Closed: the event loop ended before the producer was closed" in err
+    assert "s: 1 record given up: Closed: the event loop ended before the producer was closed" in err
     assert "Traceback" not in err
 
 

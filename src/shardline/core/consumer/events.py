@@ -148,6 +148,76 @@ class Stalled(NamedTuple):
     seconds: float
 
 
+@final
+class HandlerRetried(NamedTuple):
+    """Your handler failed. The records, or a part of the batch, are handed to it again at ``retry_at``."""
+
+    shard_id: str
+    sequence_number: str
+    """Of the first of the records; ``sub_sequence`` is its place in an aggregate."""
+    sub_sequence: int
+    records: int
+    attempts: int
+    """How often the handler has had these records."""
+    error_type: str
+    message: str
+    """The exception's text, without words that occur in the records."""
+    place: str
+    """Where in your code it was raised."""
+    retry_at: Instant
+
+
+@final
+class RecordsDeadLettered(NamedTuple):
+    """Your handler failed for good, and the records were written as dead letters. Handling goes on after them."""
+
+    shard_id: str
+    sequence_number: str
+    sub_sequence: int
+    records: int
+    attempts: int
+    error_type: str
+    message: str
+    place: str
+
+
+@final
+class DeadLetterFailed(NamedTuple):
+    """A dead letter could not be written. It is tried again at ``retry_at``; NEVER: ``run`` ends with
+    ``HandlerFailed``, and the records come again.
+    """
+
+    shard_id: str
+    sequence_number: str
+    sub_sequence: int
+    records: int
+    attempts: int
+    """How often it was tried."""
+    error_type: str
+    message: str
+    place: str
+    retry_at: Instant
+
+
+@final
+class HandlingStopped(NamedTuple):
+    """Your handler failed for good, and there are no dead letters: ``run`` ends with ``HandlerFailed``, and the
+    records come again.
+    """
+
+    shard_id: str
+    sequence_number: str
+    sub_sequence: int
+    records: int
+    attempts: int
+    error_type: str
+    message: str
+    place: str
+
+
+HandlingEvent: TypeAlias = HandlerRetried | RecordsDeadLettered | DeadLetterFailed | HandlingStopped
+"""What becomes of records that a handler fails on."""
+
 Event: TypeAlias = (
     LeaseGained
     | HandOverAsked
@@ -164,4 +234,8 @@ Event: TypeAlias = (
     | StoreRecovered
     | ListingFailed
     | Stalled
+    | HandlerRetried
+    | RecordsDeadLettered
+    | DeadLetterFailed
+    | HandlingStopped
 )

@@ -11,19 +11,31 @@ Invariants:
 - FP3: the whole batch, and a record that is alone, get all attempts, with growing and jittered waits between them; the
   parts on the way from one to the other get a single one, at once: finding a poisonous record among ten thousand takes
   some thirty calls, not thirty times the attempts.
+- FP4: each failure is told by exactly one event (``take_events``): the handler's by ``HandlerRetried``,
+  ``RecordsDeadLettered`` or ``HandlingStopped``, that of a dead letter by ``DeadLetterFailed``.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Literal, NamedTuple, TypeAlias, final
+from typing import Final, Literal, NamedTuple, TypeAlias, final
 
 from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import NEVER, Instant
+from shardline.core.consumer.events import (
+    DeadLetterFailed,
+    HandlerRetried,
+    HandlingEvent,
+    HandlingStopped,
+    RecordsDeadLettered,
+)
+from shardline.core.consumer.handler_errors import ErrorSummary
 from shardline.errors import UsageError
 from shardline.model.record import Record
 
 Finally: TypeAlias = Literal["stop", "dead-letter"]
+
+_NOT_DESCRIBED: Final = ErrorSummary("", "", "")
 
 
 @final
@@ -79,12 +91,14 @@ class BatchWork:
         "_backoff",
         "_chance",
         "_done",
+        "_events",
         "_handler_error",
         "_next_at",
         "_parts",
         "_phase",
         "_policy",
         "_size",
+        "_summary",
         "error",
     )
 
@@ -99,7 +113,9 @@ class BatchWork:
         self._next_at: Instant = now
         self._phase: _Phase = _Phase.WAITING
         self._done: list[Record] = []
+        self._events: list[HandlingEvent] = []
         self._handler_error: object = None
+        self._summary: ErrorSummary = _NOT_DESCRIBED  # of the handler's error
         self.error: object = None
         """What went wrong last: in the handler, or in writing the dead letter."""
 
@@ -139,6 +155,11 @@ class BatchWork:
         done, self._done = self._done, []
         return done
 
+    def take_events(self) -> list[HandlingEvent]:
+        """What became of the failures since the last call (FP4)."""
+        events, self._events = self._events, []
+        return events
+
     def next_deadline(self) -> Instant:
         return self._next_at if self._phase in (_Phase.WAITING, _Phase.BURYING) else NEVER
 
@@ -148,18 +169,23 @@ class BatchWork:
         assert self._phase is _Phase.HANDLING
         self._finish_part(now)
 
-    def handle_error(self, error: object, now: Instant) -> None:
+    def handle_error(self, error: object, now: Instant, summary: ErrorSummary = _NOT_DESCRIBED) -> None:
+        """The handler failed. ``summary`` is what events say of the error."""
         assert self._phase is _Phase.HANDLING
         self.error = self._handler_error = error
-        part = self._parts[-1]
+        self._summary = summary
+        part, attempts = self._parts[-1], self._attempts
         if self._attempts < self._allowed(part):
             self._wait(_Phase.WAITING, now)
+            self._events.append(HandlerRetried(*_about(part), attempts, *summary, self._next_at))
         elif len(part) > 1 and self._policy.bisect:
             middle = len(part) // 2
             self._parts[-1:] = [part[middle:], part[:middle]]
             self._start_part(now)
+            self._events.append(HandlerRetried(*_about(part), attempts, *summary, self._next_at))
         elif self._policy.finally_ == "stop":
             self._phase = _Phase.STOPPED
+            self._events.append(HandlingStopped(*_about(part), attempts, *summary))
         else:
             self._backoff = self._new_backoff()
             self._phase, self._next_at = _Phase.BURYING, now
@@ -167,16 +193,19 @@ class BatchWork:
     def handle_buried(self, now: Instant) -> None:
         """The dead letter was written."""
         assert self._phase is _Phase.WRITING
+        self._events.append(RecordsDeadLettered(*_about(self._parts[-1]), self._attempts, *self._summary))
         self._finish_part(now)
 
-    def handle_burial_failed(self, error: object, now: Instant) -> None:
+    def handle_burial_failed(self, error: object, now: Instant, summary: ErrorSummary = _NOT_DESCRIBED) -> None:
         """It was not: again, and then the consumer stops."""
         assert self._phase is _Phase.WRITING
         self.error = error
-        if self._backoff.failures + 1 < self._policy.attempts:
+        writes = self._backoff.failures + 1
+        if writes < self._policy.attempts:
             self._wait(_Phase.BURYING, now)
         else:
             self._phase = _Phase.STOPPED
+        self._events.append(DeadLetterFailed(*_about(self._parts[-1]), writes, *summary, self.next_deadline()))
 
     # ---- within
 
@@ -201,3 +230,9 @@ class BatchWork:
 
     def _new_backoff(self) -> Backoff:
         return Backoff(self._policy.backoff, self._policy.backoff_max, self._chance)
+
+
+def _about(part: Sequence[Record]) -> tuple[str, str, int, int]:
+    """How an event names records: the shard, the place of the first, and how many they are."""
+    first = part[0]
+    return first.shard_id or "", first.sequence_number or "", first.sub_sequence, len(part)

@@ -1,11 +1,13 @@
-"""FP1 to FP3 are the invariants of ``shardline.core.consumer.failure_policy``."""
+"""FP1 to FP4 are the invariants of ``shardline.core.consumer.failure_policy``."""
 
 from random import Random
 
 import pytest
 
 from shardline.core.clock import NEVER
+from shardline.core.consumer.events import DeadLetterFailed, HandlerRetried, HandlingStopped, RecordsDeadLettered
 from shardline.core.consumer.failure_policy import BatchWork, DeadLetter, FailurePolicy
+from shardline.core.consumer.handler_errors import ErrorSummary
 from shardline.errors import UsageError
 from shardline.model.record import Record
 
@@ -146,3 +148,59 @@ def test_what_stopped_it_is_known():
     work, *_ = drive(records(4), FailurePolicy(attempts=1), {2})
     assert work.is_stopped
     assert [one.sequence_number for one in work.part] == ["2"]
+
+
+WHY = ErrorSummary("ValueError", "why", "handle (worker.py:1)")
+
+
+def test_fp4_every_failure_of_a_handler_is_told_once():
+    batch = [Record(b"x", "k", sequence_number="7", sub_sequence=place, shard_id="shard") for place in (3, 4)]
+    work = BatchWork(batch, FailurePolicy(attempts=1), Random(0), 0.0)
+    work.poll_attempt(0.0)
+    work.handle_error("bad", 0.0, WHY)
+    assert work.take_events() == [HandlerRetried("shard", "7", 3, 2, 1, *WHY, 0.0)], "it is taken apart"
+    work.poll_attempt(0.0)
+    work.handle_success(0.0)
+    assert work.take_events() == []
+    work.poll_attempt(1.0)
+    work.handle_error("bad", 1.0, WHY)
+    assert work.take_events() == [HandlingStopped("shard", "7", 4, 1, 1, *WHY)]
+    assert work.take_events() == []
+
+
+def test_fp4_a_retry_says_how_often_it_was_tried_and_when_it_comes():
+    work = BatchWork(records(1), FailurePolicy(attempts=3), Random(0), 0.0)
+    for attempt in (1, 2):
+        now = work.next_deadline()
+        work.poll_attempt(now)
+        work.handle_error("bad", now, WHY)
+        (event,) = work.take_events()
+        assert (event.attempts, event.retry_at) == (attempt, work.next_deadline())
+
+
+def test_fp4_a_dead_letter_is_told_with_the_handlers_error_and_its_own_failures_apart():
+    full = ErrorSummary("OSError", "the disk is full", "")
+    work = BatchWork(records(1), FailurePolicy(attempts=2, finally_="dead-letter"), Random(0), 0.0)
+    for _ in range(2):
+        now = work.next_deadline()
+        work.poll_attempt(now)
+        work.handle_error("bad", now, WHY)
+    assert [type(event) for event in work.take_events()] == [HandlerRetried], "the second waits for its dead letter"
+    assert work.poll_dead_letter(now) is not None
+    work.handle_burial_failed("full", now, full)
+    assert work.take_events() == [DeadLetterFailed("", "0", 0, 1, 1, *full, work.next_deadline())]
+    now = work.next_deadline()
+    assert work.poll_dead_letter(now) is not None
+    work.handle_buried(now)
+    assert work.take_events() == [RecordsDeadLettered("", "0", 0, 1, 2, *WHY)]
+
+
+def test_fp4_a_dead_letter_that_can_never_be_written_is_told():
+    work = BatchWork(records(1), FailurePolicy(attempts=1, finally_="dead-letter"), Random(0), 0.0)
+    work.poll_attempt(0.0)
+    work.handle_error("bad", 0.0, WHY)
+    assert work.poll_dead_letter(0.0) is not None
+    work.handle_burial_failed("full", 0.0)
+    (event,) = work.take_events()
+    assert (type(event), event.attempts, event.retry_at) == (DeadLetterFailed, 1, NEVER)
+    assert work.is_stopped

@@ -1,0 +1,79 @@
+"""Describes the exception of a handler without the data of the records that it was given.
+
+Invariants:
+
+- HE1: a word of the message that occurs in the data or the key of one of the records is left out, as are passwords in
+  URLs and after words such as ``password``. Where the records are too large to be compared, the whole message is.
+- HE2: describing never fails, whatever the exception does when it is asked for its text.
+- HE3: the place is a line of the caller's code: the first one below Shardline's own.
+"""
+
+import re
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, NamedTuple, final
+
+from shardline.model.record import Record
+
+_MESSAGE_MAX_LENGTH: Final = 200
+_COMPARED_MAX_BYTES: Final = 1_048_576  # a word is sought in about 0.1 ms
+_LEFT_OUT: Final = "…"
+_WORD: Final = re.compile(r"[\w.@+-]+")
+_SHORT: Final = 3  # shorter words without a digit are shown: they occur in every text
+_SECRET_NAMES: Final = r"pass|passwd|password|secret|token|authorization|api[_-]?key"  # noqa: S105 - their names
+_SECRETS: Final = (
+    (re.compile(r"(?<=://)[^/\s@]+(?=@)"), _LEFT_OUT),
+    (re.compile(rf"(?i)\b((?:{_SECRET_NAMES})['\"]?\s*[=:]\s*)\S+"), rf"\1{_LEFT_OUT}"),
+)
+
+
+@final
+class ErrorSummary(NamedTuple):
+    """An exception, fit for logs and events."""
+
+    error_type: str
+    message: str
+    place: str
+    """Where in the caller's code it was raised, as in ``bill (worker.py:12)``; empty if that is not known."""
+
+
+def summarize_error(error: object, records: Sequence[Record]) -> ErrorSummary:
+    """Describe what a handler raised when it was given ``records``."""
+    return ErrorSummary(type(error).__name__, _message(error, records), _place(getattr(error, "__traceback__", None)))
+
+
+def _message(error: object, records: Sequence[Record]) -> str:
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - HE2: a __str__ of the user's
+        return "its text cannot be shown"
+    if not message or sum(len(record.data) for record in records) > _COMPARED_MAX_BYTES:
+        return ""
+    message = " ".join(message[: 4 * _MESSAGE_MAX_LENGTH].split())
+    for secret, shown in _SECRETS:
+        message = secret.sub(shown, message)
+    held = [record.data.lower() for record in records]
+    held += [record.key.lower().encode() for record in records if record.key]
+
+    def show(found: re.Match[str]) -> str:
+        word = found[0].strip(".-+")
+        if len(word) < _SHORT and not any(map(str.isdigit, word)):
+            return found[0]
+        sought = word.lower().encode(errors="replace")
+        return _LEFT_OUT if any(sought in text for text in held) else found[0]
+
+    message = _WORD.sub(show, message)
+    return message if len(message) <= _MESSAGE_MAX_LENGTH else message[: _MESSAGE_MAX_LENGTH - 1] + _LEFT_OUT
+
+
+def _place(trace: TracebackType | None) -> str:
+    place = ""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        module = str(trace.tb_frame.f_globals.get("__name__"))
+        file = code.co_filename.replace("\\", "/").rpartition("/")[2]
+        place = f"{code.co_qualname} ({file}:{trace.tb_lineno})"
+        if module.partition(".")[0] != "shardline":
+            break
+        trace = trace.tb_next
+    return place

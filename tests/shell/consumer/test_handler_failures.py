@@ -1,0 +1,215 @@
+"""Does every failure of a handler leave a trace: a log line, an event, and a count in ``status()``?"""
+
+import logging
+import re
+from collections import Counter
+
+import pytest
+
+import shardline.sync
+from shardline import Consumer, ConsumerConfig, FailurePolicy, HandlerFailed
+from shardline.core.clock import NEVER
+from shardline.core.consumer.events import DeadLetterFailed, HandlerRetried, HandlingStopped, RecordsDeadLettered
+
+pytestmark = pytest.mark.anyio
+
+HASTY = FailurePolicy(attempts=3, backoff=0.01, backoff_max=0.02)
+OF_HANDLERS = (HandlerRetried, RecordsDeadLettered, DeadLetterFailed, HandlingStopped)
+
+
+class Sink:
+    def __init__(self):
+        self.events = []
+
+    def __call__(self, event):
+        if isinstance(event, OF_HANDLERS):
+            self.events.append(event)
+
+    @property
+    def kinds(self):
+        return Counter(type(event).__name__ for event in self.events)
+
+
+@pytest.fixture
+def sink():
+    return Sink()
+
+
+def forget(letter):
+    """A dead-letter target that always works."""
+    assert letter.records
+
+
+def counts_of(consumer):
+    status = consumer.status()
+    return status.retries, status.dead_letters, status.failed_records
+
+
+def fails_on(*poison):
+    def handle(given):
+        records = given if hasattr(given, "records") else [given]
+        if any(record.data in poison for record in records):
+            raise ValueError("who pays?")
+
+    return handle
+
+
+@pytest.mark.parametrize("kind", ["async", "lambda", "thread"])
+@pytest.mark.parametrize("ack", ["auto", "manual"])
+async def test_a_retry_is_a_warning_and_a_dead_letter_an_error(make_consumer, put, sink, kind, ack, caplog):
+    """15 calls that fail, 5 dead letters: what left no log line and no event before."""
+    await put(range(20), keys=1)
+    poison = [b"%d" % number for number in range(3, 8)]
+    work = fails_on(*poison)
+
+    async def handle(record):
+        work(record)
+        consumer.ack(record)
+
+    def handle_in_thread(record):
+        work(record)
+        consumer.ack(record)
+
+    handlers = {"async": handle, "lambda": lambda record: handle(record), "thread": handle_in_thread}  # noqa: PLW0108 - a plain function that gives a coroutine
+    letters = []
+    with caplog.at_level(logging.INFO, logger="shardline"):
+        async with make_consumer(until="latest", sink=sink, ack=ack) as consumer:
+            await consumer.run(handlers[kind], policy=HASTY, dead_letter=letters.append)
+            assert counts_of(consumer) == (10, 5, 0)
+            assert consumer.status().health == "ok"
+    assert sink.kinds == {"HandlerRetried": 10, "RecordsDeadLettered": 5}
+    numbers = [letter.records[0].sequence_number for letter in letters]
+    for event in sink.events:
+        assert event.sequence_number in numbers
+        assert event.shard_id == letters[0].records[0].shard_id
+        assert (event.records, event.error_type, event.message) == (1, "ValueError", "who pays?")
+        assert re.search(r"handle(_in_thread)? \(test_handler_failures.py:", event.place)
+    assert [event.attempts for event in sink.events[:3]] == [1, 2, 3]
+    lines = [(one.levelname, one.getMessage()) for one in caplog.records if "handler failed" in one.getMessage()]
+    assert {level for level, _ in lines} == {"WARNING", "ERROR"}
+    assert len(lines) <= 4, "those that are alike share a line"
+    retried = [one for one in caplog.records if one.levelname == "WARNING" and "retrying" in one.getMessage()]
+    assert sum(one.args[1] for one in retried) == 10
+    buried = [one for one in caplog.records if one.levelname == "ERROR" and "dead letters" in one.getMessage()]
+    assert sum(one.args[1] for one in buried) == 5
+    assert "wrote 1 record as dead letters: ValueError: who pays? (at " in buried[0].getMessage()
+    assert f"last: record {numbers[0]}/0 of shardId-" in buried[0].getMessage()
+    assert "tried 3 times" in buried[0].getMessage()
+
+
+async def test_each_part_of_a_batch_that_is_taken_apart_is_told(make_consumer, put, sink):
+    await put(range(8), keys=1)
+    policy = FailurePolicy(attempts=1)
+    async with make_consumer(until="latest", sink=sink) as consumer:
+        await consumer.run(fails_on(b"5"), batch=8, policy=policy, dead_letter=forget)
+        assert counts_of(consumer) == (3, 1, 0)
+    assert [(type(event).__name__, event.records) for event in sink.events] == [
+        ("HandlerRetried", 8),
+        ("HandlerRetried", 4),
+        ("HandlerRetried", 2),
+        ("RecordsDeadLettered", 1),
+    ]
+
+
+async def test_a_handler_that_stops_the_run_is_told_and_counted(make_consumer, put, sink, complaints):
+    await put(range(5), keys=1)
+    async with make_consumer(sink=sink) as consumer:
+        with pytest.raises(HandlerFailed):
+            await consumer.run(fails_on(b"2"), policy=HASTY)
+        assert counts_of(consumer) == (2, 0, 1)
+    assert [type(event) for event in sink.events] == [HandlerRetried, HandlerRetried, HandlingStopped]
+    (line,) = [text for level, text in complaints() if level == "ERROR"]
+    assert "the handler failed for good; stopping the run, 1 record will come again" in line
+
+
+async def test_a_dead_letter_that_cannot_be_written_is_told(make_consumer, put, sink, complaints):
+    await put(range(5), keys=1)
+    tries = []
+
+    async def bury(letter):
+        tries.append(letter)
+        if len(tries) < 3:
+            raise OSError("the disk is full")
+
+    async with make_consumer(until="latest", sink=sink) as consumer:
+        await consumer.run(fails_on(b"2"), policy=HASTY, dead_letter=bury)
+        assert counts_of(consumer) == (2, 1, 0)
+    failed = [event for event in sink.events if isinstance(event, DeadLetterFailed)]
+    assert [(event.attempts, event.error_type, event.message) for event in failed] == [
+        (1, "OSError", "the disk is full"),
+        (2, "OSError", "the disk is full"),
+    ]
+    assert all(event.retry_at < NEVER for event in failed)
+    assert any(
+        level == "WARNING" and "could not write 1 record as dead letters" in text for level, text in complaints()
+    )
+
+
+async def test_dead_letters_that_can_never_be_written_end_the_run_with_an_error(
+    make_consumer, put, sink, complaints, tmp_path
+):
+    await put(range(5), keys=1)
+    async with make_consumer(sink=sink) as consumer:
+        with pytest.raises(HandlerFailed):
+            await consumer.run(fails_on(b"2"), policy=HASTY, dead_letter=tmp_path / "no" / "such" / "directory")
+        assert counts_of(consumer) == (2, 0, 1)
+    assert (type(sink.events[-1]), sink.events[-1].retry_at) == (DeadLetterFailed, NEVER)
+    assert any(level == "ERROR" and "dead letters cannot be written" in text for level, text in complaints())
+
+
+async def test_no_data_of_a_record_gets_into_logs_and_events(make_consumer, client_of, sink, caplog):
+    async with client_of() as client:
+        await client.put_record("s", b'{"card": "4111-secret"}', "customer-17")
+
+    async def handle(record):
+        raise ValueError(f"cannot charge {record.data!r} of {record.key}")
+
+    with caplog.at_level(logging.DEBUG, logger="shardline"):
+        async with make_consumer(until="latest", sink=sink) as consumer:
+            await consumer.run(handle, policy=HASTY, dead_letter=forget)
+    shown = " ".join([*(one.getMessage() for one in caplog.records), repr(sink.events)])
+    assert "cannot charge" in shown
+    assert "4111" not in shown
+    assert "customer-17" not in shown
+
+
+async def test_what_was_counted_is_logged_while_nothing_else_happens(
+    make_consumer, put, eventually, monkeypatch, caplog
+):
+    """A second dead letter of the same kind must not wait for a third one to be logged."""
+    monkeypatch.setattr("shardline.aio.storm_log._PERIOD", 0.3)
+    await put(range(4), keys=1)
+    async with make_consumer(until="latest") as consumer:
+        await consumer.run(fails_on(b"1", b"2"), policy=FailurePolicy(attempts=1), dead_letter=forget)
+
+        def buried():
+            return sum(one.args[1] for one in caplog.records if "dead letters" in one.getMessage())
+
+        assert buried() == 1
+        await eventually(lambda: buried() == 2)
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+def test_the_blocking_consumer_tells_the_same(kinesis, connection, sink, caplog, batch):
+    from anyio import run
+
+    from shardline import Client
+
+    async def put():
+        async with Client(**connection) as client:
+            await client.put_records("s", [(b"%d" % number, "k") for number in range(8)])
+
+    run(put)
+    config = ConsumerConfig(scan_interval=0.05, idle_poll_interval=0.05)
+    with shardline.sync.Consumer("s", until="latest", sink=sink, config=config, **connection) as consumer:
+        consumer.run(fails_on(b"3"), batch=batch, policy=FailurePolicy(attempts=1), dead_letter=forget)
+        retries, buried, failed = counts_of(consumer)
+    assert (buried, failed) == (1, 0)
+    assert retries == (0 if batch is None else sink.kinds["HandlerRetried"])
+    assert sink.kinds["RecordsDeadLettered"] == 1
+    assert "fails_on.<locals>.handle (test_handler_failures.py:" in sink.events[-1].place
+    assert [one.levelname for one in caplog.records if "dead letters" in one.getMessage()] == ["ERROR"]
+
+
+def test_a_consumer_that_was_not_started_has_counted_nothing(connection):
+    assert counts_of(Consumer("s", **connection)) == (0, 0, 0)
