@@ -85,6 +85,7 @@ class Group:
         self.workers = []
         self.log = []  # (when, who, operation, result)
         self.created_at = 1.0
+        self.retention_hours = 24
         self.listing_fails = None
         self.open_then = None  # what the service answers to who asks which shards were open at a time
 
@@ -177,7 +178,13 @@ class Worker:
             self.outbox.append(request)
         while (request := self.machine.poll_request(now)) is not None:
             if isinstance(request, DescribeStreamSummary):
-                summary = StreamSummary(name="s", arn="a", status="ACTIVE", created_at=self.group.created_at)
+                summary = StreamSummary(
+                    name="s",
+                    arn="a",
+                    status="ACTIVE",
+                    created_at=self.group.created_at,
+                    retention_hours=self.group.retention_hours,
+                )
                 self.machine.handle_summary(summary, now)
                 continue
             self.listings += 1

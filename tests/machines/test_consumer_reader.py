@@ -17,6 +17,7 @@ from shardline.core.consumer.events import ReadFailed
 from shardline.core.consumer.polling_reader import PollingReader, ReaderState
 from shardline.core.consumer.prefetch import PrefetchBudget
 from shardline.core.consumer.read_pace import ReadPace
+from shardline.core.consumer.trim_watch import TrimWatch
 from shardline.core.failures import Failure, FailureKind, classify
 from shardline.core.requests import GetShardIterator
 from shardline.model.hashing import HASH_KEY_COUNT
@@ -56,6 +57,7 @@ class Reading(RuleBasedStateMachine):
             TRIM_HORIZON if self.checkpoint is None else at_sequence_number(self.checkpoint),
             budget=self.budget,
             pace=ReadPace(5.0, 2.0 * MIB, 1.0, Random(1), self.now),
+            trims=TrimWatch(),
             deaggregator=Deaggregator("s", SHARD, done=self.checkpoint),
             page_max_records=self.limit,
         )

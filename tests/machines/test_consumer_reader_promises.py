@@ -17,6 +17,7 @@ from shardline.core.consumer.events import PositionLost, ReadFailed, RecordsTrim
 from shardline.core.consumer.polling_reader import PollingReader, ReaderState
 from shardline.core.consumer.prefetch import PrefetchBudget
 from shardline.core.consumer.read_pace import ReadPace
+from shardline.core.consumer.trim_watch import TrimWatch
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.requests import GetShardIterator
 from shardline.model.hashing import HASH_KEY_COUNT, HashRange, hash_key_of
@@ -35,9 +36,10 @@ DENIED = Failure(FailureKind.DENIED, "AccessDeniedException", "why", 400)
 class Shard:
     """One reader, asked as soon as it wants to be."""
 
-    def __init__(self, start=TRIM_HORIZON, *, budget=None, done=None, retention=None):
+    def __init__(self, start=TRIM_HORIZON, *, budget=None, done=None):
         self.now = 100.0
         self.budget = budget or PrefetchBudget(MIB)
+        self.trims = TrimWatch()
         self.reader = PollingReader(
             StreamRef("s"),
             "a",
@@ -45,7 +47,7 @@ class Shard:
             budget=self.budget,
             pace=ReadPace(5.0, 2.0 * MIB, 10.0, Random(0), self.now),
             deaggregator=Deaggregator("s", "a", done=done),
-            retention=retention,
+            trims=self.trims,
         )
 
     def ask(self):
@@ -64,8 +66,9 @@ class Shard:
         began = self.now
         assert self.ask() is not None
         waited = self.now - began
+        arrived = self.now - behind / 1000
         self.now += latency
-        records = [raw if isinstance(raw, RawRecord) else RawRecord(b"x", str(raw), "k", 1.0) for raw in raws]
+        records = [raw if isinstance(raw, RawRecord) else RawRecord(b"x", str(raw), "k", arrived) for raw in raws]
         self.reader.handle_page(GetRecordsResponse(records, None if last else "next", behind, ()), self.now)
         return waited
 
@@ -119,13 +122,106 @@ def test_rd3_what_retention_took_before_it_was_read_is_told():
     assert [type(event) for event in shard.reader.take_events()] == [RecordsTrimmed]
 
 
+HOUR = 3600.0
+
+
+def summarize(shard, hours):
+    """The operator's retention becomes known. Returns what is reported."""
+    shard.trims.handle_requested(shard.now)
+    shard.trims.handle_summary(hours, shard.now)
+    return [type(event) for event in shard.trims.take_events()]
+
+
 def test_rd3_what_retention_took_after_a_page_that_came_late_is_told():
     """The page said how old the next record was when it was made, and not when it came."""
-    shard = Shard(retention=3_600.0).start()
-    shard.page(1, behind=3_580_000, latency=30.0)
-    assert shard.reader.take_events() == []
+    shard = Shard().start()
+    shard.page(1, behind=24 * 3_600_000 - 20_000, latency=30.0)
+    assert summarize(shard, 24) == []
     shard.page(3, behind=0)
-    assert [type(event) for event in shard.reader.take_events()] == [RecordsTrimmed]
+    assert summarize(shard, 24) == [RecordsTrimmed]
+
+
+def test_tw1_what_a_shortened_retention_took_is_told():
+    """A reader is 30 hours behind when 48 hours become 24. It learns of that after it has read over the gap."""
+    shard = Shard().start()
+    assert summarize(shard, 48) == []
+    shard.page(1, behind=30 * 3_600_000)
+    shard.page(1_900, behind=24 * 3_600_000 - 60_000)
+    assert shard.trims.take_events() == []
+    assert shard.now < shard.trims.summary_by <= shard.now + 10.0
+    assert summarize(shard, 24) == [RecordsTrimmed]
+    assert summarize(shard, 24) == []
+
+
+def test_tw1_what_the_known_retention_explains_is_looked_into_at_once():
+    shard = Shard().start()
+    summarize(shard, 24)
+    shard.page(1, behind=23 * 3_600_000)
+    shard.now += 6.0 + 2 * HOUR
+    shard.page(2, behind=3_600_000)
+    assert shard.trims.take_events() == []
+    assert shard.trims.summary_by <= shard.now
+    assert summarize(shard, 24) == [RecordsTrimmed]
+
+
+def test_tw2_under_a_raised_retention_nothing_is_told():
+    """24 hours became 168: a reader that is 30 hours behind reads on, page by page, and nothing is missing."""
+    shard = Shard().start()
+    summarize(shard, 24)
+    behind = 23.9 * HOUR
+    shard.page(1, behind=round(behind * 1000))
+    shard.now += 6 * HOUR
+    for number in range(2, 20):
+        behind += 6 * HOUR if number == 2 else 0.5
+        shard.page(number, behind=round(behind * 1000))
+        shard.budget.forget("a")
+        assert shard.trims.take_events() == []
+    assert summarize(shard, 168) == []
+
+
+def test_tw2_a_quiet_stream_whose_retention_was_raised_lost_nothing():
+    """No record came for hours: only the new retention tells that none was removed."""
+    shard = Shard().start()
+    summarize(shard, 24)
+    shard.page(1, behind=23 * 3_600_000)
+    shard.now += 6 * HOUR
+    shard.page(2, behind=10 * 3_600_000)
+    assert shard.trims.take_events() == []
+    assert summarize(shard, 168) == []
+
+
+def test_tw2_a_summary_that_was_asked_for_before_the_gap_judges_nothing():
+    shard = Shard().start()
+    summarize(shard, 48)
+    shard.page(1, behind=30 * 3_600_000)
+    shard.trims.handle_requested(shard.now)
+    requested_at = shard.now
+    shard.page(1_900, behind=24 * 3_600_000 - 60_000)
+    shard.trims.handle_summary(48, requested_at)
+    assert shard.trims.take_events() == []
+    assert shard.trims.summary_by < NEVER
+    assert summarize(shard, 24) == [RecordsTrimmed]
+
+
+def test_tw2_a_page_from_before_the_retention_was_shortened_is_no_loss():
+    """48 hours became 24 while a reader was 30 hours behind, and what it had read until then was there."""
+    shard = Shard().start()
+    summarize(shard, 48)
+    shard.page(1, behind=30 * 3_600_000)
+    shard.page(2, behind=30 * 3_600_000)
+    assert shard.trims.summary_by < NEVER
+    assert summarize(shard, 24) == []
+
+
+def test_tw1_where_no_summary_comes_any_more_the_last_one_decides():
+    shard = Shard().start()
+    summarize(shard, 24)
+    shard.page(1, behind=23 * 3_600_000)
+    shard.now += 2 * HOUR
+    shard.page(2, behind=0)
+    assert shard.trims.take_events() == []
+    shard.trims.handle_no_summary()
+    assert [type(event) for event in shard.trims.take_events()] == [RecordsTrimmed]
 
 
 def test_rd3_who_may_not_read_is_told_so_for_good():

@@ -10,6 +10,7 @@ from producer_endpoint import BEGIN
 from producer_oracles import check_effort, check_end
 from producer_world import START
 
+from shardline.core.consumer.events import RecordsTrimmed
 from shardline.core.leases import (
     AskHandOver,
     CancelHandOver,
@@ -41,6 +42,9 @@ class Watch:
         self.makers = {}  # by shard: which worker made its row at LATEST
         self.pins = []  # of the rows at LATEST: when each was made, by whom, and since when it is read
         self.alarms = set()  # shards for which a loss was told
+        self.places = {}  # by shard: since when a reader had not read, and when its next page came
+        self.unjudged = set()  # shards whose worker ended before it could know what retention did
+        self.was_shortened = False  # whether retention was, while a reader was behind
 
     # ---- the store's writes
 
@@ -232,6 +236,49 @@ class Watch:
                 f"L2: {worker.name} and {other.name} both act on {shard_id}"
             )
 
+    # ---- retention
+
+    def see_retention(self, *, is_shorter):
+        """An operator changed it, and somebody is behind."""
+        readers = [user.reader for worker in self.world.live for user in worker.users.values()]
+        self.was_shortened |= is_shorter and any(reader.lag for reader in readers)
+
+    def see_page(self, shard_id, unread_since):
+        """A page came to a reader that had read all that arrived before ``unread_since``."""
+        if self.world.fleet.retention is None:
+            return
+        self.places.setdefault(shard_id, []).append((unread_since - START, self.world.time))
+        service, behind = self.world.service, self.world.now - unread_since
+        is_safe = unread_since - START > service.horizon_at(self.world.time)
+        if is_safe and any(behind > seconds for _, seconds in service.retentions):
+            self.reached.add("retention raised under a reader that lags: nothing was lost")
+
+    def see_trimmed(self, shard_id):
+        """TW2: a loss is reported only where retention came past the place of a reader, before its next page came or
+        between that and the summary which tells of it.
+        """
+        service, is_possible = self.world.service, False
+        for unread_since, came_at in self.places.get(shard_id, ()):
+            shortest = min([service.retention, *(seconds for until, seconds in service.retentions if until >= came_at)])
+            is_possible |= unread_since < max(service.horizon_at(came_at), came_at - shortest) + SLACK
+        assert is_possible, f"TW2: nothing of {shard_id} can have been removed unread"
+        self.reached.add("trimmed between two pages")
+        if self.was_shortened:
+            self.reached.add("retention shortened under a reader that lags: told")
+        self.alarms.add(shard_id)
+
+    def see_position_lost(self, shard_id, event, done):
+        """RD3: the record of the checkpoint is gone, or the service refuses to read from there."""
+        known = self.truth.shards.get(shard_id)
+        if isinstance(event, RecordsTrimmed) and known is not None and not self.truth.epoch:
+            self.world.service.advance(self.world.time)
+            assert known.is_trimmed((done.number, done.sub_sequence)), "RD3: the record of the checkpoint is there"
+        self.alarms.add(shard_id)
+
+    def excuse(self, trims):
+        """A worker ends: what it has read over, and not judged by a newer summary yet, nobody will judge."""
+        self.unjudged.update(gap.shard_id for gap in trims._gaps)
+
     # ---- in the end
 
     def find_unrest(self):
@@ -244,6 +291,8 @@ class Watch:
             return None
         if world.service.is_changing:
             return "the stream is being changed"
+        if any(worker.coordinator.trims._gaps for worker in world.live):
+            return "gaps are not judged"
         for known in self.truth.shards.values():
             if known.is_gone:
                 # That a shard is gone is believed after two listings, a second apart.
@@ -344,7 +393,7 @@ class Watch:
         if self.world.fleet.summary_faults.get("denied") and not known.is_gone:
             return 0
         was_read = known.finished and not known.given_up
-        if known.first_committed is None or was_read or known.shard_id in self.alarms:
+        if known.first_committed is None or was_read or known.shard_id in self.alarms | self.unjudged:
             return 0
         seen = known.done | known.first_delivered.keys()
         later = [place for place in known.places if place > known.first_committed and known.is_trimmed(place)]

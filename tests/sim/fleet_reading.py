@@ -20,7 +20,7 @@ class ShardReading:
         self.worker = worker
         self.user = None  # it makes itself known
         self.done = gained.checkpoint.sequence_number  # what is at or before it must not come again
-        config, summary = worker.config, worker.coordinator.topology.summary
+        config = worker.config
         self.reader = PollingReader(
             StreamRef(STREAM),
             gained.shard_id,
@@ -36,9 +36,9 @@ class ShardReading:
                 done=gained.checkpoint.sequence_number,
                 drop=config.out_of_range == "drop",
             ),
+            trims=worker.coordinator.trims,
             lease=gained.grant,
             page_max_records=config.page_max_records,
-            retention=None if summary is None else summary.retention_hours * 3600.0,
         )
 
     def go_on(self, armed_at=None):
@@ -67,13 +67,16 @@ class ShardReading:
             reader.handle_iterator(answer, worker.now)
         else:
             assert isinstance(answer, GetRecordsResponse)
+            self._see_gap()
             reader.handle_page(answer, worker.now)
         for event in reader.take_events():
             worker.note(type(event).__name__, *event[:2])
             if isinstance(event, told.PositionLost | told.RecordsTrimmed):
                 worker.world.reached.add("trimmed position")
+                worker.world.watch.see_position_lost(reader.shard_id, event, self.done)
                 self.done = None if isinstance(event, told.PositionLost) else self.done
-                worker.world.watch.alarms.add(reader.shard_id)
+        if worker.coordinator.trims.summary_by < NEVER:
+            worker.wake()
         user.pages.extend(reader.take_pages())
         if not user.is_stopping:
             if reader.state is ReaderState.FAILED:
@@ -82,3 +85,9 @@ class ShardReading:
                 user.step()
                 if not reader.is_over:
                     self.go_on()
+
+    def _see_gap(self):
+        """Tell the oracle where the reader stood when this page came."""
+        worker, since = self.worker, self.reader._unread_since
+        if since is not None and self.reader._expected is None:
+            worker.world.watch.see_page(self.reader.shard_id, worker.clock.world_time(since))

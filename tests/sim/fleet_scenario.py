@@ -115,6 +115,8 @@ class Fleet:
     update_delay: float
     retention: float | None
     """Seconds; ``None``: the service's day, in which nothing is trimmed."""
+    retention_changes: list[tuple[float, float]]
+    """When an operator changes it, and to what."""
     recreated_at: float | None
     repaired_at: float
     """When the user's code can handle every record."""
@@ -165,6 +167,7 @@ def draw_fleet(seed: int) -> Fleet:
         empty_page_chance=chance.choice([0.0, 0.0, 0.3]),
         update_delay=chance.choice([0.0, 0.0, 0.5]),
         retention=retention,
+        retention_changes=_draw_retention_changes(Random(f"retention {seed}"), retention, duration),
         recreated_at=recreated_at,
         repaired_at=duration * chance.choice([0.0, 0.5, 1.0]),
         delete_after=chance.choice([30, 30, 6]),
@@ -177,7 +180,7 @@ def draw_fleet(seed: int) -> Fleet:
         _die_beginning(Random(f"dies beginning {seed}"), fleet)
     ends = [at + length for plan in fleet.workers for at, _, length in plan.trouble]
     ends += [plan.starts_at for plan in fleet.workers] + [end for _, end in fleet.outages]
-    ends += [load.puts[-1][0] for load in fleet.producing.loads]
+    ends += [load.puts[-1][0] for load in fleet.producing.loads] + [at for at, _ in fleet.retention_changes]
     fleet.calm_at = max(duration, fleet.repaired_at, *ends)
     return fleet
 
@@ -198,6 +201,14 @@ def _die_beginning(chance, fleet):
         fleet.to_wire = 0.02
         for plan in fleet.workers[1:]:
             plan.starts_at = max(plan.starts_at, chance.uniform(1.0, 4.0))
+
+
+def _draw_retention_changes(chance, retention, duration):
+    """An operator shortens the retention under readers that lag, or raises it, or both."""
+    if retention is None or chance.random() < 0.3:
+        return []
+    moments = sorted(chance.uniform(0.1, 1.0) * duration for _ in range(chance.choice([1, 1, 2, 3])))
+    return [(moment, chance.choice([1.5, 3.0, 8.0, 30.0])) for moment in moments]
 
 
 def _some(chance, kinds, count, chances):

@@ -57,6 +57,8 @@ class FleetService(Endpoint):
         self.listings = self.bad_listings = self.changes = 0
         self.auto_ever = False
         self._stale_until = -1.0
+        self.retention = fleet.retention
+        self.retentions = []  # those before: until when, and which
         self._stale_reading = None
 
     def _prepare_stream(self):
@@ -109,14 +111,27 @@ class FleetService(Endpoint):
         self.stale_listing = self._stale_reading = None
         self.changes += 1
 
+    def change_retention(self, seconds, now):
+        self.advance(now)  # what the old one has removed stays removed
+        self.retentions.append((now, self.retention))
+        self.retention = seconds
+        self.stream.retention_hours = seconds / 3600.0
+        self.advance(now)
+
     def advance(self, now):
         """What is due happens, also if nobody asks."""
         self.service.state.advance(BEGIN + now)
         stream = self.service.state.streams.get(STREAM)
         if stream is not None:
-            if self.fleet.retention is not None:
+            if self.retention is not None:
                 stream.trim(BEGIN + now)
             self.truth.see_shards(stream)
+
+    def horizon_at(self, now):
+        """What arrived before was removed by then, in the world's time."""
+        past = [until - seconds for until, seconds in self.retentions if until <= now]
+        later = [seconds for until, seconds in self.retentions if until > now]
+        return max([now - (later[0] if later else self.retention), *past])
 
     @property
     def is_changing(self):

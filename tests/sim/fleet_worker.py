@@ -87,6 +87,7 @@ class Worker(Process):
             self.world.reached.add("crash with records in hand")
         if any(isinstance(operation, CommitCheckpoint) for operation in self._flights.values()):
             self.world.reached.add("crash with a commit under way")
+        self.world.watch.excuse(self.coordinator.trims)
         self.is_dead = True
         self.users.clear()
 
@@ -119,6 +120,7 @@ class Worker(Process):
     def _close_if_idle(self):
         idle = all(user.work is None for user in self.users.values())
         if self.is_closing and idle and not self.coordinator._is_closing:
+            self.world.watch.excuse(self.coordinator.trims)
             self.coordinator.close()
             self.wake()
 
@@ -296,6 +298,8 @@ class Worker(Process):
                 reached.add("store recovered")
                 if self.coordinator.held.holdings and self.world.has_been_down:
                     reached.add("store outage within lease")
+            case told.RecordsTrimmed(shard_id):
+                self.world.watch.see_trimmed(shard_id)
             case told.ShardTrimmed(shard_id):
                 self.world.service.advance(self.world.time)
                 known = self.world.truth.shards.get(shard_id)

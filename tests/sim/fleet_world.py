@@ -18,7 +18,7 @@ from fleet_truth import Truth
 from fleet_worker import Worker
 from producer_world import START, Shell
 
-from shardline.core.consumer import planner
+from shardline.core.consumer import planner, trim_watch
 
 MOST_EVENTS = 400_000
 PATIENCE = 90.0  # how long a calm world may take to come to rest
@@ -85,6 +85,8 @@ class FleetWorld:
         fleet = self.fleet
         for moment, kind in self.scenario.reshards:
             self.at(START + moment, self._reshard, kind)
+        for moment, seconds in fleet.retention_changes:
+            self.at(START + moment, self._change_retention, seconds)
         if fleet.recreated_at is not None:
             self.at(START + fleet.recreated_at, self._delete)
             self.at(START + fleet.recreated_at + RECREATION, self._create_again)
@@ -99,6 +101,12 @@ class FleetWorld:
         if self.fleet.update_delay:
             self.at(self.now + self.fleet.update_delay, self._advance)
         self._advance()
+
+    def _change_retention(self, seconds):
+        self.note("operator", "changes the retention", seconds)
+        is_shorter = seconds < self.service.retention
+        self.service.change_retention(seconds, self.time)
+        self.watch.see_retention(is_shorter=is_shorter)
 
     def _advance(self):
         self.service.advance(self.time)
@@ -151,7 +159,7 @@ class FleetWorld:
     # ---- the run
 
     def run(self):
-        with _deleting_after(self.fleet.delete_after):
+        with _deleting_after(self.fleet.delete_after), _keeping(self.fleet.retention):
             for shell in self.shells:
                 shell.pump()
             for done in count():
@@ -189,3 +197,14 @@ def _deleting_after(leases):
         yield
     finally:
         planner.DELETE_AFTER_LEASES = before
+
+
+@contextmanager
+def _keeping(retention):
+    """A stream keeps its records for a day at least; where a simulated one keeps them for seconds, a day is short."""
+    before = trim_watch.LEAST_RETENTION
+    trim_watch.LEAST_RETENTION = before if retention is None else 1.4
+    try:
+        yield
+    finally:
+        trim_watch.LEAST_RETENTION = before

@@ -29,7 +29,7 @@ from shardline.aio.loop_watch import LoopWatch
 from shardline.aio.shard_worker import ShardWorker
 from shardline.codec.shapes import ListShardsResponse
 from shardline.core.backoff import Backoff
-from shardline.core.clock import Instant
+from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer import events as told
 from shardline.core.consumer.coordinator import ScanLeases
 from shardline.core.consumer.deaggregator import Deaggregator
@@ -45,7 +45,6 @@ from shardline.ports import BatchingLeaseStore, KinesisApi, LeaseAnswer, LeaseSt
 _log: Final = logging.getLogger("shardline.consumer")
 _NO_ANSWER: Final = Failure(FailureKind.TRANSIENT, "Timeout", "no answer came within half a lease duration")
 _OPEN_BACKOFF: Final = (0.1, 5.0)
-_SECONDS_AN_HOUR: Final = 3600.0
 
 
 @final
@@ -277,7 +276,7 @@ class ConsumerDriver:
                 return
 
     def _start(self, event: told.LeaseGained) -> None:
-        config, now, summary = self._config, self.clock(), self.coordinator.topology.summary
+        config, now = self._config, self.clock()
         deaggregator = Deaggregator(
             self._stream.name,
             event.shard_id,
@@ -295,9 +294,9 @@ class ConsumerDriver:
                 config.calls_per_second, config.bytes_per_second, config.idle_poll_interval, self._chance, now
             ),
             deaggregator=deaggregator,
+            trims=self.coordinator.trims,
             lease=event.grant,
             page_max_records=config.page_max_records,
-            retention=None if summary is None else summary.retention_hours * _SECONDS_AN_HOUR,
         )
         worker = ShardWorker(reader, deaggregator, event.grant, self.clock, self._deserializer)
         assert self._tasks is not None
@@ -317,7 +316,7 @@ class ConsumerDriver:
 
     def handle_read(self, events: list[ReaderEvent]) -> None:
         self._report(events)
-        if self.custody.milestones.is_awaited:
+        if self.custody.milestones.is_awaited or self.coordinator.trims.summary_by < NEVER:
             self.wake()
 
     def handle_reader_over(self, worker: ShardWorker) -> None:

@@ -100,6 +100,51 @@ async def test_records_that_retention_took_are_told_loudly(make_consumer, kinesi
     assert any(level == "ERROR" for level, _ in complaints())
 
 
+async def test_a_retention_that_is_shortened_under_a_slow_reader_is_told_loudly(
+    make_consumer, kinesis, put, client_of, complaints, eventually
+):
+    """2,000 records, 30 hours old; the reader has 100 of them when 48 hours become 24."""
+    async with client_of() as client:
+        await client.call("IncreaseStreamRetentionPeriod", {"StreamName": "s", "RetentionPeriodHours": 48})
+        await put(range(2_000), keys=1)
+        kinesis.clock.advance(30 * 3600)
+        events = []
+        settings = {"page_max_records": 100, "prefetch_max_bytes": 65_536, "list_interval": 3_600.0}
+        async with make_consumer(sink=events.append, **settings) as consumer:
+            seen = []
+            async for record in consumer:
+                seen.append(int(record.data))
+                if len(seen) == 100:
+                    break
+            await client.call("DecreaseStreamRetentionPeriod", {"StreamName": "s", "RetentionPeriodHours": 24})
+            await put(range(2_000, 2_010), keys=1)
+            async for record in consumer:
+                seen.append(int(record.data))
+                if seen[-1] == 2_009:
+                    break
+            assert len(seen) < 1_500  # most of them are gone
+            await eventually(lambda: any(isinstance(event, RecordsTrimmed) for event in events))
+    assert any(level == "ERROR" and "retention" in text for level, text in complaints())
+
+
+async def test_a_retention_that_is_raised_under_a_slow_reader_is_no_loss(make_consumer, kinesis, put, client_of):
+    events = []
+    await put(range(500), keys=1)
+    kinesis.clock.advance(23 * 3600)
+    settings = {"page_max_records": 20, "prefetch_max_bytes": 65_536, "list_interval": 3_600.0}
+    async with client_of() as client, make_consumer(sink=events.append, **settings) as consumer:
+        seen = []
+        async for record in consumer:
+            seen.append(int(record.data))
+            if len(seen) == 20:
+                await client.call("IncreaseStreamRetentionPeriod", {"StreamName": "s", "RetentionPeriodHours": 168})
+                kinesis.clock.advance(7 * 3600)
+            if len(seen) == 500:
+                break
+    assert seen == list(range(500))
+    assert not any(isinstance(event, RecordsTrimmed) for event in events)
+
+
 async def test_a_stream_that_was_made_anew_stops_the_consumer(
     make_consumer, kinesis, put, group, client_of, complaints
 ):

@@ -15,7 +15,7 @@ Machines, each with the question that it answers at its top. A shell drives them
 
     per LeaseGained:                               # one task a shard: a slow or idle shard delays no other
         reader = PollingReader(stream, event.shard_id, event.start, budget=budget, lease=event.grant,
-            deaggregator=Deaggregator(..., done=event.checkpoint.sequence_number), ...)
+            trims=worker.trims, deaggregator=Deaggregator(..., done=event.checkpoint.sequence_number), ...)
         loop:
             request = reader.poll_request(now)     # handle_iterator | handle_page | handle_failure
             pages = reader.take_pages(), events = reader.take_events()

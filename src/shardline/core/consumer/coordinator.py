@@ -35,6 +35,7 @@ from shardline.core.consumer.holding import Holding
 from shardline.core.consumer.lease_view import LeaseView
 from shardline.core.consumer.planner import PlannedOperation, Planner
 from shardline.core.consumer.topology import Topology
+from shardline.core.consumer.trim_watch import TrimWatch
 from shardline.core.failures import Failure
 from shardline.core.leases import AskHandOver, CreateLease, DeleteLease, LeaseOperation, Refused, TakeLease
 from shardline.core.requests import DescribeStreamSummary, ListShards
@@ -101,6 +102,7 @@ class Coordinator:
         "_waits_for_rows",
         "held",
         "topology",
+        "trims",
         "view",
     )
 
@@ -125,6 +127,8 @@ class Coordinator:
         self._scan_interval: float = min(config.scan_interval or scan_interval, config.lease_duration / 2)
         discovery = Discovery(stream, start, config.list_interval, chance, now)
         self.topology: Topology = Topology(discovery, config.if_recreated)
+        self.trims: TrimWatch = TrimWatch()
+        """Shared by the readers: what retention may have removed before they read it."""
         self.view: LeaseView = LeaseView(config.lease_duration)
         self._planner: Planner = Planner(
             self.view,
@@ -197,6 +201,7 @@ class Coordinator:
         for shard_id in self.held.holdings:
             self.held.leave(shard_id)
         self._give_back()
+        self.trims.handle_no_summary()
 
     # ---- outputs, time
 
@@ -225,10 +230,17 @@ class Coordinator:
 
     def poll_request(self, now: Instant) -> ListShards | DescribeStreamSummary | None:
         """What to send to Kinesis now: discovery only, for the readers ask for records themselves."""
-        return None if self._is_closing else self.topology.poll_request(self.view.rows, now)
+        if self._is_closing:
+            return None
+        self.topology.describe_by(self.trims.summary_by)
+        request = self.topology.poll_request(self.view.rows, now)
+        if isinstance(request, DescribeStreamSummary):
+            self.trims.handle_requested(now)
+        return request
 
     def take_events(self) -> list[Event]:
-        events, self._events = [*self._events, *self.held.take_events(), *self.topology.take_events()], []
+        events = [*self._events, *self.held.take_events(), *self.topology.take_events(), *self.trims.take_events()]
+        self._events = []
         return events
 
     def next_deadline(self) -> Instant:
@@ -315,9 +327,12 @@ class Coordinator:
 
     def handle_summary(self, summary: StreamSummary, now: Instant) -> None:
         self.topology.handle_summary(summary, now)
+        self.trims.handle_summary(summary.retention_hours, self.topology.described_at)
 
     def handle_request_failed(self, failure: Failure, now: Instant) -> None:
         self.topology.handle_failure(failure, now)
+        if self.topology.has_no_summary:
+            self.trims.handle_no_summary()
 
     # ---- within
 

@@ -11,6 +11,7 @@ Invariants:
 - DI4: if the group starts at a time, the service is asked once which shards were open then; also of the time at which a
   group at LATEST was begun, if it has to be completed (``match_at``).
 - DI5: a listing that is refused for good ends the consumer; the summary only helps, and is done without.
+- DI7: a summary alone can be asked for between two listings (``describe_by``), and puts off no listing.
 - DI6: listings are numbered as they are begun, so that one can tell which were begun after something was learnt.
 """
 
@@ -56,20 +57,23 @@ class Discovery:
         "_backoff",
         "_begun_at",
         "_chance",
+        "_describe_at",
         "_events",
         "_found",
         "_in_flight",
         "_interval",
+        "_list_at",
         "_listing",
         "_match_at",
-        "_next_at",
+        "_retry_at",
         "_steps",
         "_stream",
         "_token",
         "_tokens",
-        "_without_summary",
         "begun",
+        "described_at",
         "has_failed",
+        "has_no_summary",
         "matching",
         "summary",
     )
@@ -81,7 +85,9 @@ class Discovery:
         self._chance: Chance = chance
         self._backoff: Backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
         self._steps: list[_Step] = []  # what is left of this round, the next one last
-        self._next_at: Instant = now
+        self._list_at: Instant = now
+        self._describe_at: Instant = NEVER
+        self._retry_at: Instant = now  # when this round goes on
         self._in_flight: bool = False
         self._token: str | None = None
         self._tokens: PageTokens = PageTokens()
@@ -89,7 +95,10 @@ class Discovery:
         self._begun_at: Instant = now
         self._listing: Listing | None = None
         self._events: list[ListingFailed | ConsumerFailed] = []
-        self._without_summary: bool = False
+        self.has_no_summary: bool = False
+        """Whether the service refuses to describe the stream: it is not asked again (DI5)."""
+        self.described_at: Instant = -NEVER
+        """When the last summary was asked for."""
         self.begun: int = 0
         """How many listings were begun (DI6)."""
         self.has_failed: bool = False
@@ -101,10 +110,14 @@ class Discovery:
 
     def list_by(self, at: Instant) -> None:
         """See to it that a new listing is begun at ``at`` at the latest (DI3)."""
-        if self._steps and _Step.SHARDS not in self._steps[:-1] and self._is_listing:
+        if _Step.SHARDS not in self._steps:
+            self._list_at = min(self._list_at, at)
+        elif self._is_listing and _Step.SHARDS not in self._steps[:-1]:
             self._steps.insert(0, _Step.SHARDS)  # the one under way may be too old
-        elif not self._steps:
-            self._next_at = min(self._next_at, at)
+
+    def describe_by(self, at: Instant) -> None:
+        """See to it that a new summary is asked for at ``at`` at the latest (DI7)."""
+        self._describe_at = min(self._describe_at, at)
 
     def begin_anew(self) -> None:
         """The stream is another one: which shards were open at the start time has to be asked again (DI4)."""
@@ -122,16 +135,13 @@ class Discovery:
     # ---- outputs, time
 
     def poll_request(self, now: Instant) -> ListShards | DescribeStreamSummary | None:
-        if self._in_flight or self.has_failed or now < self._next_at:
+        if now < self.next_deadline():
             return None
         if not self._steps:
-            self._steps = [_Step.SHARDS]
-            if self.matching is None:
-                self._steps.append(_Step.MATCHING)
-            if not self._without_summary:
-                self._steps.append(_Step.SUMMARY)
+            self._steps = self._new_round(now)
         self._in_flight = True
         if self._steps[-1] is _Step.SUMMARY:
+            self.described_at, self._describe_at = now, NEVER
             return DescribeStreamSummary(self._stream)
         if self._token is not None:
             return ListShards(self._stream, next_token=self._token)
@@ -151,7 +161,11 @@ class Discovery:
         return events
 
     def next_deadline(self) -> Instant:
-        return NEVER if self._in_flight or self.has_failed else self._next_at
+        if self._in_flight or self.has_failed:
+            return NEVER
+        if self._steps:
+            return self._retry_at
+        return self._list_at if self.has_no_summary else min(self._list_at, self._describe_at)
 
     # ---- inputs
 
@@ -182,15 +196,25 @@ class Discovery:
         summary = self._steps[-1] is _Step.SUMMARY
         operation = "DescribeStreamSummary" if summary else "ListShards"
         if failure.retryable or failure.kind is FailureKind.EXPIRED_TOKEN:
-            self._next_at = now + self._backoff.next_delay(failure.retry_after)
-            self._events.append(ListingFailed(operation, failure, self._next_at))
+            self._retry_at = now + self._backoff.next_delay(failure.retry_after)
+            self._events.append(ListingFailed(operation, failure, self._retry_at))
         elif summary and failure.kind is not FailureKind.NOT_FOUND:
-            self._without_summary = True
+            self.has_no_summary = True
             self._events.append(ListingFailed(operation, failure, NEVER))
             self._finish_step(now)
         else:
             self.has_failed = True
             self._events.append(ConsumerFailed(operation, failure))
+
+    def _new_round(self, now: Instant) -> list[_Step]:
+        if now < self._list_at:
+            return [_Step.SUMMARY]
+        steps = [_Step.SHARDS]
+        if self.matching is None:
+            steps.append(_Step.MATCHING)
+        if not self.has_no_summary:
+            steps.append(_Step.SUMMARY)
+        return steps
 
     def _match_again(self) -> None:
         self.matching = None
@@ -206,5 +230,7 @@ class Discovery:
         self._in_flight = False
         self._token = None
         self._backoff.reset()
-        self._steps.pop()
-        self._next_at = now if self._steps else now + self._interval * (0.9 + 0.1 * self._chance.random())
+        step = self._steps.pop()
+        self._retry_at = now
+        if step is _Step.SHARDS and not self._steps:
+            self._list_at = now + self._interval * (0.9 + 0.1 * self._chance.random())

@@ -9,22 +9,25 @@ Invariants:
   (``PrefetchBudget``): an idle or slow shard delays no other.
 - RD2: pages come out in the order of the shard. Nothing is left out between two of them: after whatever failed, reading
   goes on right after the last record that came out.
-- RD3: a position that the service refuses gives way to TRIM_HORIZON, and what retention took before it was read is told
-  (``PositionLost``, ``RecordsTrimmed``). Nothing is skipped in silence.
+- RD3: a position that the service refuses gives way to TRIM_HORIZON (``PositionLost``). A record of the checkpoint that
+  is gone (``RecordsTrimmed``), and gaps between pages that retention may have made (``TrimWatch``), are reported:
+  nothing is skipped silently.
 - RD4: the end of the shard is told once, with the last page, and names the children.
 - RD5: once stopped it asks for nothing and hands out nothing; the answer to what was under way is dropped.
 - RD6: it never starts at LATEST, which is another place each time it is asked for: who makes the row pins it (L6).
 """
 
+from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple, TypeAlias, final
 
-from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse
+from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse, RawRecord
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.events import PositionLost, ReadFailed, RecordsTrimmed
 from shardline.core.consumer.prefetch import RECORD_BYTES, PrefetchBudget
 from shardline.core.consumer.read_pace import ReadPace
+from shardline.core.consumer.trim_watch import TrimWatch
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.requests import GetRecords, GetShardIterator
 from shardline.model.position import LATEST, TRIM_HORIZON, Position, after_sequence_number
@@ -79,13 +82,15 @@ class PollingReader:
         "_events",
         "_expected",
         "_iterator",
+        "_last_arrived_at",
         "_lease",
         "_pace",
         "_page_max_records",
         "_pages",
         "_position",
-        "_retention",
+        "_read_until",
         "_stream",
+        "_trims",
         "_unread_since",
         "failure",
         "lag",
@@ -102,9 +107,9 @@ class PollingReader:
         budget: PrefetchBudget,
         pace: ReadPace,
         deaggregator: Deaggregator,
+        trims: TrimWatch,
         lease: LeaseInForce | None = None,
         page_max_records: int | None = None,
-        retention: float | None = None,
     ) -> None:
         assert start.can_start, "a finished shard is not read"
         assert start != LATEST, "RD6: LATEST is pinned before it is read from"
@@ -116,11 +121,13 @@ class PollingReader:
         self._deaggregator: Deaggregator = deaggregator
         self._lease: LeaseInForce | None = lease
         self._page_max_records: int | None = page_max_records
-        self._retention: float | None = retention
+        self._trims: TrimWatch = trims
         # The record at the checkpoint comes first again. If another does, retention has taken what was before it.
         self._expected: int | None = None if start.sequence_number is None else start.sequence_number.number
         self._asked_at: Instant = -NEVER  # when the last page was asked for
         self._unread_since: Instant | None = None  # since when the next record may have been there
+        self._read_until: Instant = -NEVER  # the same moment, at the latest
+        self._last_arrived_at: float | None = None  # when the last record came that was read, by the service's clock
         self._iterator: str = ""
         self._bad_iterators: int = 0
         self._blocked: bool = False
@@ -208,13 +215,15 @@ class PollingReader:
         self._bad_iterators = 0
         size_bytes = sum([len(raw.data) for raw in raws])
         records: list[Record] = []
-        self._notice_trimmed(raws[0].sequence_number if raws else None, now)
+        self._notice_trimmed(raws, now)
         if raws:
             records = self._deaggregator.open(raws, Origin(self.lag, self._lease))
             self._position = after_sequence_number(raws[-1].sequence_number)
+            self._last_arrived_at = raws[-1].arrived_at
         if self.lag is not None:
             # The lag was measured before the answer came, perhaps long before: not earlier than it was asked for.
             self._unread_since = self._asked_at - self.lag
+            self._read_until = now - self.lag
         is_last = response.next_iterator is None
         behind = bool(raws) if self.lag is None else self.lag > 0
         self._pace.handle_page(size_bytes, empty=not raws, behind=behind, now=now)
@@ -259,15 +268,30 @@ class PollingReader:
         self._pace.handle_failure(failure, now)
         return self._bad_iterators <= _BAD_ITERATORS_MAX
 
-    def _notice_trimmed(self, first: str | None, now: Instant) -> None:
-        """A page came, perhaps an empty one: after a long silence that says nothing about what was there before."""
+    def _notice_trimmed(self, raws: Sequence[RawRecord], now: Instant) -> None:
+        """A page came, perhaps an empty one: retention may have removed what was before it."""
         if self._expected is not None:
-            if first is not None and int(first) > self._expected:
+            if raws and int(raws[0].sequence_number) > self._expected:
+                first = raws[0].sequence_number
                 why = f"the record {self._expected} of the checkpoint is gone, the first that is left is {first}"
                 self._events.append(RecordsTrimmed(self.shard_id, why))
-            self._expected = self._expected if first is None else None
-        elif self._retention is not None and self._unread_since is not None:
-            age = now - self._unread_since
-            if age > self._retention:
-                why = f"what was unread is up to {age:.0f} s old, and the stream keeps {self._retention:.0f} s"
-                self._events.append(RecordsTrimmed(self.shard_id, why))
+            self._expected = None if raws else self._expected
+        elif self._unread_since is not None:
+            self._trims.handle_page(self.shard_id, self._least_age(raws), now - self._unread_since, now)
+
+    def _least_age(self, raws: Sequence[RawRecord]) -> float:
+        """How old the first thing in this page is, at least: its first record, or where an empty page ends.
+
+        The lag is the age of the page's last record, or of the one that follows it, or 0 at the tip of the shard, where
+        the records may have any age. So two ways lead to the age of the first record: the lag plus the time that the
+        page spans, and what the page before said, less the time between the two.
+        """
+        age = self.lag or 0.0
+        if not raws:
+            return age
+        first, last = raws[0].arrived_at, raws[-1].arrived_at
+        if first is not None and last is not None:
+            age += max(0.0, last - first)
+        if first is not None and self._last_arrived_at is not None:
+            age = max(age, self._asked_at - self._read_until - (first - self._last_arrived_at))
+        return age

@@ -70,6 +70,16 @@ class Topology:
         return self._discovery.summary
 
     @property
+    def described_at(self) -> Instant:
+        """When the last summary was asked for."""
+        return self._discovery.described_at
+
+    @property
+    def has_no_summary(self) -> bool:
+        """Whether the service refuses to describe the stream."""
+        return self._discovery.has_no_summary
+
+    @property
     def matching(self) -> frozenset[str]:
         """The shards that were open at the start time, or at the one that was asked for."""
         return self._discovery.matching or frozenset()
@@ -85,6 +95,10 @@ class Topology:
     def list_by(self, at: Instant) -> None:
         """See to it that a new listing is begun at ``at`` at the latest."""
         self._discovery.list_by(at)
+
+    def describe_by(self, at: Instant) -> None:
+        """See to it that a new summary is asked for at ``at`` at the latest."""
+        self._discovery.describe_by(at)
 
     def match_at(self, timestamp: float, now: Instant) -> None:
         """See to it that ``matching`` is known for this time, if it is one. Until then nothing is settled."""

@@ -302,3 +302,48 @@ def test_di5_what_cannot_be_listed_cannot_be_read(summary, kind, operation):
     assert discovery.has_failed
     assert discovery.poll_request(999.0) is None
     assert discovery.next_deadline() == NEVER
+
+
+def test_di7_a_summary_alone_comes_between_two_listings_and_puts_off_none():
+    discovery = begun()
+    page(discovery, "a")
+    list_at = discovery.next_deadline()
+    discovery.describe_by(110.0)
+    discovery.describe_by(120.0)
+    assert discovery.next_deadline() == 110.0
+    assert discovery.poll_request(110.0) == DescribeStreamSummary(STREAM)
+    assert discovery.described_at == 110.0
+    discovery.handle_summary(SUMMARY, 111.0)
+    assert discovery.next_deadline() == list_at
+    discovery.describe_by(112.0)
+    discovery.poll_request(112.0)
+    discovery.handle_failure(failure(FailureKind.TRANSIENT), 112.0)
+    retry_at = discovery.next_deadline()
+    assert 112.0 < retry_at < 114.0
+    assert discovery.poll_request(retry_at) == DescribeStreamSummary(STREAM)
+    discovery.handle_summary(SUMMARY, retry_at)
+    assert discovery.next_deadline() == list_at
+
+
+def test_di7_a_listing_that_is_asked_for_during_a_summary_alone_comes_after_it():
+    discovery = begun()
+    page(discovery, "a")
+    discovery.describe_by(110.0)
+    discovery.poll_request(110.0)
+    discovery.list_by(110.0)
+    discovery.handle_summary(SUMMARY, 110.0)
+    assert discovery.poll_request(110.0) == DescribeStreamSummary(STREAM)
+    discovery.handle_summary(SUMMARY, 110.0)
+    assert page(discovery, "b", now=110.0) == ListShards(STREAM)
+
+
+def test_di7_a_service_that_refuses_to_describe_the_stream_is_not_asked_again():
+    discovery = begun()
+    page(discovery, "a")
+    list_at = discovery.next_deadline()
+    discovery.describe_by(110.0)
+    discovery.poll_request(110.0)
+    discovery.handle_failure(failure(FailureKind.DENIED), 110.0)
+    assert discovery.has_no_summary
+    discovery.describe_by(111.0)
+    assert discovery.next_deadline() == list_at

@@ -19,6 +19,7 @@ from shardline.core.consumer.grant import Grant
 from shardline.core.consumer.polling_reader import PollingReader, ReaderState
 from shardline.core.consumer.prefetch import RECORD_BYTES, PrefetchBudget
 from shardline.core.consumer.read_pace import ReadPace
+from shardline.core.consumer.trim_watch import TrimWatch
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.requests import GetRecords, GetShardIterator
 from shardline.model.limits import MIB
@@ -43,9 +44,10 @@ def failure(kind, **facts):
 class Setting:
     """A reader with all that belongs to it, and a clock."""
 
-    def __init__(self, start=TRIM_HORIZON, *, max_bytes=MIB, retention=None, done=None, lease=None):
+    def __init__(self, start=TRIM_HORIZON, *, max_bytes=MIB, done=None, lease=None):
         self.now = 100.0
         self.budget = PrefetchBudget(max_bytes)
+        self.trims = TrimWatch()
         self.pace = ReadPace(5.0, 2.0 * MIB, 1.0, Random(0), self.now)
         self.reader = PollingReader(
             STREAM,
@@ -56,7 +58,7 @@ class Setting:
             deaggregator=Deaggregator("orders", "shard", done=done),
             lease=lease,
             page_max_records=500,
-            retention=retention,
+            trims=self.trims,
         )
 
     def poll(self):
@@ -68,10 +70,11 @@ class Setting:
         assert isinstance(self.poll(), GetShardIterator)
         self.reader.handle_iterator(GetShardIteratorResponse("it-0"), self.now)
 
-    def page(self, *numbers, lag=0, following="it-1", data=b"x", children=None):
+    def page(self, *numbers, lag=0, following="it-1", data=b"x", children=None, arrived_at=None):
         request = self.poll()
         assert isinstance(request, GetRecords), request
-        records = [RawRecord(data, str(number), "k", 5.0) for number in numbers]
+        arrived_at = self.now - (lag or 0) / 1000 if arrived_at is None else arrived_at
+        records = [RawRecord(data, str(number), "k", arrived_at) for number in numbers]
         self.reader.handle_page(GetRecordsResponse(records, following, lag, children), self.now)
         return request
 
@@ -268,44 +271,92 @@ def test_rd3_the_record_of_the_checkpoint_is_no_loss():
     assert setting.numbers() == [60]
 
 
-def test_rd3_what_waited_for_longer_than_the_stream_keeps_it_is_told():
-    setting = Setting(retention=3600.0)
+DAY = 24 * 3600.0
+
+
+def trimmed(setting, hours=24):
+    """What is reported once a summary has come that was requested now."""
+    setting.trims.handle_requested(setting.now)
+    setting.trims.handle_summary(hours, setting.now)
+    return [event.why for event in setting.trims.take_events()]
+
+
+def test_rd3_what_waited_for_longer_than_the_stream_keeps_it_is_a_gap():
+    setting = Setting()
     setting.open()
-    setting.page(1, lag=3_000_000)  # the next is 50 minutes old
+    setting.page(1, lag=(DAY - 600.0) * 1000)
     setting.now += 500.0
     setting.page(2, lag=0)
-    assert setting.reader.take_events() == []
-    setting.now += 3601.0
+    assert trimmed(setting) == []
+    setting.now += DAY + 1
     setting.page(3)
-    (event,) = setting.reader.take_events()
-    assert event.why == "what was unread is up to 3601 s old, and the stream keeps 3600 s"
+    assert trimmed(setting) == ["unread records were up to 86401 s old, and the stream keeps 86400 s"]
 
 
-def test_rd3_an_empty_page_after_so_long_a_silence_is_told_too():
+def test_rd3_an_empty_page_after_so_long_a_silence_is_a_gap_too():
     """What came and was trimmed in between is not to be seen any more."""
-    setting = Setting(retention=3600.0)
+    setting = Setting()
     setting.open()
     setting.page(1, lag=0)
-    setting.now += 3601.0
+    setting.now += DAY + 1
     setting.page(lag=0)
-    assert len(setting.reader.take_events()) == 1
+    assert len(trimmed(setting)) == 1
     setting.now += 10.0
     setting.page(2, lag=0)
-    assert setting.reader.take_events() == []
+    assert trimmed(setting) == []
 
 
 def test_rd3_a_late_answer_makes_what_is_unread_no_younger():
     """What the page says of the next record was so when it was made, and that record may be trimmed by the next call."""
-    setting = Setting(retention=3600.0)
+    setting = Setting()
     setting.open()
     assert isinstance(setting.poll(), GetRecords)
     setting.now += 30.0
-    page = GetRecordsResponse([RawRecord(b"x", "1", "k", 5.0)], "it-1", 3_580_000)
+    page = GetRecordsResponse([RawRecord(b"x", "1", "k", 5.0)], "it-1", (DAY - 20.0) * 1000)
     setting.reader.handle_page(page, setting.now)
-    assert setting.reader.take_events() == []
+    assert trimmed(setting) == []
     setting.page(3)
-    (event,) = setting.reader.take_events()
-    assert event.why == "what was unread is up to 3610 s old, and the stream keeps 3600 s"
+    assert trimmed(setting) == ["unread records were up to 86410 s old, and the stream keeps 86400 s"]
+
+
+def test_rd3_the_first_record_of_a_page_is_older_than_the_last():
+    """30 hours behind, and the page goes on where the last one ended: no retention made a gap there."""
+    setting = Setting()
+    setting.open()
+    setting.page(1, lag=30 * 3600_000)
+    setting.poll()
+    records = [RawRecord(b"x", "2", "k", 1000.0), RawRecord(b"x", "3", "k", 1000.0 + 10 * 3600)]
+    setting.reader.handle_page(GetRecordsResponse(records, "it", 20 * 3600_000), setting.now)
+    assert trimmed(setting) == []
+
+
+def test_rd3_at_the_tip_the_page_before_tells_how_old_the_records_are():
+    """The lag of the last page is 0, however old its records are."""
+    setting = Setting()
+    setting.open()
+    setting.page(1, lag=30 * 3600_000, arrived_at=5.0)
+    setting.page(2, lag=0, arrived_at=5.1)
+    assert trimmed(setting) == []
+    setting.page(3, lag=30 * 3600_000, arrived_at=5.2)
+    setting.page(4, lag=0, arrived_at=5.2 + 10 * 3600)  # ten hours after the one before: perhaps there were others
+    assert len(trimmed(setting)) == 1
+
+
+def test_rd3_records_without_a_time_of_arrival_prove_nothing():
+    setting = Setting()
+    setting.open()
+    setting.page(1, lag=30 * 3600_000)
+    setting.poll()
+    setting.reader.handle_page(GetRecordsResponse([RawRecord(b"x", "2", "k", None)], "it", 0), setting.now)
+    assert len(trimmed(setting)) == 1
+
+
+def test_rd3_a_page_that_tells_no_lag_is_judged_by_the_one_before():
+    setting = Setting()
+    setting.open()
+    setting.page(1, lag=30 * 3600_000, arrived_at=5.0)
+    setting.page(2, lag=None, arrived_at=5.1)
+    assert trimmed(setting) == []
 
 
 def test_resuming_inside_of_an_aggregate_gives_the_rest_of_it():
