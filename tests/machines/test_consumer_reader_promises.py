@@ -116,6 +116,17 @@ def test_rd3_iterators_that_are_refused_now_and_then_never_end_a_reader():
         shard.budget.forget("a")  # it was read
 
 
+def test_rd2_after_an_expired_iterator_reading_goes_on_after_the_last_record():
+    shard = Shard().start()
+    shard.page(1, 2, 3)
+    shard.ask()
+    shard.reader.handle_failure(
+        Failure(FailureKind.EXPIRED_ITERATOR, "ExpiredIteratorException", "why", 400), shard.now
+    )
+    request = shard.ask()
+    assert (request.position.kind.value, str(request.position.sequence_number)) == ("AFTER_SEQUENCE_NUMBER", "3")
+
+
 def test_rd3_what_retention_took_before_it_was_read_is_told():
     shard = Shard(at_sequence_number("500"), done=SequenceNumber(500)).start()
     shard.page(501)
