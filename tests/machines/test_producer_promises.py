@@ -691,6 +691,53 @@ def test_a2_a_record_that_comes_back_beside_a_newer_one_keeps_its_end_of_life():
     assert lane.expires_at() == pytest.approx(40.0)
 
 
+def test_p9_without_aggregation_the_keys_of_a_shard_do_not_wait_for_each_other():
+    keys, each, latency = 50, 20, 0.1
+    stream = Stream(latency=latency, ordered=True, aggregation=False)
+    stream.run(1.0)
+    began = stream.now
+    for number in range(keys * each):
+        stream.put(b"%d" % number, f"key {number % keys}")
+    stream.run()
+    assert all(stream.delivered())
+    assert stream.now - began <= (each + 2) * latency + stream.config.linger  # one round trip for a record of each key
+    for name in (f"key {number}" for number in range(keys)):
+        sent = [int(entry.data) for entry in stream.sent() if entry.key == name]
+        assert sent == sorted(sent)
+        assert all([entry.key for entry in entries].count(name) <= 1 for _, entries in stream.requests)
+
+
+def test_p9_without_aggregation_a_refused_record_is_not_overtaken_by_its_key():
+    refusals = {b"a1": 3, b"b2": 2}
+    stream = Stream(ordered=True, aggregation=False)
+
+    def refuse(entry, _):
+        refusals[entry.data] = refusals.get(entry.data, 0) - 1
+        return "InternalFailure" if refusals[entry.data] >= 0 else None
+
+    stream.refuse = refuse
+    for name in ("a1", "a2", "b1", "b2", "a3", "b3", "c1"):
+        stream.put(name.encode(), name[0])
+    stream.run()
+    assert all(stream.delivered())
+    for key in "abc":
+        numbers = [int(one.conclusion.sequence_number) for one in stream.records if one.key == key]
+        assert numbers == sorted(numbers)
+
+
+def test_p9_without_aggregation_a_key_goes_on_when_a_record_of_it_expires_or_fails():
+    stream = Stream(ordered=True, aggregation=False, record_ttl=2.0, retry_backoff=0.5, retry_backoff_max=0.5)
+    stream.refuse = lambda entry, _: {b"a1": "InternalFailure", b"b1": "KMSDisabledException"}.get(entry.data)
+    for name in ("a1", "b1", "a2", "b2"):
+        stream.put(name.encode(), name[0])
+    stream.run(1.0)
+    third = stream.put(b"a3", "a")
+    stream.run()
+    assert stream.delivered() == [False, False, False, True, True]
+    assert stream.records[2].conclusion.code == "Expired"
+    assert third.conclusion.delivered
+
+
 def test_p9_a_lane_that_had_to_wait_for_its_parent_goes_on_by_itself():
     stream = Stream(shard("a"), ordered=True, linger=0.0, latency=0.5, record_ttl=60.0)
     stream.run(2.0)

@@ -163,12 +163,27 @@ class StepOracles:
                 assert len(records) == 1, "P2: without a map one record an entry"
                 continue
             assert not (config.ordered and lane.held), "P9"
-            if config.ordered:
+            if config.ordered and not aggregate.separate:
                 assert lane.in_flight == 1 or flight.group.isolated, "P9: one aggregate of a lane in flight"
             if not flight.group.isolated:
                 number, volume = self._allowance(lane)
                 assert number.take(1.0, now, lane.share, 1_000), "P6: records a second"
                 assert volume.take(size, now, lane.share, 1 << 20), "P6: bytes a second"
+
+        if config.ordered:
+            self._check_heads()
+
+    def _check_heads(self):
+        """P9: PutRecords does not keep the order of its entries, so a key has one entry under way."""
+        shipments = [shipment for flight in self.machine._flights.values() for shipment in flight.group.shipments]
+        separate = [one for one in shipments if one.aggregate.separate]
+        keys = [(one.lane, each.key) for one in separate for each in one.aggregate.records if each.key is not None]
+        assert len(keys) == len(set(keys)), "P9: two records of a key are under way"
+        if len(separate) > 1 and len({one.lane for one in separate}) == 1:
+            self.reached.add("several keys of an ordered lane under way")
+        for one in shipments:
+            if not one.aggregate.separate:
+                assert all(other.lane is not one.lane for other in separate), "P9: beside an aggregate"
 
     def _allowance(self, lane):
         """By lane, not by shard: a lane that comes back after AUTO starts anew."""

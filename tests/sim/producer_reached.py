@@ -22,6 +22,7 @@ STATES = frozenset({
     "circuit closed again",
     "rates lowered",
     "rates recovered",
+    "several keys of an ordered lane under way",
     "held lane",
     "held lane released",
     "sent without a map",

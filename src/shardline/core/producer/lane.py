@@ -10,7 +10,8 @@ Invariants:
   pause the lane with jitter; after ``TRIP`` of them its circuit is open, and one aggregate at a time tries the shard.
 - P6: an aggregate costs one record and its bytes, data and key, whatever it carries; a bundle is cut where tokens or
   room for it end.
-- P9: in an ordered lane at most one aggregate is in flight, and the queue is first in, first out.
+- P9: in an ordered lane at most one aggregate is in flight, and the queue is first in, first out. Where nothing is
+  aggregated at most one record of each key is in flight (``key_order``).
 - A1: what has expired leaves before anything is admitted, and consumes no tokens.
 - A2: an aggregate is due when its oldest record is, and all records live equally long: the first due is the first to
   expire. In an ordered lane later aggregates are due later, so that the order of deadlines is the order of arrival; a
@@ -27,6 +28,7 @@ from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import NEVER, Instant
 from shardline.core.producer.aggregate import KEYLESS_KEY_LENGTH, Aggregate, KeylessAddress
 from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.key_order import KeyOrder
 from shardline.core.producer.record import BufferedRecord
 from shardline.core.producer.stats import LaneStats
 from shardline.core.producer.tokens import TokenBucket
@@ -41,6 +43,7 @@ _LOWEST_SHARE: Final = 0.02
 _FAILURE_MEMORY: Final = 10.0  # seconds until a failure counts half in the choice of a healthy lane
 _UNLIMITED: Final = 1e12
 _BUNDLE: Final = 64  # separate records that are handled as one thing
+_ANY_SIZE: Final = 1 << 62
 _APART: Final = 1 << 32  # between the places of two aggregates: there is one for each record, should they be cut up
 
 
@@ -50,8 +53,9 @@ class Lane:
 
     # fmt: off
     __slots__ = (
-        "_backoff", "_blocked_until", "_bucket", "_chance", "_life_after_due", "_opened_due_at", "_ordered", "_queue",
-        "_rates", "_sealed_so_far", "_share", "_share_changed_at", "_sick_at", "_sickness", "_spare_address",
+        "_backoff", "_blocked_until", "_bucket", "_chance", "_in_turn", "_keys", "_life_after_due", "_opened_due_at",
+        "_ordered", "_queue", "_rates", "_sealed_so_far", "_share", "_share_changed_at", "_sick_at", "_sickness",
+        "_spare_address",
         "aggregates", "counted_bytes", "counted_entries", "fresh", "hash_range", "held", "in_flight", "is_ready",
         "max_bytes", "max_count", "open", "queued", "queued_bytes", "released", "sends_no_key", "shard_id",
         "vanished",
@@ -85,6 +89,8 @@ class Lane:
         """What the router has just found to belong here."""
         self.open: Aggregate | None = None
         self._ordered = config.ordered
+        self._in_turn = config.ordered and self.aggregates  # whether what is under way has to be answered first
+        self._keys = KeyOrder()  # of an ordered lane, for its bundles
         self._life_after_due = config.record_ttl - config.linger
         self._chance = chance
         self.max_bytes = config.aggregate_max_bytes
@@ -107,7 +113,7 @@ class Lane:
         """Records in a full aggregate, or bundle."""
         if self.aggregates:
             return config.aggregate_max_count or NEVER
-        return 1 if config.ordered else min(_BUNDLE, config.request_max_entries)
+        return min(_BUNDLE, config.request_max_entries)
 
     # ---- filling
 
@@ -203,12 +209,14 @@ class Lane:
         aggregates = [aggregate for _, _, aggregate in self._queue]
         if self.open is not None:
             aggregates.append(self.open)
-        return [record for aggregate in aggregates for record in aggregate.records]
+        records = [record for aggregate in aggregates for record in aggregate.records]
+        return self._keys.in_order(records) if self._keys.waiting else records
 
     def take_unsent(self) -> list[BufferedRecord]:
         """The same, and the lane is empty: it vanished, or its order must be made anew."""
         records = self.unsent()
         self.open, self.queued, self.queued_bytes, self.released, self.fresh = None, 0, 0, False, []
+        self._keys.forget(records)
         self._queue.clear()  # last: what an interrupt leaves here is older than what it does not (P9)
         return records
 
@@ -243,12 +251,12 @@ class Lane:
         return self.released or self.due_at() <= now
 
     def expires_at(self) -> Instant:
-        """When the first that waits reaches its end of life: as all live equally long, that is the first due."""
-        return self.due_at() + self._life_after_due
+        """When the first that waits reaches its end of life, or earlier. In the queue that is the first due (A2)."""
+        return min(self.due_at() + self._life_after_due, self._keys.expires_at)
 
     def take_expired(self, now: Instant) -> list[BufferedRecord]:
         """The records whose life is over (A1). The others stay, in their order."""
-        expired: list[BufferedRecord] = []
+        expired = self._keys.take_expired(now)
         life = self._life_after_due
         if self.open is not None and self.open.due_at + life <= now:
             self.seal()
@@ -258,10 +266,12 @@ class Lane:
             self.queued_bytes -= aggregate.cost_bytes
             # Rounded as ``expires_at`` is: a record that is due now and alive until a moment later would never leave.
             rest = [record for record in aggregate.records if record.expires_at - life + life > now]
-            expired += [record for record in aggregate.records if record.expires_at - life + life <= now]
+            over = [record for record in aggregate.records if record.expires_at - life + life <= now]
+            expired += over
             if rest:
                 due_at = min(record.expires_at for record in rest) - life
                 self._enqueue(repacked(rest, due_at, aggregate))
+            self._enqueue_heads(self._keys.end(over))
         if not self._queue:
             self.released = False
         return expired
@@ -271,6 +281,10 @@ class Lane:
         queue, bucket = self._queue, self._bucket
         if not queue or now < self._blocked_until or self._is_busy():
             return None
+        if self._ordered:
+            self._admit_first()
+            if not queue:
+                return None
         aggregate = queue[0][2]
         if aggregate.entry_count > 1:
             aggregate = self._fitting(aggregate, room_bytes, room_entries)
@@ -287,6 +301,36 @@ class Lane:
         if not queue:
             self.released = False
         return aggregate
+
+    def _admit_first(self) -> None:
+        """Let the next bundle hold heads of keys alone (P9): what must wait for another record of its key leaves it."""
+        queue = self._queue
+        while queue and queue[0][2].separate:
+            due_at, _, bundle = queue[0]
+            admitted = self._keys.admit(bundle.records)
+            if len(admitted) == len(bundle.records):
+                return
+            queue.popleft()
+            self.queued -= bundle.entry_count
+            self.queued_bytes -= bundle.cost_bytes
+            if admitted:
+                self._enqueue(repacked(admitted, due_at, bundle))
+                return
+        self.released &= bool(queue)
+
+    def handle_ended(self, records: list[BufferedRecord]) -> None:
+        """Records that were under way came to their end, or not. Those that waited for an end of them may go (P9)."""
+        if self._keys.has_heads:
+            self._enqueue_heads(self._keys.end(record for record in records if record.ending is not None))
+
+    def _enqueue_heads(self, records: list[BufferedRecord]) -> None:
+        """Records of different keys, which have waited long enough (A3)."""
+        if records:
+            due_at = min(record.expires_at for record in records) - self._life_after_due
+            bundle = Aggregate(due_at, self._spare_address, separate=True)
+            bundle.add_all(records, _ANY_SIZE)
+            self._enqueue(bundle)
+            self.released = True
 
     def _fitting(self, bundle: Aggregate, room_bytes: float, room_entries: float) -> Aggregate:
         """The bundle that is next, or as much of it as there is room for and tokens may pay."""
@@ -309,7 +353,7 @@ class Lane:
 
     def _is_busy(self) -> bool:
         """Whether its next must wait for the answer to the one before: in order (P9), or as a trial (P5)."""
-        return self.held or (self.in_flight > 0 and (self._ordered or self._backoff.failures >= TRIP))
+        return self.held or (self.in_flight > 0 and (self._in_turn or self._backoff.failures >= TRIP))
 
     def wakes_at(self, now: Instant) -> Instant:
         """When ``poll_aggregate`` is worth another try; NEVER if only an answer can change that."""
@@ -350,7 +394,7 @@ class Lane:
     def stats(self) -> LaneStats:
         return LaneStats(
             shard_id=self.shard_id or "",
-            queued_entries=self.queued,
+            queued_entries=self.queued + self._keys.waiting,
             queued_bytes=self.queued_bytes,
             in_flight=self.in_flight,
             rate_share=self._share,
@@ -382,7 +426,7 @@ def repacked(records: list[BufferedRecord], due_at: Instant, of: Aggregate, plac
     """What is left of an aggregate, sized anew, in its place; or its part that begins at ``place``."""
     aggregate = Aggregate(due_at, of.address, separate=of.separate)
     aggregate.order = of.order + place
-    added = aggregate.add_all(records, 1 << 62)
+    added = aggregate.add_all(records, _ANY_SIZE)
     assert added == len(records)
     aggregate.seal()
     return aggregate

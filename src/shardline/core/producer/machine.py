@@ -355,7 +355,7 @@ class ProducerMachine:
     def _advance_blind(self, now: Instant) -> None:
         catch_all, failure = self._router.catch_all, self._map.failure
         if self._config.ordered:
-            if failure is not None and not failure.retryable and catch_all.queued:
+            if failure is not None and not failure.retryable and not catch_all.is_idle:
                 self._ledger.fail(catch_all.take_unsent(), failure.code, failure.message)
         elif not self._sends_blind and (self._map.answered or now >= self._blind_at):
             self._sends_blind = True

@@ -131,6 +131,7 @@ class Returns:
         if len(rest) == len(aggregate.records):
             return shipment
         self.fail_expired([record for record in aggregate.records if record.expires_at <= now], now)
+        lane.handle_ended(aggregate.records)
         if rest:
             return Shipment(repacked(rest, aggregate.due_at, aggregate), lane)
         lane.in_flight -= 1

@@ -117,6 +117,9 @@ class Settlement:
         code = answer.code if isinstance(answer, Failure) else None
         duration = now - flight.started_at
         self._ledger.events.append(RequestAnswered(entries, records, flight.size_bytes, duration, refused, code))
+        if self._config.ordered:
+            for aggregate, lane in shipments:
+                lane.handle_ended(aggregate.records)
         for lane in dict.fromkeys([shipment.lane for shipment in shipments]):
             self._collector.note_returned(lane, now)
         self._returns.release_held(now)

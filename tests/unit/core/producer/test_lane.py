@@ -97,12 +97,8 @@ def test_p2_many_are_taken_in_as_one_by_one(changes):
     assert at_once.queued_bytes == one_by_one.queued_bytes
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"aggregation": False, "ordered": True}, {"shard_id": None, "ordered": True}, {"aggregate_max_count": 1}],
-)
-def test_p2_an_ordered_one_seals_each_record(changes):
-    one = lane(**changes)
+def test_a_count_of_one_seals_each_record():
+    one = lane(aggregate_max_count=1)
     assert [one.add(record()) for _ in range(2)] == [1, 1]
     assert one.open is None
     assert leave(one) == [b"data"]
@@ -292,6 +288,80 @@ def test_p9_an_ordered_lane_has_one_in_flight_and_a_held_one_none():
     one.held = False
     assert leave(one) == [b"b"]
     assert one.wakes_at(0.0) == NEVER
+
+
+SEPARATE = {"ordered": True, "aggregation": False}
+
+
+def keyed(a_lane, *names, put_at=0.0):
+    """Records whose data begins with their key."""
+    records = [record(name, name[:1].decode(), put_at) for name in names]
+    for one in records:
+        a_lane.add(one)
+    a_lane.seal()
+    return records
+
+
+def test_p9_where_nothing_is_aggregated_one_record_of_each_key_is_in_flight():
+    one = lane(**SEPARATE)
+    a1, _, b1, *_ = keyed(one, b"a1", b"a2", b"b1")
+    keyed(one, b"b2", b"c1", b"a3")
+    assert leave(one) == [b"a1", b"b1"]
+    assert leave(one) == [b"c1"]
+    assert leave(one) is None
+    assert (one.queued, one.queued_bytes, one.stats().queued_entries) == (0, 0, 3)
+    assert one.wakes_at(0.0) == NEVER
+    a1.ending = b1.ending = "delivered"
+    one.handle_ended([a1, b1])
+    assert one.is_due(0.0)
+    assert leave(one) == [b"a2", b"b2"]
+    assert leave(one) is None
+
+
+def test_p9_what_must_wait_for_its_key_holds_up_no_other_key_and_is_not_due():
+    one = lane(**SEPARATE)
+    keyed(one, b"a1")
+    assert leave(one) == [b"a1"]
+    keyed(one, b"a2", b"a3")
+    one.release()
+    assert leave(one) is None
+    assert (one.released, one.queued) == (False, 0)
+    keyed(one, b"a4")
+    keyed(one, b"a5", b"b1")
+    assert leave(one) == [b"b1"]
+
+
+def test_p9_a_refused_record_goes_before_the_others_of_its_key():
+    one = lane(**SEPARATE)
+    keyed(one, b"a1", b"a2", b"b1", b"b2")
+    bundle = one.poll_aggregate(0.0, BIG_ROOM)
+    bundle.records[1].ending = "delivered"
+    one.requeue(repacked(bundle.records[:1], bundle.due_at, bundle))
+    one.handle_ended(bundle.records)
+    assert sorted([leave(one), leave(one)]) == [[b"a1"], [b"b2"]]
+    assert leave(one) is None
+
+
+def test_p9_a_record_that_expires_in_the_queue_lets_the_next_of_its_key_go():
+    one = lane(**SEPARATE)
+    a1, a2 = keyed(one, b"a1", b"a2")
+    assert one.poll_aggregate(0.0, 0) is None  # no room: the head is chosen, and stays
+    a3 = keyed(one, b"a3", put_at=5.0)[0]
+    assert one.expires_at() == pytest.approx(10.0)
+    assert one.take_expired(10.0) == [a2, a1]
+    assert leave(one, 10.0) == [b"a3"]
+    assert one.take_expired(20.0) == []
+    assert one.unsent() == []
+    assert a3.ending is None
+
+
+def test_p9_what_waits_for_its_key_is_unsent_too():
+    one = lane(**SEPARATE)
+    records = keyed(one, b"a1", b"a2", b"b1", b"a3")
+    leave(one)
+    assert one.unsent() == [records[1], records[3]]
+    assert one.take_unsent() == [records[1], records[3]]
+    assert (one.unsent(), one.stats().queued_entries) == ([], 0)
 
 
 def test_p9_what_comes_back_goes_before_what_was_sealed_after_it():

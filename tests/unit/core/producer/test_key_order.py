@@ -1,0 +1,67 @@
+"""Which record of a key may be sent next? The invariants are those of ``shardline.core.producer.key_order``."""
+
+from shardline.core.clock import NEVER
+from shardline.core.producer.key_order import KeyOrder
+from shardline.core.producer.record import BufferedRecord
+
+
+def record(key, put_at=0.0):
+    return BufferedRecord(b"data", key, None, put_at + 10.0)
+
+
+def test_p9_the_first_record_of_each_key_goes_and_the_others_wait():
+    order = KeyOrder()
+    a1, b1, a2, a3 = (record(key) for key in "abaa")
+    assert not order.has_heads
+    assert order.admit([a1, b1, a2, a3]) == [a1, b1]
+    assert order.has_heads
+    assert order.waiting == 2
+    assert order.end([b1]) == []
+    assert order.end([a1]) == [a2]
+    assert order.end([a2]) == [a3]
+    assert order.end([a3]) == []
+    assert (order.waiting, order.has_heads) == (0, False)
+
+
+def test_p9_a_record_that_is_refused_stays_the_head_of_its_key():
+    order = KeyOrder()
+    first, second = record("a"), record("a")
+    order.admit([first, second])
+    assert order.admit([first]) == [first]
+    assert order.end([second]) == []  # it is no head: nothing follows it
+    assert order.waiting == 1
+
+
+def test_keyless_records_wait_for_none():
+    order = KeyOrder()
+    first, second = record(None), record(None)
+    assert order.admit([first, second]) == [first, second]
+    assert order.end([first]) == []
+    order.forget([first, second])
+    assert order.in_order([first, second]) == [first, second]
+
+
+def test_what_expires_while_it_waits_leaves_and_the_others_keep_their_places():
+    order = KeyOrder()
+    head, old, young, other, last = record("a"), record("a", 1), record("a", 3), record("b", 2), record("b", 4)
+    order.admit([head, old, other, young, last])
+    assert order.expires_at == 11.0
+    assert order.take_expired(10.9) == []
+    assert order.take_expired(11.0) == [old]
+    assert order.expires_at == 13.0
+    assert order.end([head]) == [young]
+    assert order.expires_at == 13.0  # of one that has left: early is harmless
+    assert order.take_expired(13.0) == []
+    assert order.expires_at == 14.0
+    assert order.end([other]) == [last]
+    assert order.expires_at == NEVER
+
+
+def test_all_of_it_in_the_order_of_the_puts():
+    order = KeyOrder()
+    head, second, third, late, other = record("a"), record("a"), record("a"), record("a"), record("b", -1)
+    order.admit([head, second, third])
+    assert order.in_order([late, head, other]) == [other, head, second, third, late]
+    order.forget([head])
+    assert order.waiting == 0
+    assert order.admit([second]) == [second]
