@@ -46,6 +46,7 @@ KCL = [
     ("nothing: within 5 calls and 2 MiB/s a shard", "", "`calls_per_second`, `bytes_per_second`"),
     ("nothing: an aggregate with a misplaced record is dropped", "", "`out_of_range`"),
     ("nothing", "", "`if_recreated`"),
+    ("nothing", "", "`store_patience`"),
 ]  # fmt: skip
 
 # Of async-kinesis: its argument, its default, what is here.

@@ -187,6 +187,11 @@ CONSUMER = {
         '`"stop"`: someone should look',
         "restart: everything in the new stream from `start`, without a word but in the log",
     ),
+    "store_patience": (
+        "up: permissions take long to be repaired, and a worker that waits is better than one that restarts",
+        "down: a supervisor restarts workers and raises the alarm",
+        "up: a worker without permissions reads nothing for longer, and only its log says so",
+    ),
     "worker_id": (
         "set: a name that you know again in logs and tables, unique",
         "unset: unique by itself",

@@ -3,9 +3,18 @@
 Played on the coordinator, as in ``test_consumer_promises``.
 """
 
-from tests.machines.test_consumer_promises import Group, names, shard
+import pytest
+from tests.machines.test_consumer_promises import DOWN, Group, names, shard
 
-from shardline.core.consumer.events import RecordsTrimmed
+from shardline.core.consumer.events import (
+    ConsumerFailed,
+    LeaseGained,
+    ProgressLost,
+    RecordsTrimmed,
+    StoreFailed,
+    StreamRecreated,
+)
+from shardline.core.failures import Failure, FailureKind
 
 A, B = names(0, 1)
 HOUR = 3600.0
@@ -58,3 +67,111 @@ def test_di7_summaries_alone_put_off_no_listing():
         worker.machine.trims.handle_page(A, 23 * HOUR, 30 * HOUR, group.now)
         group.run(1.0)
     assert B in group.rows
+
+
+# ---- the store
+
+
+GONE = Failure(FailureKind.NOT_FOUND, "ResourceNotFoundException", "why", 400, maybe_received=False)
+REPLACED = Failure(FailureKind.INVALID, "FileReplaced", "why", maybe_received=False)
+DENIED = Failure(FailureKind.DENIED, "AccessDeniedException", "why", 400, maybe_received=False)
+
+
+@pytest.mark.parametrize(("failure", "limit"), [(GONE, 10.0), (REPLACED, 10.0), (DENIED, 300.0)])
+def test_sh2_a_store_that_never_works_again_ends_the_consumer(failure, limit):
+    group = Group(shard(0))
+    worker = group.worker()
+    group.run(30.0)
+    worker.failing = failure
+    group.run(limit - 1.0)
+    assert worker.seen(ConsumerFailed) == []
+    assert {event.gives_up_at < 2_000.0 for event in worker.seen(StoreFailed)} == {True}
+    group.run(3.0)
+    assert [event.failure for event in worker.seen(ConsumerFailed)] == [failure]
+    scans = worker.scans
+    group.run(60.0)
+    assert len(worker.seen(ConsumerFailed)) == 1
+    assert worker.scans <= scans + 1
+
+
+@pytest.mark.parametrize("failure", [GONE, DENIED])
+def test_sh4_a_store_that_is_back_in_time_ends_nothing(failure):
+    group = Group(shard(0), store_patience=12.0)
+    worker = group.worker()
+    group.run(30.0)
+    for _ in range(4):
+        worker.failing = failure
+        group.run(8.0)
+        worker.failing = None
+        group.run(8.0)
+    assert worker.seen(ConsumerFailed) == []
+
+
+def test_sh1_a_store_that_cannot_be_reached_ends_nothing():
+    group = Group(shard(0))
+    worker = group.worker()
+    group.run(30.0)
+    worker.failing = DOWN
+    group.run(3_600.0)
+    worker.failing = None
+    group.run(10.0)
+    assert worker.seen(ConsumerFailed) == []
+    assert A in worker.held
+
+
+def test_lv6_a_store_that_comes_back_empty_is_told():
+    """The rows are made again, from the start."""
+    group = Group(shard(0, part=(0, 2)), shard(1, part=(2, 4)))
+    worker = group.worker()
+    group.run(30.0)
+    worker.read(A, 5)
+    group.run(5.0)
+    group.rows.clear()
+    group.run(5.0)
+    assert worker.seen(ProgressLost) == [ProgressLost(2)]
+    assert {A, B} == worker.held.keys() == group.rows.keys()
+    gained = worker.seen(LeaseGained)[-2:]
+    assert all(not event.checkpoint.has_begun for event in gained)
+    group.run(60.0)
+    assert len(worker.seen(ProgressLost)) == 1
+
+
+def test_lv6_a_store_that_is_found_empty_by_a_refused_write_is_told():
+    group = Group(shard(0), scan_interval=2.0)
+    worker = group.worker()
+    group.run(30.0)
+    while not any(request for request in worker.outbox if hasattr(request, "counter")):
+        group.now = worker.machine.next_deadline()
+        worker.pump()
+        for request in [one for one in worker.outbox if not hasattr(one, "counter")]:
+            worker.outbox.remove(request)
+            worker.answer(request)
+    group.rows.clear()
+    group.run(10.0)
+    assert worker.seen(ProgressLost) == [ProgressLost(1)]
+
+
+def test_lv6_rows_that_are_deleted_because_the_stream_was_re_created_are_no_loss():
+    group = Group(shard(0), if_recreated="restart")
+    workers = [group.worker(), group.worker()]
+    group.run(30.0)
+    for worker in workers:
+        for shard_id in worker.held:
+            worker.read(shard_id, 5)
+    group.run(5.0)
+    group.created_at = 2.0
+    group.shards = [shard(0, begin=900)]
+    group.run(60.0)
+    assert all(worker.seen(StreamRecreated) for worker in workers)
+    assert [worker.seen(ProgressLost) for worker in workers] == [[], []]
+    assert not group.rows[A].checkpoint.has_begun
+    group.rows.clear()
+    group.run(60.0)
+    assert any(worker.seen(ProgressLost) for worker in workers)
+
+
+def test_lv6_a_new_group_has_lost_nothing():
+    group = Group(shard(0))
+    worker = group.worker()
+    group.run(60.0)
+    assert worker.seen(ProgressLost) == []

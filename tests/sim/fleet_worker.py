@@ -298,6 +298,8 @@ class Worker(Process):
                 reached.add("store recovered")
                 if self.coordinator.held.holdings and self.world.has_been_down:
                     reached.add("store outage within lease")
+            case told.ProgressLost():
+                assert self.world.truth.epoch, "LV6: the store has lost nothing"
             case told.RecordsTrimmed(shard_id):
                 self.world.watch.see_trimmed(shard_id)
             case told.ShardTrimmed(shard_id):

@@ -358,10 +358,12 @@ class Consumer:
         """
         limit = check_timeout("timeout", timeout)
         with anyio.move_on_after(limit):
-            while not self._milestones.is_ready:
+            while True:
                 custody = self._opened()
                 if custody.failure is not None:
                     raise custody.failure
+                if self._milestones.is_ready:
+                    break
                 await custody.changes.wait()
         self._check_open()
         if not self._milestones.is_ready:

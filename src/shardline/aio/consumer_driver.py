@@ -35,6 +35,7 @@ from shardline.core.consumer.coordinator import ScanLeases
 from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.polling_reader import PollingReader, ReaderEvent, ReaderState
 from shardline.core.consumer.read_pace import ReadPace
+from shardline.core.consumer.store_health import STORE_OPERATIONS
 from shardline.core.failures import Failure, FailureKind, to_error
 from shardline.core.leases import LeaseOperation
 from shardline.core.requests import DescribeStreamSummary, ListShards
@@ -270,8 +271,8 @@ class ConsumerDriver:
                 if self.coordinator.topology.is_halted:
                     self.custody.fail(StreamRecreated(f"the stream {self._stream} was deleted and made anew: {why}"))
             case told.ConsumerFailed(operation, failure):
-                scan = operation == "ListLeases"
-                self.custody.fail(store_error(operation, failure) if scan else to_error(failure, operation))
+                is_store = operation in STORE_OPERATIONS
+                self.custody.fail(store_error(operation, failure) if is_store else to_error(failure, operation))
             case _:
                 return
 

@@ -19,6 +19,7 @@ from typing import Final, TypeAlias, final
 from shardline.aio.storm_log import StormLog
 from shardline.core.clock import NEVER
 from shardline.core.consumer import events as told
+from shardline.core.consumer.store_health import StoreTrouble, trouble_of
 from shardline.core.failures import Failure, FailureKind
 
 ConsumerSink: TypeAlias = Callable[[told.Event], object]
@@ -28,6 +29,18 @@ CLOSED: Final = Failure(FailureKind.TRANSIENT, "Cancelled", "the consumer was cl
 """What became of a request that ``close`` cut short: nothing to complain of (CR4)."""
 
 _log: Final = logging.getLogger("shardline.consumer")
+
+_STORE_FAILED: Final = {
+    StoreTrouble.UNREACHABLE: ("the lease store failed; reading goes on until the leases lapse", logging.WARNING),
+    StoreTrouble.GONE: (
+        "the lease store cannot be used; the consumer ends unless it is back within a lease duration",
+        logging.ERROR,
+    ),
+    StoreTrouble.REFUSED: (
+        "the lease store denies access; the consumer ends unless it can be used again within store_patience",
+        logging.ERROR,
+    ),
+}
 
 
 @final
@@ -74,7 +87,8 @@ class ConsumerReporter:
                 what = f"{event.operation} of {event.shard_id} failed{final_word}"
                 self._storms.count(what, event.failure.code, event.failure.message)
             case told.StoreFailed(failure):
-                self._storms.count("the lease store failed; reading goes on until the leases lapse", *failure[1:3])
+                what, level = _STORE_FAILED[trouble_of(failure)]
+                self._storms.count(what, *failure[1:3], level=level)
             case told.StoreRecovered(failures):
                 _log.warning("%s: the lease store answers again, after %d failures", name, failures)
             case told.ListingFailed(operation, failure):
@@ -119,6 +133,13 @@ class ConsumerReporter:
                     event.position,
                     event.failure.code,
                     event.failure.message,
+                )
+            case told.ProgressLost(shards):
+                _log.error(
+                    "%s: progress was lost: the lease store came back empty, without the checkpoints of %s; "
+                    "the group begins again at its start position",
+                    name,
+                    "1 shard" if shards == 1 else f"{shards} shards",
                 )
             case told.StreamRecreated(why):
                 _log.error("%s: the stream was deleted and made anew: %s", name, why)

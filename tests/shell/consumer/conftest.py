@@ -59,6 +59,11 @@ def quick(arguments):
 
 
 @pytest.fixture
+def quick_config():
+    return ConsumerConfig(**QUICK)
+
+
+@pytest.fixture
 def make_consumer(connection):
     def make(stream="s", **arguments):
         config = quick(arguments)

@@ -58,6 +58,9 @@ class ConsumerConfig:
     """Records in an aggregate that belong to another shard: ``deliver`` or ``drop``. They are counted either way."""
     if_recreated: IfRecreated = "stop"
     """A stream that was deleted and made anew under its name: ``stop``, or ``restart`` from the start position."""
+    store_patience: float = 300.0
+    """How long a lease store may deny access before the consumer ends. A store that cannot be reached may take longer;
+    one that was deleted or replaced ends the consumer after ``lease_duration``."""
     worker_id: str | None = None
     """The name in the lease store. ``None``: a new one for every consumer. No two workers may share one."""
 
@@ -125,5 +128,6 @@ _CHECKS: Final[dict[str, _Check]] = {
     "ack": _one_of("auto", "manual"),
     "out_of_range": _one_of("deliver", "drop"),
     "if_recreated": _one_of("stop", "restart"),
+    "store_patience": _number(0.0, 86_400.0),
     "worker_id": _or_none(_worker_id),
 }

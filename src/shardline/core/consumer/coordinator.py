@@ -27,13 +27,21 @@ from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.config import ConsumerConfig
 from shardline.core.consumer.discovery import Discovery
-from shardline.core.consumer.events import ConsumerFailed, Event, Stalled, StoreFailed, StoreRecovered
+from shardline.core.consumer.events import (
+    ConsumerFailed,
+    Event,
+    ProgressLost,
+    Stalled,
+    StoreFailed,
+    StoreRecovered,
+)
 from shardline.core.consumer.farewell import Farewell, FarewellOperation
 from shardline.core.consumer.group_rows import GroupStart
 from shardline.core.consumer.held_leases import HeldLeases
 from shardline.core.consumer.holding import Holding
 from shardline.core.consumer.lease_view import LeaseView
 from shardline.core.consumer.planner import PlannedOperation, Planner
+from shardline.core.consumer.store_health import LIST, WRITE, StoreHealth
 from shardline.core.consumer.topology import Topology
 from shardline.core.consumer.trim_watch import TrimWatch
 from shardline.core.failures import Failure
@@ -86,14 +94,17 @@ class Coordinator:
         "_alarm_at",
         "_backoff",
         "_config",
+        "_emptied",
         "_events",
         "_farewell",
         "_has_scanned",
+        "_health",
         "_in_flight",
         "_is_closing",
         "_latest_at",
         "_plan",
         "_planner",
+        "_recreations",
         "_rows_sent_at",
         "_scan_at",
         "_scan_interval",
@@ -150,6 +161,9 @@ class Coordinator:
         )
         self._farewell: Farewell = Farewell(me, config.lease_duration)
         self._backoff: Backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
+        self._health: StoreHealth = StoreHealth(config.lease_duration, config.store_patience)
+        self._emptied: int = 0  # how many rows the store has lost, until it is known that the stream is the same
+        self._recreations: int = 0  # how often the stream was re-created, by the last plan
         self._plan: dict[str, PlannedOperation | FarewellOperation] = {}
         self._in_flight: dict[str, _Flight] = {}
         self._scan_sent_at: Instant | None = None
@@ -261,10 +275,11 @@ class Coordinator:
     def handle_rows(self, rows: Iterable[Lease], now: Instant) -> None:
         """The scan was answered."""
         assert self._scan_sent_at is not None, "L1: there was one"
-        self._handle_store_answer()
+        self._handle_store_answer(LIST)
         self.view.handle_rows(rows, self._scan_sent_at, now)
         if self.view.take_loss():
             self.topology.distrust(now)
+        self._emptied += self.view.take_emptied()
         self._rows_sent_at, self._scan_sent_at = self._scan_sent_at, None
         self._scan_at = now + self._scan_interval
         self._has_scanned = True
@@ -278,13 +293,13 @@ class Coordinator:
         assert self._scan_sent_at is not None, "L1: there was one"
         self._scan_sent_at = None
         if not self._has_scanned and not failure.retryable:
-            self._events.append(ConsumerFailed("ListLeases", failure))
-        self._scan_at = self._handle_store_failure(failure, now)
+            self._events.append(ConsumerFailed(LIST, failure))
+        self._scan_at = self._handle_store_failure(LIST, failure, now)
 
     def handle_applied(self, operation: LeaseOperation, result: Lease | Refused | None, now: Instant) -> None:
         """The store's answer to an operation."""
         flight = self._land(operation)
-        self._handle_store_answer()
+        self._handle_store_answer(WRITE)
         row = result.current if isinstance(result, Refused) else result
         self.view.handle_written(operation.shard_id, row, now)
         if self.view.take_loss() and not isinstance(operation, DeleteLease):
@@ -305,7 +320,7 @@ class Coordinator:
     def handle_operation_failed(self, operation: LeaseOperation, failure: Failure, now: Instant) -> None:
         """It failed, and may or may not have been applied."""
         flight = self._land(operation)
-        retry_at = self._handle_store_failure(failure, now)
+        retry_at = self._handle_store_failure(WRITE, failure, now)
         if flight.holding is not None:
             self.held.handle_failure(flight.holding, retry_at, now, maybe_received=failure.maybe_received)
         elif self._is_closing:
@@ -353,6 +368,7 @@ class Coordinator:
         self._plan = {row.shard_id: DeleteLease(row.shard_id, row.counter) for row in foreign}
         if not self._can_plan:
             return
+        self._tell_emptied()
         start = GroupStart(self._start, self._latest_at, self.topology.matching, self.view.begun_at)
         operations = self._planner.plan(self.held.holdings, self.held.ending, start, now)
         if any(isinstance(flight.operation, AskHandOver) for flight in self._in_flight.values()):
@@ -362,6 +378,12 @@ class Coordinator:
         unknown_at = NEVER if self.topology.graph.covers(self.view.rows) else now
         if (list_at := min(self.held.handle_children(self.view.rows), unknown_at)) < NEVER:
             self.topology.list_by(max(now, list_at))
+
+    def _tell_emptied(self) -> None:
+        """The store has lost all rows. If the stream was re-created, some worker has deleted them, as it should."""
+        if self._emptied and self._recreations == self.topology.recreations:
+            self._events.append(ProgressLost(self._emptied))
+        self._emptied, self._recreations = 0, self.topology.recreations
 
     def _without_guesses(self, operations: list[PlannedOperation], now: Instant) -> list[PlannedOperation]:
         """Without the rows at LATEST, if the rows that we know are older than the listing; nothing comes before them.
@@ -397,15 +419,21 @@ class Coordinator:
         assert flight.operation == operation, "L1: one answer to each operation"
         return flight
 
-    def _handle_store_answer(self) -> None:
+    def _handle_store_answer(self, operation: str) -> None:
+        self._health.handle_answer(operation)
         if self._backoff.failures:
             self._events.append(StoreRecovered(self._backoff.failures))
             self._backoff.reset()
 
-    def _handle_store_failure(self, failure: Failure, now: Instant) -> Instant:
+    def _handle_store_failure(self, operation: str, failure: Failure, now: Instant) -> Instant:
         """When to try again: what the store asks for is kept, but not until our leases are over."""
         delay = self._backoff.next_delay()
-        self._events.append(StoreFailed(failure, self._backoff.failures))
+        gives_up_at = self._health.handle_failure(operation, failure, now)
+        self._events.append(StoreFailed(failure, self._backoff.failures, gives_up_at))
+        if self._has_scanned and self._health.give_up(gives_up_at, now):
+            self._events.append(ConsumerFailed(operation, failure))
+        if self._health.is_given_up:
+            return NEVER
         return now + max(delay, min(failure.retry_after or 0.0, self._config.lease_duration / 3))
 
     def _notice_stall(self, now: Instant) -> None:

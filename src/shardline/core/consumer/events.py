@@ -7,7 +7,7 @@ on" are commands in the past tense: whoever drives the machines has to follow th
 
 from typing import NamedTuple, TypeAlias, final
 
-from shardline.core.clock import Instant
+from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.grant import Grant
 from shardline.core.failures import Failure
 from shardline.model.hashing import HashRange
@@ -123,6 +123,8 @@ class StoreFailed(NamedTuple):
 
     failure: Failure
     failures: int
+    gives_up_at: Instant = NEVER
+    """When the consumer ends if this goes on (NEVER: it keeps trying)."""
 
 
 @final
@@ -130,6 +132,14 @@ class StoreRecovered(NamedTuple):
     """The lease store answers again."""
 
     failures: int
+
+
+@final
+class ProgressLost(NamedTuple):
+    """The lease store came back empty: what the group had committed is lost, and it begins again at ``start``."""
+
+    shards: int
+    """How many shards it was reading."""
 
 
 @final
@@ -232,6 +242,7 @@ Event: TypeAlias = (
     | ReadFailed
     | StoreFailed
     | StoreRecovered
+    | ProgressLost
     | ListingFailed
     | Stalled
     | HandlerRetried

@@ -11,6 +11,7 @@ Invariants:
 - LV3: a row that is new to us is fresh if someone holds it, and available if nobody does.
 - LV4: it is told when a row goes that was not finished: while a stream stays the same, such rows are given up only with
   their shards.
+- LV6: a store that lost all rows of the group is noticed, whether a scan or refused writes show it first.
 - LV5: since when rows at LATEST are read is remembered when they have gone on: a group begins once (L6).
 """
 
@@ -26,7 +27,16 @@ from shardline.model.lease import Lease
 class LeaseView:
     """All rows of a group, as one worker sees them."""
 
-    __slots__ = ("_available_since", "_changed_at", "_has_lost", "_written_at", "begun_at", "lease_duration", "rows")
+    __slots__ = (
+        "_available_since",
+        "_changed_at",
+        "_gone",
+        "_has_lost",
+        "_written_at",
+        "begun_at",
+        "lease_duration",
+        "rows",
+    )
 
     def __init__(self, lease_duration: float) -> None:
         self.lease_duration: float = lease_duration
@@ -35,6 +45,7 @@ class LeaseView:
         self._written_at: dict[str, Instant] = {}
         self._available_since: dict[str, Instant] = {}
         self._has_lost: bool = False
+        self._gone: int = 0  # rows that were not finished and went, since a scan last found a row
         self.begun_at: float = math.inf
         """The earliest time, in seconds since 1970, that a row at LATEST was seen to be read from (LV5)."""
 
@@ -55,6 +66,12 @@ class LeaseView:
             else:
                 self._available_since.pop(shard_id, None)
         self._written_at = {shard_id: at for shard_id, at in self._written_at.items() if at > sent_at}
+
+    def take_emptied(self) -> int:
+        """How many rows that were not finished went, if the last scan found none at all; once (LV6)."""
+        gone = 0 if self.rows else self._gone
+        self._gone = 0
+        return gone
 
     def handle_written(self, shard_id: str, row: Lease | None, now: Instant) -> None:
         """The answer to a write of ours: the row as it stands (``None``: there is none)."""
@@ -103,6 +120,8 @@ class LeaseView:
 
     def _forget(self, shard_id: str) -> None:
         row = self.rows.pop(shard_id, None)
-        self._has_lost |= row is not None and not row.checkpoint.is_finished
+        if row is not None and not row.checkpoint.is_finished:
+            self._has_lost = True
+            self._gone += 1
         self._changed_at.pop(shard_id, None)
         self._available_since.pop(shard_id, None)

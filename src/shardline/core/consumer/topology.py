@@ -46,6 +46,7 @@ class Topology:
         "graph",
         "is_halted",
         "listed_at",
+        "recreations",
     )
 
     def __init__(self, discovery: Discovery, if_recreated: IfRecreated) -> None:
@@ -64,6 +65,8 @@ class Topology:
         """Whether the consumer has to stop (TO3)."""
         self.listed_at: Instant = -NEVER
         """When the last complete listing came."""
+        self.recreations: int = 0
+        """How often the stream was found to be another one (TO3)."""
 
     @property
     def summary(self) -> StreamSummary | None:
@@ -173,6 +176,7 @@ class Topology:
             self.list_by(now + LOOK_AGAIN)
 
     def _handle_recreated(self, why: str) -> None:
+        self.recreations += 1
         self._events.append(StreamRecreated(why))
         self._begin_anew()
         self.is_halted = self._if_recreated == "stop"

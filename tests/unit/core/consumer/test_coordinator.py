@@ -456,7 +456,7 @@ def test_a_store_that_denies_from_the_first_is_an_error(world):
     worker = world.worker()
     worker.machine.poll_operation(100.0)
     worker.machine.handle_scan_failed(DENIED, 100.0)
-    assert worker.machine.take_events() == [ConsumerFailed("ListLeases", DENIED), StoreFailed(DENIED, 1)]
+    assert worker.machine.take_events() == [ConsumerFailed("ListLeases", DENIED), StoreFailed(DENIED, 1, 400.0)]
 
 
 @pytest.mark.parametrize(("asked", "pause"), [(2.0, 2.0), (3600.0, 3.0)])

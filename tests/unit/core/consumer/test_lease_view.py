@@ -95,3 +95,21 @@ def test_how_long_a_lease_could_have_been_taken(view):
     assert view.available_for("s", 113.0) == 2.0
     view.handle_rows([replace(OWNED, counter=6), FREE], 111.5, 112.0)
     assert view.available_for("s", 113.0) == 0.0
+
+
+def test_lv6_a_store_that_has_lost_every_row_is_noticed_once():
+    view = LeaseView(10.0)
+    view.handle_rows([Lease("a"), Lease("b")], 1.0, 1.0)
+    assert view.take_emptied() == 0
+    view.handle_written("a", None, 2.0)
+    assert view.take_emptied() == 0
+    view.handle_rows([], 3.0, 3.0)
+    assert view.take_emptied() == 1
+    assert view.take_emptied() == 0
+
+
+def test_lv6_finished_rows_that_go_are_no_loss():
+    view = LeaseView(10.0)
+    view.handle_rows([Lease("a", checkpoint=Checkpoint(SHARD_END))], 1.0, 1.0)
+    view.handle_rows([], 3.0, 3.0)
+    assert view.take_emptied() == 0
