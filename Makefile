@@ -3,15 +3,29 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
+# What a target needs is installed as a set (requirements/install.py); each set has a stamp in the environment.
+SETS := demo test types bench lint docs build fuzz
+DEMO := $(VENV)/.demo
+TEST := $(VENV)/.test
+TYPES := $(VENV)/.types
+BENCH := $(VENV)/.bench
+LINT := $(VENV)/.lint
+DOCS := $(VENV)/.docs
+BUILD := $(VENV)/.build
+FUZZ := $(VENV)/.fuzz
+INSTALL := $(PYTHON) requirements/install.py --into $(VENV)
 SERVERS := .servers/.ready
 KCL := .servers/kcl/.ready
-FUZZ := $(VENV)/.fuzz
 SECURITY := .security
 PROOF_SEEDS ?= 5000
 # The pure half is covered whole by these, which only compute: one process a core. All else, also the machines and the
 # properties, runs without the cost of tracing.
 TRACED := tests/unit/model tests/unit/codec tests/unit/core tests/wire
+# What differs from one Python to the next, as far as that is tested in a minute: the pure code, and the shells' start, end,
+# cancellation, threads and TLS. None of these needs a third-party server.
+QUICK := tests/unit tests/wire tests/packaging $(addprefix tests/shell/test_,client_calls.py host_tasks.py lifecycle.py tls.py \
+	waiting.py) $(addprefix tests/shell/producer/test_,delivery.py producer_lifecycle.py sync_producer.py) \
+	$(addprefix tests/shell/consumer/test_,handlers.py iteration.py resharding.py)
 # Four at a time, also on two cores: many tests wait more than they compute. Each has its own servers, ports and directories.
 # Only those that go by the clock run one by one.
 PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist worksteal -m 'not clock'
@@ -19,53 +33,50 @@ PYTEST_CLOCK := $(BIN)/python -m pytest -m clock tests/shell
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sim sim-soak drill drill-full java soak proof check fmt lint types mypy pyright arch bench bench-report bench-guard docs pictures mutants fuzz audit sbom build clean
+.PHONY: help setup sets demo test static cover suite clock quick sim sim-soak drill drill-full java soak proof check fmt lint types mypy pyright arch bench bench-report bench-guard docs pictures mutants fuzz audit sbom build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(READY) $(SERVERS) ## make the virtual environment and fetch the third-party test servers
+setup: sets $(SERVERS) ## install what all targets of CI need: the virtual environment and the third-party test servers
 
-$(READY): pyproject.toml requirements/constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
-	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "Python's venv module is missing: apt-get install python3-venv"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt \
-		--editable '.[trio,http2,tls,cli,h2c,redis]' --group test --group lint --group docs --group build --group bench
-	@touch $@
+sets:
+	@$(INSTALL) test types bench lint docs build
+
+$(SETS:%=$(VENV)/.%): $(VENV)/.%: pyproject.toml requirements/constraints.txt requirements/install.py
+	@$(INSTALL) $*
 
 $(SERVERS): $(addprefix tests/interop/servers/,package.json requirements.txt requirements-clients.txt install.sh)
 	PYTHON=$(PYTHON) bash tests/interop/servers/install.sh
 	@touch $@
 
-$(KCL): $(addprefix tests/interop/java/,requirements.txt install.sh) | $(READY)
+$(KCL): $(addprefix tests/interop/java/,requirements.txt install.sh) | $(TEST)
 	PYTHON=$(BIN)/python sh tests/interop/java/install.sh
 	@touch $@
 
-demo: $(READY) ## see it work, in less than half a minute: produce, throttle, reshard, kill a worker, count
+demo: $(DEMO) ## see it work, in less than half a minute: produce, throttle, reshard, kill a worker, count
 	$(BIN)/shardline demo
 
-test: $(READY) $(SERVERS) ## run all tests
+test: $(TEST) $(SERVERS) ## run all tests
 	$(PYTEST)
 	$(PYTEST_CLOCK)
 
-sim: $(READY) ## simulated worlds from SEEDS=500 seeds; SEED=7 tells the story of one; WORLD=producer for those of a producer alone
+sim: $(TEST) ## simulated worlds from SEEDS=500 seeds; SEED=7 tells the story of one; WORLD=producer for those of a producer alone
 	$(BIN)/python tests/sim/simulate.py --world $(or $(WORLD),fleet) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),500))
 
-sim-soak: $(READY) ## simulated worlds that nobody has seen, for HOURS=1; the report is build/soak/report.md
+sim-soak: $(TEST) ## simulated worlds that nobody has seen, for HOURS=1; the report is build/soak/report.md
 	$(BIN)/python tests/sim/simulate.py --hours $(or $(HOURS),1)
 
-drill: $(READY) $(SERVERS) ## kill, pause, reshard: what a fleet of real processes does then, on every store
+drill: $(TEST) $(SERVERS) ## kill, pause, reshard: what a fleet of real processes does then, on every store
 	$(BIN)/python tests/drills/drill.py --store all
 
-drill-full: $(READY) $(SERVERS) ## the same, with real durations: leases of 10 s, a handler of 35 s, a minute without Kinesis
+drill-full: $(TEST) $(SERVERS) ## the same, with real durations: leases of 10 s, a handler of 35 s, a minute without Kinesis
 	$(BIN)/python tests/drills/drill.py --store all --full
 
-java: $(READY) $(SERVERS) $(KCL) ## the Java KCL reads what we put, and takes over our lease table, and we its
+java: $(TEST) $(SERVERS) $(KCL) ## the Java KCL reads what we put, and takes over our lease table, and we its
 	$(BIN)/python tests/drills/drill.py java-reads java-after-us us-after-java
 
-soak: $(READY) ## ten minutes (SOAK_SECONDS=600) at a steady rate: does the memory stay flat?
+soak: $(TEST) ## ten minutes (SOAK_SECONDS=600) at a steady rate: does the memory stay flat?
 	$(BIN)/python tests/drills/drill.py soak
 
 proof: drill-full java soak mutants fuzz ## all that takes too long for CI: drills, the Java KCL, soak, mutants, fuzzing, many seeds (PROOF_SEEDS=5000)
@@ -73,33 +84,48 @@ proof: drill-full java soak mutants fuzz ## all that takes too long for CI: dril
 	$(MAKE) sim WORLD=producer SEED= SEEDS=$(PROOF_SEEDS)
 	$(MAKE) audit AUDIT=--strict
 
-check: $(READY) $(SERVERS) ## most of what CI runs: lint, types, architecture, all tests, coverage of the pure half
+check: $(TEST) $(TYPES) $(LINT) $(SERVERS) ## most of what CI runs: lint, types, architecture, all tests, coverage of the pure half
+	$(MAKE) static
+	$(MAKE) cover
+	$(MAKE) suite
+	$(MAKE) clock
+
+static: $(TEST) $(TYPES) $(LINT)
 	$(MAKE) --jobs 2 --output-sync=target pyright mypy lint arch
+
+cover: $(TEST) $(SERVERS)
 	$(PYTEST) --numprocesses auto --cov --cov-report= $(TRACED)
 	$(BIN)/python -m coverage report --include='src/shardline/model/*,src/shardline/codec/*,src/shardline/core/*' --fail-under=100
+
+suite: $(TEST) $(SERVERS)
 	$(PYTEST) $(TRACED:%=--ignore=%)
+
+clock: $(TEST) $(SERVERS)
 	$(PYTEST_CLOCK)
 
-fmt: $(READY) ## format the code
+quick: $(TEST) ## run the part of the tests that takes a minute and needs no Node; CI runs it with every Python
+	$(PYTEST) -m 'not clock and not interop' $(QUICK)
+
+fmt: $(LINT) ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lint: $(READY) ## check style and formatting
+lint: $(LINT) ## check style and formatting
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
 types: mypy pyright ## check types, with mypy and pyright, both strict
 
-mypy: $(READY)
+mypy: $(TYPES)
 	$(BIN)/mypy
 
-pyright: $(READY)
+pyright: $(TYPES)
 	$(BIN)/pyright
 
-arch: $(READY) ## check that imports follow the architecture
+arch: $(TEST) ## check that imports follow the architecture
 	$(BIN)/lint-imports
 
-bench: $(READY) $(SERVERS) ## measure, with the peers beside us
+bench: $(BENCH) $(SERVERS) ## measure, with the peers beside us
 	$(BIN)/python benchmarks/bench_aggregation.py
 	$(BIN)/python benchmarks/bench_wire.py
 	$(BIN)/python benchmarks/bench_server.py
@@ -108,31 +134,27 @@ bench: $(READY) $(SERVERS) ## measure, with the peers beside us
 	$(BIN)/python benchmarks/bench_growth.py
 	$(BIN)/python benchmarks/bench_failover.py
 
-bench-report: $(READY) $(SERVERS) ## measure everything and write docs/benchmarks.md, with its plots
+bench-report: $(BENCH) $(SERVERS) ## measure everything and write docs/benchmarks.md, with its plots
 	$(BIN)/python benchmarks/bench_report.py
 
-bench-guard: $(READY) $(SERVERS) ## fail if a ratio to a peer fell by more than a quarter since the report; CI runs it too
+bench-guard: $(BENCH) $(SERVERS) ## fail if a ratio to a peer fell by more than a quarter since the report; CI runs it too
 	$(BIN)/python benchmarks/guard.py
 
-docs: $(READY) ## build the documentation into site/, warnings are errors; check links, words and pictures
+docs: $(TEST) $(DOCS) ## build the documentation into site/, warnings are errors; check links, words and pictures
 	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs examples benchmarks src
 	$(BIN)/python -m pytest -q tests/docs/test_links.py tests/docs/test_words.py tests/docs/test_pictures.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-pictures: $(READY) ## measure what the producer's knobs cost, and draw the pictures of the documentation anew
+pictures: $(TEST) ## measure what the producer's knobs cost, and draw the pictures of the documentation anew
 	$(BIN)/python benchmarks/tuning.py
 	$(BIN)/python docs/pictures/draw.py
 
-mutants: $(READY) ## make the code wrong in hundreds of ways, see which test notices, and write docs/mutants.md
+mutants: $(TEST) ## make the code wrong in hundreds of ways, see which test notices, and write docs/mutants.md
 	$(BIN)/python tests/mutants/run.py --write
 
-fuzz: $(FUZZ) ## fuzz every decoder and the server for SECONDS=60 each; what reaches new code joins the corpus
+fuzz: $(TEST) $(FUZZ) ## fuzz every decoder and the server for SECONDS=60 each; what reaches new code joins the corpus
 	$(BIN)/python tests/fuzz/campaign.py --keep --seconds $(or $(SECONDS),60)
 	$(BIN)/python tests/fuzz/server_campaign.py --seconds $(or $(SECONDS),60)
-
-$(FUZZ): pyproject.toml requirements/constraints.txt | $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt --group fuzz
-	@touch $@
 
 $(SECURITY)/.ready: pyproject.toml requirements/constraints.txt
 	$(PYTHON) -m venv $(SECURITY)/tools
@@ -150,7 +172,7 @@ sbom: $(SECURITY)/.ready ## write dist/shardline.cdx.json: what users install, a
 	@mkdir -p dist
 	$(SECURITY)/tools/bin/python tests/security/sbom.py $(SECURITY)/users/bin/python dist/shardline.cdx.json
 
-build: $(READY) ## build the wheel and the source distribution into dist/
+build: $(BUILD) ## build the wheel and the source distribution into dist/
 	$(BIN)/python -m hatchling build --clean
 
 clean: ## remove everything that was made

@@ -1,0 +1,92 @@
+"""Does every pinned version run on every Python that we support, from the oldest patch release on?
+
+``requires-python`` says 3.11, and Debian 12 has 3.11.2. A pin that needs 3.11.5 makes pip refuse the whole installation
+there, although it works on the machine of the person who wrote the pin. So this reads what the installed packages say
+about themselves, whichever Python runs the test. Where all sets are installed, as in CI, it covers all of them.
+"""
+
+import re
+import sys
+import tomllib
+from importlib.metadata import distributions
+from pathlib import Path
+
+import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+CONSTRAINTS = ROOT / "requirements" / "constraints.txt"
+SERVERS = ROOT / "tests" / "interop" / "servers"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+MINORS = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", line)]
+PYTHONS = [f"{minor}.0" for minor in MINORS]
+
+
+def pins_of(path):
+    return {
+        canonicalize_name(name): version
+        for name, version in re.findall(r"^(\S+)==(\S+)$", path.read_text(), re.MULTILINE)
+    }
+
+
+def refused(pins, site_packages):
+    """The pinned packages of an environment that refuse some Python, with what they ask for."""
+    found = {}
+    for package in distributions(path=[str(path) for path in site_packages]):
+        name = canonicalize_name(package.metadata["Name"])
+        needs = SpecifierSet(package.metadata["Requires-Python"] or "")
+        if pins.get(name) == package.version and not all(needs.contains(python) for python in PYTHONS):
+            found[f"{name}=={package.version}"] = str(needs)
+    return found
+
+
+def test_the_oldest_python_is_the_first_release_of_the_oldest_minor():
+    assert PYTHONS[0] == "3.11.0"
+    assert PROJECT["requires-python"] == ">=3.11"
+
+
+def test_every_pin_supports_every_python():
+    assert refused(pins_of(CONSTRAINTS), sys.path) == {}
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize(
+    ("listed", "environment"), [("requirements.txt", "python"), ("requirements-clients.txt", "clients")]
+)
+def test_the_servers_and_clients_of_the_tests_support_every_python(listed, environment):
+    pins = pins_of(SERVERS / listed)
+    site_packages = [str(path) for path in (ROOT / ".servers" / environment).glob("lib/python*/site-packages")]
+    installed = {canonicalize_name(package.metadata["Name"]) for package in distributions(path=site_packages)}
+    assert pins.keys() <= installed, "run make setup"
+    assert refused(pins, site_packages) == {}
+
+
+def test_what_the_demo_and_the_tests_install_was_really_read():
+    pinned = {canonicalize_name(name) for name in pins_of(CONSTRAINTS)}
+    installed = {canonicalize_name(package.metadata["Name"]) for package in distributions()}
+    needed = {
+        "aiohttp",
+        "anyio",
+        "botocore",
+        "msgspec",
+        "click",
+        "rich",
+        "pytest",
+        "hypothesis",
+        "uvloop",
+        "trio",
+        "redis",
+    }
+    assert needed <= pinned & installed
+
+
+def test_a_pin_that_needs_a_later_patch_release_is_seen(tmp_path):
+    """The case that made the installation fail on Debian 12."""
+    said = tmp_path / "pymdown_extensions-13.0.dist-info"
+    said.mkdir()
+    (said / "METADATA").write_text(
+        "Metadata-Version: 2.4\nName: pymdown-extensions\nVersion: 13.0\nRequires-Python: >=3.11.5\n"
+    )
+    assert refused({"pymdown-extensions": "13.0"}, [tmp_path]) == {"pymdown-extensions==13.0": ">=3.11.5"}
+    assert refused({"pymdown-extensions": "12.3"}, [tmp_path]) == {}, "not what is pinned"
