@@ -1,6 +1,7 @@
 """Do the examples of the README and of the client's page work as they stand?
 
 Each block runs in a Python of its own, as a user would run it, pointed at the embedded server by environment variables.
+``test_first_steps.py`` follows the README's walk-through.
 """
 
 import ast
@@ -58,43 +59,6 @@ def test_every_block_is_valid_python(page):
         ast.parse(block)
 
 
-def test_the_five_minutes_of_the_readme(tmp_path):
-    """As a newcomer would type them, in two terminals; only the port is another."""
-    text = (ROOT / "README.md").read_text()
-    serve, export, commands = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    for name in ("produce.py", "consume.py"):
-        (tmp_path / name).write_text(block_with("README.md", f"# {name}\n"))
-    activate, command = serve.splitlines()
-    assert activate == export.splitlines()[0] == ". .venv/bin/activate"
-    environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
-    with subprocess.Popen(
-        [*command.split(), "--port", "0"],
-        env=environment | {"PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as server:
-        try:
-            [url] = re.findall(r"http://127\.0\.0\.1:\d+", server.stdout.readline())
-            script = f"set -eu\n{export.removeprefix(activate)}\n{commands}".replace("http://127.0.0.1:4567", url)
-            ended = subprocess.run(
-                ["sh", "-c", script],
-                cwd=tmp_path,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=100,
-                check=False,
-            )
-        finally:
-            server.kill()
-    assert ended.returncode == 0, ended.stderr
-    printed = ended.stdout.splitlines()
-    assert printed[:2] == ["1000 orders delivered", "1000 orders read"]
-    assert all(re.search(r'customer-\d+.*{"order": \d+}', line) for line in printed[2:5])
-    assert "billing on orders: no owner" in ended.stderr
-    assert ended.stdout.count("50.00%") == 2
-
-
 @pytest.mark.parametrize("example", ["asyncio.run(main())", "from shardline.sync import Producer"])
 def test_the_producers_of_the_readme(kinesis, tmp_path, example):
     [code] = [one for one in blocks_of("README.md") if "Producer(" in one and example in one and "region=" in one]
@@ -145,7 +109,7 @@ def test_the_lambda_handler_of_the_readme(kinesis, tmp_path):
 
 
 def test_the_test_of_the_readme(kinesis, tmp_path):
-    code = block_with("README.md", "LocalKinesis(") + "\n\ntest_a_throttled_record_is_told()\nprint('passed')\n"
+    code = block_with("README.md", "LocalKinesis(") + "\n\ntest_a_throttled_record_is_reported()\nprint('passed')\n"
     assert run(code, kinesis, tmp_path) == "passed\n"
 
 

@@ -35,7 +35,7 @@ def refused(pins, site_packages):
     found = {}
     for package in distributions(path=[str(path) for path in site_packages]):
         name = canonicalize_name(package.metadata["Name"])
-        needs = SpecifierSet(package.metadata["Requires-Python"] or "")
+        needs = SpecifierSet(package.metadata.get("Requires-Python", ""))
         if pins.get(name) == package.version and not all(needs.contains(python) for python in PYTHONS):
             found[f"{name}=={package.version}"] = str(needs)
     return found
