@@ -8,28 +8,33 @@ Invariants:
 - P9: a record of a key becomes the head only when the head before it was delivered or has failed, and the records of a
   key become heads in the order in which they were admitted.
 - A head that is refused stays the head: it is sent again before any other record of its key.
-- Every record is looked at a fixed number of times, however many of one key wait.
+- However many records wait, one more costs the logarithm of their number: to let it wait, to let it go, to expire it.
 """
 
+import heapq
 from collections import deque
 from collections.abc import Iterable
-from typing import final
+from typing import Final, TypeAlias, final
 
 from shardline.core.clock import NEVER, Instant
 from shardline.core.producer.record import BufferedRecord
+
+_Expiry: TypeAlias = tuple[Instant, int, BufferedRecord]
+
+_STALE_MIN: Final = 64  # fewer than this many records that wait no longer are not worth a clean-up
 
 
 @final
 class KeyOrder:
     """The heads of one lane's keys, and the records that wait behind them."""
 
-    __slots__ = ("_behind", "_heads", "expires_at", "waiting")
+    __slots__ = ("_admitted", "_behind", "_by_expiry", "_heads", "waiting")
 
     def __init__(self) -> None:
         self._heads: dict[str, BufferedRecord] = {}
         self._behind: dict[str, deque[BufferedRecord]] = {}  # never an empty one
-        self.expires_at: Instant = NEVER
-        """When the first that waits expires, or earlier."""
+        self._by_expiry: list[_Expiry] = []  # a heap of all that wait, and of some that no longer do
+        self._admitted: int = 0  # breaks ties in the heap
         self.waiting: int = 0
         """How many records wait behind a head."""
 
@@ -37,6 +42,10 @@ class KeyOrder:
     def has_heads(self) -> bool:
         """Whether any record was admitted and has not ended."""
         return bool(self._heads)
+
+    def expires_at(self) -> Instant:
+        """When the first that waits expires, or earlier."""
+        return self._by_expiry[0][0] if self._by_expiry else NEVER
 
     def admit(self, records: list[BufferedRecord]) -> list[BufferedRecord]:
         """Those of the records, in the order of their puts, that may go now. The others wait here from now on."""
@@ -48,7 +57,8 @@ class KeyOrder:
                 admitted.append(record)
             else:
                 self._behind.setdefault(key, deque()).append(record)
-                self.expires_at = min(self.expires_at, record.expires_at)
+                self._admitted += 1
+                heapq.heappush(self._by_expiry, (record.expires_at, self._admitted, record))
                 self.waiting += 1
         return admitted
 
@@ -59,27 +69,44 @@ class KeyOrder:
             key = record.key
             if key is None or self._heads.get(key) is not record:
                 continue
-            behind = self._behind.get(key)
-            if behind is None:
+            if key in self._behind:
+                self._heads[key] = self._take_next(key)
+                following.append(self._heads[key])
+            else:
                 del self._heads[key]
-                continue
-            self._heads[key] = behind.popleft()
-            following.append(self._heads[key])
-            self.waiting -= 1
-            if not behind:
-                del self._behind[key]
-        if not self._behind:
-            self.expires_at = NEVER
+        self._drop_stale()
         return following
 
     def take_expired(self, now: Instant) -> list[BufferedRecord]:
         """The records whose life ended while they waited."""
-        if now < self.expires_at:
-            return []
-        waiting = self.in_order([])
-        self.forget([])
-        self.admit([record for record in waiting if record.expires_at > now])  # their heads are under way: none goes
-        return [record for record in waiting if record.expires_at <= now]
+        expired: list[BufferedRecord] = []
+        by_expiry = self._by_expiry
+        while by_expiry and by_expiry[0][0] <= now:
+            _, _, record = heapq.heappop(by_expiry)
+            key = record.key
+            # The records of a key wait in the order of their puts, and all live equally long: if this one still waits,
+            # it is the first of its key. It may be the key's head by now, or have ended.
+            if key is not None and key in self._behind and self._behind[key][0] is record:
+                expired.append(self._take_next(key))
+        return expired
+
+    def _take_next(self, key: str) -> BufferedRecord:
+        """The first that waits behind the head of this key: it waits no longer."""
+        behind = self._behind[key]
+        record = behind.popleft()
+        self.waiting -= 1
+        if not behind:
+            del self._behind[key]
+        return record
+
+    def _drop_stale(self) -> None:
+        """Forget records that wait no longer, once they are most of the heap."""
+        if not self.waiting:
+            self._by_expiry = []
+        elif len(self._by_expiry) > 2 * self.waiting + _STALE_MIN:
+            waiting = {id(record) for behind in self._behind.values() for record in behind}
+            self._by_expiry = [entry for entry in self._by_expiry if id(entry[2]) in waiting]
+            heapq.heapify(self._by_expiry)
 
     def in_order(self, queued: list[BufferedRecord]) -> list[BufferedRecord]:
         """What is queued and what waits, by the time of the puts. Of one key: its head, those behind it, the others."""
@@ -90,7 +117,7 @@ class KeyOrder:
 
     def forget(self, records: Iterable[BufferedRecord]) -> None:
         """None waits any more, and these records are to be admitted again."""
-        self._behind, self.expires_at, self.waiting = {}, NEVER, 0
+        self._behind, self._by_expiry, self.waiting = {}, [], 0
         for record in records:
             key = record.key
             if key is not None and self._heads.get(key) is record:

@@ -252,7 +252,7 @@ class Lane:
 
     def expires_at(self) -> Instant:
         """When the first that waits reaches its end of life, or earlier. In the queue that is the first due (A2)."""
-        return min(self.due_at() + self._life_after_due, self._keys.expires_at)
+        return min(self.due_at() + self._life_after_due, self._keys.expires_at())
 
     def take_expired(self, now: Instant) -> list[BufferedRecord]:
         """The records whose life is over (A1). The others stay, in their order."""

@@ -45,16 +45,16 @@ def test_what_expires_while_it_waits_leaves_and_the_others_keep_their_places():
     order = KeyOrder()
     head, old, young, other, last = record("a"), record("a", 1), record("a", 3), record("b", 2), record("b", 4)
     order.admit([head, old, other, young, last])
-    assert order.expires_at == 11.0
+    assert order.expires_at() == 11.0
     assert order.take_expired(10.9) == []
     assert order.take_expired(11.0) == [old]
-    assert order.expires_at == 13.0
+    assert order.expires_at() == 13.0
     assert order.end([head]) == [young]
-    assert order.expires_at == 13.0  # of one that has left: early is harmless
+    assert order.expires_at() == 13.0  # of one that has left: early is harmless
     assert order.take_expired(13.0) == []
-    assert order.expires_at == 14.0
+    assert order.expires_at() == 14.0
     assert order.end([other]) == [last]
-    assert order.expires_at == NEVER
+    assert order.expires_at() == NEVER
 
 
 def test_all_of_it_in_the_order_of_the_puts():
@@ -65,3 +65,36 @@ def test_all_of_it_in_the_order_of_the_puts():
     order.forget([head])
     assert order.waiting == 0
     assert order.admit([second]) == [second]
+
+
+def test_a_hundred_thousand_records_of_one_key_expire_one_by_one_at_little_cost():
+    """A head that never ends: each record behind it leaves at its own time, and none is looked at twice."""
+    order = KeyOrder()
+    records = [record("a", put_at / 1000) for put_at in range(100_000)]
+    order.admit(records)
+    looked_at = 0
+
+    class Counted(type(order._behind["a"])):
+        def __iter__(self):
+            nonlocal looked_at
+            looked_at += len(self)
+            return super().__iter__()
+
+    order._behind["a"] = Counted(order._behind["a"])
+    for waiting in records[1:]:
+        assert order.take_expired(waiting.expires_at) == [waiting]
+    assert looked_at == 0
+    assert order.waiting == 0
+    assert order.end(records[:1]) == []
+
+
+def test_records_that_went_on_long_ago_are_not_kept_for_their_expiry():
+    order = KeyOrder()
+    head, *others = (record("a", put_at) for put_at in range(200))
+    order.admit([head, *others])
+    for follower in others[:-1]:
+        assert order.end([head]) == [follower]
+        head = follower
+    assert order.waiting == 1
+    assert len(order._by_expiry) <= 66
+    assert order.take_expired(1000.0) == [others[-1]]
