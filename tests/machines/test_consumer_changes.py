@@ -12,6 +12,7 @@ from shardline.core.consumer.events import (
     ProgressLost,
     RecordsTrimmed,
     StoreFailed,
+    StreamMissing,
     StreamRecreated,
 )
 from shardline.core.failures import Failure, FailureKind
@@ -175,3 +176,88 @@ def test_lv6_a_new_group_has_lost_nothing():
     worker = group.worker()
     group.run(60.0)
     assert worker.seen(ProgressLost) == []
+
+
+# ---- the stream
+
+
+NO_STREAM = Failure(FailureKind.NOT_FOUND, "ResourceNotFoundException", "no such stream", 400)
+
+
+def read_and_delete(**config):
+    """A worker has read a stream of two shards, and then there is none."""
+    group = Group(shard(0, part=(0, 2)), shard(1, part=(2, 4)), **config)
+    worker = group.worker()
+    group.run(30.0)
+    for shard_id in (A, B):
+        worker.read(shard_id, 5)
+    group.run(5.0)
+    group.missing = NO_STREAM
+    for shard_id in (A, B):
+        worker.machine.lose_sight(shard_id, group.now)
+    worker.pump()
+    return group, worker
+
+
+@pytest.mark.parametrize("missing_for", [0.5, 20.0, 300.0])
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_to5_a_stream_that_is_missing_for_long_is_read_from_its_start_when_it_is_back(missing_for, shards):
+    group, worker = read_and_delete(if_recreated="restart")
+    group.run(missing_for)
+    assert worker.seen(ConsumerFailed) == []
+    assert len(worker.seen(StreamMissing)) == 1
+    group.missing = None
+    group.created_at = 2.0
+    parts = {1: [(0, 4)], 2: [(0, 2), (2, 4)], 3: [(0, 1), (1, 2), (2, 4)]}[shards]
+    group.shards = [shard(number, part=part, begin=900) for number, part in enumerate(parts)]
+    group.run(60.0)
+    assert len(worker.seen(StreamRecreated)) >= 1
+    assert worker.held.keys() == set(names(*range(shards)))
+    assert not any(group.rows[shard_id].checkpoint.has_begun for shard_id in worker.held)
+    assert all(event.start == event.checkpoint.position for event in worker.seen(LeaseGained)[-shards:])
+    assert worker.seen(ConsumerFailed) == []
+
+
+def test_to5_a_stream_that_is_missing_is_asked_for_now_and_then():
+    group, worker = read_and_delete(if_recreated="restart")
+    listings = worker.listings
+    group.run(300.0)
+    assert 8 <= worker.listings - listings <= 30
+
+
+def test_to5_by_default_a_missing_stream_ends_the_consumer():
+    group, worker = read_and_delete()
+    group.run(1.0)
+    assert [event.failure for event in worker.seen(ConsumerFailed)] == [NO_STREAM]
+    assert worker.seen(StreamMissing) == []
+
+
+def test_to5_a_stream_that_was_never_there_ends_the_consumer():
+    group = Group(shard(0), if_recreated="restart")
+    group.missing = NO_STREAM
+    worker = group.worker()
+    group.run(5.0)
+    assert [event.failure for event in worker.seen(ConsumerFailed)] == [NO_STREAM]
+
+
+def test_to5_the_same_stream_that_is_back_is_read_on():
+    """Somebody answered that there is no such stream, and was wrong."""
+    group, worker = read_and_delete(if_recreated="restart")
+    group.run(20.0)
+    group.missing = None
+    group.run(60.0)
+    assert worker.seen(StreamRecreated) == []
+    assert worker.held.keys() == {A, B}
+    assert all(group.rows[shard_id].checkpoint.has_begun for shard_id in (A, B))
+
+
+def test_to5_a_stream_whose_shards_alone_are_missing_is_waited_for_too():
+    """The service describes the stream, and knows no shards of it."""
+    group, worker = read_and_delete(if_recreated="restart")
+    group.missing, group.listing_fails = None, lambda _: NO_STREAM
+    group.run(60.0)
+    assert len(worker.seen(StreamMissing)) == 1
+    assert worker.seen(ConsumerFailed) == []
+    group.listing_fails = None
+    group.run(60.0)
+    assert worker.held.keys() == {A, B}

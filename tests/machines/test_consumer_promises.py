@@ -86,6 +86,7 @@ class Group:
         self.log = []  # (when, who, operation, result)
         self.created_at = 1.0
         self.retention_hours = 24
+        self.missing = None  # the failure that tells that there is no stream
         self.listing_fails = None
         self.open_then = None  # what the service answers to who asks which shards were open at a time
 
@@ -177,6 +178,10 @@ class Worker:
                 assert request.shard_id not in [one.shard_id for one in busy], "L1: one operation a lease"
             self.outbox.append(request)
         while (request := self.machine.poll_request(now)) is not None:
+            if self.group.missing is not None:
+                self.listings += 1
+                self.machine.handle_request_failed(self.group.missing, now)
+                continue
             if isinstance(request, DescribeStreamSummary):
                 summary = StreamSummary(
                     name="s",

@@ -40,6 +40,8 @@ STATES = frozenset({
     "children's rows before SHARD_END",
     "the stream was made anew: stopped",
     "the stream was made anew: read from its start",
+    "the stream was missing: ended",
+    "the stream was missing, and read from its start when it was back",
     # reading
     "iterator expired",
     "reads throttled",

@@ -118,6 +118,8 @@ class Fleet:
     retention_changes: list[tuple[float, float]]
     """When an operator changes it, and to what."""
     recreated_at: float | None
+    missing_for: float
+    """How long there is no stream between the two."""
     repaired_at: float
     """When the user's code can handle every record."""
     delete_after: int
@@ -147,9 +149,10 @@ def draw_fleet(seed: int) -> Fleet:
     store = chance.choice(STORES)
     retention = chance.choice([3.0, 8.0]) if chance.random() < 0.12 else None
     recreated_at = chance.uniform(0.3, 0.8) * duration if retention is None and chance.random() < 0.08 else None
+    missing_for = Random(f"missing {seed}").choice([1.0, 3.0, 8.0])
     fleet = Fleet(
         seed=seed,
-        producing=_draw_producing(chance, seed, duration, recreated_at),
+        producing=_draw_producing(chance, seed, duration, recreated_at, missing_for),
         store=store,
         store_faults=_some(chance, STORE_FAULTS, chance.choice([0, 0, 1, 2, 3]), (0.03, 0.15, 0.5)),
         store_windows=_windows(chance, duration),
@@ -169,6 +172,7 @@ def draw_fleet(seed: int) -> Fleet:
         retention=retention,
         retention_changes=_draw_retention_changes(Random(f"retention {seed}"), retention, duration),
         recreated_at=recreated_at,
+        missing_for=missing_for,
         repaired_at=duration * chance.choice([0.0, 0.5, 1.0]),
         delete_after=chance.choice([30, 30, 6]),
         to_wire=chance.choice([0.0, 0.0, 0.02]),
@@ -298,7 +302,7 @@ def _draw_workers(chance, duration, lease):
 # ---- the producers
 
 
-def _draw_producing(chance, seed, duration, recreated_at):
+def _draw_producing(chance, seed, duration, recreated_at, missing_for):
     """The producers' part: the form that ``producer_world.Shell`` and the producers' oracles know."""
     moments = [chance.uniform(0, duration) for _ in range(chance.choice([0, 0, 1, 2, 4, 6]))]
     if recreated_at is not None:
@@ -324,7 +328,8 @@ def _draw_producing(chance, seed, duration, recreated_at):
     )
     lasts = [(0.0, duration)]
     if recreated_at is not None:
-        lasts = [(0.0, recreated_at - 0.5), (recreated_at + 2.0, recreated_at + 2.0 + duration / 2)]
+        back_at = recreated_at + missing_for + 1.0
+        lasts = [(0.0, recreated_at - 0.5), (back_at, back_at + duration / 2)]
     elif chance.random() < 0.3:
         lasts = lasts * 2
     scenario.loads = [_draw_load(chance, number, *last) for number, last in enumerate(lasts)]

@@ -23,7 +23,7 @@ from shardline.server.model.service import Service
 from shardline.server.model.settings import Delays, Limits, ServiceSettings
 
 STALE_FOR = 0.8  # a listing may be that old: consumers look again after a second before they believe what is odd
-RECREATION = 1.0
+DELETION = 0.5  # how long a stream is being deleted
 
 
 class FleetService(Endpoint):
@@ -43,7 +43,7 @@ class FleetService(Endpoint):
         )
         settings = ServiceSettings(
             limits=limits,
-            delays=Delays(update=fleet.update_delay, delete=RECREATION / 2),
+            delays=Delays(update=fleet.update_delay, delete=DELETION),
             empty_page_chance=fleet.empty_page_chance,
         )
         self.service = Service(settings, Random(f"service {fleet.seed}"), BEGIN)
@@ -103,7 +103,7 @@ class FleetService(Endpoint):
 
     def create_again(self, now):
         self.service.state.advance(BEGIN + now)
-        shards = self.chance.choice([self.scenario.shards, self.scenario.shards + 1])
+        shards = self.chance.randint(1, self.scenario.shards + 2)
         answer = self.service.handle("CreateStream", {"StreamName": STREAM, "ShardCount": shards}, BEGIN + now)
         assert answer.refusal is None, answer.refusal
         self.truth.begin_anew()

@@ -61,6 +61,7 @@ class Worker(Process):
         self._flights = {}  # by what they are about: one at a time (L1)
         self._wake_at = NEVER
         self._wants_pump = False
+        self._was_missing = False
         self._turn_of = None  # the shard whose records an iterating user has
         self._kept_turns = []
         self.unread = set()  # what it gave back without having held it
@@ -288,11 +289,17 @@ class Worker(Process):
             case told.StreamRecreated(why):
                 assert self.world.truth.epoch, f"TO1: it is the same stream: {why}"
                 halted = self.coordinator.topology.is_halted
+                if self._was_missing:
+                    reached.add("the stream was missing, and read from its start when it was back")
                 reached.add(f"the stream was made anew: {'stopped' if halted else 'read from its start'}")
                 if halted:
                     self.world.handle_stopped()
                     self.fail(why)
+            case told.StreamMissing():
+                assert self.config.if_recreated == "restart", "TO5: it was to stop"
+                self._was_missing = True
             case told.ConsumerFailed(operation, failure):
+                self._check_failed(failure)
                 self.fail(f"{operation} {failure.code}")
             case told.StoreRecovered():
                 reached.add("store recovered")
@@ -308,6 +315,13 @@ class Worker(Process):
                 assert known is None or known.is_gone or self.world.truth.epoch, f"SG1: {shard_id} is there"
                 reached.add("a whole shard trimmed")
                 self.world.watch.alarms.add(shard_id)
+
+    def _check_failed(self, failure):
+        """TO5: who has seen the stream waits for it, if told to."""
+        if failure.code == "ResourceNotFoundException":
+            has_seen = self.coordinator.topology.graph.listings > 0
+            assert not has_seen or self.config.if_recreated == "stop", "TO5: it was to wait"
+            self.world.reached.add("the stream was missing: ended")
 
     def _start_reading(self, event):
         world, shard_id = self.world, event.shard_id

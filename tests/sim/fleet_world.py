@@ -12,7 +12,7 @@ from itertools import count
 from fleet_oracles import Watch
 from fleet_reached import Reached
 from fleet_scenario import draw_fleet
-from fleet_service import RECREATION, FleetService
+from fleet_service import FleetService
 from fleet_store import Store
 from fleet_truth import Truth
 from fleet_worker import Worker
@@ -89,7 +89,7 @@ class FleetWorld:
             self.at(START + moment, self._change_retention, seconds)
         if fleet.recreated_at is not None:
             self.at(START + fleet.recreated_at, self._delete)
-            self.at(START + fleet.recreated_at + RECREATION, self._create_again)
+            self.at(START + fleet.recreated_at + fleet.missing_for, self._create_again)
         for number, plan in enumerate(fleet.workers):
             self.at(START + plan.starts_at, self._start, number)
             for moment, kind, length in plan.trouble:

@@ -141,6 +141,13 @@ class ConsumerReporter:
                     name,
                     "1 shard" if shards == 1 else f"{shards} shards",
                 )
+            case told.StreamMissing(failure):
+                _log.error(
+                    "%s: the stream is missing (%s: %s); the consumer waits until it is re-created",
+                    name,
+                    failure.code,
+                    failure.message,
+                )
             case told.StreamRecreated(why):
                 _log.error("%s: the stream was deleted and made anew: %s", name, why)
             case told.ConsumerFailed(operation, failure):

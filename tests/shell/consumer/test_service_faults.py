@@ -4,6 +4,7 @@ import anyio
 import pytest
 
 from shardline import ServiceError, StreamRecreated, aggregate
+from shardline.core.consumer import events as told
 from shardline.core.consumer.events import PositionLost, ReadFailed, RecordsTrimmed
 from shardline.testing import LocalKinesis
 
@@ -161,6 +162,48 @@ async def test_a_stream_that_was_made_anew_stops_the_consumer(
             async for _ in consumer:
                 pass
     assert any("made anew" in text for level, text in complaints() if level == "ERROR")
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_a_stream_that_is_missing_for_seconds_is_read_again_when_it_is_back(
+    make_consumer, kinesis, put, group, client_of, complaints, ledger, eventually, shards
+):
+    """A live worker; the stream is deleted, missing for 3 s, and re-created with other shards."""
+    await put(range(20))
+    events = []
+    settings = {"group": group, "store": "memory:", "if_recreated": "restart", "sink": events.append}
+    async with (
+        client_of() as client,
+        make_consumer(**settings) as consumer,
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def handle(record):
+            ledger(record)
+
+        tasks.start_soon(consumer.run, handle)
+        await eventually(lambda: len(ledger.records) == 20)
+        await client.delete_stream("s", wait=True)
+        await eventually(lambda: any(isinstance(event, told.StreamMissing) for event in events))
+        kinesis.clock.advance(10)
+        await anyio.sleep(3)
+        await client.create_stream("s", shards=shards, wait=True)
+        await put(range(20, 40))
+        await eventually(lambda: {*ledger.numbers} == {*range(40)}, 40)
+        assert consumer.status().health == "ok"
+        await consumer.close()
+    assert any(isinstance(event, told.StreamRecreated) for event in events)
+    assert any(level == "ERROR" and "the stream is missing" in text for level, text in complaints())
+
+
+async def test_a_stream_that_is_missing_ends_the_consumer_by_default(make_consumer, put, group, client_of):
+    await put(range(20))
+    async with client_of() as client, make_consumer(group=group, store="memory:") as consumer:
+        await consumer.wait_ready()
+        await client.delete_stream("s", wait=True)
+        with pytest.raises(ServiceError, match="ResourceNotFoundException"), anyio.fail_after(20):
+            async for _ in consumer:
+                pass
 
 
 async def test_a_stream_that_was_made_anew_is_read_from_the_start_if_told(

@@ -11,6 +11,8 @@ Invariants:
 - DI4: if the group starts at a time, the service is asked once which shards were open then; also of the time at which a
   group at LATEST was begun, if it has to be completed (``match_at``).
 - DI5: a listing that is refused for good ends the consumer; the summary only helps, and is done without.
+- DI8: a stream that is missing and waited for is looked at from the summary on when it is back: its shards alone do not
+  tell that it is another one.
 - DI7: a summary alone can be asked for between two listings (``describe_by``), and puts off no listing.
 - DI6: listings are numbered as they are begun, so that one can tell which were begun after something was learnt.
 """
@@ -165,7 +167,8 @@ class Discovery:
             return NEVER
         if self._steps:
             return self._retry_at
-        return self._list_at if self.has_no_summary else min(self._list_at, self._describe_at)
+        begin_at = self._list_at if self.has_no_summary else min(self._list_at, self._describe_at)
+        return max(begin_at, self._retry_at)
 
     # ---- inputs
 
@@ -205,6 +208,13 @@ class Discovery:
         else:
             self.has_failed = True
             self._events.append(ConsumerFailed(operation, failure))
+
+    def handle_missing(self, now: Instant) -> None:
+        """There is no such stream, and it is waited for: look again later, at all of it (DI8)."""
+        self._in_flight = False
+        self._token = None
+        self._steps = []
+        self._list_at = self._retry_at = now + self._backoff.next_delay()
 
     def _new_round(self, now: Instant) -> list[_Step]:
         if now < self._list_at:

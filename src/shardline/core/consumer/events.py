@@ -84,6 +84,13 @@ class ConsumerFailed(NamedTuple):
 
 
 @final
+class StreamMissing(NamedTuple):
+    """The stream was deleted. With ``if_recreated="restart"`` the consumer waits until it is back."""
+
+    failure: Failure
+
+
+@final
 class PositionLost(NamedTuple):
     """The service refused to read from where we were: reading goes on at TRIM_HORIZON, records may be missing."""
 
@@ -236,6 +243,7 @@ Event: TypeAlias = (
     | LeaseReleased
     | StreamRecreated
     | ConsumerFailed
+    | StreamMissing
     | PositionLost
     | RecordsTrimmed
     | ShardTrimmed

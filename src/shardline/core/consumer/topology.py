@@ -9,23 +9,33 @@ Invariants:
 - TO2: until a listing is complete and free of doubt, nothing is planned on it.
 - TO3: a stream that was made anew is told. With ``stop`` nothing is planned any more; with ``restart`` the rows that
   are not of this stream are given up, to be made again from the start position.
+- TO5: a stream that was there and is missing ends the consumer with ``stop``. With ``restart`` it is waited for: until
+  it is back, nothing is planned. One that was never there ends it in any case: its name may be misspelt.
 - TO4: once there is reason to believe that the stream is another one, only a listing that was begun after that counts:
   rows made from an older one would have the ranges of shards that are gone, and records be dropped by them.
 """
 
 import math
-from typing import final
+from typing import TypeAlias, final
 
 from shardline.codec.shapes import ListShardsResponse, StreamSummary
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.config import IfRecreated
 from shardline.core.consumer.discovery import Discovery
-from shardline.core.consumer.events import ConsumerFailed, ListingFailed, ShardTrimmed, StreamRecreated
+from shardline.core.consumer.events import (
+    ConsumerFailed,
+    ListingFailed,
+    ShardTrimmed,
+    StreamMissing,
+    StreamRecreated,
+)
 from shardline.core.consumer.group_rows import foreign_rows
 from shardline.core.consumer.shard_graph import LOOK_AGAIN, Rows, ShardGraph
-from shardline.core.failures import Failure
+from shardline.core.failures import Failure, FailureKind
 from shardline.core.requests import DescribeStreamSummary, ListShards
 from shardline.model.lease import Lease
+
+TopologyEvent: TypeAlias = ListingFailed | ConsumerFailed | ShardTrimmed | StreamMissing | StreamRecreated
 
 
 @final
@@ -39,6 +49,7 @@ class Topology:
         "_foreign",
         "_has_news",
         "_if_recreated",
+        "_is_missing",
         "_listing",
         "_listing_wanted",
         "_rows",
@@ -59,7 +70,8 @@ class Topology:
         self._foreign: list[Lease] = []
         self._has_news: bool = False
         self._told_trimmed: set[str] = set()
-        self._events: list[ListingFailed | ConsumerFailed | ShardTrimmed | StreamRecreated] = []
+        self._is_missing: bool = False  # there is no stream of this name (TO5)
+        self._events: list[TopologyEvent] = []
         self.graph: ShardGraph = ShardGraph()
         self.is_halted: bool = False
         """Whether the consumer has to stop (TO3)."""
@@ -131,7 +143,7 @@ class Topology:
         foreign, self._foreign = self._foreign, []
         return foreign
 
-    def take_events(self) -> list[ListingFailed | ConsumerFailed | ShardTrimmed | StreamRecreated]:
+    def take_events(self) -> list[TopologyEvent]:
         events, self._events = self._events + self._discovery.take_events(), []
         return events
 
@@ -147,6 +159,7 @@ class Topology:
             self._handle_recreated(f"it was created at {summary.created_at}, and before at {known.created_at}")
 
     def handle_page(self, response: ListShardsResponse, now: Instant) -> None:
+        self._is_missing = False
         self._discovery.handle_page(response, now)
         listing = self._discovery.take_listing()
         if listing is not None:
@@ -157,7 +170,15 @@ class Topology:
             self._judge(listing.begun_at, now)
 
     def handle_failure(self, failure: Failure, now: Instant) -> None:
-        self._discovery.handle_failure(failure, now)
+        was_there = self._listing > 0
+        if failure.kind is FailureKind.NOT_FOUND and was_there and self._if_recreated == "restart":
+            self._discovery.handle_missing(now)
+            if not self._is_missing:
+                self._is_missing = True
+                self._events.append(StreamMissing(failure))
+            self._begin_anew()
+        else:
+            self._discovery.handle_failure(failure, now)
 
     # ---- within
 

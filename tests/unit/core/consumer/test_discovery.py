@@ -347,3 +347,24 @@ def test_di7_a_service_that_refuses_to_describe_the_stream_is_not_asked_again():
     assert discovery.has_no_summary
     discovery.describe_by(111.0)
     assert discovery.next_deadline() == list_at
+
+
+def test_di8_a_stream_that_is_missing_is_looked_at_again_from_its_summary_on():
+    discovery = begun()
+    page(discovery, "a")
+    discovery.list_by(110.0)
+    discovery.poll_request(110.0)
+    discovery.handle_summary(SUMMARY, 110.0)
+    discovery.poll_request(110.0)
+    now = 110.0
+    for ceiling in (1, 2, 4, 8, 16, 30, 30):
+        discovery.handle_missing(now)
+        discovery.list_by(now)  # readers find that their shards are gone: no reason to ask more often
+        wait = discovery.next_deadline() - now
+        assert ceiling / 2 <= wait <= ceiling
+        now += wait
+        assert discovery.poll_request(now) == DescribeStreamSummary(STREAM)
+    discovery.handle_summary(SUMMARY, now)
+    assert page(discovery, "b", now=now) == ListShards(STREAM)
+    assert listed(discovery) == ["b"]
+    assert discovery.take_events() == []
