@@ -1,12 +1,27 @@
 """What holds for all tests."""
 
+import os
+
 import pytest
+import tests.sim.keep_assertions  # noqa: F401 - before the modules whose assertions it keeps
 from hypothesis import HealthCheck, settings
+
+if not __debug__:  # the programs that tests start run as the tests do
+    os.environ["PYTHONOPTIMIZE"] = "1"
 
 if settings.get_current_profile_name() == "default":  # CI and the mutants have their own
     # A busy machine is slow: that says nothing about the code.
     settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("patient")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Under ``python -O`` the code under test has no assertions to check."""
+    if not __debug__:
+        without = [item for item in items if item.get_closest_marker("internal_error") is not None]
+        config.hook.pytest_deselected(items=without)
+        items[:] = [item for item in items if item not in without]
+
 
 EVENT_LOOPS = {"asyncio": ("asyncio", {}), "uvloop": ("asyncio", {"use_uvloop": True}), "trio": ("trio", {})}
 

@@ -12,6 +12,7 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
+import keep_assertions  # noqa: F401 - before the oracles
 import producer
 from fleet_reached import STATES, Reached
 from fleet_world import FleetWorld

@@ -43,6 +43,7 @@ async def test_fixed_ones_are_at_hand_for_ever():
     assert await source.get(1e12) is ONE
 
 
+@pytest.mark.internal_error
 @pytest.mark.parametrize("arguments", [(None, None), (Chain(ONE), ONE)])
 async def test_either_a_chain_or_fixed_ones(arguments):
     with pytest.raises(AssertionError):

@@ -81,6 +81,7 @@ async def test_a_fixed_one_wins_and_is_always_at_hand():
     assert await endpoints.find("PutRecords", {}, None) is fixed
 
 
+@pytest.mark.internal_error
 @pytest.mark.parametrize("arguments", [(None, None), (Rules(), parse_endpoint("http://h"))])
 def test_either_rules_or_a_fixed_one(arguments):
     with pytest.raises(AssertionError):

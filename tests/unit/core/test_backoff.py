@@ -70,6 +70,7 @@ def test_a_constant_backoff_is_one_too():
     assert delays(Backoff(2.0, 2.0, Fixed(0.5)), 3) == [1.5, 1.5, 1.5]
 
 
+@pytest.mark.internal_error
 @pytest.mark.parametrize(("first", "longest"), [(0.0, 1.0), (-1.0, 1.0), (2.0, 1.0)])
 def test_a_backoff_that_would_not_wait_or_not_grow_is_an_internal_error(first, longest):
     with pytest.raises(AssertionError):

@@ -183,6 +183,7 @@ def test_w7_after_a_reset_who_held_the_lease_writes_nothing(operation):
         assert not landed(operation, row)
 
 
+@pytest.mark.internal_error
 def test_a_row_of_another_shard_is_a_bug():
     with pytest.raises(AssertionError):
         apply(Lease("shardId-000000000001"), RENEW)

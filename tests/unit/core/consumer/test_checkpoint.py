@@ -221,6 +221,7 @@ def test_c3_a_shard_end_that_failed_comes_again():
     assert one.poll_commit(100.0) == Checkpoint(SHARD_END)
 
 
+@pytest.mark.internal_error
 def test_c3_nothing_is_delivered_after_the_end():
     one = tracker()
     one.end()
@@ -248,6 +249,7 @@ def test_a_closed_tracker_writes_nothing():
     assert one.next_deadline() == NEVER
 
 
+@pytest.mark.internal_error
 def test_an_answer_without_a_question_is_a_bug():
     with pytest.raises(AssertionError, match="C4"):
         tracker().handle_committed()

@@ -563,6 +563,7 @@ def test_l1_what_is_under_way_is_left_out_of_the_plan(world):
     assert take.shard_id not in {operation.shard_id for operation in seen if not isinstance(operation, ScanLeases)}
 
 
+@pytest.mark.internal_error
 def test_an_answer_that_nobody_waits_for_is_a_bug(world, stream):
     machine = world.worker().machine
     with pytest.raises(AssertionError, match="L1"):

@@ -437,6 +437,7 @@ def test_rd5_a_reader_that_has_ended_stays_ended():
     assert setting.reader.state is ReaderState.ENDED
 
 
+@pytest.mark.internal_error
 @pytest.mark.parametrize("start", [LATEST, SHARD_END])
 def test_rd6_it_starts_at_no_moving_place_and_at_no_end(start):
     with pytest.raises(AssertionError):

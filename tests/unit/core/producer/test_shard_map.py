@@ -89,6 +89,7 @@ def test_with_all_pages_there_it_is_ready_and_wants_no_more():
     assert shard_map.poll_request(1_000.0) is None
 
 
+@pytest.mark.internal_error
 def test_m2_an_answer_that_was_not_asked_for_is_an_internal_error():
     with pytest.raises(AssertionError):
         new_map().handle_page(page(PARENT), 0.0)

@@ -64,6 +64,7 @@ def test_the_stream_is_asked_at_once_and_once():
     assert known.events == []
 
 
+@pytest.mark.internal_error
 def test_x1_an_answer_that_was_not_asked_for_is_an_internal_error():
     with pytest.raises(AssertionError):
         facts().handle_summary(summary(), 0.0)

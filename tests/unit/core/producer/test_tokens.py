@@ -207,6 +207,7 @@ def test_a_full_bucket_covers_what_it_pays_without_a_debt(costs, covered):
     assert bucket.covers(costs) is covered  # whatever its balance is now
 
 
+@pytest.mark.internal_error
 @pytest.mark.parametrize("rates", [(0.0, 1.0), (1.0, -1.0)])
 def test_a_stream_that_never_grows_is_an_internal_error(rates):
     with pytest.raises(AssertionError):

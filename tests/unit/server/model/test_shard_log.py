@@ -67,6 +67,7 @@ def test_sl3_trimming_takes_the_front_and_numbers_go_on():
     assert numbers(log.page(1, 10, 10)[0]) == [6]
 
 
+@pytest.mark.internal_error
 def test_sl3_a_restored_log_begins_later():
     log = ShardLog()
     log.restore(41)

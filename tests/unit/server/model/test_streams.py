@@ -183,6 +183,7 @@ def test_sn1_children_are_greater_within_one_second(server):
     assert sorted(set(numbers), key=int) == numbers
 
 
+@pytest.mark.internal_error
 def test_sh1_a_closed_shard_has_an_end_after_its_records(server):
     server.create()
     number = int(server.put(b"x")["SequenceNumber"])
