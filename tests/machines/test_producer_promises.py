@@ -145,11 +145,15 @@ class Stream:
 
 def whole_request(code, status, times):
     """A request is refused so often, and then no more."""
+    return as_often(Failure(classify(code, status), code, "why", status), times)
+
+
+def as_often(failure, times):
     left = [times]
 
     def fail(entries):
         left[0] -= 1
-        return Failure(classify(code, status), code, "why", status) if left[0] >= 0 else None
+        return failure if left[0] >= 0 else None
 
     return fail
 
@@ -177,6 +181,33 @@ def test_p5_a_request_that_may_succeed_later_is_sent_again_until_it_does(code, s
     stream.run()
     assert stream.delivered() == [True]
     assert len(stream.requests) == 4
+
+
+@pytest.mark.parametrize("status", [204, 302, 307, 400, 401, 403, 404, 405, 407, 413, 421, 502])
+def test_p5_a_response_that_the_service_did_not_write_costs_no_record(status):
+    """A second of it: every record is delivered, and the requests are few."""
+    stream = Stream()
+    stream.put()
+    stream.run()
+    kind, until = classify("Forbidden", status, is_typed=False), stream.now + 1.0
+    stream.fail = lambda _: Failure(kind, "Forbidden", "a page", status) if stream.now < until else None
+    for number in range(40):
+        stream.put(b"%d" % number)
+    before = len(stream.requests)
+    stream.run()
+    assert all(stream.delivered())
+    assert 2 <= len(stream.requests) - before <= 30
+
+
+@pytest.mark.parametrize("code", ["UnrecognizedClientException", "InvalidClientTokenId", "InvalidSignatureException"])
+def test_p5_keys_that_were_replaced_are_worth_another_attempt_and_wrong_ones_are_not(code):
+    refusal = Failure(classify(code, 400), code, "why", 400)
+    for changed in (True, False):
+        stream = Stream()
+        stream.fail = as_often(refusal.after_look_up(changed=changed), 2)
+        stream.put()
+        stream.run(10.0)
+        assert (stream.delivered(), len(stream.requests)) == ([changed], 3 if changed else 1)
 
 
 @pytest.mark.parametrize("code", ["AccessDeniedException", "ResourceNotFoundException", "KMSDisabledException"])

@@ -65,7 +65,7 @@ CASES = {
     ),
     "redirect": Case(
         lambda s: s.reply(b"", status=307, headers={"Location": "http://127.0.0.1:1/"}),
-        "Http307", ServiceError, "invalid", 307, retryable=False,
+        "Http307", ServiceError, "transient", 307,
     ),
     "nothing with status 200": Case(lambda s: s.reply(b""), "BadAnswer", says=("no valid answer",)),
     "no JSON with status 200": Case(lambda s: s.reply(b'{"Records":[{"Seq'), "BadAnswer", says=("no valid answer",)),

@@ -79,8 +79,8 @@ async def test_an_https_proxy(start_server, server_tls, tls_server, ca_path, mak
 async def test_a_proxy_that_wants_a_login(proxy, tls_server, ca_path, make_client):
     proxy.reply(b"", status=407, headers={"Proxy-Authenticate": "Basic"})
     error = await failed_put(make_client(tls_server, verify=ca_path, proxies={"https": f"http://{proxy.host}"}))
-    assert (error.code, error.kind, error.status) == ("ProxyLoginError", "denied", None)
-    assert (error.maybe_received, error.retryable) == (False, False)
+    assert (error.code, error.kind, error.status) == ("ProxyLoginError", "transient", None)
+    assert (error.maybe_received, error.retryable) == (False, True)
     assert tls_server.host in str(error)
     assert "HTTPS_PROXY" in str(error)
     assert (len(proxy.requests), tls_server.connections) == (1, 0)
@@ -91,7 +91,8 @@ async def test_a_proxy_that_wants_a_login_for_a_plain_request(proxy, server, mak
     async with make_client(server, proxies={"http": f"http://{proxy.host}"}) as client:
         with pytest.raises(ServiceError) as caught:
             await client.put_records("orders", ENTRIES)
-    assert (caught.value.code, caught.value.kind, caught.value.status) == ("ProxyAuthenticationRequired", "denied", 407)
+    told = (caught.value.code, caught.value.kind, caught.value.status)
+    assert told == ("ProxyAuthenticationRequired", "transient", 407)
 
 
 async def test_a_proxy_that_cannot_connect(proxy, tls_server, ca_path, make_client):

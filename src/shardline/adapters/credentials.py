@@ -6,12 +6,14 @@ Invariants:
   botocore refreshes them 15 minutes before they expire.
 - K2: at most one look-up is in flight; requests that have usable credentials do not wait for it, and those that wait
   share its outcome, also if it failed.
-- K3: credentials that the service called expired are forgotten, and the whole chain is gone through again. If it gives
-  the same ones they are used, and it is gone through again every ``RETRY`` seconds, not for every request.
+- K3: credentials that the service refused are forgotten, and the whole chain is asked again. ``replace`` answers with a
+  look-up that began after the refusal; these look-ups begin at least ``PAUSE`` seconds apart. If the chain gives the
+  same credentials they stay in use, and further refusals of them make no other request wait.
 - K4: no request waits for a look-up for longer than ``limit`` (a ``credential_process`` may hang): that is a failure
   which may be tried again, and then waits for the same look-up. A request that is cancelled does not wait at all.
 """
 
+from math import inf
 from typing import Final, Protocol, final
 
 import anyio
@@ -23,6 +25,7 @@ from shardline.model.credentials import Credentials
 
 RECHECK: Final = 60.0
 RETRY: Final = 10.0
+PAUSE: Final = 1.0
 _LIMIT: Final = 30.0
 
 
@@ -45,7 +48,9 @@ class CredentialSource:
         self._chain = chain
         self._current = fixed
         self._recheck_at: float | None = None
-        self._rejected: Credentials | None = None
+        self._refused: Credentials | None = None
+        self._replacements = 0  # look-ups after refusals
+        self._replaced_at = -inf  # when the last of them began, by the event loop's clock
         self._failure: Failure | None = None
         self._look_ups = 0
         self._looking = anyio.Lock()
@@ -59,12 +64,22 @@ class CredentialSource:
             return None
         return self._current  # also while someone else is looking (K2)
 
-    def reject(self, credentials: Credentials) -> None:
-        """The service called these expired or unknown (K3)."""
-        if self._chain is None or credentials != self._current or credentials == self._rejected:
-            return
-        self._rejected = credentials
-        self._current = None
+    async def replace(self, refused: Credentials, now: float) -> Credentials | Failure:
+        """The credentials to use now that the service has refused some (K3): new ones, or the same again."""
+        before = self._replacements
+        current = self._current
+        if self._chain is None or (current is not None and current != refused):
+            return current if current is not None else refused  # fixed, or another request has replaced them
+        if refused != self._refused:
+            self._refused = refused
+            self._current = None
+        async with self._looking:
+            if self._replacements != before or self._current not in {None, refused}:
+                return self._current or self._failure or refused  # K2: of a look-up that began after the refusal
+            await anyio.sleep(max(0.0, self._replaced_at + PAUSE - anyio.current_time()))
+            self._replacements += 1
+            self._replaced_at = anyio.current_time()
+            return await self._look_up(now)
 
     async def get(self, now: float) -> Credentials | Failure:
         """Credentials, after a look-up if one is due."""
@@ -79,7 +94,7 @@ class CredentialSource:
     async def _look_up(self, now: float) -> Credentials | Failure:
         chain = self._chain
         assert chain is not None, "fixed credentials are always at hand"
-        afresh = self._rejected is not None
+        afresh = self._refused is not None
         try:
             with anyio.fail_after(self._limit):
                 found, can_change = await self._asking.ask(afresh, lambda: chain.credentials(afresh=afresh))
@@ -91,16 +106,14 @@ class CredentialSource:
             self._look_ups += 1
         self._current = found
         self._failure = None
-        if found == self._rejected:
-            self._recheck_at = now + RETRY
-        else:
-            self._rejected = None
-            self._recheck_at = now + RECHECK if can_change else None
+        self._recheck_at = now + RECHECK if can_change else None
+        if found != self._refused:
+            self._refused = None
         return found
 
     def _not_found(self, error: CredentialsError, now: float) -> Credentials | Failure:
         # Where there were some before, the next look-up may well find new ones: worth a retry.
-        kind = FailureKind.NO_CREDENTIALS if self._rejected is None else FailureKind.EXPIRED_CREDENTIALS
+        kind = FailureKind.NO_CREDENTIALS if self._refused is None else FailureKind.EXPIRED_CREDENTIALS
         return self._none_new(Failure(kind, "NoCredentials", str(error), maybe_received=False), now)
 
     def _not_in_time(self, now: float) -> Credentials | Failure:

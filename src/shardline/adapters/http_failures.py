@@ -50,7 +50,7 @@ _WAYS: Final = {
         sentence="the proxy on the way to {host} refused ({detail}): check proxies= and HTTPS_PROXY",
     ),
     "ProxyLoginError": _Way(
-        FailureKind.DENIED,
+        FailureKind.TRANSIENT,
         maybe_received=False,
         sentence="the proxy on the way to {host} wants a login or refused it ({detail}): give it in proxies= or "
         "HTTPS_PROXY as http://user:password@proxy:port",

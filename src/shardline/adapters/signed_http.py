@@ -2,7 +2,8 @@
 
 Invariants:
 
-- G1: one call is one attempt.
+- G1: one call is one attempt. Only if the service refused the keys, and others are there by now, it is sent a second
+  time: it was not carried out.
 - G2: a clock that is off is corrected from the Date header of the answer that complained: the next request is signed
   with the service's time.
 - G3: bodies over 1 MiB are hashed off the loop.
@@ -32,10 +33,6 @@ _OK: Final = 200
 # Outside of these it is no service's clock: signatures of such a time would all be refused, or could not be made.
 _KINESIS_BEGAN: Final = datetime(2013, 12, 2, tzinfo=UTC).timestamp()
 _FAR_FUTURE: Final = datetime(2200, 1, 1, tzinfo=UTC).timestamp()
-# Besides expired ones: keys that were rotated away are looked up again before the next call.
-_STALE_CREDENTIALS: Final = frozenset(
-    {"UnrecognizedClientException", "InvalidClientTokenId", "InvalidSignatureException"}
-)
 
 
 @final
@@ -83,39 +80,50 @@ class SignedHttp:
 
         Error answers with an ``expected`` code come back as they are: their body says more than a failure can.
         """
-        prepared = await self._prepare(operation, content_type, body, routing, arn)
-        if isinstance(prepared, Failure):
-            return prepared
-        url, headers, used = prepared
-        answer = await self._transport.post(url, headers, body)
-        if isinstance(answer, Failure):
-            return answer
-        self._date_told = (answer.headers.get("date", ""), self._wall_time())
-        if answer.status == _OK:
-            return answer
-        if expected and read_error(answer.status, answer.headers, answer.body).code in expected:
-            return answer
-        return self._refused(answer, used, headers)
+        again = True
+        while True:
+            prepared = await self._prepare(operation, content_type, body, routing, arn)
+            if isinstance(prepared, Failure):
+                return prepared
+            url, headers, used = prepared
+            answer = await self._transport.post(url, headers, body)
+            if isinstance(answer, Failure):
+                return answer
+            self._date_told = (answer.headers.get("date", ""), self._wall_time())
+            if answer.status == _OK:
+                return answer
+            if expected and read_error(answer.status, answer.headers, answer.body).code in expected:
+                return answer
+            failure = await self._refused(answer, used, headers)
+            if not (again and failure.refuses_credentials and self._has_other_keys(used)):
+                return failure
+            again = False
 
     @asynccontextmanager
     async def stream(
         self, operation: str, content_type: str, body: Body, routing: Mapping[str, object], arn: str | None
     ) -> AsyncGenerator[HttpStream | Failure]:
         """Send one request whose answer keeps arriving."""
-        prepared = await self._prepare(operation, content_type, body, routing, arn)
-        if isinstance(prepared, Failure):
-            yield prepared
-            return
-        url, headers, used = prepared
-        async with self._transport.stream(url, headers, body) as answer:
-            if isinstance(answer, Failure) or answer.status == _OK:
-                yield answer
+        again = True
+        while True:
+            prepared = await self._prepare(operation, content_type, body, routing, arn)
+            if isinstance(prepared, Failure):
+                yield prepared
                 return
-            rest = await answer.read()
+            url, headers, used = prepared
+            async with self._transport.stream(url, headers, body) as answer:
+                if isinstance(answer, Failure) or answer.status == _OK:
+                    yield answer
+                    return
+                rest = await answer.read()
             if isinstance(rest, Failure):
                 yield rest
-            else:
-                yield self._refused(HttpAnswer(answer.status, answer.headers, rest), used, headers)
+                return
+            failure = await self._refused(HttpAnswer(answer.status, answer.headers, rest), used, headers)
+            if not (again and failure.refuses_credentials and self._has_other_keys(used)):
+                yield failure
+                return
+            again = False
 
     def host_of(self, operation: str, arn: str | None) -> str:
         """Where an answer came from, for messages."""
@@ -175,17 +183,21 @@ class SignedHttp:
             self._signer_of = credentials
         return self._signer
 
-    def _refused(self, answer: HttpAnswer, used: Credentials, sent: Mapping[str, str]) -> Failure:
+    def _has_other_keys(self, used: Credentials) -> bool:
+        return self._credentials.at_hand(self._wall_time()) not in {None, used}
+
+    async def _refused(self, answer: HttpAnswer, used: Credentials, sent: Mapping[str, str]) -> Failure:
         signature = sent["Authorization"].rpartition("=")[2]
         secrets = (used.secret_key, used.session_token or "", signature)
         told = read_error(answer.status, answer.headers, answer.body, secrets)  # G4
-        kind = classify(told.code, answer.status, told.message)
+        kind = classify(told.code, answer.status, told.message, is_typed=told.is_typed)
         message = told.message
         if kind is FailureKind.CLOCK_SKEW:
             message = self._correct_clock(answer.headers, message)
-        elif kind is FailureKind.EXPIRED_CREDENTIALS or told.code in _STALE_CREDENTIALS:
-            self._credentials.reject(used)
-        return Failure(kind, told.code, message, answer.status, told.request_id, told.retry_after)
+        failure = Failure(kind, told.code, message, answer.status, told.request_id, told.retry_after)
+        if not failure.refuses_credentials:
+            return failure
+        return failure.after_look_up(changed=await self._credentials.replace(used, self._wall_time()) != used)
 
     def _correct_clock(self, headers: Mapping[str, str], message: str) -> str:
         """G2. The answer's Date is the service's time, to a second."""

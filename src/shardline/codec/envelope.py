@@ -56,6 +56,8 @@ class ErrorAnswer(NamedTuple):
     message: str
     request_id: str | None
     retry_after: float | None
+    is_typed: bool
+    """Whether it names the type of an AWS error: else it is most likely a proxy's, not the service's."""
 
 
 def request_id_of(headers: Mapping[str, str]) -> str | None:
@@ -67,10 +69,9 @@ def read_error(status: int, headers: Mapping[str, str], body: bytes, secrets: It
     """The facts of an error answer (V1), with stars for ``secrets`` (V4). Header names are lower case."""
     hide = _Stars(secrets)
     fields = _fields(body)
-    declared = (
-        headers.get("x-amzn-errortype") or _text(fields, "__type") or _text(fields, "code") or _text(fields, "Code")
-    )
-    code = bare_code(hide(declared)) or _CODE_BY_STATUS.get(status) or f"Http{status}"
+    error_type = bare_code(hide(headers.get("x-amzn-errortype") or _text(fields, "__type")))
+    code = error_type or bare_code(hide(_text(fields, "code") or _text(fields, "Code")))
+    code = code or _CODE_BY_STATUS.get(status) or f"Http{status}"
     message = _text(fields, "message") or _text(fields, "Message") or _text(fields, "errorMessage")
     if not message:
         message = _readable(body, hide) if fields is None else ""
@@ -78,7 +79,7 @@ def read_error(status: int, headers: Mapping[str, str], body: bytes, secrets: It
         message = f"HTTP status {status} with no explanation"
     request_id = request_id_of(headers)
     shown_id = None if request_id is None else hide(request_id)
-    return ErrorAnswer(code, hide(message)[:_MESSAGE_MAX], shown_id, _retry_after(headers))
+    return ErrorAnswer(code, hide(message)[:_MESSAGE_MAX], shown_id, _retry_after(headers), bool(error_type))
 
 
 def bare_code(declared: str) -> str:

@@ -4,7 +4,9 @@ Every expected failure is a ``Failure`` value; what to do about it is decided by
 
 Invariants:
 
-- F1: every error code and HTTP status has exactly one kind; an unknown code is judged by its status.
+- F1: every error code and HTTP status has exactly one kind; an unknown code is judged by its status. A response that
+  names no error type was not written by the service (a proxy, a firewall, a captive portal): it says nothing about the
+  request, which is sent again.
 - F2: ``retryable`` says whether the *same* request may succeed later without the caller changing it.
 - F3: ``maybe_received`` is false only where the request cannot have reached the service.
 - F4: no failure carries a secret: it is built from the answer and our own words, never from the request.
@@ -88,6 +90,7 @@ KIND_BY_CODE: Final[dict[str, FailureKind]] = {
     "AccessDeniedException": FailureKind.DENIED,
     "UnrecognizedClientException": FailureKind.DENIED,
     "InvalidClientTokenId": FailureKind.DENIED,
+    "InvalidAccessKeyId": FailureKind.DENIED,
     "InvalidSignatureException": FailureKind.DENIED,
     "SignatureDoesNotMatch": FailureKind.DENIED,
     "IncompleteSignature": FailureKind.DENIED,
@@ -121,10 +124,23 @@ _KIND_BY_STATUS: Final[dict[int, FailureKind]] = {
     429: FailureKind.THROTTLED,
     509: FailureKind.THROTTLED,
 }
+_TOO_MANY: Final = frozenset({429, 509})
 
 # The service reports a skewed clock as a bad signature; only the words tell it apart.
 _SIGNATURE_CODES: Final = frozenset({"InvalidSignatureException", "SignatureDoesNotMatch"})
 _SKEW_WORDS: Final = ("signature expired", "signature not yet current", "is now earlier than", "is now later than")
+
+
+# The keys themselves are wrong or have expired: the same request signed with other keys may succeed. Not among them:
+# a signature that arrived without a part or not at all (IncompleteSignature, MissingAuthenticationToken), which other
+# keys do not change, and whatever says that the caller is known and may not (AccessDenied).
+_REFUSED_CREDENTIALS: Final = _SIGNATURE_CODES | {
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "UnrecognizedClientException",
+    "InvalidClientTokenId",
+    "InvalidAccessKeyId",
+}
 
 
 @final
@@ -146,9 +162,24 @@ class Failure(NamedTuple):
         """F2."""
         return self.kind in _RETRYABLE
 
+    @property
+    def refuses_credentials(self) -> bool:
+        """Whether the request may succeed with other keys."""
+        return self.code in _REFUSED_CREDENTIALS and self.kind in {FailureKind.DENIED, FailureKind.EXPIRED_CREDENTIALS}
 
-def classify(code: str, status: int, message: str = "") -> FailureKind:
-    """The kind of an error answer (F1)."""
+    def after_look_up(self, *, changed: bool) -> "Failure":
+        """What follows from a refusal of the keys once they were looked up again.
+
+        Keys that have changed since make it worth another attempt, whatever the code. Keys that have not stay wrong;
+        only expired ones may still be renewed where they come from.
+        """
+        return self._replace(kind=FailureKind.EXPIRED_CREDENTIALS) if changed else self
+
+
+def classify(code: str, status: int, message: str = "", *, is_typed: bool = True) -> FailureKind:
+    """The kind of an error answer (F1). ``is_typed``: it names the type of an AWS error."""
+    if not is_typed:  # also if its code looks like one of AWS's: other services have a ValidationError too
+        return FailureKind.THROTTLED if status in _TOO_MANY else FailureKind.TRANSIENT
     kind = KIND_BY_CODE.get(code)
     if code in _SIGNATURE_CODES and any(words in message.lower() for words in _SKEW_WORDS):
         return FailureKind.CLOCK_SKEW

@@ -63,7 +63,7 @@ class _Claim(NamedTuple):
 class Signatures:
     """Checks signatures against known keys: ``{access_key: (secret, session_token or None)}``.
 
-    ``expired`` are session tokens that were good once; ``expire`` adds one.
+    ``expired`` are session tokens that were good once; ``expire`` adds one. ``rotate`` replaces the keys.
 
     Raises:
         UsageError: there is no key, or the tolerance is negative.
@@ -95,6 +95,11 @@ class Signatures:
     def expire(self, session_token: str) -> None:
         """From now on this token has expired."""
         self._expired.add(session_token)
+
+    def rotate(self, credentials: Mapping[str, tuple[str, str | None]]) -> None:
+        """From now on these are the known keys, and no others."""
+        self._credentials = dict(credentials)
+        self._keys.clear()
 
     def check(self, method: str, path: str, headers: Mapping[str, str], body: bytes, now: float) -> Refused | None:
         """Why the request is not believed, ``None`` if it is (SC1)."""

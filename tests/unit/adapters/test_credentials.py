@@ -5,7 +5,7 @@ import threading
 import anyio
 import pytest
 
-from shardline.adapters.credentials import RECHECK, RETRY, CredentialSource
+from shardline.adapters.credentials import PAUSE, RECHECK, RETRY, CredentialSource
 from shardline.core.failures import Failure, FailureKind
 from shardline.errors import CredentialsError
 from shardline.model.credentials import Credentials
@@ -38,7 +38,7 @@ async def test_fixed_ones_are_at_hand_for_ever():
     """K1."""
     source = CredentialSource(None, ONE)
     assert source.at_hand(0.0) is ONE
-    source.reject(ONE)
+    assert await source.replace(ONE, 0.0) is ONE
     assert source.at_hand(1e12) is ONE
     assert await source.get(1e12) is ONE
 
@@ -98,42 +98,76 @@ async def test_another_exception_is_a_bug_and_is_not_hidden():
         await source.get(0.0)
 
 
-async def test_rejected_ones_are_forgotten_and_looked_up_afresh():
-    """K3."""
+async def test_k3_refused_ones_are_forgotten_and_looked_up_afresh():
     chain = Chain(ONE, TWO)
     source = CredentialSource(chain)
     await source.get(0.0)
-    source.reject(TWO)  # an answer to an older request
-    assert source.at_hand(0.0) is ONE
-    source.reject(Credentials("AKID1", "secret-1"))  # equal is enough
-    assert source.at_hand(0.0) is None
-    assert await source.get(0.0) is TWO
-    source.reject(ONE)  # a late answer does not throw the new ones away
-    assert source.at_hand(0.0) is TWO
+    assert await source.replace(TWO, 0.0) is ONE  # an answer to an older request
+    assert await source.replace(Credentials("AKID1", "secret-1"), 0.0) is TWO  # equal is enough
+    assert await source.replace(ONE, 0.0) is TWO  # a late answer does not throw the new ones away
+    assert source.at_hand(1e9) is TWO
     assert chain.asked == [False, True]
 
 
-async def test_the_same_again_are_used_and_the_chain_is_left_in_peace_for_a_while():
-    """K3."""
+async def test_k3_a_request_that_begins_during_the_look_up_waits_for_it():
+    chain = Chain(ONE, TWO)
+    source = CredentialSource(chain)
+    await source.get(0.0)
+    chain.gate.clear()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(source.replace, ONE, 0.0)
+        await anyio.sleep(0.01)
+        assert source.at_hand(0.0) is None
+        chain.gate.set()
+        assert await source.get(0.0) is TWO
+    assert chain.asked == [False, True]
+
+
+async def test_k3_the_same_again_are_used_and_each_refusal_is_answered_by_a_later_look_up_a_pause_apart():
     chain = Chain(ONE)
     source = CredentialSource(chain)
     await source.get(0.0)
-    for _ in range(3):
-        source.reject(ONE)
-        assert await source.get(0.0) is ONE
-    assert chain.asked == [False, True]
-    assert source.at_hand(RETRY) is None
-    chain.answers = [TWO]
-    assert await source.get(RETRY) is TWO
-    assert source.at_hand(1e9) is TWO
+    assert await source.replace(ONE, 0.0) is ONE
+    assert source.at_hand(1e9) is ONE
+    began, found = anyio.current_time(), []
+
+    async def replace():
+        found.append(await source.replace(ONE, 0.0))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(replace)
+        await anyio.sleep(0.01)
+        assert source.at_hand(0.0) is ONE  # no other request waits
+        chain.answers = [TWO]  # after the refusal, and the look-up sees it
+    assert found == [TWO] * 20
+    assert PAUSE * 0.9 < anyio.current_time() - began < PAUSE * 5
     assert chain.asked == [False, True, True]
+
+
+async def test_k3_a_failed_look_up_is_shared_by_those_that_were_refused():
+    chain = Chain(ONE, CredentialsError("STS is away"), TWO)
+    source = CredentialSource(chain)
+    await source.get(0.0)
+    found = []
+
+    async def replace():
+        found.append(await source.replace(ONE, 0.0))
+
+    chain.gate.clear()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(replace)
+        await anyio.sleep(0.01)
+        chain.gate.set()
+    assert [failure.message for failure in found] == ["STS is away"] * 5
+    assert chain.asked == [False, True]
 
 
 async def test_a_refresh_that_fails_may_be_tried_again():
     source = CredentialSource(Chain(ONE, CredentialsError("STS is away"), TWO))
     await source.get(0.0)
-    source.reject(ONE)
-    failure = await source.get(0.0)
+    failure = await source.replace(ONE, 0.0)
     assert (failure.kind, failure.retryable) == (FailureKind.EXPIRED_CREDENTIALS, True)
     assert (failure.message, failure.maybe_received) == ("STS is away", False)
     assert await source.get(0.0) is TWO
@@ -197,8 +231,11 @@ async def test_who_has_none_waits_for_the_look_up_of_another():
     chain = Chain(ONE, TWO)
     source = CredentialSource(chain)
     await source.get(0.0)
-    source.reject(ONE)
-    assert await together(source, 10, chain) == [TWO] * 10
+    chain.gate.clear()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(source.replace, ONE, 0.0)
+        await anyio.sleep(0.01)
+        assert await together(source, 10, chain) == [TWO] * 10
     assert chain.asked == [False, True]
 
 

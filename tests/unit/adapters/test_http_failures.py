@@ -14,7 +14,6 @@ UNSENT = {
 }  # fmt: skip
 FINAL = {
     "CertificateError": FailureKind.UNTRUSTED,
-    "ProxyLoginError": FailureKind.DENIED,
     "HttpClientError": FailureKind.INVALID,
     "Closed": FailureKind.INVALID,
 }
@@ -60,7 +59,7 @@ def test_a_long_cause_is_cut():
 @pytest.mark.parametrize(
     ("status", "code", "kind"),
     [
-        (407, "ProxyLoginError", FailureKind.DENIED),
+        (407, "ProxyLoginError", FailureKind.TRANSIENT),
         (403, "ProxyError", FailureKind.TRANSIENT),
         (502, "ProxyError", FailureKind.TRANSIENT),
     ],

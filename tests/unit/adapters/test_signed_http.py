@@ -170,9 +170,20 @@ async def test_a_broken_connection_is_handed_on_after_one_attempt():
         ),
         (refusal("com.amazonaws#ValidationException"), FailureKind.INVALID, "ValidationException"),
         (HttpAnswer(500, {}, b""), FailureKind.TRANSIENT, "InternalServerError"),
-        (HttpAnswer(204, {}, b""), FailureKind.INVALID, "Http204"),
-        (HttpAnswer(301, {}, b""), FailureKind.INVALID, "Http301"),
-        (HttpAnswer(413, {}, b"<html>Too large</html>"), FailureKind.INVALID, "RequestEntityTooLarge"),
+        (HttpAnswer(204, {}, b""), FailureKind.TRANSIENT, "Http204"),
+        (HttpAnswer(301, {}, b""), FailureKind.TRANSIENT, "Http301"),
+        (HttpAnswer(307, {"location": "https://login.example"}, b""), FailureKind.TRANSIENT, "Http307"),
+        (HttpAnswer(401, {}, b"Unauthorized"), FailureKind.TRANSIENT, "Unauthorized"),
+        (HttpAnswer(403, {}, b"<html>Forbidden</html>"), FailureKind.TRANSIENT, "Forbidden"),
+        (HttpAnswer(403, {"x-amzn-errortype": "ForbiddenException"}, b""), FailureKind.DENIED, "ForbiddenException"),
+        (HttpAnswer(404, {}, b'{"message": "no such route"}'), FailureKind.TRANSIENT, "NotFound"),
+        (HttpAnswer(400, {}, b'{"code": "ValidationError"}'), FailureKind.TRANSIENT, "ValidationError"),
+        (HttpAnswer(400, {}, b'{"code": "ExpiredToken"}'), FailureKind.TRANSIENT, "ExpiredToken"),
+        (HttpAnswer(405, {}, b""), FailureKind.TRANSIENT, "Http405"),
+        (HttpAnswer(407, {}, b""), FailureKind.TRANSIENT, "ProxyAuthenticationRequired"),
+        (HttpAnswer(413, {}, b"<html>Too large</html>"), FailureKind.TRANSIENT, "RequestEntityTooLarge"),
+        (HttpAnswer(421, {}, b"Misdirected"), FailureKind.TRANSIENT, "Http421"),
+        (HttpAnswer(429, {}, b"Slow down"), FailureKind.THROTTLED, "TooManyRequests"),
     ],
 )
 async def test_a_refusal_is_a_failure_after_one_attempt(answer, kind, code):
@@ -237,17 +248,50 @@ async def test_what_cannot_be_signed_is_a_failure(now):
         "UnrecognizedClientException",
         "InvalidClientTokenId",
         "InvalidSignatureException",
+        "SignatureDoesNotMatch",
+        "InvalidAccessKeyId",
     ],
 )
-async def test_credentials_that_are_refused_are_replaced(code):
-    other = Credentials("AKIDOTHER", "s")
-    chain, transport = Chain(KEYS, other), Transport(refusal(code), ok())
+async def test_g1_a_request_whose_keys_are_refused_is_sent_again_with_new_ones(code):
+    chain, transport = Chain(KEYS, Credentials("AKIDOTHER", "s")), Transport(refusal(code), ok())
     http = make(transport, credentials=CredentialSource(chain))
-    await post(http)
-    await post(http)
+    assert (await post(http)).status == 200
     assert chain.asked == [False, True]
-    used = [headers["Authorization"].partition("Credential=")[2].partition("/")[0] for _, headers, _ in transport.sent]
-    assert used == ["AKIDEXAMPLE", "AKIDOTHER"]
+    assert keys_of(transport) == ["AKIDEXAMPLE", "AKIDOTHER"]
+
+
+def keys_of(transport):
+    """Whose signature each request had."""
+    return [headers["Authorization"].partition("Credential=")[2].partition("/")[0] for _, headers, _ in transport.sent]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("UnrecognizedClientException", FailureKind.DENIED),
+        ("InvalidSignatureException", FailureKind.DENIED),
+        ("ExpiredToken", FailureKind.EXPIRED_CREDENTIALS),
+    ],
+)
+async def test_keys_that_have_not_changed_are_not_sent_again(code, kind):
+    chain, transport = Chain(KEYS, KEYS), Transport(refusal(code), ok())
+    failure = await post(make(transport, credentials=CredentialSource(chain)))
+    assert (failure.kind, failure.code) == (kind, code)
+    assert (len(transport.sent), chain.asked) == (1, [False, True])
+
+
+async def test_g1_a_second_refusal_is_the_answer_and_worth_a_retry_if_there_are_others_again():
+    keys = [Credentials(f"AKID{number}", "s") for number in range(4)]
+    chain, transport = Chain(*keys), Transport(*[refusal("UnrecognizedClientException")] * 2, ok())
+    failure = await post(make(transport, credentials=CredentialSource(chain)))
+    assert (failure.kind, failure.retryable) == (FailureKind.EXPIRED_CREDENTIALS, True)
+    assert keys_of(transport) == ["AKID0", "AKID1"]
+
+
+async def test_keys_that_cannot_be_looked_up_now_are_worth_a_retry():
+    chain, transport = Chain(KEYS, CredentialsError("STS is away")), Transport(refusal("UnrecognizedClientException"))
+    failure = await post(make(transport, credentials=CredentialSource(chain)))
+    assert (failure.code, failure.retryable, len(transport.sent)) == ("UnrecognizedClientException", True, 1)
 
 
 @pytest.mark.parametrize("code", ["AccessDeniedException", "ThrottlingException", "MissingAuthenticationToken"])

@@ -94,6 +94,37 @@ def test_f1_an_unknown_code_is_judged_by_its_status(status, kind):
     assert classify("", status) is kind
 
 
+@pytest.mark.parametrize("code", ["Forbidden", "ValidationError", "AccessDenied", "ResourceNotFoundException", ""])
+def test_f1_a_response_without_an_error_type_is_never_fatal(code):
+    for status in (*range(201, 600), 999):
+        kind = classify(code, status, SKEWED[0], is_typed=False)
+        assert kind is (K.THROTTLED if status in {429, 509} else K.TRANSIENT)
+        assert Failure(kind, code, "").retryable
+
+
+REFUSED = ["ExpiredToken", "ExpiredTokenException", "UnrecognizedClientException", "InvalidClientTokenId"]
+REFUSED += ["InvalidSignatureException", "SignatureDoesNotMatch", "InvalidAccessKeyId"]
+
+
+@pytest.mark.parametrize("code", REFUSED)
+def test_a_refusal_of_the_keys_is_worth_another_attempt_if_they_have_changed(code):
+    failure = Failure(classify(code, 400), code, "")
+    assert failure.refuses_credentials
+    assert failure.after_look_up(changed=True).retryable
+    assert failure.after_look_up(changed=False) == failure
+    assert failure.retryable is code.startswith("ExpiredToken")
+
+
+@pytest.mark.parametrize("code", sorted(set(KIND_BY_CODE) - set(REFUSED)))
+def test_nothing_else_is_a_refusal_of_the_keys(code):
+    assert not Failure(classify(code, 400), code, "").refuses_credentials
+
+
+def test_a_skewed_clock_or_a_proxy_refuses_no_keys():
+    for kind in (K.CLOCK_SKEW, K.TRANSIENT):
+        assert not Failure(kind, "InvalidSignatureException", "").refuses_credentials
+
+
 SKEWED = [
     "Signature expired: 20261115T120000Z is now earlier than 20261115T121500Z (20261115T122000Z - 5 min.)",
     "Signature not yet current: 20261115T120000Z is still later than 20261115T114500Z",
