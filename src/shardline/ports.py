@@ -158,6 +158,16 @@ class LeaseStore(Protocol):
 
 
 @runtime_checkable
+class KclLeaseStore(Protocol):
+    """A ``LeaseStore`` whose rows Java KCL workers may hold too."""
+
+    @property
+    def kcl_failover(self) -> float:
+        """Their failover time, in seconds: it judges the owners that state no lease duration."""
+        ...
+
+
+@runtime_checkable
 class BatchingLeaseStore(Protocol):
     """A ``LeaseStore`` to which many operations at once are hardly more work than one."""
 

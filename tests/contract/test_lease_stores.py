@@ -32,7 +32,7 @@ from shardline.core.leases import (
 )
 from shardline.model.credentials import Credentials
 from shardline.model.hashing import HASH_KEY_MAX, HashRange
-from shardline.model.lease import Checkpoint, Fence, Lease
+from shardline.model.lease import Checkpoint, Fence, Incarnation, Lease
 from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON, at_sequence_number, at_timestamp
 from shardline.model.sequence import SequenceNumber
 
@@ -42,6 +42,7 @@ SHARD = "shardId-000000000000"
 NUMBER = "49" + "0" * 54
 STORES = ["memory", "sqlite", "redis", "dynalite", "ministack"]
 WORKERS = ["worker-a", "worker-b", "worker-ü c:1"]
+FAR = 4_102_444_800_000  # the year 2100: no clock of a store is ahead of it
 
 
 def at(number, sub_sequence=0):
@@ -110,6 +111,7 @@ FULL = Lease(
     checkpoint_owner="worker-a",
     pending_checkpoint=at(int(NUMBER) + 5, 1),
     throughput=12.345678,
+    incarnation=Incarnation("worker-a", "0123456789abcdef", 7.5),
 )
 
 
@@ -167,6 +169,33 @@ async def test_a_lease_goes_its_way(store):
     assert await store.apply(DeleteLease(SHARD, 5)) is None
     assert await store.apply(DeleteLease(SHARD, 5)) is None
     assert await store.list_leases() == []
+
+
+async def test_a_token_is_no_less_than_the_floor_and_greater_than_the_last(store):
+    row = await create(store)
+    for floor, token in ((FAR, FAR), (7, FAR + 1), (FAR + 1, FAR + 2), (FAR + 9, FAR + 9)):
+        row = await store.apply(TakeLease(SHARD, "a", row.fence, floor=floor))
+        assert row.counter == token
+    renewed = await store.apply(RenewLease(SHARD, "a", row.counter))
+    assert renewed.counter == FAR + 10
+    assert await store.list_leases() == [renewed]
+
+
+async def test_a_row_says_which_process_took_it_until_that_lets_go(stores):
+    row = await create(stores[0])
+    first, second = Incarnation("a", "x", 10.0), Incarnation("a", "y", 60.0)
+    for incarnation in (first, second):
+        row = await stores[0].apply(TakeLease(SHARD, "a", row.fence, incarnation))
+        assert row.incarnation == incarnation
+        assert await stores[1].list_leases() == [row]
+    row = await stores[1].apply(TakeLease(SHARD, "java", row.fence))
+    assert (row.incarnation, row.incarnation_of("java")) == (second, None)
+    row = await stores[0].apply(TakeLease(SHARD, "a", row.fence, first))
+    row = await stores[0].apply(RenewLease(SHARD, "a", row.counter))
+    assert row.incarnation == first
+    row = await stores[0].apply(ReleaseLease(SHARD, "a", row.counter))
+    assert row.incarnation is None
+    assert await stores[1].list_leases() == [row]
 
 
 @pytest.mark.parametrize(
@@ -272,7 +301,9 @@ def draw(choose, rows, among=("shardId-000000000000", "shardId-000000000001")):
     if kind < 4:
         return RenewLease(shard_id, by, counter, choose.choice([None, round(choose.random() * 1e4, 6)]))
     if kind < 7:
-        return TakeLease(shard_id, choose.choice(WORKERS), fence)
+        taker = choose.choice(WORKERS)
+        incarnation = choose.choice([None, Incarnation(taker, choose.choice("xy"), choose.choice([10.0, 60.5]))])
+        return TakeLease(shard_id, taker, fence, incarnation, choose.choice([0, FAR]))
     if kind < 9:
         old = row.owner or WORKERS[0]
         return AskHandOver(shard_id, choose.choice([name for name in WORKERS if name != old]), old)
@@ -300,6 +331,8 @@ ROWS = [
     Lease(SHARD, counter=4),
     Lease(SHARD, counter=4, owner="a", owner_switches=2, checkpoint=Checkpoint(LATEST), latest_at=1.7e9),
     Lease(SHARD, counter=4, owner="b", checkpoint_owner="a", pending_checkpoint=at(9), throughput=1.5),
+    Lease(SHARD, counter=4, owner="a", incarnation=Incarnation("a", "x", 10.0)),
+    Lease(SHARD, counter=4, owner="b", checkpoint_owner="a", incarnation=Incarnation("a", "x", 10.0)),
     Lease(SHARD, counter=4, owner="a", checkpoint=Checkpoint(SHARD_END)),
     Lease(SHARD, counter=4, owner="b", checkpoint_owner="a", checkpoint=Checkpoint(SHARD_END)),
 ]
@@ -314,6 +347,11 @@ EVERY_OPERATION = [
         for by in "abc"
         for counter in (3, 4)
         for owners in ((None, None), ("a", None), ("b", None), ("b", "a"))
+    ),
+    *(
+        TakeLease(SHARD, by, Fence(4, *owners), Incarnation(by, "y", 2.5), FAR)
+        for by in "ab"
+        for owners in ((None, None), ("a", None), ("b", "a"))
     ),
     *(
         ResetLease(SHARD, Fence(counter, *owners), *place)

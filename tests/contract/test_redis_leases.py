@@ -1,4 +1,4 @@
-"""What can go wrong with a Redis? D1 to D4 are the invariants of the Redis store."""
+"""What can go wrong with a Redis? D1 to D6 are the invariants of the Redis store."""
 
 import contextlib
 import json
@@ -12,9 +12,10 @@ import trustme
 
 from shardline.adapters.leases import redis as redis_leases
 from shardline.adapters.leases.redis import PREFIX, RedisLeases
+from shardline.adapters.leases.rows import encode_row
 from shardline.core.failures import Failure, FailureKind
-from shardline.core.leases import CommitCheckpoint, CreateLease, Refused, RenewLease, TakeLease
-from shardline.model.lease import Checkpoint, Lease
+from shardline.core.leases import CommitCheckpoint, CreateLease, DeleteLease, Refused, RenewLease, TakeLease
+from shardline.model.lease import Checkpoint, Incarnation, Lease
 from shardline.model.position import at_sequence_number
 
 pytestmark = pytest.mark.anyio
@@ -56,22 +57,87 @@ async def test_rows_are_readable_and_never_expire(store, raw, unique):
     assert raw.ttl(key) == -1
 
 
-async def test_d1_a_swap_that_comes_too_late_decides_again(store, raw, unique, monkeypatch):
-    """Between our reading and our writing another commits: its commit stays, and ours is refused."""
-    other = RedisLeases(f"redis://127.0.0.1:{raw.connection_pool.connection_kwargs['port']}/0", unique, "orders")
+async def test_d1_a_swap_that_comes_too_late_decides_again(store, url, unique):
+    """Between our seeing the row and our writing it another commits: its commit stays, and ours is refused."""
     await store.apply(CreateLease(Lease(SHARD, owner="a")))
     five = CommitCheckpoint(SHARD, "a", 0, Checkpoint(at_sequence_number("5")))
-    read = store._client.hmget
-
-    def read_then_lose(*args):
-        row = read(*args)
-        assert not isinstance(other._apply_all([five])[0], (Failure, Refused))
-        return row
-
-    monkeypatch.setattr(store._client, "hmget", read_then_lose)
+    async with opened(url, unique) as other:
+        assert isinstance(await other.apply(five), Lease)
     answer = await store.apply(CommitCheckpoint(SHARD, "a", 0, Checkpoint(at_sequence_number("9"))))
     assert answer == Refused(Lease(SHARD, owner="a", counter=1, checkpoint=five.checkpoint))
-    await other.close()
+
+
+async def test_d5_nothing_is_refused_because_of_what_is_remembered(store, raw):
+    await store.apply(CreateLease(Lease(SHARD, owner="b")))
+    raw.hset(store._hash, SHARD, encode_row(Lease(SHARD, counter=7, owner="a")))
+    assert (await store.apply(RenewLease(SHARD, "a", 7))).counter == 8
+    raw.hdel(store._hash, SHARD)
+    assert await store.apply(CreateLease(Lease(SHARD))) == Lease(SHARD)
+    raw.hset(store._hash, SHARD, "nonsense")
+    assert (await store.apply(RenewLease(SHARD, "a", 0))).code == "UnreadableRow"
+    raw.hset(store._hash, SHARD, encode_row(Lease(SHARD, counter=3, owner="a")))
+    assert (await store.apply(RenewLease(SHARD, "a", 3))).counter == 4
+    raw.hdel(store._hash, SHARD)
+    assert await store.apply(DeleteLease(SHARD, 4)) is None
+    assert await store.apply(RenewLease(SHARD, "a", 4)) == Refused(None)
+
+
+def server_time(raw):
+    seconds, microseconds = raw.time()
+    return seconds * 1000 + microseconds // 1000
+
+
+def take(row, by="a"):
+    return TakeLease(SHARD, by, row.fence, floor=1)
+
+
+async def test_d6_a_token_is_no_less_than_the_servers_time(store, raw):
+    row = await store.apply(CreateLease(Lease(SHARD)))
+    before = server_time(raw)
+    taken = await store.apply(take(row))
+    assert before <= taken.counter <= server_time(raw)
+    assert await store.list_leases() == [taken]
+    again = await store.apply(take(taken, "b"))
+    assert again.counter > taken.counter
+    assert await store.apply(RenewLease(SHARD, "a", taken.counter)) == Refused(again)
+    assert (await store.apply(RenewLease(SHARD, "b", again.counter))).counter == again.counter + 1
+
+
+@pytest.mark.parametrize("ahead", [60_000, 10 * 365 * 86_400_000, 2**53 + 5])
+async def test_d6_a_server_whose_clock_is_behind_takes_back_no_token(store, raw, ahead):
+    """As after a fail-over to a server whose clock is behind that of the first."""
+    last = ahead + (0 if ahead > 2**53 else server_time(raw))
+    row = await store.apply(CreateLease(Lease(SHARD, counter=last, owner="a")))
+    assert (await store.apply(take(row, "b"))).counter == last + 1
+
+
+@pytest.mark.parametrize("comes_back", ["empty", "old"])
+async def test_d6_a_store_that_has_forgotten_gives_out_no_token_again(store, raw, url, unique, comes_back):
+    row = await store.apply(CreateLease(Lease(SHARD)))
+    first = await store.apply(take(row))
+    backup = raw.hget(store._hash, SHARD)
+    second = await store.apply(take(first, "b"))
+    while server_time(raw) <= second.counter:  # two takes in one millisecond: no fail-over is as quick
+        pass
+    raw.delete(store._hash)
+    async with opened(url, unique) as fresh:
+        if comes_back == "old":
+            raw.hset(store._hash, SHARD, backup)
+            assert await fresh.list_leases() == [first]
+            row = first
+        else:
+            row = await fresh.apply(CreateLease(Lease(SHARD)))
+        third = await fresh.apply(take(row, "c"))
+    assert first.counter < second.counter < third.counter
+
+
+async def test_a_row_of_an_earlier_version_is_taken(store, raw):
+    raw.hset(store._hash, SHARD, json.dumps({"shard_id": SHARD, "counter": 17, "checkpoint": "5", "owner": "a"}))
+    (row,) = await store.list_leases()
+    me = Incarnation("b", "1f", 10.0)
+    taken = await store.apply(TakeLease(SHARD, "b", row.fence, me, floor=1))
+    assert (taken.incarnation, taken.checkpoint) == (me, Checkpoint(at_sequence_number("5")))
+    assert json.loads(raw.hget(store._hash, SHARD))["incarnation"] == {"owner": "b", "id": "1f", "lease_duration": 10.0}
 
 
 async def test_d1_a_row_that_never_holds_still_is_a_failure(store, monkeypatch):

@@ -203,10 +203,12 @@ def test_the_fence(page):
         origin = shardline.model.record.Origin(lease=SimpleNamespace(held=True, token=token))
         return Record(b"x", "k", sequence_number=number, shard_id="shardId-0", origin=origin)
 
-    assert names.write_once(record(3), rows)
-    assert names.write_once(record(5, "2"), rows)
-    assert not names.write_once(record(3, "3"), rows)
-    assert list(rows) == ["1/0", "2/0"]
+    names.write_once(record(3), rows)
+    names.write_once(record(5, "2"), rows)
+    with pytest.raises(RuntimeError, match="shardId-0 has a newer owner: token 3 is below 5"):
+        names.write_once(record(3, "3"), rows)
+    names.write_once(record(5, "4"), rows)
+    assert list(rows) == ["1/0", "2/0", "4/0"]
 
 
 def test_batches(page, put, backend):

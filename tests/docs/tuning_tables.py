@@ -195,7 +195,7 @@ CONSUMER = {
     "worker_id": (
         "set: a name that you know again in logs and tables, unique",
         "unset: unique by itself",
-        "set twice: two workers believe that they hold one lease",
+        "set twice: an ERROR in the log, and the work is not shared evenly",
     ),
 }
 

@@ -76,6 +76,7 @@ class Worker:
             StreamRef("s"),
             name,
             TRIM_HORIZON,
+            incarnation=f"{name}'s",
             config=CONFIG,
             scan_interval=0.5,
             checkpoint_interval=1.0,

@@ -5,6 +5,7 @@ is believed that was seen once.
 The fleet's machine draws what happens, and so holds what must never be. These hold what must come to be, and when.
 """
 
+from itertools import count
 from random import Random
 
 import pytest
@@ -83,6 +84,7 @@ class Group:
         self.config = config
         self.rows = {}
         self.workers = []
+        self.lives = count()
         self.log = []  # (when, who, operation, result)
         self.created_at = 1.0
         self.retention_hours = 24
@@ -90,8 +92,9 @@ class Group:
         self.listing_fails = None
         self.open_then = None  # what the service answers to who asks which shards were open at a time
 
-    def worker(self, name=None, *, start=TRIM_HORIZON, latest_at=LATE, **config):
-        worker = Worker(self, name or f"w{len(self.workers)}", start, latest_at, self.config | config)
+    def worker(self, name=None, *, start=TRIM_HORIZON, latest_at=LATE, kcl_failover=None, **config):
+        name = name or f"w{len(self.workers)}"
+        worker = Worker(self, name, start, latest_at, self.config | config, kcl_failover)
         self.workers.append(worker)
         worker.pump()
         return worker
@@ -141,13 +144,14 @@ class Group:
 
 
 class Worker:
-    def __init__(self, group, name, start, latest_at, config):
+    def __init__(self, group, name, start, latest_at, config, kcl_failover=None):
         self.group = group
         self.name = name
         self.machine = Coordinator(
             StreamRef("s"),
             name,
             start,
+            incarnation=f"life {next(group.lives)}",
             config=ConsumerConfig(**{"lease_duration": 10.0, "hand_over_timeout": 5.0, "list_interval": 20.0} | config),
             scan_interval=0.5,
             checkpoint_interval=1.0,
@@ -155,6 +159,7 @@ class Worker:
             chance=Random(name),
             now=group.now,
             clock=lambda: group.now,
+            kcl_failover=kcl_failover,
         )
         self.outbox = []
         self.pages = []

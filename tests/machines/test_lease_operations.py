@@ -21,7 +21,7 @@ from shardline.core.leases import (
     apply,
     landed,
 )
-from shardline.model.lease import Checkpoint, Lease
+from shardline.model.lease import Checkpoint, Incarnation, Lease
 from shardline.model.position import SHARD_END, TRIM_HORIZON, at_sequence_number
 from shardline.model.sequence import SequenceNumber
 
@@ -80,7 +80,9 @@ class Leasing(RuleBasedStateMachine):
         other = next(name for name in WORKERS if name != by)
         return {
             "renew": RenewLease(SHARD, by, row.counter),
-            "take": TakeLease(SHARD, by, row.fence),
+            "take": TakeLease(
+                SHARD, by, row.fence, Incarnation(by, str(self.numbers % 2), 10.0), self.numbers * 7 % 100
+            ),
             "ask": AskHandOver(SHARD, by, row.owner if row.owner not in (None, by) else other),
             "cancel": CancelHandOver(SHARD, by, row.checkpoint_owner or other),
             "finish": FinishHandOver(SHARD, by, row.counter),
@@ -123,8 +125,15 @@ class Leasing(RuleBasedStateMachine):
             assert (after.counter, after.holder) == (before.counter, before.holder), "W3"
             assert before.owner == operation.by, "only who asked calls it off"
             assert after.checkpoint_owner is None, "anyone may ask again"
+        elif isinstance(operation, TakeLease):
+            assert after.counter == max(before.counter + 1, operation.floor), "W8"
+            assert after.incarnation == operation.incarnation, "W9"
         else:
             assert after.counter == before.counter + 1, "W1"
+        if isinstance(operation, (ReleaseLease, FinishHandOver)):
+            assert after.incarnation is None, "W9"
+        elif not isinstance(operation, TakeLease):
+            assert after.incarnation == before.incarnation, "W9: only a take says who holds it"
         if isinstance(operation, FENCED):
             assert before.counter == operation.counter, "W1: it saw this very row"
             assert before.holder == operation.by, "W2"

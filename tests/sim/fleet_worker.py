@@ -45,6 +45,7 @@ class Worker(Process):
             StreamRef(STREAM),
             self.name,
             self._start(),
+            incarnation=f"{fleet.seed}-{number}-{life}",
             config=config,
             scan_interval=fleet.store.scan_interval,
             checkpoint_interval=fleet.store.checkpoint_interval,

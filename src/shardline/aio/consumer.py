@@ -184,6 +184,7 @@ class Consumer:
             config=self._config,
             store=self._store,
             latest_at=max(0.0, api.service_time() - _LATEST_MARGIN),
+            service_time=api.service_time,
             milestones=self._milestones,
             deserializer=self._deserializer,
             sink=self._sink,

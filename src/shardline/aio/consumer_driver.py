@@ -60,6 +60,7 @@ class ConsumerDriver:
         store: LeaseStore,
         reporter: ConsumerReporter,
         deserializer: Callable[[bytes], Any] | None,
+        service_time: Callable[[], float],
     ) -> None:
         self.custody = custody
         self.coordinator = custody.coordinator
@@ -69,6 +70,7 @@ class ConsumerDriver:
         self._config = custody.config
         self._chance = random.Random()  # noqa: S311 - no secret
         self._deserializer = deserializer
+        self._service_time = service_time
         self._reporter = reporter
         self._store = store
         self._batching = store if isinstance(store, BatchingLeaseStore) else None
@@ -245,6 +247,7 @@ class ConsumerDriver:
             answer = _broke(error)
         finally:
             now = self.clock()
+            self.coordinator.handle_service_time(self._service_time(), now)
             if isinstance(answer, Failure):
                 self.coordinator.handle_request_failed(answer, now)
             elif isinstance(answer, ListShardsResponse):

@@ -27,13 +27,14 @@ from shardline.aio.consumer_reporting import ConsumerReporter, ConsumerSink
 from shardline.aio.custody import Custody
 from shardline.aio.host import has_ended, has_ended_well, running_task
 from shardline.aio.milestones import Milestones
+from shardline.aio.worker_identity import new_incarnation
 from shardline.core.consumer.config import ConsumerConfig
 from shardline.core.consumer.coordinator import Coordinator
 from shardline.core.failures import Failure
 from shardline.errors import UsageError
 from shardline.model.position import Position
 from shardline.model.stream import StreamRef
-from shardline.ports import LeaseStore
+from shardline.ports import KclLeaseStore, LeaseStore
 
 _POLL: Final = 0.05
 _RELEASE_LEAST: Final = 2.0  # seconds that letting go has, however short the timeout is
@@ -60,6 +61,7 @@ def make_driver(
     config: ConsumerConfig,
     store: LeaseStore,
     latest_at: float,
+    service_time: Callable[[], float],
     milestones: Milestones,
     deserializer: Callable[[bytes], Any] | None,
     sink: ConsumerSink | None,
@@ -69,6 +71,7 @@ def make_driver(
         stream,
         worker_id,
         start,
+        incarnation=new_incarnation(),
         config=config,
         scan_interval=store.scan_interval,
         checkpoint_interval=store.checkpoint_interval,
@@ -76,6 +79,7 @@ def make_driver(
         chance=random.Random(),  # noqa: S311 - no secret
         now=boot_time(),
         clock=boot_time,
+        kcl_failover=store.kcl_failover if isinstance(store, KclLeaseStore) else None,
     )
     return ConsumerDriver(
         Custody(coordinator, config, boot_time, milestones),
@@ -83,6 +87,7 @@ def make_driver(
         store=store,
         reporter=ConsumerReporter(f"{stream.name} ({worker_id})", sink, time.monotonic),
         deserializer=deserializer,
+        service_time=service_time,
     )
 
 

@@ -152,13 +152,26 @@ class ConsumerReporter:
                 _log.error("%s: the stream was deleted and made anew: %s", name, why)
             case told.ConsumerFailed(operation, failure):
                 _log.error("%s: %s failed for good: %s: %s", name, operation, failure.code, failure.message)
-            case told.Stalled(seconds):
-                _log.warning(
-                    "%s: the event loop was blocked, or the machine suspended, for %.1f s: leases are in danger",
-                    name,
-                    seconds,
-                )
+            case told.Stalled() | told.WorkerIdShared():
+                self._log_process(event)
             case told.HandlerRetried() | told.RecordsDeadLettered() | told.DeadLetterFailed() | told.HandlingStopped():
                 self._log_handling(event)
             case _:
                 return
+
+    def _log_process(self, event: told.Stalled | told.WorkerIdShared) -> None:
+        """What is wrong with this process, or with how it was started."""
+        if isinstance(event, told.Stalled):
+            _log.warning(
+                "%s: the event loop was blocked, or the machine suspended, for %.1f s: leases are in danger",
+                self.name,
+                event.seconds,
+            )
+        else:
+            _log.error(
+                "%s: another live process uses the worker_id %r and holds %s: neither takes what the other holds; "
+                "give each process a worker_id of its own, or set none",
+                self.name,
+                event.worker_id,
+                event.shard_id,
+            )

@@ -1,9 +1,10 @@
-"""Under which name does a worker hold its leases?
+"""Under which name does a worker hold its leases, and which of its lives is this?
 
 Invariants:
 
 - WI1: no two consumers have the same name unless the user gives it: a container's PID is 1 in all of them, and a
   restarted process must not pass for the one that died.
+- WI2: no two consumers have the same incarnation, whatever their names are.
 """
 
 import os
@@ -18,3 +19,8 @@ def new_worker_id() -> str:
     """Host, process, and chance (WI1): the first two are for those who look."""
     host = "".join(character for character in socket.gethostname() if character.isprintable())[:_HOST_MAX_LENGTH]
     return f"{host or 'host'}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+def new_incarnation() -> str:
+    """What tells this consumer from every other of its name (WI2)."""
+    return secrets.token_hex(8)

@@ -182,6 +182,12 @@ class Watch:
         return dict(sorted(found.items()))
 
     @property
+    def longest_silence(self) -> float:
+        """For how long a live owner may be silent, as far as the rows say."""
+        stated = [row.incarnation_of(row.holder) for row in self.held.values()]
+        return max((owner.lease_duration for owner in stated if owner is not None), default=0.0)
+
+    @property
     def is_alive(self) -> bool | None:
         """GS1: ``None`` is silence; ``False``: nobody holds a lease."""
         return True if self.moved else None if self.held else False
@@ -201,9 +207,14 @@ class Watch:
 
 
 async def watch_groups(stores: Sequence[LeaseStore], seconds: float, *, until_moved: bool = False) -> list[Watch]:
-    """Look at the groups for so long: until all owners were seen alive, or with ``until_moved`` the first."""
+    """Look at the groups for so long, or until all owners were seen alive.
+
+    With ``until_moved`` only until the first was, but at least as long as the owners say that they may be silent.
+    """
     seen = [Watch(await list_rows(store)) for store in stores]
     began_at = anyio.current_time()
+    if until_moved:
+        seconds = max([seconds, *(one.longest_silence for one in seen)])
     pause = max((store.scan_interval for store in stores), default=0.0)
     while not all(one.is_settled or (until_moved and one.moved) for one in seen):
         left = seconds - (anyio.current_time() - began_at)
@@ -217,7 +228,7 @@ async def watch_groups(stores: Sequence[LeaseStore], seconds: float, *, until_mo
 
 
 async def require_quiet(store: LeaseStore, lease_duration: float) -> dict[str, Lease]:
-    """The rows of a group of which nobody moved a lease for ``lease_duration``.
+    """The rows of a group of which nobody moved a lease for ``lease_duration``, or as long as its owners may be silent.
 
     Raises:
         ClickException: someone did.

@@ -10,7 +10,7 @@ still drains while ``owner`` already names the next.
 Invariants (L1 to L6 are of docs/guarantees.md):
 
 - W1: whatever changes the holder or the checkpoint, and every renewal, is conditional on the counter and adds 1 to it
-  (L4): of two writers who saw the same row one is refused, and a zombie's commit always is.
+  (L4): of two writers who saw the same row one is refused, and a zombie's commit always is. A take may add more (W8).
 - W2: renewals, commits, releases and the end of a hand-over are the holder's alone. A commit is also a renewal.
 - W3: asking for a hand-over changes no holder, nor does calling it off, so they leave the counter alone: the holder's
   next write still goes through, and its answer, the row as it then stands, is how the holder learns of it.
@@ -21,13 +21,16 @@ Invariants (L1 to L6 are of docs/guarantees.md):
   against ``landed``: it may have been refused by its own effect.
 - W7: a reset is an operator's, never a worker's: it may take a checkpoint back, also from SHARD_END. It is conditional
   on all that was seen of the holder, and leaves none: whoever held the lease is refused from then on.
+- W8: what a take makes of the counter is the fencing token. It is at least the take's ``floor``, which lies above all
+  earlier tokens even if the store has lost them (``core.consumer.token_floor``).
+- W9: a take says which process took the lease, and how long that may be silent. Whoever lets go of a lease removes it.
 """
 
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeAlias, final
 
 from shardline.errors import UsageError
-from shardline.model.lease import Checkpoint, Fence, Lease
+from shardline.model.lease import Checkpoint, Fence, Incarnation, Lease
 
 THROUGHPUT_DECIMALS: Final = 6  # as many as the KCL writes
 _THROUGHPUT_END: Final = 1e15  # of KiB a second: more is no throughput, and would lose its decimals
@@ -87,16 +90,35 @@ class TakeLease:
     shard_id: str
     by: str
     seen: Fence
+    incarnation: Incarnation | None = None
+    """The process that takes it (W9); ``None`` leaves what the row says, as a KCL does."""
+    floor: int = 0
+    """The least that the token may be (W8); 0 asks for none. A store with a clock of its own raises it to its time."""
+
+    def __post_init__(self) -> None:
+        if self.incarnation is not None and self.incarnation.owner != self.by:
+            raise UsageError(f"{self.by!r} cannot take a lease as {self.incarnation}")
+
+    @property
+    def token(self) -> int:
+        """What the counter becomes, unless the store raises the floor."""
+        return max(self.seen.counter + 1, self.floor)
 
     def allowed(self, row: Lease) -> bool:
         return row.fence == self.seen and not row.checkpoint.is_finished
 
     def written(self, row: Lease) -> Lease:
-        switches = row.owner_switches + (row.holder != self.by)
-        return replace(row, owner=self.by, checkpoint_owner=None, counter=row.counter + 1, owner_switches=switches)
+        return replace(
+            row,
+            owner=self.by,
+            checkpoint_owner=None,
+            counter=self.token,
+            owner_switches=row.owner_switches + (row.holder != self.by),
+            incarnation=self.incarnation or row.incarnation,
+        )
 
     def landed(self, row: Lease) -> bool:
-        return row.fence == Fence(self.seen.counter + 1, self.by, None)
+        return row.fence == Fence(self.token, self.by, None)
 
 
 @final
@@ -154,8 +176,13 @@ class FinishHandOver:
         return row.counter == self.counter and row.checkpoint_owner == self.by
 
     def written(self, row: Lease) -> Lease:
-        switches = row.owner_switches + 1
-        return replace(row, checkpoint_owner=None, counter=row.counter + 1, owner_switches=switches)
+        return replace(
+            row,
+            checkpoint_owner=None,
+            counter=row.counter + 1,
+            owner_switches=row.owner_switches + 1,
+            incarnation=None,
+        )
 
     def landed(self, row: Lease) -> bool:
         return row.counter == self.counter + 1 and row.checkpoint_owner is None
@@ -174,7 +201,7 @@ class ReleaseLease:
         return row.fence == Fence(self.counter, self.by, None)
 
     def written(self, row: Lease) -> Lease:
-        return replace(row, owner=None, counter=row.counter + 1)
+        return replace(row, owner=None, counter=row.counter + 1, incarnation=None)
 
     def landed(self, row: Lease) -> bool:
         return row.fence == Fence(self.counter + 1, None, None)
@@ -256,6 +283,7 @@ class ResetLease:
             latest_at=self.latest_at,
             owner_switches=0,
             pending_checkpoint=None,
+            incarnation=None,
         )
 
     def landed(self, row: Lease) -> bool:

@@ -5,10 +5,12 @@ The values only: how leases are taken, renewed and lost is decided in ``core/con
 
 Invariants:
 
-- E1: ``counter`` grows with every write by an owner: it is the fencing token.
+- E1: ``counter`` grows with every write by an owner. What a take makes of it is the fencing token.
 - E2: a lease without an owner can be taken by anyone; one at SHARD_END by nobody.
 - E3: a lease at LATEST says since when (L6 of the guarantees): without that, each restart before the first commit would
   skip what arrived meanwhile.
+- E4: an incarnation counts only for the owner that it names. A Java KCL that takes a lease keeps attributes that it
+  does not know, so that a row may hold the incarnation of an earlier owner.
 """
 
 import math
@@ -49,6 +51,18 @@ class Checkpoint:
 
 
 @final
+class Incarnation(NamedTuple):
+    """The process that took a lease, as it describes itself in the row."""
+
+    owner: str
+    """The owner's name that it took the lease under: without that name it says nothing (E4)."""
+    id: str
+    """Drawn anew by every consumer: two processes of one name differ in it, and so do two lives of one worker."""
+    lease_duration: float
+    """Seconds of silence after which this owner counts as dead."""
+
+
+@final
 class Fence(NamedTuple):
     """Who holds a lease, in what state it was seen: what the conditions of writes are made of."""
 
@@ -79,6 +93,8 @@ class Lease:
     """What a KCL application prepared to commit and did not. We read it, and drop it with the next commit."""
     throughput: float | None = None
     """KiB a second that the holder read lately, as the KCL counts them."""
+    incarnation: Incarnation | None = None
+    """The process that took it last, if it said so. Ask ``incarnation_of``, which knows E4."""
 
     def __post_init__(self) -> None:
         if self.counter < 0 or self.owner_switches < 0:
@@ -89,11 +105,23 @@ class Lease:
                 raise UsageError(f"only a checkpoint LATEST has a latest_at, not {self.checkpoint.position}")
         if self.throughput is not None and not (math.isfinite(self.throughput) and self.throughput >= 0):
             raise UsageError(f"a throughput is a finite number from 0, not {self.throughput}")
+        if self.incarnation is not None and not 0 < self.incarnation.lease_duration < math.inf:
+            raise UsageError(f"a lease duration is a finite number above 0, not {self.incarnation.lease_duration}")
 
     @property
     def holder(self) -> str | None:
         """Who may write it: the owner, or during a hand-over the old one."""
         return self.owner if self.checkpoint_owner is None else self.checkpoint_owner
+
+    def incarnation_of(self, owner: str | None) -> Incarnation | None:
+        """The process that took it under this name; ``None`` if the row does not say (E4)."""
+        incarnation = self.incarnation
+        return incarnation if incarnation is not None and incarnation.owner == owner else None
+
+    def is_foreign_to(self, me: Incarnation) -> bool:
+        """Whether the row says that another process took it under our name."""
+        known = self.incarnation_of(me.owner)
+        return known is not None and known.id != me.id
 
     @property
     def fence(self) -> Fence:

@@ -1,12 +1,15 @@
 """Is a group alive? GS1 to GS3 are the invariants of ``shardline.cli.group_store``."""
 
+from dataclasses import replace
+
+import anyio
 import click
 import pytest
 
 from shardline.adapters.leases.memory import MemoryLeases
 from shardline.cli.group_store import Watch, require_quiet, watch_groups
 from shardline.core.leases import AskHandOver, CreateLease, DeleteLease, RenewLease
-from shardline.model.lease import Checkpoint, Lease
+from shardline.model.lease import Checkpoint, Incarnation, Lease
 from shardline.model.position import SHARD_END
 
 pytestmark = pytest.mark.anyio
@@ -101,6 +104,16 @@ async def test_who_moves_is_named_in_the_refusal():
     with pytest.raises(click.ClickException, match="the group is alive: w wrote"):
         await require_quiet(Moving(HELD, FREE), 1_000.0)
     assert await require_quiet(Moving(HELD, moves=False), 0.1) == rows(HELD)
+
+
+async def test_a_group_is_watched_for_as_long_as_its_owners_may_be_silent():
+    slow = replace(HELD, incarnation=Incarnation(HELD.owner, "1f", 0.3))
+    store = Moving(slow, moves=False)
+    began_at = anyio.current_time()
+    assert await require_quiet(store, 0.05) == rows(slow)
+    assert anyio.current_time() - began_at >= 0.3
+    (seen,) = await watch_groups([store], 0.05)  # who only looks does not wait longer than was said
+    assert seen.seconds < 0.3
 
 
 async def test_a_group_that_vanishes_meanwhile_is_alive_too():

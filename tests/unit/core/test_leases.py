@@ -1,4 +1,4 @@
-"""When is each write to a lease allowed, and what does it do? W1 to W7 are the invariants of ``shardline.core.leases``."""
+"""When is each write to a lease allowed, and what does it do? W1 to W9 are the invariants of ``shardline.core.leases``."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ from shardline.core.leases import (
     landed,
 )
 from shardline.errors import UsageError
-from shardline.model.lease import Checkpoint, Fence, Lease
+from shardline.model.lease import Checkpoint, Fence, Incarnation, Lease
 from shardline.model.position import LATEST, SHARD_END, at_sequence_number
 
 SHARD = "shardId-000000000000"
@@ -40,6 +40,8 @@ RELEASE = ReleaseLease(SHARD, "a", 4)
 CHILDREN = WriteChildren(SHARD, frozenset({"x", "y"}))
 DELETE = DeleteLease(SHARD, 4)
 CREATE = CreateLease(FREE)
+A = Incarnation("a", "first", 10.0)
+C = Incarnation("c", "other", 60.0)
 
 
 def reset(row):
@@ -62,6 +64,38 @@ ALLOWED = {
     "take amid a hand-over": (ASKED, take(ASKED), Lease(SHARD, counter=5, owner="c", owner_switches=1)),
     "take as the one that asked": (ASKED, take(ASKED, "b"), Lease(SHARD, counter=5, owner="b", owner_switches=1)),
     "take back amid a hand-over": (ASKED, take(ASKED, "a"), Lease(SHARD, counter=5, owner="a")),
+    "take, and say who one is": (
+        replace(HELD, incarnation=A),
+        replace(take(HELD), incarnation=C),
+        replace(HELD, counter=5, owner="c", owner_switches=3, incarnation=C),
+    ),
+    "take, and say nothing": (
+        replace(HELD, incarnation=A),
+        take(HELD),
+        replace(HELD, counter=5, owner="c", owner_switches=3, incarnation=A),
+    ),
+    "take with a floor below": (
+        FREE,
+        replace(take(FREE), floor=4),
+        replace(FREE, counter=5, owner="c", owner_switches=1),
+    ),
+    "renew what one took": (replace(HELD, incarnation=A), RENEW, replace(HELD, counter=5, incarnation=A)),
+    "ask one that said who it is": (
+        replace(HELD, incarnation=A),
+        ASK,
+        replace(HELD, owner="b", checkpoint_owner="a", incarnation=A),
+    ),
+    "finish, and say no more": (
+        replace(ASKED, incarnation=A),
+        FINISH,
+        Lease(SHARD, counter=5, owner="b", owner_switches=1),
+    ),
+    "release, and say no more": (replace(HELD, incarnation=A), RELEASE, replace(HELD, counter=5, owner=None)),
+    "reset what one took": (
+        replace(HELD, incarnation=A),
+        reset(HELD),
+        replace(HELD, counter=5, owner=None, checkpoint=FIVE, owner_switches=0),
+    ),
     "ask": (HELD, ASK, replace(HELD, owner="b", checkpoint_owner="a")),
     "call off": (ASKED, CANCEL, replace(ASKED, owner="a", checkpoint_owner=None)),
     "finish": (ASKED, FINISH, Lease(SHARD, counter=5, owner="b", owner_switches=1)),
@@ -181,6 +215,21 @@ def test_w7_after_a_reset_who_held_the_lease_writes_nothing(operation):
     assert apply(row, operation) == Refused(row)
     if not isinstance(operation, ReleaseLease):  # for whom it makes no difference: it has let go
         assert not landed(operation, row)
+
+
+def test_w8_a_take_raises_the_counter_to_its_floor():
+    operation = replace(take(HELD), floor=1_700_000_000_000)
+    taken = apply(HELD, operation)
+    assert taken.counter == operation.token == 1_700_000_000_000
+    assert landed(operation, taken)
+    assert not landed(operation, replace(taken, counter=5))
+    assert apply(taken, RENEW) == Refused(taken)
+    assert apply(taken, replace(RENEW, by="c", counter=taken.counter)).counter == taken.counter + 1
+
+
+def test_w9_nobody_takes_a_lease_as_someone_else():
+    with pytest.raises(UsageError, match="cannot take"):
+        TakeLease(SHARD, "b", FREE.fence, C)
 
 
 @pytest.mark.internal_error

@@ -1,11 +1,12 @@
-"""Leases and checkpoints as values. E1 and E2 are the invariants of ``shardline.model.lease``."""
+"""Leases and checkpoints as values. E1 to E4 are the invariants of ``shardline.model.lease``."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from shardline.errors import UsageError
-from shardline.model.lease import Checkpoint, Fence, Lease
+from shardline.model.lease import Checkpoint, Fence, Incarnation, Lease
 from shardline.model.position import (
     LATEST,
     SHARD_END,
@@ -108,3 +109,34 @@ def test_a_throughput_is_a_finite_number(throughput):
     assert Lease(SHARD, throughput=0.5).throughput == 0.5
     with pytest.raises(UsageError, match="finite number from 0"):
         Lease(SHARD, throughput=throughput)
+
+
+ME = Incarnation("me", "this", 10.0)
+
+
+def test_e4_an_incarnation_counts_for_the_owner_that_it_names_alone():
+    lease = Lease("s", owner="java-1", incarnation=ME)
+    assert lease.incarnation_of("java-1") is None
+    assert lease.incarnation_of(None) is None
+    assert lease.incarnation_of("me") == ME
+    assert Lease("s", owner="me").incarnation_of("me") is None
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "foreign"),
+    [
+        (None, False),
+        (ME, False),
+        (ME._replace(lease_duration=60.0), False),
+        (ME._replace(id="that"), True),
+        (ME._replace(id="that", owner="you"), False),
+    ],
+)
+def test_e4_another_process_of_our_name_is_known_by_its_id(incarnation, foreign):
+    assert Lease("s", owner="me", incarnation=incarnation).is_foreign_to(ME) is foreign
+
+
+@pytest.mark.parametrize("duration", [0.0, -1.0, math.inf, math.nan])
+def test_a_lease_duration_is_a_finite_number_above_0(duration):
+    with pytest.raises(UsageError, match="lease duration"):
+        Lease("s", incarnation=ME._replace(lease_duration=duration))

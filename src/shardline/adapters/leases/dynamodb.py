@@ -9,6 +9,7 @@ Invariants:
 - Y2: listings are consistent, and have every page.
 - Y3: a table of another shape, or with rows that serve another stream or group, is refused.
 - Y4: no row is ever put here that is no lease: older KCLs stop at it.
+- Y5: an owner that does not state its lease duration may be a Java KCL: ``kcl_failover`` is how it is judged.
 """
 
 from collections.abc import Mapping
@@ -37,6 +38,9 @@ _READY_CHECKS: Final = 130
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
 _USABLE: Final = frozenset({"ACTIVE", "UPDATING"})
+KCL_FAILOVER: Final = 10.0
+"""The KCL's own default (``failoverTimeMillis``), in seconds."""
+_KCL_FAILOVER_RANGE: Final = (0.1, 3_600.0)
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -72,12 +76,34 @@ _decode: Final = msgspec.json.Decoder(_Answer).decode
 
 @final
 class DynamoDbLeases:
-    """``LeaseStore`` in a KCL lease table; with ``existing`` in one that is there, never in a new one."""
+    """``LeaseStore`` in a KCL lease table.
+
+    Args:
+        access: how to reach AWS.
+        table: the table's name.
+        group: the consumer group.
+        stream: the stream.
+        existing: use only a table that is there, never make a new one.
+        kcl_failover: the failover time, in seconds, of Java KCL workers that share the table (Y5).
+
+    Raises:
+        UsageError: ``kcl_failover`` is no such time.
+    """
 
     scan_interval: float = 2.0
     checkpoint_interval: float = 10.0
 
-    def __init__(self, access: AwsAccess, table: str, group: str, stream: str, *, existing: bool = False) -> None:
+    def __init__(
+        self,
+        access: AwsAccess,
+        table: str,
+        group: str,
+        stream: str,
+        *,
+        existing: bool = False,
+        kcl_failover: float = KCL_FAILOVER,
+    ) -> None:
+        self._kcl_failover = _check_kcl_failover(kcl_failover)
         self._access = access
         self._http: SignedHttp | None = None
         self._table = table
@@ -92,6 +118,10 @@ class DynamoDbLeases:
     @property
     def stream(self) -> str:
         return self._stream
+
+    @property
+    def kcl_failover(self) -> float:
+        return self._kcl_failover
 
     async def open(self) -> Failure | None:
         """Make the table if it is missing, wait until it can be used, and look whom it serves (Y3)."""
@@ -251,6 +281,13 @@ class DynamoDbLeases:
             return answer.status, _decode(answer.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return broken("BadAnswer", http.host_of(operation, None), error)
+
+
+def _check_kcl_failover(seconds: object) -> float:
+    low, high = _KCL_FAILOVER_RANGE
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not low <= seconds <= high:
+        raise UsageError(f"kcl_failover must be a number of seconds from {low:g} to {high:g}, not {seconds!r}")
+    return float(seconds)
 
 
 def _invalid(code: str, message: str) -> Failure:

@@ -9,7 +9,8 @@ Invariants:
   ``ownerSwitchesSinceCheckpoint``, without which it throws. ``parentShardId`` is a set, in spite of its name,
   and absent when it would be empty.
 - I2: attributes of our own begin with ``shardline``; Java passes over them. They say which group and stream a row
-  serves (KCL tables do not) and since when a checkpoint is LATEST.
+  serves (KCL tables do not), since when a checkpoint is LATEST, and which process took the lease: its name, the id that
+  it drew and its lease duration. Java leaves these in place when it takes the lease: hence the name.
 - I3: a row that cannot be read raises ``RowError`` and nothing else.
 """
 
@@ -19,7 +20,7 @@ from typing import Any, Final, TypeAlias, cast
 from shardline.adapters.leases.rows import CheckpointText, RowError, read_checkpoint, write_checkpoint
 from shardline.errors import UsageError
 from shardline.model.hashing import HashRange
-from shardline.model.lease import Lease
+from shardline.model.lease import Incarnation, Lease
 
 Attribute: TypeAlias = dict[str, Any]
 Item: TypeAlias = dict[str, Attribute]
@@ -28,6 +29,9 @@ KEY: Final = "leaseKey"
 GROUP: Final = "shardlineGroup"
 STREAM: Final = "shardlineStream"
 START_AT: Final = "shardlineStartAt"
+OWNER: Final = "shardlineOwner"
+INCARNATION: Final = "shardlineIncarnation"
+LEASE_DURATION: Final = "shardlineLeaseDuration"
 SHARD_END: Final = "SHARD_END"
 _ENTITY: Final = "entityType"
 _LEASE: Final = "LEASE"
@@ -75,6 +79,14 @@ def checkpoint_attributes(checkpoint: CheckpointText) -> Item:
     return item
 
 
+def incarnation_attributes(incarnation: Incarnation) -> Item:
+    return {
+        OWNER: text(incarnation.owner),
+        INCARNATION: text(incarnation.id),
+        LEASE_DURATION: number(incarnation.lease_duration),
+    }
+
+
 def encode_item(lease: Lease, group: str, stream: str) -> Item:
     """A new row (I1)."""
     item = key_of(lease.shard_id)
@@ -98,6 +110,8 @@ def encode_item(lease: Lease, group: str, stream: str) -> Item:
         item["pendingCheckpointSubSequenceNumber"] = number(pending.sub_sequence)
     if lease.throughput is not None:
         item["throughputKBps"] = number(lease.throughput)
+    if lease.incarnation is not None:
+        item |= incarnation_attributes(lease.incarnation)
     return item
 
 
@@ -137,7 +151,15 @@ def _decode(item: Mapping[str, Attribute], shard_id: str) -> Lease:
         if pending is None
         else read_checkpoint(pending, _whole(item, "pendingCheckpointSubSequenceNumber") or 0, None)[0],
         throughput=throughput if throughput is None or throughput >= 0 else None,
+        incarnation=_incarnation(item),
     )
+
+
+def _incarnation(item: Mapping[str, Attribute]) -> Incarnation | None:
+    owner, identity, duration = _text(item, OWNER), _text(item, INCARNATION), _real(item, LEASE_DURATION)
+    if owner is None or identity is None or duration is None:
+        return None
+    return Incarnation(owner, identity, duration)
 
 
 def _required(value: Any, name: str) -> Any:

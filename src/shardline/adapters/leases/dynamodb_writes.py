@@ -16,13 +16,17 @@ from typing import Final, assert_never, final
 
 from shardline.adapters.leases.dynamodb_items import (
     GROUP,
+    INCARNATION,
     KEY,
+    LEASE_DURATION,
+    OWNER,
     SHARD_END,
     START_AT,
     STREAM,
     Attribute,
     checkpoint_attributes,
     encode_item,
+    incarnation_attributes,
     key_of,
     number,
     text,
@@ -56,6 +60,7 @@ _UNFINISHED: Final = "#checkpoint <> :end"
 _END: Final = {":end": text(SHARD_END)}
 _NEXT: Final = "#leaseCounter :one"
 _ONE: Final = {":one": number(1)}
+_INCARNATION: Final = f"#{OWNER}, #{INCARNATION}, #{LEASE_DURATION}"
 _PENDING: Final = "#pendingCheckpoint, #pendingCheckpointSubSequenceNumber, #pendingCheckpointState"
 
 
@@ -137,14 +142,14 @@ def _change(
         case FinishHandOver():
             return _Change(
                 "#leaseCounter = :counter AND #checkpointOwner = :by",
-                removes="#checkpointOwner",
+                removes=f"#checkpointOwner, {_INCARNATION}",
                 adds=f"{_NEXT}, #ownerSwitchesSinceCheckpoint :one",
                 values=_held(operation) | _ONE,
             )
         case ReleaseLease():
             return _Change(
                 "#leaseCounter = :counter AND #leaseOwner = :by AND attribute_not_exists(#checkpointOwner)",
-                removes="#leaseOwner",
+                removes=f"#leaseOwner, {_INCARNATION}",
                 adds=_NEXT,
                 values=_held(operation) | _ONE,
             )
@@ -178,12 +183,21 @@ def _taking(operation: TakeLease) -> _Change:
     seen = operation.seen
     switches = number(int((seen.owner if seen.checkpoint_owner is None else seen.checkpoint_owner) != operation.by))
     condition, fence = _fenced(seen)
+    said = {} if operation.incarnation is None else incarnation_attributes(operation.incarnation)
+    sets = [f"#leaseOwner = :by, #leaseCounter = :token, #{GROUP} = :group, #{STREAM} = :stream"]
     return _Change(
         f"{condition} AND {_UNFINISHED}",
-        sets=f"#leaseOwner = :by, #{GROUP} = :group, #{STREAM} = :stream",
+        sets=", ".join([*sets, *(f"#{name} = :{name}" for name in said)]),
         removes="#checkpointOwner",
-        adds=f"{_NEXT}, #ownerSwitchesSinceCheckpoint :switches",
-        values={":by": text(operation.by), ":switches": switches, **fence, **_ONE, **_END},
+        adds="#ownerSwitchesSinceCheckpoint :switches",
+        values={
+            ":by": text(operation.by),
+            ":token": number(operation.token),
+            ":switches": switches,
+            **{f":{name}": value for name, value in said.items()},
+            **fence,
+            **_END,
+        },
     )
 
 
@@ -218,7 +232,7 @@ def _reset(operation: ResetLease) -> _Change:
     return _Change(
         condition,
         sets=sets,
-        removes=f"{removes}, #leaseOwner, #checkpointOwner",
+        removes=f"{removes}, #leaseOwner, #checkpointOwner, {_INCARNATION}",
         adds=_NEXT,
         values={**fence, **_ONE, **values},
     )

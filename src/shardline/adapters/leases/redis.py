@@ -8,6 +8,11 @@ Invariants:
 - D1: a write says which bytes it replaces, and a script compares and swaps them in one step: what was decided on one
   row is never written over another. A swap that comes too late decides again on what it found. Operations that come
   together travel together, and each is swapped by itself.
+- D5: a write takes one round trip: it is decided on the row that we last saw, which the script verifies. Only a row
+  that another has changed since costs a second one. Nothing is refused because of what we remember. Operations that
+  wait for a connection travel together on the next one, so that a slow network holds up none for long. Connections are
+  made when the store is opened.
+- D6: a token (``core.leases`` W8) is no less than the server's own time, which the script reads.
 - D2: nothing expires, and a server that may evict any key is refused.
 - D3: one call is one attempt; whatever redis-py raises is a ``Failure``.
 - D4: no password gets into a message or a repr.
@@ -16,7 +21,8 @@ Invariants:
 import re
 import ssl
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, TypeVar, cast, final
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, TypeVar, cast, final
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import anyio
@@ -26,9 +32,9 @@ import redis.exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from shardline.adapters.leases.rows import RowError, decode_row, decode_rows, encode_row
+from shardline.adapters.leases.rows import RowError, decode_row, decode_rows, encode_row, split_at_counter
 from shardline.core.failures import Failure, FailureKind
-from shardline.core.leases import LeaseOperation, Refused, apply
+from shardline.core.leases import LeaseOperation, Refused, TakeLease, apply
 from shardline.errors import UsageError
 from shardline.model.lease import Lease
 from shardline.ports import GroupOnStream, LeaseAnswer
@@ -39,14 +45,23 @@ TIMEOUT: Final = 5.0
 _QUERY: Final = re.compile(r"ssl_\w+|socket_timeout|socket_connect_timeout|client_name")
 _SWAPS: Final = 20
 _THREADS: Final = 4
+_WRITERS: Final = 3  # of the threads: one is left for listings
+_EXACT: Final = 2**53  # up to here a number of Lua is a whole one
 
-# KEYS: the hash. ARGV: the field, the value it must have ("" for none), the new value ("" to remove it).
-# Answers nothing after the swap, and else what it found.
+# KEYS: the hash. ARGV: the field, the value it must have ("" for none), the new value ("" to remove it), for a take cut
+# at its counter: then the least counter and the rest follow, and the server's time may raise it.
+# Answers the value that it found instead; or nothing after the swap, or the counter that it put in.
+# A server before Redis 5 replicates what a script wrote, instead of the script with its clock, if it is asked to.
 _SWAP: Final = """
 local found = redis.call('HGET', KEYS[1], ARGV[1]) or ''
 if found ~= ARGV[2] then return {found} end
-if ARGV[3] == '' then redis.call('HDEL', KEYS[1], ARGV[1]) else redis.call('HSET', KEYS[1], ARGV[1], ARGV[3]) end
-return {}
+if ARGV[3] == '' then redis.call('HDEL', KEYS[1], ARGV[1]) return {} end
+if #ARGV == 3 then redis.call('HSET', KEYS[1], ARGV[1], ARGV[3]) return {} end
+if redis.replicate_commands then redis.replicate_commands() end
+local time = redis.call('TIME')
+local token = math.max(tonumber(ARGV[4]), time[1] * 1000 + math.floor(time[2] / 1000))
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[3] .. string.format('%.0f', token) .. ARGV[5])
+return {'', string.format('%.0f', token)}
 """
 
 # The first that fits. Those without an answer may have been carried out.
@@ -69,6 +84,32 @@ _WAYS: Final[tuple[tuple[type[Exception], FailureKind, str], ...]] = (
 _UNANSWERED: Final = frozenset({"Timeout", "ConnectionError", "BadAnswer"})
 
 T = TypeVar("T")
+
+
+class _Seen(NamedTuple):
+    row: bytes
+    writes: int
+    """How many writes there were by then: a listing that was begun before knows less."""
+
+
+class _Attempt(NamedTuple):
+    """One operation on its way, and the row that it is decided on."""
+
+    previous: bytes
+    is_current: bool = False
+    """Whether the server sent the row during this call, and not earlier."""
+
+
+class _Call:
+    """Operations that came together, and what became of them."""
+
+    def __init__(self, operations: Sequence[LeaseOperation]) -> None:
+        self.operations = operations
+        self.answers: list[LeaseAnswer] | None = None
+        self.settled = anyio.Event()
+        """Set when whoever took it along has written it, or could not."""
+        self.is_abandoned = False
+        """Whether its caller has gone."""
 
 
 @final
@@ -104,13 +145,17 @@ class RedisLeases:
                 socket_connect_timeout=limit,
                 retry=Retry(NoBackoff(), 0),  # D3
                 protocol=2,  # which every server since Redis 2.6 speaks, and every Valkey
-                health_check_interval=15,
+                health_check_interval=0,  # D5: redis-py notices closed connections without asking
             )
         except (ValueError, TypeError) as error:
             raise UsageError(f"redis-py cannot read the store's URL at {self._host}: {error}") from None
         self._known: dict[bytes, Lease] = {}  # what the last listing found
+        self._seen: dict[str, _Seen] = {}  # each shard's row as it was last seen or written (D5)
+        self._writes = 0
         # Threads of our own: anyio's may all be taken by callers that wait for us.
         self._threads = anyio.CapacityLimiter(_THREADS)
+        self._writers = anyio.CapacityLimiter(_WRITERS)
+        self._waiting: list[_Call] = []  # for a writer (D5)
 
     @property
     def group(self) -> str:
@@ -130,8 +175,39 @@ class RedisLeases:
         return (await self.apply_many([operation]))[0]
 
     async def apply_many(self, operations: Sequence[LeaseOperation]) -> list[LeaseAnswer]:
-        answers = await self._in_thread(lambda: self._apply_all(operations))
-        return [answers] * len(operations) if isinstance(answers, Failure) else answers
+        call = _Call(operations)
+        self._waiting.append(call)
+        try:
+            while call.answers is None:
+                if call in self._waiting:
+                    await self._write_waiting(call)
+                else:
+                    await call.settled.wait()  # another took it along
+        finally:
+            call.is_abandoned = True
+            if call in self._waiting:  # it was cancelled, and is not to be written by another
+                self._waiting.remove(call)
+        return call.answers
+
+    async def _write_waiting(self, mine: _Call) -> None:
+        """Write all that waits (D5), unless another took ``mine`` along before us."""
+        async with self._writers:
+            if mine not in self._waiting:
+                return
+            calls, self._waiting = self._waiting, []
+            operations = [operation for call in calls for operation in call.operations]
+            for call in calls:
+                call.settled = anyio.Event()
+            try:
+                answers = await self._in_thread(lambda: self._apply_all(operations))
+                left = iter([answers] * len(operations) if isinstance(answers, Failure) else answers)
+                for call in calls:
+                    call.answers = [next(left) for _ in call.operations]
+            finally:
+                # Those without an answer, because we were cancelled before it began, are written by another.
+                self._waiting[:0] = [call for call in calls if call.answers is None and not call.is_abandoned]
+                for call in calls:
+                    call.settled.set()
 
     async def list_groups(self) -> list[GroupOnStream] | Failure:
         """Every group and stream with leases in this database."""
@@ -159,6 +235,7 @@ class RedisLeases:
 
     def _open(self) -> Failure | None:
         self._client.ping()
+        self._connect()
         try:
             memory: dict[str, object] = self._client.info("memory")
         except redis.exceptions.ResponseError:
@@ -172,50 +249,94 @@ class RedisLeases:
             return Failure(FailureKind.INVALID, "EvictingServer", told, maybe_received=False)
         return None
 
+    def _connect(self) -> None:
+        """Make all connections that there will be (D5)."""
+        pool, made = self._client.connection_pool, list[Any]()
+        try:
+            made.extend(pool.get_connection() for _ in range(_THREADS))
+        finally:
+            for connection in made:
+                pool.release(connection)
+
     def _list(self) -> list[Lease]:
+        writes = self._writes
         rows = cast("Iterable[bytes]", self._client.hvals(self._hash))
         self._known = decode_rows(rows, self._known)
+        for row, lease in self._known.items():
+            seen = self._seen.get(lease.shard_id)
+            if seen is None or seen.writes <= writes:  # else we wrote it while the listing was under way
+                self._seen[lease.shard_id] = _Seen(row, writes)
         return sorted(self._known.values(), key=lambda lease: lease.shard_id)
 
     def _apply_all(self, operations: Sequence[LeaseOperation]) -> list[LeaseAnswer]:
         """D1."""
         answers: dict[int, LeaseAnswer] = {}
-        fields = [operation.shard_id for operation in operations]
-        rows = cast("list[bytes | None]", self._client.hmget(self._hash, fields))
-        found = {place: row or b"" for place, row in enumerate(rows)}
+        left = {place: _Attempt(self._remembered(one.shard_id)) for place, one in enumerate(operations)}
         for _ in range(_SWAPS):
-            found = self._swap(operations, found, answers)
-            if not found:
+            left = self._send(operations, left, answers)
+            if not left:
                 break
-        for place in found:
-            crowd = f"{self._host}: others changed the lease {fields[place]} {_SWAPS} times meanwhile"
+        for place in left:
+            crowd = f"{self._host}: others changed the lease {operations[place].shard_id} {_SWAPS} times meanwhile"
             answers[place] = Failure(FailureKind.TRANSIENT, "Contended", crowd, maybe_received=False)
         return [answers[place] for place in range(len(operations))]
 
-    def _swap(
-        self, operations: Sequence[LeaseOperation], found: dict[int, bytes], answers: dict[int, LeaseAnswer]
-    ) -> dict[int, bytes]:
-        """Decide on what was ``found`` of each, by its place, and write it. Returns what those found that came late."""
+    def _send(
+        self, operations: Sequence[LeaseOperation], left: dict[int, _Attempt], answers: dict[int, LeaseAnswer]
+    ) -> dict[int, _Attempt]:
+        """Decide each operation on the row that is known, and write it. Returns those whose row is another."""
         pipeline = self._client.pipeline(transaction=False)
-        sent: list[int] = []
-        for place, previous in found.items():
+        sent: dict[int, tuple[LeaseAnswer, bytes]] = {}  # what is answered if the row is as we know it, and the new row
+        for place, (previous, is_current) in left.items():
             operation = operations[place]
-            try:
-                answer = answers[place] = apply(decode_row(previous) if previous else None, operation)
-            except RowError as error:
-                answers[place] = self._unreadable(error)
-                continue
-            if not isinstance(answer, Refused):
+            answer = self._decide(operation, previous)
+            if not isinstance(answer, Refused | Failure):
                 row = b"" if answer is None else encode_row(answer, previous or None)
-                pipeline.eval(_SWAP, 1, self._hash, operation.shard_id, previous, row)
-                sent.append(place)
-        late: dict[int, bytes] = {}
-        for place, told in zip(sent, pipeline.execute(raise_on_error=False), strict=True):
-            if isinstance(told, Exception):
-                answers[place] = self._failure(told)
-            elif told:
-                late[place] = told[0]
+                pipeline.eval(_SWAP, 1, self._hash, operation.shard_id, previous, *_cut(operation, row))
+                sent[place] = answer, row
+            elif is_current:
+                answers[place] = answer
+            else:
+                pipeline.hget(self._hash, operation.shard_id)
+                sent[place] = answer, previous
+        told: list[Any] = pipeline.execute(raise_on_error=False)
+        late: dict[int, _Attempt] = {}
+        for (place, (answer, row)), reply in zip(sent.items(), told, strict=True):
+            shard_id = operations[place].shard_id
+            if isinstance(reply, Exception):
+                answers[place] = self._failure(reply)
+            elif isinstance(answer, Refused | Failure):
+                late[place] = self._found(shard_id, reply or b"")
+            elif len(reply) == 1:
+                late[place] = self._found(shard_id, reply[0])
+            else:
+                answers[place] = self._written(shard_id, answer, row, reply)
         return late
+
+    def _decide(self, operation: LeaseOperation, row: bytes) -> LeaseAnswer:
+        try:
+            return apply(decode_row(row) if row else None, operation)
+        except RowError as error:
+            return self._unreadable(error)
+
+    def _remembered(self, shard_id: str) -> bytes:
+        seen = self._seen.get(shard_id)
+        return b"" if seen is None else seen.row
+
+    def _found(self, shard_id: str, row: bytes) -> _Attempt:
+        self._remember(shard_id, row)
+        return _Attempt(row, is_current=True)
+
+    def _written(self, shard_id: str, answer: LeaseAnswer, row: bytes, reply: list[bytes]) -> LeaseAnswer:
+        if reply and isinstance(answer, Lease):  # D6
+            answer = replace(answer, counter=int(reply[1]))
+            row = reply[1].join(split_at_counter(row))
+        self._remember(shard_id, row)
+        return answer
+
+    def _remember(self, shard_id: str, row: bytes) -> None:
+        self._writes += 1
+        self._seen[shard_id] = _Seen(row, self._writes)
 
     def _groups(self) -> list[GroupOnStream]:
         keys = cast("Iterable[bytes]", self._client.scan_iter(f"{PREFIX}*", count=1_000))
@@ -237,3 +358,11 @@ class RedisLeases:
         words = " ".join(str(error).split()) or type(error).__name__
         hint = ": a Redis Cluster is not supported" if code == "RedisCluster" else ""
         return Failure(kind, code, f"{self._host}: {words}{hint}", maybe_received=code in _UNANSWERED)
+
+
+def _cut(operation: LeaseOperation, row: bytes) -> list[bytes | int]:
+    """The new row as the script takes it: that of a take with a floor is cut at its counter (D6)."""
+    if not isinstance(operation, TakeLease) or not operation.floor or operation.token >= _EXACT:
+        return [row]
+    before, after = split_at_counter(row)
+    return [before, operation.token, after]

@@ -7,8 +7,10 @@ Invariants:
 - R1: what ``encode_row`` writes, ``decode_row`` reads back as an equal lease.
 - R2: members that this version does not know survive every write: a newer version may run beside it.
 - R3: a row that cannot be read raises ``RowError`` and nothing else.
+- R4: rows of earlier versions, which say nothing of an owner's incarnation, are read like any other.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, cast, final
 
@@ -16,7 +18,7 @@ import msgspec
 
 from shardline.errors import UsageError
 from shardline.model.hashing import HashRange
-from shardline.model.lease import Checkpoint, Lease
+from shardline.model.lease import Checkpoint, Incarnation, Lease
 from shardline.model.position import (
     LATEST,
     Position,
@@ -66,6 +68,12 @@ def read_checkpoint(text: str, sub_sequence: int, at: float | None) -> tuple[Che
     return Checkpoint(position), at if position == LATEST else None
 
 
+class _Incarnation(msgspec.Struct):
+    owner: str
+    id: str
+    lease_duration: float
+
+
 class _Row(msgspec.Struct, omit_defaults=True):
     shard_id: str
     counter: int
@@ -80,16 +88,18 @@ class _Row(msgspec.Struct, omit_defaults=True):
     hash_range: tuple[str, str] | None = None
     pending: CheckpointText | None = None
     throughput: float | None = None
+    incarnation: _Incarnation | None = None
 
 
 _MEMBERS: Final = frozenset(_Row.__struct_fields__)
+_COUNTER: Final = re.compile(rb'"counter":[0-9]+')
 _encode: Final = msgspec.json.Encoder().encode
 
 
 def encode_row(lease: Lease, previous: bytes | None = None) -> bytes:
     """The row of ``lease``, with what is unknown in ``previous``, the row that it replaces (R2)."""
     checkpoint = write_checkpoint(lease.checkpoint, lease.latest_at)
-    pending = lease.pending_checkpoint
+    pending, incarnation = lease.pending_checkpoint, lease.incarnation
     row = _Row(
         shard_id=lease.shard_id,
         counter=lease.counter,
@@ -104,9 +114,18 @@ def encode_row(lease: Lease, previous: bytes | None = None) -> bytes:
         hash_range=None if lease.hash_range is None else (str(lease.hash_range.start), str(lease.hash_range.end)),
         pending=None if pending is None else write_checkpoint(pending),
         throughput=lease.throughput,
+        incarnation=None if incarnation is None else _Incarnation(*incarnation),
     )
     unknown = {} if previous is None else {k: v for k, v in _members(previous).items() if k not in _MEMBERS}
     return _encode({**cast("dict[str, object]", msgspec.to_builtins(row)), **unknown}) if unknown else _encode(row)
+
+
+def split_at_counter(row: bytes) -> tuple[bytes, bytes]:
+    """What comes before and after the counter in a row that ``encode_row`` wrote: for a store that puts in another."""
+    found = _COUNTER.search(row)  # the first: quotes are escaped in the shard id, the only text before it
+    assert found is not None, "every row has a counter"
+    begin = found.start() + len(b'"counter":')
+    return row[:begin], row[found.end() :]
 
 
 def decode_row(row: bytes) -> Lease:
@@ -119,6 +138,7 @@ def decode_row(row: bytes) -> Lease:
     try:
         read = msgspec.convert(members, _Row)
         checkpoint, latest_at = read_checkpoint(read.checkpoint, read.sub_sequence, read.checkpoint_at)
+        said = read.incarnation
         return Lease(
             read.shard_id,
             counter=read.counter,
@@ -132,6 +152,7 @@ def decode_row(row: bytes) -> Lease:
             latest_at=latest_at,
             pending_checkpoint=None if read.pending is None else read_checkpoint(*read.pending)[0],
             throughput=read.throughput,
+            incarnation=None if said is None else Incarnation(said.owner, said.id, said.lease_duration),
         )
     except (msgspec.ValidationError, UsageError) as error:
         raise RowError(str(error)) from None

@@ -23,11 +23,12 @@ FORMS: Final = (
     "sqlite:////absolute/path.db",
     "redis://[user:password@]host[:port][/database]",
     "rediss://... (the same over TLS)",
-    "dynamodb://table[?region=...&endpoint_url=...]",
+    "dynamodb://table[?region=...&endpoint_url=...&kcl_failover=...]",
 )
 _NAME_MAX: Final = 256
 _TABLE: Final = re.compile(r"[a-zA-Z0-9_.-]{3,255}")  # the service's rule
 _REGION: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _METHODS: Final = ("open", "list_leases", "apply", "close")
 
 
@@ -121,7 +122,7 @@ def _redis(url: str, group: str, stream: str, aws: AwsAccess, *, existing: bool)
 
 
 def _dynamodb(url: str, group: str, stream: str, aws: AwsAccess, *, existing: bool) -> _Store:
-    from shardline.adapters.leases.dynamodb import DynamoDbLeases  # noqa: PLC0415
+    from shardline.adapters.leases.dynamodb import KCL_FAILOVER, DynamoDbLeases  # noqa: PLC0415
 
     try:
         parts = urlsplit(url)
@@ -131,8 +132,10 @@ def _dynamodb(url: str, group: str, stream: str, aws: AwsAccess, *, existing: bo
     if not _TABLE.fullmatch(parts.netloc) or parts.path not in {"", "/"} or parts.fragment:
         _refuse(f"store {shown_url(url)} names no table (3 to 255 of the characters a-z A-Z 0-9 _ . -)")
     settings = dict(given)
-    if len(settings) != len(given) or not settings.keys() <= {"region", "endpoint_url"}:
-        _refuse(f"store {shown_url(url)} may have a region and an endpoint_url, each once, and nothing else")
+    if len(settings) != len(given) or not settings.keys() <= {"region", "endpoint_url", "kcl_failover"}:
+        _refuse(
+            f"store {shown_url(url)} may have a region, an endpoint_url and a kcl_failover, each once, and nothing else"
+        )
     if "region" in settings and not _REGION.fullmatch(settings["region"]):
         raise UsageError(f"the region of a store must look like 'eu-west-1', not {settings['region']!r}")
     if "endpoint_url" in settings:
@@ -140,7 +143,11 @@ def _dynamodb(url: str, group: str, stream: str, aws: AwsAccess, *, existing: bo
     access = replace(
         aws, region=settings.get("region", aws.region), endpoint_url=settings.get("endpoint_url", aws.endpoint_url)
     )
-    return DynamoDbLeases(access, parts.netloc, group, stream, existing=existing)
+    failover: object = settings.get("kcl_failover", KCL_FAILOVER)
+    if isinstance(failover, str) and _SECONDS.fullmatch(failover):
+        failover = float(failover)
+    kcl_failover = cast("float", failover)  # the store refuses what is not
+    return DynamoDbLeases(access, parts.netloc, group, stream, existing=existing, kcl_failover=kcl_failover)
 
 
 _MAKERS: Final[dict[str, _Maker]] = {

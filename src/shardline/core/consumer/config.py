@@ -62,7 +62,7 @@ class ConsumerConfig:
     """How long a lease store may deny access before the consumer ends. A store that cannot be reached may take longer;
     one that was deleted or replaced ends the consumer after ``lease_duration``."""
     worker_id: str | None = None
-    """The name in the lease store. ``None``: a new one for every consumer. No two workers may share one."""
+    """The name in the lease store. ``None``: a new one for every consumer. Each process needs a name of its own."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -42,12 +42,14 @@ from shardline.core.consumer.holding import Holding
 from shardline.core.consumer.lease_view import LeaseView
 from shardline.core.consumer.planner import PlannedOperation, Planner
 from shardline.core.consumer.store_health import LIST, WRITE, StoreHealth
+from shardline.core.consumer.token_floor import TokenFloor
 from shardline.core.consumer.topology import Topology
 from shardline.core.consumer.trim_watch import TrimWatch
+from shardline.core.consumer.twins import Twins
 from shardline.core.failures import Failure
 from shardline.core.leases import AskHandOver, CreateLease, DeleteLease, LeaseOperation, Refused, TakeLease
 from shardline.core.requests import DescribeStreamSummary, ListShards
-from shardline.model.lease import Lease
+from shardline.model.lease import Incarnation, Lease
 from shardline.model.position import Position
 from shardline.model.shard import ChildShard
 from shardline.model.stream import StreamRef
@@ -56,6 +58,7 @@ _MAX_IN_FLIGHT: Final = 64
 _BACKOFF_FIRST: Final = 0.1
 _BACKOFF_LONGEST: Final = 1.0
 _STALL_SHARE: Final = 0.25  # of a lease duration: late, and still in time to say so
+_KCL_DISCOVERY: Final = 10.0  # within so many seconds a KCL finds out that a lease was assigned to it
 
 
 @final
@@ -80,11 +83,13 @@ class Coordinator:
     Args:
         stream: what to read.
         me: the worker's name, unique in its group.
+        incarnation: an id that no other consumer has, nor an earlier one of this name.
         start: where a new group starts.
         config: the settings.
         scan_interval: the store's, unless the config says otherwise.
         checkpoint_interval: the same.
-        latest_at: the service's time now, less 1 s: what LATEST means (L6).
+        latest_at: the service's time now, less 1 s: what LATEST means (L6), and the first floor of tokens.
+        kcl_failover: on a KCL's table, the KCL's failover time: it judges the owners that state no lease duration.
         chance: a ``random.Random``.
         now: the time.
         clock: the shell's, for the grants that the user's code may ask.
@@ -110,6 +115,8 @@ class Coordinator:
         "_scan_interval",
         "_scan_sent_at",
         "_start",
+        "_tokens",
+        "_twins",
         "_waits_for_rows",
         "held",
         "topology",
@@ -123,6 +130,7 @@ class Coordinator:
         me: str,
         start: Position,
         *,
+        incarnation: str,
         config: ConsumerConfig,
         scan_interval: float,
         checkpoint_interval: float,
@@ -130,6 +138,7 @@ class Coordinator:
         chance: Chance,
         now: Instant,
         clock: Callable[[], Instant] | None = None,
+        kcl_failover: float | None = None,
     ) -> None:
         self._start: Position = start
         self._config: ConsumerConfig = config
@@ -138,28 +147,29 @@ class Coordinator:
         self._scan_interval: float = min(config.scan_interval or scan_interval, config.lease_duration / 2)
         discovery = Discovery(stream, start, config.list_interval, chance, now)
         self.topology: Topology = Topology(discovery, config.if_recreated)
-        self.trims: TrimWatch = TrimWatch()
-        """Shared by the readers: what retention may have removed before they read it."""
-        self.view: LeaseView = LeaseView(config.lease_duration)
+        self.trims: TrimWatch = TrimWatch()  # shared by the readers: what retention may have removed unread
+        self.view: LeaseView = LeaseView(config.lease_duration if kcl_failover is None else _silence_of(kcl_failover))
+        self._twins: Twins = Twins(Incarnation(me, incarnation, config.lease_duration))
+        self._tokens: TokenFloor = TokenFloor(latest_at, now)
         self._planner: Planner = Planner(
             self.view,
             self.topology.graph,
-            me=me,
+            twins=self._twins,
+            tokens=self._tokens,
             max_leases=config.max_leases,
             hand_over_timeout=config.hand_over_timeout,
             scan_interval=self._scan_interval,
             chance=chance,
         )
-        interval = config.checkpoint_interval
         self.held: HeldLeases = HeldLeases(
-            me,
+            self._twins,
             self.topology.graph,
             config,
-            checkpoint_interval=checkpoint_interval if interval is None else interval,
+            checkpoint_interval=checkpoint_interval,
             latest_at=latest_at,
             clock=clock,
         )
-        self._farewell: Farewell = Farewell(me, config.lease_duration)
+        self._farewell: Farewell = Farewell(self._twins.me)
         self._backoff: Backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
         self._health: StoreHealth = StoreHealth(config.lease_duration, config.store_patience)
         self._emptied: int = 0  # how many rows the store has lost, until it is known that the stream is the same
@@ -255,7 +265,7 @@ class Coordinator:
     def take_events(self) -> list[Event]:
         events = [*self._events, *self.held.take_events(), *self.topology.take_events(), *self.trims.take_events()]
         self._events = []
-        return events
+        return [*events, *self._twins.take_events()]
 
     def next_deadline(self) -> Instant:
         """When to call again, if nothing happens before."""
@@ -277,6 +287,8 @@ class Coordinator:
         assert self._scan_sent_at is not None, "L1: there was one"
         self._handle_store_answer(LIST)
         self.view.handle_rows(rows, self._scan_sent_at, now)
+        for row in self.view.rows.values():
+            self._see(row)
         if self.view.take_loss():
             self.topology.distrust(now)
         self._emptied += self.view.take_emptied()
@@ -302,6 +314,8 @@ class Coordinator:
         self._handle_store_answer(WRITE)
         row = result.current if isinstance(result, Refused) else result
         self.view.handle_written(operation.shard_id, row, now)
+        if row is not None:
+            self._see(row)
         if self.view.take_loss() and not isinstance(operation, DeleteLease):
             self.topology.distrust(now)
             self._make_plan(now)
@@ -339,6 +353,10 @@ class Coordinator:
             if self._can_plan:
                 for operation in self._planner.plan_deletions(self.held.holdings, now):
                     self._plan.setdefault(operation.shard_id, operation)
+
+    def handle_service_time(self, service_time: float, now: Instant) -> None:
+        """The service said what time it is, in seconds since 1970."""
+        self._tokens.handle_service_time(service_time, now)
 
     def handle_summary(self, summary: StreamSummary, now: Instant) -> None:
         self.topology.handle_summary(summary, now)
@@ -408,6 +426,10 @@ class Coordinator:
         """See which rows name us, and should not: we leave."""
         self._farewell.handle_rows(self.view.rows.values(), {*self.held.holdings, *self._in_flight})
 
+    def _see(self, row: Lease) -> None:
+        self._tokens.handle_row(row)
+        self._twins.handle_row(row)
+
     def _follow_changes(self, now: Instant) -> None:
         """A lease went: look at once what follows, children that can be read, say."""
         if self.held.has_changed:
@@ -441,3 +463,8 @@ class Coordinator:
         if _STALL_SHARE * self._config.lease_duration < late < NEVER:
             self._events.append(Stalled(late))
         self._alarm_at = NEVER
+
+
+def _silence_of(kcl_failover: float) -> float:
+    """For how long a KCL may be silent: it assigns leases every two failover times, and then has to discover that."""
+    return 2 * kcl_failover + _KCL_DISCOVERY

@@ -159,6 +159,14 @@ class ListingFailed(NamedTuple):
 
 
 @final
+class WorkerIdShared(NamedTuple):
+    """Another live process works under our worker_id: it holds this shard. Neither takes what the other holds."""
+
+    shard_id: str
+    worker_id: str
+
+
+@final
 class Stalled(NamedTuple):
     """Nobody called for so long that leases are in danger: a blocked event loop, or a suspended machine."""
 
@@ -252,6 +260,7 @@ Event: TypeAlias = (
     | StoreRecovered
     | ProgressLost
     | ListingFailed
+    | WorkerIdShared
     | Stalled
     | HandlerRetried
     | RecordsDeadLettered

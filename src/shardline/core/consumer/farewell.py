@@ -7,7 +7,7 @@ Invariants:
 
 - FW1: a row that names us as its next owner, or as its holder though we do not hold it, is given back: the hand-over is
   called off, or, where it is over, the lease released (L5), or handed on if another asked for it meanwhile. A refusal
-  shows the row, and so what is left to do.
+  shows the row, and so what is left to do. What another process took under our name is not ours to give back.
 - FW2: what failed is tried again for one lease duration. By then nobody has to wait for it any more.
 """
 
@@ -24,7 +24,7 @@ from shardline.core.leases import (
     ReleaseLease,
     TakeLease,
 )
-from shardline.model.lease import Lease
+from shardline.model.lease import Incarnation, Lease
 
 FarewellOperation: TypeAlias = CancelHandOver | FinishHandOver | ReleaseLease
 
@@ -33,11 +33,11 @@ FarewellOperation: TypeAlias = CancelHandOver | FinishHandOver | ReleaseLease
 class Farewell:
     """What one worker gives back when it leaves."""
 
-    __slots__ = ("_lease_duration", "_left", "_me", "_retry_at", "_until")
+    __slots__ = ("_incarnation", "_left", "_me", "_retry_at", "_until")
 
-    def __init__(self, me: str, lease_duration: float) -> None:
-        self._me: str = me
-        self._lease_duration: float = lease_duration
+    def __init__(self, me: Incarnation) -> None:
+        self._incarnation: Incarnation = me
+        self._me: str = me.owner
         self._left: dict[str, FarewellOperation] = {}
         self._retry_at: Instant = -NEVER
         self._until: Instant = NEVER
@@ -68,8 +68,8 @@ class Farewell:
                 self._left[operation.shard_id] = operation
             case AskHandOver(shard_id, by, owner):
                 self._left[shard_id] = CancelHandOver(shard_id, by, owner)
-            case TakeLease(shard_id, by, seen):
-                self._left[shard_id] = ReleaseLease(shard_id, by, seen.counter + 1)
+            case TakeLease(shard_id, by):
+                self._left[shard_id] = ReleaseLease(shard_id, by, operation.token)
             case _:
                 return
 
@@ -78,7 +78,7 @@ class Farewell:
     def poll_operation(self, busy: Collection[str], now: Instant) -> FarewellOperation | None:
         """What to write now, for a row that is not ``busy`` with another operation."""
         if self._left and self._until == NEVER:
-            self._until = now + self._lease_duration
+            self._until = now + self._incarnation.lease_duration
         if now >= self._until:
             self._left.clear()
         if now < self._retry_at:
@@ -94,6 +94,8 @@ class Farewell:
     def _consider(self, shard_id: str, row: Lease | None) -> None:
         self._left.pop(shard_id, None)
         if row is None or self._me not in {row.owner, row.checkpoint_owner} or row.checkpoint.is_finished:
+            return
+        if row.is_foreign_to(self._incarnation):
             return
         if row.owner != self._me:
             self._left[shard_id] = FinishHandOver(shard_id, self._me, row.counter)

@@ -23,6 +23,7 @@ from shardline.core.consumer.grant import Grant
 from shardline.core.consumer.group_rows import unrowed_children
 from shardline.core.consumer.holding import Holding, HoldingOperation, Phase
 from shardline.core.consumer.shard_graph import LOOK_AGAIN, Rows, ShardGraph
+from shardline.core.consumer.twins import Twins
 from shardline.core.leases import Refused
 from shardline.model.hashing import HashRange
 from shardline.model.lease import Lease
@@ -54,7 +55,7 @@ class HeldLeases:
         "_graph",
         "_lapses",
         "_latest_at",
-        "_me",
+        "_twins",
         "_work",
         "ending",
         "has_changed",
@@ -63,7 +64,7 @@ class HeldLeases:
 
     def __init__(
         self,
-        me: str,
+        twins: Twins,
         graph: ShardGraph,
         config: ConsumerConfig,
         *,
@@ -71,10 +72,11 @@ class HeldLeases:
         latest_at: float,
         clock: Callable[[], Instant] | None = None,
     ) -> None:
-        self._me: str = me
+        self._twins: Twins = twins
         self._graph: ShardGraph = graph
         self._config: ConsumerConfig = config
-        self._checkpoint_interval: float = checkpoint_interval
+        chosen = config.checkpoint_interval
+        self._checkpoint_interval: float = checkpoint_interval if chosen is None else chosen
         self._latest_at: float = latest_at
         self._clock: Callable[[], Instant] | None = clock
         self._lapses: Agenda = Agenda()
@@ -174,12 +176,13 @@ class HeldLeases:
 
     def handle_taken(self, row: Lease, sent_at: Instant, now: Instant) -> None:
         """We took a lease, by a write that was sent at ``sent_at``."""
-        duration = self._config.lease_duration
-        grant = Grant(row.shard_id, row.counter, sent_at + duration, self._clock)
+        me = self._twins.me
+        grant = Grant(row.shard_id, row.counter, sent_at + me.lease_duration, self._clock)
         manual = self._config.ack == "manual"
         tracker = CheckpointTracker(row.checkpoint, interval=self._checkpoint_interval, now=now, manual=manual)
-        holding = Holding(row, grant, tracker, me=self._me, lease_duration=duration, sent_at=sent_at)
+        holding = Holding(row, grant, tracker, me=me, sent_at=sent_at)
         self.holdings[row.shard_id] = holding
+        self._twins.handle_taken(row.shard_id)
         start = at_timestamp(self._latest_at) if row.resume_at == LATEST else row.resume_at
         self._events.append(LeaseGained(row.shard_id, grant, start, row.checkpoint, self._hash_range(row)))
         self._settle(holding, now)
@@ -271,6 +274,8 @@ class HeldLeases:
         self._childless_since.pop(shard_id, None)
         self._arrange(holding)
         self.has_changed = True
+        if holding.is_contested:
+            self._twins.handle_contested(shard_id)
         if holding.phase is Phase.LOST:
             self._events.append(LeaseLost(shard_id, holding.why))
         else:

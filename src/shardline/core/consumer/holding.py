@@ -7,6 +7,8 @@ Invariants (C and L are of docs/guarantees.md):
 
 - L2: we act as the owner only until lease duration after the last confirmed write was sent; then the lease is lost.
 - L4: once lost, nothing is written; every write carries the counter of the row that we saw last.
+- HO3: the lease is lost if another process took it under our name, or moved its counter in our name: every move of the
+  counter is an answer to a write of ours, or may be the effect of one whose answer was lost.
 - C3: SHARD_END is written last, and only when every child has a row.
 - HO1: an operation whose answer was lost is sent again as it was, and nothing else before it: its own effect may have
   refused it (``landed``), and counts from when it was first sent.
@@ -29,7 +31,7 @@ from shardline.core.leases import (
     WriteChildren,
     landed,
 )
-from shardline.model.lease import Lease
+from shardline.model.lease import Incarnation, Lease
 
 HoldingOperation: TypeAlias = RenewLease | CommitCheckpoint | FinishHandOver | ReleaseLease | WriteChildren
 
@@ -57,6 +59,7 @@ class Holding:
         "_children",
         "_duration",
         "_first_sent_at",
+        "_incarnation",
         "_is_overdue",
         "_me",
         "_renew_at",
@@ -67,6 +70,7 @@ class Holding:
         "drain_until",
         "grant",
         "is_arranged",
+        "is_contested",
         "phase",
         "row",
         "tracker",
@@ -79,12 +83,13 @@ class Holding:
         grant: Grant,
         tracker: CheckpointTracker,
         *,
-        me: str,
-        lease_duration: float,
+        me: Incarnation,
         sent_at: Instant,
     ) -> None:
+        lease_duration = me.lease_duration
         self.row: Lease = row
-        self._me: str = me
+        self._me: str = me.owner
+        self._incarnation: Incarnation = me
         self.grant: Grant = grant
         self.tracker: CheckpointTracker = tracker
         self._duration: float = lease_duration
@@ -102,6 +107,8 @@ class Holding:
         """Whether what is acknowledged will be committed without anyone saying more."""
         self.why: str = ""
         """Why it was lost."""
+        self.is_contested: bool = False
+        """Whether another process moved its counter in our name (HO3)."""
 
     @property
     def shard_id(self) -> str:
@@ -210,10 +217,7 @@ class Holding:
 
     def handle_seen(self, row: Lease | None) -> None:
         """A scan found this row, while nothing was under way."""
-        if row is None or row.holder != self._me:
-            self._handle_taken(row)
-        else:
-            self.row = row
+        self._handle_current(row, self.row.counter if self._uncertain is None else None)
 
     def handle_applied(self, result: Lease | Refused | None) -> None:
         """The store's answer to what was sent. ``None``: the row is gone."""
@@ -261,16 +265,26 @@ class Holding:
             self._end(Phase.RELEASED)
 
     def _handle_refused(self, operation: HoldingOperation, row: Lease | None) -> None:
-        """Only a row that still names us as its holder leaves it ours: one that we were asked for meanwhile, say."""
-        if row is None or row.holder != self._me:
-            self._handle_taken(row)
-            return
         if isinstance(operation, CommitCheckpoint):
             self.tracker.handle_commit_failed()
-        self.row = row
+        self._handle_current(row, None if isinstance(operation, WriteChildren) else operation.counter)
 
-    def _handle_taken(self, row: Lease | None) -> None:
-        self.lose("its row was deleted" if row is None else "another worker took it")
+    def _handle_current(self, row: Lease | None, counter: int | None) -> None:
+        """The row as it stands: still ours, if it names us, and its counter is not beyond ``counter`` (HO3).
+
+        It may be one that we were asked for meanwhile, or an older one, of a store that was set back.
+        """
+        if row is None:
+            self.lose("its row was deleted")
+        elif row.holder != self._me:
+            self.lose("another worker took it")
+        elif row.is_foreign_to(self._incarnation):
+            self.lose(f"another process with the worker_id {self._me!r} took it")
+        elif counter is not None and row.counter > counter:
+            self.is_contested = True
+            self.lose(f"another process with the worker_id {self._me!r} writes to it")
+        else:
+            self.row = row
 
     def _end(self, phase: Phase) -> None:
         self.phase = phase

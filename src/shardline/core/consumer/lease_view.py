@@ -1,12 +1,13 @@
 """What do we know of every lease, and how old is that?
 
 The rows as they were last seen, and when each last changed, by our own clock. No clock of a store or of another worker
-is ever compared with ours: whose counter stood still for lease duration, as *we* saw it, is dead.
+is ever compared with ours: an owner whose counter stood still for its lease duration, as *we* saw it, is dead.
 
 Invariants:
 
 - LV1: a row's age runs from the moment when we *received* the first sight of its counter. The holder sent that write
-  before, so its own right (lease duration from when it was sent, L2) ends before we call it expired.
+  before, so its own right (lease duration from when it was sent, L2) ends before we call it expired. Each holder is
+  judged by the lease duration that it states in the row; one that states none by ours, on a KCL's table by the KCL's.
 - LV2: what we wrote ourselves is newer than a scan that was begun before the answer came.
 - LV3: a row that is new to us is fresh if someone holds it, and available if nobody does.
 - LV4: it is told when a row goes that was not finished: while a stream stays the same, such rows are given up only with
@@ -32,14 +33,14 @@ class LeaseView:
         "_changed_at",
         "_gone",
         "_has_lost",
+        "_unstated_duration",
         "_written_at",
         "begun_at",
-        "lease_duration",
         "rows",
     )
 
-    def __init__(self, lease_duration: float) -> None:
-        self.lease_duration: float = lease_duration
+    def __init__(self, unstated_duration: float) -> None:
+        self._unstated_duration: float = unstated_duration  # for holders that state none (LV1)
         self.rows: dict[str, Lease] = {}
         self._changed_at: dict[str, Instant] = {}
         self._written_at: dict[str, Instant] = {}
@@ -90,7 +91,12 @@ class LeaseView:
 
     def is_expired(self, shard_id: str, now: Instant) -> bool:
         """Whether its holder, if there is one, has been silent for longer than it may (LV1)."""
-        return now - self._changed_at[shard_id] > self.lease_duration
+        return now - self._changed_at[shard_id] > self.duration_of(self.rows[shard_id])
+
+    def duration_of(self, row: Lease) -> float:
+        """How long its holder may be silent (LV1)."""
+        stated = row.incarnation_of(row.holder)
+        return self._unstated_duration if stated is None else stated.lease_duration
 
     def is_available(self, row: Lease, now: Instant) -> bool:
         """Whether anyone may take it: nobody holds it, or its holder is dead."""

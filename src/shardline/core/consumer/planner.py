@@ -8,7 +8,7 @@ Invariants:
 - PL1: a shard appears in a plan once, with one operation, and never while we hold it.
 - PL2: only what may be read is taken or asked for (L3): its parents are finished, it is not.
 - PL3: a row that names us as its owner, and that we do not hold, is ours to take at once: the answer to a take or to a
-  hand-over was lost, or the hand-over is over.
+  hand-over was lost, or the hand-over is over. If another process took it under our name, it is another's (``Twins``).
 - PL4: a hand-over that we asked for, and that is not over long after it should, ends by taking: the old owner had its
   time, and its writes are fenced.
 - PL5: a row is deleted when it was quiet for long (30 lease durations: 5 minutes, as with the KCL). A worker that came
@@ -24,6 +24,8 @@ from shardline.core.consumer.assignment import Standing, assign, imbalance
 from shardline.core.consumer.group_rows import GroupStart, child_rows, deletable_rows, missing_rows
 from shardline.core.consumer.lease_view import LeaseView
 from shardline.core.consumer.shard_graph import ShardGraph
+from shardline.core.consumer.token_floor import TokenFloor
+from shardline.core.consumer.twins import Twins
 from shardline.core.leases import AskHandOver, CreateLease, DeleteLease, TakeLease
 from shardline.model.lease import Lease
 
@@ -45,6 +47,8 @@ class Planner:
         "_max_leases",
         "_me",
         "_scan_interval",
+        "_tokens",
+        "_twins",
         "_uneven_since",
         "graph",
         "view",
@@ -55,7 +59,8 @@ class Planner:
         view: LeaseView,
         graph: ShardGraph,
         *,
-        me: str,
+        twins: Twins,
+        tokens: TokenFloor,
         max_leases: int | None,
         hand_over_timeout: float,
         scan_interval: float,
@@ -63,7 +68,9 @@ class Planner:
     ) -> None:
         self.view: LeaseView = view
         self.graph: ShardGraph = graph
-        self._me: str = me
+        self._me: str = twins.me.owner
+        self._twins: Twins = twins
+        self._tokens: TokenFloor = tokens
         self._max_leases: int | None = max_leases
         self._hand_over_timeout: float = hand_over_timeout
         self._scan_interval: float = scan_interval
@@ -92,7 +99,7 @@ class Planner:
 
     def plan_deletions(self, held: Collection[str], now: Instant) -> list[PlannedOperation]:
         """The rows that nobody needs any more (PL5)."""
-        quiet = DELETE_AFTER_LEASES * self.view.lease_duration
+        quiet = DELETE_AFTER_LEASES * self._twins.me.lease_duration
         return [
             DeleteLease(row.shard_id, row.counter)
             for row in deletable_rows(self.graph, self.view.rows)
@@ -108,15 +115,19 @@ class Planner:
         impatient = self._is_impatient(standings, now)
         assignment = assign(standings, me, self._max_leases, self._chance, spill_after=spill_after, impatient=impatient)
         takes = dict.fromkeys([*ours, *assignment.take])
-        operations: list[PlannedOperation] = [TakeLease(shard_id, me, rows[shard_id].fence) for shard_id in takes]
+        operations: list[PlannedOperation] = [self._take(rows[shard_id], now) for shard_id in takes]
         operations += [AskHandOver(one.shard_id, me, one.owner) for one in assignment.ask if one.owner is not None]
         return operations
+
+    def _take(self, row: Lease, now: Instant) -> TakeLease:
+        floor = self._tokens.floor(row.shard_id, now)
+        return TakeLease(row.shard_id, self._me, row.fence, self._twins.me, floor)
 
     def _standing(self, row: Lease, held: Collection[str], now: Instant) -> Standing:
         shard_id, owner = row.shard_id, row.owner
         if shard_id in held:
             owner = owner or self._me  # a scan that is older than our take
-        elif owner != self._me and self.view.is_available(row, now):
+        elif not self._twins.is_ours(row) and self.view.is_available(row, now):
             return Standing(shard_id, None, self.view.available_for(shard_id, now))
         return Standing(shard_id, owner, in_hand_over=row.checkpoint_owner is not None)
 
@@ -128,11 +139,14 @@ class Planner:
             shard_id = row.shard_id
             if row.owner != self._me or shard_id in held:
                 continue
-            if row.checkpoint_owner is not None and not self.view.is_available(row, now):
+            if self.view.is_available(row, now):
+                found.append(shard_id)
+            elif row.checkpoint_owner is not None:
                 since[shard_id] = self._handed_over_since.get(shard_id, now)
-                if now - since[shard_id] <= self._hand_over_timeout + self.view.lease_duration:
-                    continue
-            found.append(shard_id)
+                if now - since[shard_id] > self._hand_over_timeout + self.view.duration_of(row):
+                    found.append(shard_id)
+            elif self._twins.is_ours(row):
+                found.append(shard_id)
         self._handed_over_since = since
         return found
 

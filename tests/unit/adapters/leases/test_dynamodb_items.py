@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shardline.adapters.leases.dynamodb_items import decode_item, encode_item, foreign, is_lease
 from shardline.adapters.leases.rows import RowError
 from shardline.model.hashing import HASH_KEY_MAX, HashRange
-from shardline.model.lease import Checkpoint, Lease
+from shardline.model.lease import Checkpoint, Incarnation, Lease
 from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON, at_sequence_number, at_timestamp
 from shardline.model.sequence import SequenceNumber
 
@@ -144,6 +144,27 @@ def test_i2_latest_is_the_kcls_word_and_the_time_stands_beside_it():
 )
 def test_rows_of_other_kinds_are_known(row, lease):
     assert is_lease(JAVA_ROW | row) is lease
+
+
+SAID = {
+    "shardlineOwner": {"S": "java-1"},
+    "shardlineIncarnation": {"S": "1f"},
+    "shardlineLeaseDuration": {"N": "10.0"},
+}
+
+
+def test_i2_a_row_says_which_process_took_it():
+    incarnation = Incarnation("java-1", "1f", 10.0)
+    assert decode_item(JAVA_ROW | SAID).incarnation == incarnation
+    item = encode_item(Lease(SHARD, owner="java-1", incarnation=incarnation), "g", "s")
+    assert {name: item[name] for name in SAID} == SAID
+    assert SAID.keys().isdisjoint(encode_item(Lease(SHARD, owner="java-1"), "g", "s"))
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_i2_who_says_it_in_part_says_nothing(name):
+    said = {other: value for other, value in SAID.items() if other != name}
+    assert decode_item(JAVA_ROW | said).incarnation is None
 
 
 def test_i2_whom_a_row_serves():

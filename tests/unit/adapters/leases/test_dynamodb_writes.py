@@ -21,7 +21,7 @@ from shardline.core.leases import (
     TakeLease,
     WriteChildren,
 )
-from shardline.model.lease import Checkpoint, Fence, Lease
+from shardline.model.lease import Checkpoint, Fence, Incarnation, Lease
 from shardline.model.position import LATEST, TRIM_HORIZON, at_timestamp
 
 OPERATIONS = [
@@ -30,6 +30,7 @@ OPERATIONS = [
     RenewLease("s", "a", 1, 2.5),
     TakeLease("s", "a", Fence(1, None, None)),
     TakeLease("s", "a", Fence(1, "b", "c")),
+    TakeLease("s", "a", Fence(1, "b", None), Incarnation("a", "1f", 10.0), floor=1_000),
     AskHandOver("s", "a", "b"),
     CancelHandOver("s", "a", "b"),
     FinishHandOver("s", "a", 1),
@@ -84,7 +85,21 @@ def test_no_attribute_is_changed_twice(operation):
 
 def test_a_release_removes_the_owner_and_bumps_the_counter():
     _, members = sent(ReleaseLease("s", "a", 1))
-    assert members["UpdateExpression"] == "REMOVE #leaseOwner ADD #leaseCounter :one"
+    assert members["UpdateExpression"] == (
+        "REMOVE #leaseOwner, #shardlineOwner, #shardlineIncarnation, #shardlineLeaseDuration ADD #leaseCounter :one"
+    )
+
+
+def test_a_take_sets_the_token_and_says_which_process_it_is():
+    _, members = sent(TakeLease("s", "a", Fence(1, "b", None), Incarnation("a", "1f", 10.0), floor=1_000))
+    values = members["ExpressionAttributeValues"]
+    assert values[":token"] == {"N": "1000"}
+    assert values[":counter"] == {"N": "1"}
+    assert values[":shardlineLeaseDuration"] == {"N": "10.0"}
+    assert "#leaseCounter = :token" in members["UpdateExpression"]
+    _, members = sent(TakeLease("s", "a", Fence(7, "b", None), floor=3))
+    assert members["ExpressionAttributeValues"][":token"] == {"N": "8"}
+    assert "shardlineIncarnation" not in str(members)
 
 
 @pytest.mark.parametrize("operation", [AskHandOver("s", "a", "b"), CancelHandOver("s", "a", "b")])

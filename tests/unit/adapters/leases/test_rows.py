@@ -1,14 +1,15 @@
-"""Leases as JSON. R1 to R3 are the invariants of ``shardline.adapters.leases.rows``."""
+"""Leases as JSON. R1 to R4 are the invariants of ``shardline.adapters.leases.rows``."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.adapters.leases.rows import RowError, decode_row, encode_row
+from shardline.adapters.leases.rows import RowError, decode_row, encode_row, split_at_counter
 from shardline.model.hashing import HASH_KEY_MAX, HashRange
-from shardline.model.lease import Checkpoint, Lease
+from shardline.model.lease import Checkpoint, Incarnation, Lease
 from shardline.model.position import (
     LATEST,
     SHARD_END,
@@ -46,12 +47,35 @@ def leases(draw):
         latest_at=draw(st.none() | times) if checkpoint.position == LATEST else None,
         pending_checkpoint=draw(st.none() | checkpoints),
         throughput=draw(st.none() | st.floats(0, 1e9)),
+        incarnation=draw(st.none() | st.builds(Incarnation, names, names, st.floats(0.1, 3600.0))),
     )
 
 
 @given(leases())
 def test_r1_what_is_written_is_read_back(lease):
     assert decode_row(encode_row(lease)) == lease
+
+
+@given(leases(), st.integers(0, 2**62), st.booleans())
+def test_a_row_is_cut_at_its_own_counter(lease, counter, with_unknown):
+    previous = b'{"counter":99,"deep":{"counter":1}}' if with_unknown else None
+    before, after = split_at_counter(encode_row(lease, previous))
+    assert decode_row(b"%s%d%s" % (before, counter, after)) == replace(lease, counter=counter)
+
+
+@pytest.mark.parametrize("name", ['"counter":7', '\\"counter":7,', "counter"])
+def test_a_shard_id_that_looks_like_a_counter_is_none(name):
+    lease = Lease(name, counter=5)
+    assert decode_row(b"6".join(split_at_counter(encode_row(lease)))) == replace(lease, counter=6)
+
+
+def test_r4_a_row_says_which_process_took_it():
+    row = b'{"shard_id":"s","counter":7,"checkpoint":"LATEST","owner":"b"'
+    assert decode_row(row + b"}").incarnation is None
+    row += b',"incarnation":{"owner":"b","id":"1f","lease_duration":10.0}}'
+    lease = decode_row(row)
+    assert lease.incarnation == Incarnation("b", "1f", 10.0)
+    assert encode_row(lease) == row
 
 
 def test_a_row_looks_like_this_for_ever():

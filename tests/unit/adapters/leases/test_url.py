@@ -1,5 +1,6 @@
 """Which URLs name a lease store? U1 and U2 are the invariants of ``shardline.adapters.leases.url``."""
 
+import math
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from shardline.adapters.leases.redis import RedisLeases
 from shardline.adapters.leases.sqlite import SqliteLeases
 from shardline.adapters.leases.url import FORMS, lease_store
 from shardline.errors import UsageError
+from shardline.ports import KclLeaseStore
 
 AWS = AwsAccess(wall_time=lambda: 0.0, region="eu-west-1")
 
@@ -65,6 +67,9 @@ def test_dynamodb_names_a_table_and_says_where_it_is():
     assert (store._table, store._access.region) == ("My.Table-1_x", "us-east-2")
     assert store._access.endpoint_url == "http://localhost:8000"
     assert made("dynamodb://table")._access.region == "eu-west-1"
+    assert made("dynamodb://table").kcl_failover == 10.0
+    assert made("dynamodb://table?kcl_failover=30").kcl_failover == 30.0
+    assert made("dynamodb://table?region=us-east-2&kcl_failover=2.5").kcl_failover == 2.5
     assert made("dynamodb://table/?endpoint_url=http://localhost:8000")._access.endpoint_url == "http://localhost:8000"
 
 
@@ -103,6 +108,7 @@ def test_dynamodb_names_a_table_and_says_where_it_is():
         "dynamodb://table?profile=x",
         "dynamodb://table?region=a&region=b",
         "dynamodb://table?region",
+        "dynamodb://table?kcl_failover=1&kcl_failover=2",
         "dynamodb://table#x",
         "postgres://host/db",
         7,
@@ -122,6 +128,12 @@ def test_u1_anything_else_is_refused_with_all_that_is_allowed(store):
     [
         ("dynamodb://table?region=Frankfurt!", "must look like 'eu-west-1'"),
         ("dynamodb://table?endpoint_url=localhost", "endpoint_url must look like"),
+        ("dynamodb://table?kcl_failover=", "kcl_failover must be a number of seconds from 0.1 to 3600, not ''"),
+        ("dynamodb://table?kcl_failover=soon", "kcl_failover must be a number"),
+        ("dynamodb://table?kcl_failover=0", "kcl_failover must be a number"),
+        ("dynamodb://table?kcl_failover=-5", "kcl_failover must be a number"),
+        ("dynamodb://table?kcl_failover=nan", "kcl_failover must be a number"),
+        ("dynamodb://table?kcl_failover=3601", "kcl_failover must be a number"),
         ("redis://host/0?password=hunter2", "takes no 'password'"),
         ("redis://host/0?decode_responses=true", "takes no 'decode_responses'"),
         ("redis://host/0?socket_timeout=soon", "cannot read the store's URL"),
@@ -159,3 +171,13 @@ def test_without_redis_py_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(UsageError, match=r"pip install 'shardline\[redis\]'"):
         made("redis://host")
+
+
+@pytest.mark.parametrize("seconds", [True, None, "10", 0, -1.0, math.nan, math.inf])
+def test_a_kcl_failover_is_a_number_of_seconds(seconds):
+    with pytest.raises(UsageError, match=r"kcl_failover must be a number of seconds from 0\.1 to 3600"):
+        DynamoDbLeases(AwsAccess(wall_time=lambda: 0.0), "table", "g", "s", kcl_failover=seconds)
+    store = DynamoDbLeases(AwsAccess(wall_time=lambda: 0.0), "table", "g", "s", kcl_failover=30)
+    assert isinstance(store, KclLeaseStore)
+    assert store.kcl_failover == 30.0
+    assert not isinstance(MemoryLeases("g", "s"), KclLeaseStore)

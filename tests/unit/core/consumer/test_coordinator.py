@@ -27,6 +27,7 @@ from shardline.core.consumer.events import (
     StoreFailed,
     StoreRecovered,
     StreamRecreated,
+    WorkerIdShared,
 )
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import (
@@ -78,8 +79,8 @@ class World:
         self.down = False
         self.open_then = None  # shards that were open at the time that is asked for: all, if nothing is said
 
-    def worker(self, name="me", start=TRIM_HORIZON, **config):
-        worker = Worker(self, name, start, ConsumerConfig(**config))
+    def worker(self, name="me", start=TRIM_HORIZON, kcl_failover=None, incarnation="first", **config):
+        worker = Worker(self, name, start, ConsumerConfig(**config), kcl_failover, incarnation)
         self.workers.append(worker)
         return worker
 
@@ -105,12 +106,13 @@ class World:
 
 
 class Worker:
-    def __init__(self, world, name, start, config):
+    def __init__(self, world, name, start, config, kcl_failover, incarnation):
         self.world = world
         self.machine = Coordinator(
             StreamRef("s"),
             name,
             start,
+            incarnation=incarnation,
             config=config,
             scan_interval=0.5,
             checkpoint_interval=1.0,
@@ -118,6 +120,7 @@ class Worker:
             chance=Random(name),
             now=world.now,
             clock=lambda: world.now,
+            kcl_failover=kcl_failover,
         )
         self.sent = []
         self.events = []
@@ -244,7 +247,32 @@ def test_leases_are_kept_by_renewals(world):
     world.run(60.0)
     assert len(worker.shards) == 6
     assert worker.of(LeaseLost) == []
-    assert {row.counter for row in world.rows.values()} == {18}
+    tokens = {shard_id: holding.grant.token for shard_id, holding in worker.machine.held.holdings.items()}
+    assert {world.rows[shard_id].counter - token for shard_id, token in tokens.items()} == {17}
+
+
+def test_a_token_is_the_services_time(world):
+    worker = world.worker()
+    worker.machine.handle_service_time(1.7e9, world.now)
+    world.run(0.0)
+    assert {event.grant.token for event in worker.of(LeaseGained)} == {1_700_000_000_000}
+
+
+def test_on_a_kcls_table_owners_that_state_no_duration_are_judged_by_the_kcls_time(world, stream):
+    world.rows = stream.rows(0, 1, 2, 3, 4, 5, owner="java-1")
+    worker = world.worker(kcl_failover=10.0)
+    world.run(29.9)
+    assert worker.shards == set()
+    world.run(1.0)
+    assert len(worker.shards) == 6
+
+
+def test_a_twin_is_told(world):
+    first, second = world.worker(), world.worker(incarnation="another")
+    world.run(30.0)
+    assert len(first.shards) + len(second.shards) == 6
+    assert first.of(LeaseLost) == second.of(LeaseLost) == []
+    assert [event.worker_id for event in second.of(WorkerIdShared)] == ["me"]
 
 
 def test_however_short_a_lease_is_it_is_looked_at_twice(world):

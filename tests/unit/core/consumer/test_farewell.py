@@ -15,7 +15,7 @@ from shardline.core.leases import (
     ReleaseLease,
     TakeLease,
 )
-from shardline.model.lease import Checkpoint, Lease
+from shardline.model.lease import Checkpoint, Fence, Incarnation, Lease
 from shardline.model.position import SHARD_END
 
 ASKED = Lease("s", counter=5, owner="me", checkpoint_owner="other")
@@ -27,7 +27,7 @@ FINISH = FinishHandOver("s", "me", 6)
 
 
 def farewell(*rows, held=()):
-    one = Farewell("me", 10.0)
+    one = Farewell(Incarnation("me", "this", 10.0))
     one.handle_rows(rows, held)
     return one
 
@@ -91,11 +91,24 @@ def test_fw1_then_nothing_is_left_to_do(answer):
     ],
 )
 def test_fw2_what_failed_may_have_been_applied_and_is_undone_later(under_way, undone):
-    one = Farewell("me", 10.0)
+    one = Farewell(Incarnation("me", "this", 10.0))
     one.handle_failure(under_way, 101.0)
     assert one.poll_operation([], 100.0) is None
     assert one.next_deadline() == (NEVER if undone is None else 101.0)
     assert one.poll_operation([], 101.0) == undone
+
+
+@pytest.mark.parametrize("row", [GIVEN, ASKED_AGAIN])
+def test_fw1_what_another_process_took_under_our_name_is_not_ours_to_give_back(row):
+    assert farewell(replace(row, incarnation=Incarnation("me", "another", 10.0))).is_over
+    assert not farewell(replace(row, incarnation=Incarnation("me", "this", 10.0))).is_over
+    assert not farewell(replace(row, incarnation=Incarnation("other", "another", 10.0))).is_over
+
+
+def test_fw2_a_take_whose_answer_was_lost_is_undone_at_its_token():
+    one = Farewell(Incarnation("me", "this", 10.0))
+    one.handle_failure(TakeLease("s", "me", Fence(3, None, None), floor=1_000), 101.0)
+    assert one.poll_operation([], 101.0) == ReleaseLease("s", "me", 1_000)
 
 
 def test_fw2_for_one_lease_duration():

@@ -1,12 +1,22 @@
 """L2, L4, C3 and HL1 are the invariants of ``shardline.core.consumer.held_leases``."""
 
+from dataclasses import replace
+
 import pytest
 
 from shardline.core.clock import NEVER
 from shardline.core.consumer.config import ConsumerConfig
-from shardline.core.consumer.events import HandOverAsked, HandOverOverdue, LeaseGained, LeaseLost, LeaseReleased
+from shardline.core.consumer.events import (
+    HandOverAsked,
+    HandOverOverdue,
+    LeaseGained,
+    LeaseLost,
+    LeaseReleased,
+    WorkerIdShared,
+)
 from shardline.core.consumer.held_leases import HeldLeases
 from shardline.core.consumer.shard_graph import ShardGraph
+from shardline.core.consumer.twins import Twins
 from shardline.core.leases import (
     AskHandOver,
     CommitCheckpoint,
@@ -18,7 +28,7 @@ from shardline.core.leases import (
     WriteChildren,
     apply,
 )
-from shardline.model.lease import Checkpoint
+from shardline.model.lease import Checkpoint, Incarnation
 from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON, at_sequence_number, at_timestamp
 from shardline.model.record import Record
 from shardline.model.sequence import SequenceNumber
@@ -34,8 +44,14 @@ class World:
         self.now = 100.0
         self.graph = ShardGraph()
         self.graph.handle_listing(stream.all, {}, 100.0, 100.0)
+        self.twins = Twins(Incarnation("me", "this", ConsumerConfig(**config).lease_duration))
         self.held = HeldLeases(
-            "me", self.graph, ConsumerConfig(**config), checkpoint_interval=1.0, latest_at=55.0, clock=lambda: self.now
+            self.twins,
+            self.graph,
+            ConsumerConfig(**config),
+            checkpoint_interval=1.0,
+            latest_at=55.0,
+            clock=lambda: self.now,
         )
         self.rows = {}
 
@@ -280,3 +296,14 @@ def test_c3_children_of_unknown_parents_have_to_be_listed(world, stream):
 def test_trim_horizon_is_where_a_new_row_is_read_from(world):
     world.gain(4)
     assert world.held.take_events()[0].start == TRIM_HORIZON
+
+
+def test_what_another_process_writes_in_our_name_is_contested(stream):
+    world = World(stream)
+    shard_id = world.gain(4)
+    row = replace(world.rows[shard_id], counter=world.rows[shard_id].counter + 1)
+    world.held.handle_rows({shard_id: row}, [], 100.0)
+    assert world.twins.take_events() == [WorkerIdShared(shard_id, "me")]
+    assert not world.twins.is_ours(row)
+    world.held.handle_taken(row, 100.0, 100.0)
+    assert world.twins.is_ours(row)

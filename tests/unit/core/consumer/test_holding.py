@@ -19,7 +19,7 @@ from shardline.core.leases import (
     WriteChildren,
     apply,
 )
-from shardline.model.lease import Checkpoint, Lease
+from shardline.model.lease import Checkpoint, Incarnation, Lease
 from shardline.model.position import SHARD_END, at_sequence_number
 from shardline.model.record import Record
 from shardline.model.sequence import SequenceNumber
@@ -41,7 +41,7 @@ class World:
         self.row = Lease("s", counter=7, owner="me")
         self.grant = Grant("s", 7, 110.0)
         self.tracker = CheckpointTracker(self.row.checkpoint, interval=1.0, now=100.0)
-        self.holding = Holding(self.row, self.grant, self.tracker, me="me", lease_duration=10.0, sent_at=100.0)
+        self.holding = Holding(self.row, self.grant, self.tracker, me=Incarnation("me", "this", 10.0), sent_at=100.0)
 
     def poll(self, now=None):
         self.now = self.now if now is None else now
@@ -140,7 +140,7 @@ def test_l4_what_was_deleted_is_lost(world):
     assert world.holding.why == "its row was deleted"
 
 
-@pytest.mark.parametrize(("row", "lost"), [(None, True), (Lease("s", 9, "other"), True), (Lease("s", 8, "me"), False)])
+@pytest.mark.parametrize(("row", "lost"), [(None, True), (Lease("s", 9, "other"), True), (Lease("s", 7, "me"), False)])
 def test_l4_a_scan_tells_too(world, row, lost):
     world.holding.handle_seen(row)
     assert (world.holding.phase is Phase.LOST) == lost
@@ -203,17 +203,68 @@ def test_ho1_it_stays_uncertain_until_there_is_an_answer(world):
 def test_a_refusal_that_leaves_it_ours_is_taken_over(world):
     world.done(1)
     operation = world.poll(101.0)
-    world.row = replace(world.row, counter=9)  # as after a write of ours whose answer nobody waited for
+    world.row = replace(world.row, counter=5)  # of a store that was set back
     world.holding.handle_applied(world.apply(operation))
     assert not world.holding.is_over
-    assert world.step(101.0) == CommitCheckpoint("s", "me", 9, at(1))
+    assert world.step(101.0) == CommitCheckpoint("s", "me", 5, at(1))
 
 
 def test_a_renewal_that_is_refused_and_leaves_it_ours_comes_again(world):
     operation = world.poll(104.0)
-    world.row = replace(world.row, counter=9)
+    world.row = replace(world.row, counter=5)
     world.holding.handle_applied(world.apply(operation))
-    assert world.step(104.0) == RenewLease("s", "me", 9)
+    assert world.step(104.0) == RenewLease("s", "me", 5)
+
+
+# ---- another process under our name
+
+OTHER = Incarnation("me", "another", 10.0)
+
+
+@pytest.mark.parametrize("by_scan", [True, False])
+def test_ho3_what_another_process_took_under_our_name_is_lost(world, by_scan):
+    taken = replace(world.row, counter=9, incarnation=OTHER)
+    if by_scan:
+        world.holding.handle_seen(taken)
+    else:
+        world.poll(104.0)
+        world.holding.handle_applied(Refused(taken))
+    assert (world.holding.phase, world.holding.is_contested) == (Phase.LOST, False)
+    assert world.holding.why == "another process with the worker_id 'me' took it"
+
+
+@pytest.mark.parametrize("by_scan", [True, False])
+def test_ho3_what_another_process_writes_in_our_name_is_lost(world, by_scan):
+    """An older version names no incarnation, and leaves ours in the row."""
+    moved = replace(world.row, counter=8, incarnation=Incarnation("me", "this", 10.0))
+    if by_scan:
+        world.holding.handle_seen(moved)
+    else:
+        world.poll(104.0)
+        world.holding.handle_applied(Refused(moved))
+    assert (world.holding.phase, world.holding.is_contested) == (Phase.LOST, True)
+    assert world.holding.why == "another process with the worker_id 'me' writes to it"
+
+
+@pytest.mark.parametrize("incarnation", [None, Incarnation("me", "this", 10.0), Incarnation("x", "that", 1.0)])
+def test_ho3_a_write_of_ours_whose_answer_was_lost_is_no_other_process(world, incarnation):
+    world.poll(104.0)
+    world.holding.handle_failure(104.5, maybe_received=True)
+    world.holding.handle_seen(replace(world.row, counter=8, incarnation=incarnation))
+    assert not world.holding.is_over
+    assert world.poll(104.5) == RenewLease("s", "me", 7)
+    world.holding.handle_applied(Refused(replace(world.row, counter=8, incarnation=incarnation)))
+    assert not world.holding.is_over
+    assert world.holding.row.counter == 8
+
+
+def test_the_row_that_refuses_to_take_children_is_gone(world):
+    world.done(1)
+    world.tracker.end()
+    world.holding.allow_end(frozenset({"child"}))
+    assert world.poll(101.0) == WriteChildren("s", frozenset({"child"}))
+    world.holding.handle_applied(Refused(None))
+    assert world.holding.why == "its row was deleted"
 
 
 # ---- letting go

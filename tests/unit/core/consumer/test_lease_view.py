@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from shardline.core.consumer.lease_view import LeaseView
-from shardline.model.lease import Checkpoint, Lease
+from shardline.model.lease import Checkpoint, Incarnation, Lease
 from shardline.model.position import LATEST, SHARD_END
 
 OWNED = Lease("s", counter=5, owner="other")
@@ -25,6 +25,24 @@ def test_lv3_a_new_row_is_fresh_if_owned_and_available_if_not(view):
     assert view.is_available(OWNED, 110.1)
     assert view.is_available(FREE, 100.0)
     assert view.age("s", 103.0) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("row", "duration"),
+    [
+        (OWNED, 10.0),
+        (replace(OWNED, incarnation=Incarnation(OWNED.owner, "1f", 60.0)), 60.0),
+        (replace(OWNED, incarnation=Incarnation(OWNED.owner, "1f", 2.0)), 2.0),
+        (replace(OWNED, incarnation=Incarnation("an earlier owner", "1f", 2.0)), 10.0),
+        (replace(OWNED, checkpoint_owner="old", incarnation=Incarnation("old", "1f", 60.0)), 60.0),
+        (replace(OWNED, checkpoint_owner="old", incarnation=Incarnation(OWNED.owner, "1f", 2.0)), 10.0),
+    ],
+)
+def test_lv1_each_holder_is_judged_by_the_duration_that_it_states(view, row, duration):
+    view.handle_rows([row], 99.0, 100.0)
+    assert view.duration_of(row) == duration
+    assert not view.is_available(row, 100.0 + duration)
+    assert view.is_available(row, 100.1 + duration)
 
 
 def test_lv1_a_counter_that_moves_is_alive(view):

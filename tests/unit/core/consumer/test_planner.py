@@ -9,9 +9,13 @@ from shardline.core.consumer.group_rows import GroupStart
 from shardline.core.consumer.lease_view import LeaseView
 from shardline.core.consumer.planner import Planner
 from shardline.core.consumer.shard_graph import ShardGraph
+from shardline.core.consumer.token_floor import TokenFloor
+from shardline.core.consumer.twins import Twins
 from shardline.core.leases import AskHandOver, CreateLease, DeleteLease, TakeLease
-from shardline.model.lease import Fence
+from shardline.model.lease import Fence, Incarnation
 from shardline.model.position import SHARD_END, TRIM_HORIZON
+
+ME = Incarnation("me", "this", 10.0)
 
 START = GroupStart(TRIM_HORIZON, 0.0)
 
@@ -25,7 +29,8 @@ class World:
         self.planner = Planner(
             self.view,
             self.graph,
-            me="me",
+            twins=Twins(ME),
+            tokens=TokenFloor(0.0, 100.0),
             max_leases=None,
             hand_over_timeout=5.0,
             scan_interval=0.5,
@@ -63,7 +68,7 @@ def test_pl2_what_may_be_read_is_taken(world, stream):
     world.scan(stream.rows(4, 6, 7, 8, finished=[9, 10]))
     plan = world.plan()
     assert {operation.shard_id for operation in plan} == stream.names(4, 6, 7)
-    assert plan[0] == TakeLease(plan[0].shard_id, "me", Fence(0, None, None))
+    assert plan[0] == TakeLease(plan[0].shard_id, "me", Fence(0, None, None), ME, floor=1)
 
 
 def test_pl1_what_we_hold_is_not_planned(world, stream):
@@ -91,7 +96,43 @@ def test_one_is_asked_for_from_who_has_more(world, stream):
 
 def test_pl3_a_row_that_names_us_is_taken_at_once(world, stream):
     world.scan(owned(stream.rows(4, 5, 8), w_4="me", w_5="a", w_8="b"))
-    assert world.plan() == [TakeLease(stream.name(4), "me", Fence(0, "me", None))]
+    assert world.plan() == [TakeLease(stream.name(4), "me", Fence(0, "me", None), ME, floor=1)]
+
+
+OTHER = Incarnation("me", "another", 60.0)
+
+
+def of_another(stream, incarnation=OTHER, **facts):
+    rows = owned(stream.rows(4, 5, 8), w_4="me", w_5="a", w_8="b")
+    rows[stream.name(4)] = replace(rows[stream.name(4)], incarnation=incarnation, **facts)
+    return rows
+
+
+def test_pl3_what_another_process_took_under_our_name_is_taken_when_that_is_dead(world, stream):
+    world.scan(of_another(stream))
+    assert world.plan() == []
+    for now in (110.1, 160.0):
+        world.scan(of_another(stream) | owned(stream.rows(5, 8, counter=int(now)), w_5="a", w_8="b"), now)
+        assert world.plan() == []
+    world.scan(of_another(stream) | owned(stream.rows(5, 8, counter=7), w_5="a", w_8="b"), 160.1)
+    assert [operation.shard_id for operation in world.plan()] == [stream.name(4)]
+
+
+@pytest.mark.parametrize("incarnation", [ME, OTHER._replace(owner="a"), None])
+def test_pl3_what_we_took_ourselves_or_nobody_did_is_taken_at_once(world, stream, incarnation):
+    world.scan(of_another(stream, incarnation))
+    assert [operation.shard_id for operation in world.plan()] == [stream.name(4)]
+
+
+def test_pl4_the_old_owner_is_waited_for_as_long_as_it_may_be_silent(world, stream):
+    slow = Incarnation("a", "slow", 60.0)
+    rows = handed(stream)
+    for step in range(150):
+        rows[stream.name(4)] = replace(rows[stream.name(4)], counter=step, incarnation=slow)
+        rows[stream.name(8)] = replace(rows[stream.name(8)], counter=step)
+        world.scan(rows, 100.0 + 0.5 * step)
+        taken = {operation.shard_id for operation in world.plan(held=stream.names(5))}
+        assert (stream.name(4) in taken) == (0.5 * step > 65.0), step
 
 
 def handed(stream, by="a"):
