@@ -24,7 +24,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from shardline import Consumer, Credentials, Entry, Producer
+from shardline import Consumer, ConsumerConfig, Credentials, Entry, Producer
 from shardline.adapters.leases.dynamodb_connection import AwsAccess
 from shardline.adapters.leases.url import lease_store
 from shardline.core.leases import CreateLease, DeleteLease
@@ -277,6 +277,36 @@ def wait_for(condition):
     while not condition():
         assert time.monotonic() < give_up_at, "it did not come to pass"
         time.sleep(0.02)
+
+
+# ---- how far behind
+
+
+def test_describe_and_status_agree_about_a_slow_handler(own_world):
+    """``describe`` knows what is committed: it may be behind ``status()`` by a checkpoint interval, and a second."""
+    world, interval = own_world, 1.0
+    world.put(*(f"old-{n}" for n in range(80)), key="k")
+    world.kinesis.clock.advance(20)
+    compared = []
+    with world_client(world) as connection:
+        config = ConsumerConfig(checkpoint_interval=interval)
+        settings = {"group": world.group, "store": world.store, "config": config} | connection
+        with SyncConsumer(world.stream, **settings) as consumer:
+            running = threading.Thread(target=consumer.run, args=(lambda _: time.sleep(0.5),))
+            running.start()
+            wait_for(lambda: consumer.status().in_hand and consumer.status().reading_lag == 0.0)
+            for _ in range(3):
+                time.sleep(1.5)
+                before = consumer.status().handling_lag
+                shards = world.json("describe", world.group)["shards"]
+                after = consumer.status()
+                compared.append((before, max(one["lag_ms"] for one in shards) / 1000, after.handling_lag))
+                assert after.reading_lag == 0.0, "which made it useless as an alarm"
+            consumer.close(timeout=5)
+            running.join(PATIENCE)
+    for before, described, after in compared:
+        assert before > 15
+        assert before - interval - 1 <= described <= after + interval + 1, compared
 
 
 # ---- every store

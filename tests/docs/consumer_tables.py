@@ -42,6 +42,7 @@ KCL = [
     ("callProcessRecordsEvenForEmptyRecordList", "false", "never"),
     ("billingMode", "PAY_PER_REQUEST", "the same, for a table that is made here"),
     ("retrievalMode FANOUT", "the default", "not yet: records are polled"),
+    ("logWarningForTaskAfterMillis", "none", "`stuck_after`"),
     ("metricsLevel", "DETAILED", "`sink=`, `status()`"),
     ("nothing: within 5 calls and 2 MiB/s a shard", "", "`calls_per_second`, `bytes_per_second`"),
     ("nothing: an aggregate with a misplaced record is dropped", "", "`out_of_range`"),
@@ -101,7 +102,15 @@ def allowed(name):
     except UsageError as error:
         words = re.fullmatch(r"\w+ must be (.+), not b''", str(error))[1]
     told = re.sub(r"'(\w+)'", r'`"\1"`', words.removesuffix(", or None"))
-    return told + (", or `None`" if SETTINGS[name].default is None else "")
+    return told + (", or `None`" if is_allowed(name, None) else "")
+
+
+def is_allowed(name, value):
+    try:
+        _CHECKS[name](name, value)
+    except UsageError:
+        return False
+    return True
 
 
 def meanings(kind):

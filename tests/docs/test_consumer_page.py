@@ -313,8 +313,9 @@ def test_status(page, put):
             return report(consumer)
 
     first, *shards = anyio.run(main)
-    assert re.fullmatch(r"w1 is ok, [\d.]+ s behind, workers: 1", first)
-    assert [line.split()[:3] for line in shards] == [[f"shardId-00000000000{n}", "reading", "w1"] for n in range(2)]
+    assert re.fullmatch(r"w1 is ok: handling is [\d.]+ s behind, reading 0.0 s", first)
+    assert [line.split()[:3] for line in shards] == [[f"shardId-00000000000{n}", "reading", "w1:"] for n in range(2)]
+    assert sum("1 in hand" in line for line in shards) == 1
 
 
 def test_trimmed_records(page, put, kinesis, backend):

@@ -192,6 +192,11 @@ CONSUMER = {
         "down: a supervisor restarts workers and raises the alarm",
         "up: a worker without permissions reads nothing for longer, and only its log says so",
     ),
+    "stuck_after": (
+        "handlers that may take longer than 5 minutes for a record or a batch",
+        "a hung handler must be noticed, and its worker restarted, sooner",
+        "too low: a liveness probe restarts workers that are only slow",
+    ),
     "worker_id": (
         "set: a name that you know again in logs and tables, unique",
         "unset: unique by itself",

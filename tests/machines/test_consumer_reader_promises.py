@@ -331,7 +331,7 @@ OUT = next(f"k{number}" for number in range(100) if hash_key_of(f"k{number}") in
 def opened(data, **how):
     deaggregator = Deaggregator("s", "a", hash_range=LOW, **{key: value for key, value in how.items() if key != "auto"})
     deaggregator.by_auto = how.get("auto", False)
-    records = deaggregator.open([RawRecord(data, "1", "k", 1.0)], Origin(None, None))
+    records = deaggregator.open([RawRecord(data, "1", "k", 1.0)], Origin())
     return [record.data for record in records], deaggregator.out_of_range
 
 

@@ -231,7 +231,10 @@ async def consumes(client: Client) -> None:
     status = reader.status()
     assert_type(status, ConsumerStatus)
     assert_type(status.shards, tuple[ShardStatus, ...])
-    assert_type(status.lag, float | None)
+    assert_type(status.handling_lag, float | None)
+    assert_type(status.reading_lag, float | None)
+    assert_type(status.in_hand, int)
+    assert_type(status.handler_started_at, float | None)
     assert_type(reader.is_ready, bool)
     await reader.close(timeout=5)
 

@@ -169,6 +169,7 @@ class ConsumerDriver:
         """Do all there is to do now. Returns when to come again."""
         now, coordinator = self.clock(), self.coordinator
         self.custody.pull()
+        self.custody.look_at_handlers(now)
         writes: list[LeaseOperation] = []
         while (operation := coordinator.poll_operation(now)) is not None:
             if isinstance(operation, ScanLeases):
@@ -183,12 +184,13 @@ class ConsumerDriver:
         for event in events:
             self._follow(event)
         self._report(events)
+        self._report(self.custody.watch.take_events())
         self._reporter.log_due()
         self.custody.admit()
         milestones = self.custody.milestones
         if milestones.look(coordinator, self.custody.workers, now):
             self.custody.ring()
-        return min(coordinator.next_deadline(), milestones.next_deadline())
+        return min(coordinator.next_deadline(), milestones.next_deadline(), self.custody.watch.next_deadline())
 
     # ---- the store and the service
 

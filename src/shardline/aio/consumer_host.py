@@ -30,6 +30,7 @@ from shardline.aio.milestones import Milestones
 from shardline.aio.worker_identity import new_incarnation
 from shardline.core.consumer.config import ConsumerConfig
 from shardline.core.consumer.coordinator import Coordinator
+from shardline.core.consumer.handling import service_now
 from shardline.core.failures import Failure
 from shardline.errors import UsageError
 from shardline.model.position import Position
@@ -82,7 +83,7 @@ def make_driver(
         kcl_failover=store.kcl_failover if isinstance(store, KclLeaseStore) else None,
     )
     return ConsumerDriver(
-        Custody(coordinator, config, boot_time, milestones),
+        Custody(coordinator, config, boot_time, lambda: service_now(service_time(), time.time()), milestones),
         stream=stream,
         store=store,
         reporter=ConsumerReporter(f"{stream.name} ({worker_id})", sink, time.monotonic),

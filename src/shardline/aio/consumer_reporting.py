@@ -96,7 +96,7 @@ class ConsumerReporter:
             case _:
                 self._log_loud(event)
 
-    def _log_handling(self, event: told.HandlingEvent) -> None:
+    def _count_failure(self, event: told.HandlingEvent) -> None:
         """Handlers fail alike: their failures share lines. One of the records is named as an example."""
         level = logging.ERROR
         if isinstance(event, told.HandlerRetried):
@@ -154,8 +154,25 @@ class ConsumerReporter:
                 _log.error("%s: %s failed for good: %s: %s", name, operation, failure.code, failure.message)
             case told.Stalled() | told.WorkerIdShared():
                 self._log_process(event)
-            case told.HandlerRetried() | told.RecordsDeadLettered() | told.DeadLetterFailed() | told.HandlingStopped():
+            case _:
                 self._log_handling(event)
+
+    def _log_handling(self, event: told.Event) -> None:
+        name = self.name
+        match event:
+            case told.HandlerStuck():
+                _log.warning(
+                    "%s: the handler of %s has had record %s/%s for %.1f s: it is stuck, or very slow",
+                    name,
+                    event.shard_id,
+                    event.sequence_number,
+                    event.sub_sequence,
+                    event.seconds,
+                )
+            case told.HandlerRecovered(shard_id, seconds):
+                _log.warning("%s: the handler of %s goes on, after %.1f s", name, shard_id, seconds)
+            case told.HandlerRetried() | told.RecordsDeadLettered() | told.DeadLetterFailed() | told.HandlingStopped():
+                self._count_failure(event)
             case _:
                 return
 

@@ -24,10 +24,12 @@ from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.config import ConsumerConfig
 from shardline.core.consumer.coordinator import Coordinator
 from shardline.core.consumer.events import HandlingEvent
-from shardline.core.consumer.handling import HandlingCounts
+from shardline.core.consumer.handler_watch import HandlerWatch, Work
+from shardline.core.consumer.handling import HandlingCounts, HandlingState
+from shardline.core.consumer.holding import Holding
 from shardline.core.consumer.polling_reader import ReaderState
 from shardline.core.consumer.prefetch import PrefetchBudget
-from shardline.model.record import Record
+from shardline.model.record import Record, hand_out
 
 THREAD_POLL: Final = 0.02
 """How often to look whether an abandoned thread has ended."""
@@ -36,7 +38,10 @@ THREAD_POLL: Final = 0.02
 class AtWork(Protocol):
     """A handler."""
 
+    worker: ShardWorker
     is_in_thread: bool
+
+    def look(self) -> HandlingState: ...
 
 
 @final
@@ -48,11 +53,14 @@ class Custody:
         coordinator: Coordinator,
         config: ConsumerConfig,
         clock: Callable[[], Instant],
+        service_clock: Callable[[], float],
         milestones: Milestones,
     ) -> None:
         self.coordinator = coordinator
         self.config = config
         self.clock = clock
+        self.service_clock = service_clock
+        """The service's time, in seconds since 1970. May be asked for in any thread."""
         self.milestones = milestones
         self.budget = PrefetchBudget(config.prefetch_max_bytes)
         self.workers: dict[str, ShardWorker] = {}
@@ -75,6 +83,7 @@ class Custody:
         self.report: Callable[[Sequence[HandlingEvent]], None] = _report_to_nobody
         """The driver's: log these events and hand them to the sink."""
         self.counts = HandlingCounts()
+        self.watch = HandlerWatch(config.stuck_after)
         self._held: dict[str, ShardWorker] = {}  # those of whose shards the user has something
         self._ended: dict[str, tuple[ShardWorker, Taken]] = {}  # the user had the last of them, and nobody knows yet
 
@@ -147,6 +156,34 @@ class Custody:
                 self.leave_if_done(worker)
             del self._ended[shard_id]
 
+    def look(self) -> None:
+        """Bring up to date what is known of the user's code, for somebody who wants to see it."""
+        for worker in [*self._held.values()]:
+            if worker.in_hand is not None:
+                worker.in_hand.pull()
+        self.look_at_handlers(self.clock())
+
+    def look_at_handlers(self, now: Instant) -> None:
+        """Tell the watch what the user's code has of each shard."""
+        found: dict[str, Work] = {}
+        is_manual = self.config.ack == "manual"
+        if is_manual:
+            for shard_id, worker in self.workers.items():
+                holding = self.holding_of(worker)
+                oldest = None if holding is None else holding.tracker.oldest_unacknowledged
+                if holding is not None and oldest is not None:
+                    number = oldest[0]
+                    found[shard_id] = Work(str(number), number.sub_sequence, holding.tracker.unacknowledged, since=None)
+        else:
+            for shard_id, worker in self._held.items():
+                if worker.in_hand is not None:
+                    _note_work(found, shard_id, worker.in_hand.look())
+        for shard_id, handlers in self.at_work.items():
+            for handler in handlers:
+                if handler.is_in_thread and (handler.worker.is_over or not is_manual):
+                    _note_work(found, shard_id, handler.look())  # it may have outlived its lease, or its run
+        self.watch.handle_work(found, now)
+
     def admit(self) -> None:
         """Wake the readers that have room now."""
         admitted = self.budget.admitted()
@@ -180,6 +217,10 @@ class Custody:
         if worker.has_pages:
             self.ready[worker.shard_id] = worker
         self.milestones.handle_activity(self.clock())
+
+    def hand_out(self, records: Sequence[Record]) -> None:
+        """The user's code gets these now, and then those after them. In whichever thread it runs."""
+        hand_out(records, self.service_clock())
 
     def deliver(self, worker: ShardWorker, records: Sequence[Record]) -> None:
         """The user is handed these. What went back and comes again was delivered before."""
@@ -265,13 +306,23 @@ class Custody:
             self.coordinator.lose_sight(worker.shard_id, self.clock())
             self.wake()
 
-    def _holds(self, worker: ShardWorker) -> bool:
+    def holding_of(self, worker: ShardWorker) -> Holding | None:
+        """The lease that the worker reads under, if we still hold it."""
         holding = self.coordinator.held.holdings.get(worker.shard_id)
-        return holding is not None and holding.grant is worker.grant
+        return holding if holding is not None and holding.grant is worker.grant else None
+
+    def _holds(self, worker: ShardWorker) -> bool:
+        return self.holding_of(worker) is not None
 
     def _forget(self, worker: ShardWorker) -> None:
         if self._held.get(worker.shard_id) is worker:
             del self._held[worker.shard_id]
+
+
+def _note_work(found: dict[str, Work], shard_id: str, state: HandlingState) -> None:
+    record = state.oldest
+    if record is not None and state.since is not None:
+        found[shard_id] = Work(record.sequence_number or "", record.sub_sequence, state.records, state.since)
 
 
 def _nothing() -> None:

@@ -32,9 +32,10 @@ from shardline.aio.dead_letters import DeadLetterOffice
 from shardline.aio.iteration import SLICE
 from shardline.aio.shard_worker import ShardWorker, Taken
 from shardline.aio.user_code import MAY_FAIL, is_cancelled
-from shardline.core.clock import NEVER
+from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.failure_policy import BatchWork, DeadLetter, FailurePolicy
 from shardline.core.consumer.handler_errors import summarize_error
+from shardline.core.consumer.handling import HandlingState
 from shardline.errors import HandlerFailed
 from shardline.model.record import Record
 
@@ -143,6 +144,10 @@ class ShardRun:
         self.worker = worker
         self.is_in_thread = False
         self._taken: Taken | None = None
+        self._records: list[Record] = []  # of what was taken last: a thread may outlive its lease
+        self._given = 1  # how many of them the handler is called with
+        self._working_since: Instant | None = None  # when it was called; written by the thread that calls it
+        self._handed_at = -NEVER  # when a hand-out was noted last
         self._done = 0  # how many of the taken records are done
         self._acked = 0
         self._stop = False
@@ -166,6 +171,22 @@ class ShardRun:
         if self._taken is not None:
             self._finish(self._taken)
 
+    def look(self) -> HandlingState:
+        done, records = self._done, self._records
+        left = len(records) - done
+        if left <= 0 or not (self._taken or self.is_in_thread):
+            return HandlingState()
+        given = min(self._given, left)
+        first = done + given if self._is_manual else done  # what was delivered, the tracker knows
+        return HandlingState(records[first] if first < len(records) else None, given, left - given, self._working_since)
+
+    def _begin(self, records: Sequence[Record], now: Instant) -> None:
+        """The handler is called with these now. In the thread that calls it."""
+        self._working_since = now
+        if now >= self._handed_at + SLICE / 2 or len(records) > 1:
+            self._handed_at = now
+            self._custody.hand_out(records)
+
     # ---- the task
 
     async def run(self) -> None:
@@ -179,7 +200,8 @@ class ShardRun:
                 await run.wait_for_turn(self)
                 while await self._wait_for_records():
                     self._taken = taken = worker.peek(run.batch)
-                    self._done = self._acked = 0
+                    self._records, self._done, self._acked = taken.records, 0, 0
+                    self._given, self._handed_at = 1, -NEVER
                     self._custody.hold(worker, self, taken)
                     if not self._is_manual:
                         self._custody.deliver(worker, taken.records)
@@ -222,6 +244,13 @@ class ShardRun:
     # ---- the handler
 
     async def _handle(self, records: list[Record]) -> None:
+        try:
+            await self._handle_all(records)
+        finally:
+            if not self.is_in_thread:
+                self._working_since = None
+
+    async def _handle_all(self, records: list[Record]) -> None:
         if self._run.batch is not None:
             if self._is_manual:
                 self._custody.deliver(self.worker, records)
@@ -234,9 +263,11 @@ class ShardRun:
     async def _handle_each(self, records: list[Record]) -> None:
         handler = cast("Callable[[Record], Awaitable[object]]", self._run.handler)
         custody, clock = self._custody, self._custody.clock
+        now = clock()
         for record in records:
             if self._is_manual:
                 custody.deliver(self.worker, (record,))
+            self._begin((record,), now)
             try:
                 await handler(record)
             except MAY_FAIL as error:  # FP2
@@ -245,10 +276,12 @@ class ShardRun:
                 await self._work_through([record], error)
             else:
                 self._done += 1
-            if clock() >= self._yield_at:
+            now = clock()
+            if now >= self._yield_at:
                 self.pull()
                 await anyio.lowlevel.checkpoint()
-                self._yield_at = clock() + SLICE
+                now = clock()
+                self._yield_at = now + SLICE
             if self._stop:
                 return
 
@@ -257,10 +290,12 @@ class ShardRun:
         while self._done < len(records) and not self._stop:
             if self._is_manual:
                 self._custody.deliver(self.worker, records[self._done :])
+                self._given = len(records)
             failed = await self._in_thread(self._trip, records)
             if isinstance(failed, MAY_FAIL):
                 await self._work_through([records[self._done]], failed)
             elif failed is not None:
+                self._working_since = self._custody.clock()
                 try:
                     await cast("Awaitable[object]", failed)
                 except MAY_FAIL as error:  # FP2
@@ -272,10 +307,11 @@ class ShardRun:
 
     def _trip(self, records: list[Record]) -> object:
         """In the thread. Returns what the handler raised, or what it wants awaited, or ``None``."""
-        handler, grant = self._run.handler, self.worker.grant
+        handler, grant, clock = self._run.handler, self.worker.grant, self._custody.clock
         for place in range(self._done, len(records)):
             if self._stop or not grant.held:
                 return None
+            self._begin(records[place : place + 1], clock())
             try:
                 result = handler(records[place])
             except MAY_FAIL as error:  # FP2
@@ -295,6 +331,7 @@ class ShardRun:
             except MAY_FAIL as error:  # FP2
                 return (error,)
             finally:
+                self._working_since = None
                 self.is_in_thread = False
 
         is_through = False
@@ -308,6 +345,7 @@ class ShardRun:
     async def _work_through(self, records: Sequence[Record], error: BaseException | None = None) -> None:
         """What the failure policy says (FP2), to the end. ``error``: the handler has failed once already."""
         run, clock = self._run, self._custody.clock
+        self._working_since = None
         work = BatchWork(records, run.policy, run.chance, clock())
         if error is not None:
             work.poll_attempt(clock())
@@ -334,11 +372,14 @@ class ShardRun:
     async def _bury(self, work: BatchWork, letter: DeadLetter) -> None:
         office, clock = self._run.office, self._custody.clock
         assert office is not None, "who wants dead letters says where they go"
+        self._working_since = clock()  # what writes them may hang as well
         try:
             await office.write(letter)
         except Exception as failed:  # noqa: BLE001 - the policy's business
+            self._working_since = None
             work.handle_burial_failed(failed, clock(), summarize_error(failed, letter.records))
         else:
+            self._working_since = None
             if self._is_manual:
                 for record in letter.records:
                     self._custody.ack(record)
@@ -346,17 +387,20 @@ class ShardRun:
 
     def _call(self, given: Record | Batch) -> object:
         """In the thread. What the handler wants awaited, if anything: what else it returns means nothing."""
+        self._begin([given] if isinstance(given, Record) else given.records, self._custody.clock())
         result = self._run.handler(given)
         return result if inspect.isawaitable(result) else None
 
     async def _attempt(self, work: BatchWork, part: Sequence[Record]) -> None:
         run, clock = self._run, self._custody.clock
         given = part[0] if run.batch is None else Batch(list(part), run.acknowledge)
+        self._given, self._handed_at = len(part), -NEVER
         try:
-            result = run.handler(given) if run.is_async else await self._in_thread(self._call, given)
+            result = self._call(given) if run.is_async else await self._in_thread(self._call, given)
             if isinstance(result, MAY_FAIL):
                 raise result  # as the handler did, in its thread
             if inspect.isawaitable(result):
+                self._working_since = clock()
                 await cast("Awaitable[object]", result)
         except MAY_FAIL as error:  # FP2
             if is_cancelled(error):
@@ -364,6 +408,7 @@ class ShardRun:
             work.handle_error(error, clock(), summarize_error(error, part))
         else:
             work.handle_success(clock())
+        self._working_since = None
 
     def _note_done(self, work: BatchWork) -> None:
         done = work.take_done()

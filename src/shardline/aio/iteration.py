@@ -25,6 +25,7 @@ from shardline.aio.custody import Custody
 from shardline.aio.host import has_ended, running_task
 from shardline.aio.shard_worker import ShardWorker, Taken
 from shardline.core.clock import NEVER, Instant
+from shardline.core.consumer.handling import HandlingState
 from shardline.errors import UsageError
 from shardline.model.record import Record
 
@@ -42,6 +43,7 @@ class _RecordsInHand:
         "acked",
         "custody",
         "end",
+        "handed_at",
         "is_manual",
         "is_open",
         "place",
@@ -69,6 +71,7 @@ class _RecordsInHand:
         self.quick_end = 0  # the same, for the quick way: with manual acknowledgements there is none
         self.acked = 0
         self.yield_at = yield_at
+        self.handed_at = -NEVER  # when the last one was handed out; on the quick way up to SLICE earlier
         self.is_open = False  # whether any may be handed out (IT5)
 
     def open(self) -> None:
@@ -80,6 +83,12 @@ class _RecordsInHand:
             self.quick_end = len(self.records)
         self.end = len(self.records)
         self.is_open = True
+
+    def note_handed_out(self, now: Instant) -> None:
+        """The record at ``place`` is handed out now. Those that follow within SLICE share the time."""
+        if self.place == 0 or now >= self.handed_at + SLICE / 2:
+            self.custody.hand_out(self.records[self.place : self.place + 1])
+            self.handed_at = now
 
     def ack(self, done: int) -> None:
         """So many are done."""
@@ -109,6 +118,12 @@ class _RecordsInHand:
         if self.place < self.end:
             self.taken = self.taken._replace(is_last=False)
             self.end = self.quick_end = self.place
+
+    def look(self) -> HandlingState:
+        is_held = self.place > self.acked  # else the next one was asked for
+        done = self.place - 1 if is_held and not self.is_manual else self.place
+        oldest = self.records[done] if done < max(self.end, self.place) else None
+        return HandlingState(oldest, int(is_held), self.end - self.place, self.handed_at if is_held else None)
 
     def release(self, *, done: bool) -> None:
         self.quick_end = 0
@@ -172,6 +187,7 @@ class RecordIterator:
                 record = in_hand.records[place]
                 if in_hand.is_manual and in_hand.worker is not None:
                     custody.deliver(in_hand.worker, (record,))
+                in_hand.note_handed_out(self._clock())
                 in_hand.place = place + 1  # last (IT5)
                 return record
             in_hand.finish()
@@ -208,13 +224,14 @@ class RecordIterator:
 class BatchInHand:
     """A batch that the user has: it is done as a whole, or not."""
 
-    __slots__ = ("_lot", "arrived", "custody")
+    __slots__ = ("_lot", "arrived", "custody", "handed_at")
 
     def __init__(self, custody: Custody) -> None:
         self.custody = custody
         self._lot: tuple[ShardWorker, Taken] | None = None
         self.arrived: Batch | None = None
         """The batch, as long as nobody was handed it."""
+        self.handed_at: Instant = -NEVER
 
     @property
     def is_handed_out(self) -> bool:
@@ -229,6 +246,8 @@ class BatchInHand:
         self.custody.hold(worker, self, taken)
         if taken.records:
             self.custody.deliver(worker, taken.records)
+            self.custody.hand_out(taken.records)
+            self.handed_at = self.custody.clock()
         else:
             self.release(done=True)
         return self.arrived
@@ -238,6 +257,15 @@ class BatchInHand:
 
     def truncate(self) -> None:
         """It was handed out as a whole."""
+
+    def look(self) -> HandlingState:
+        if self._lot is None or not self._lot[1].records:
+            return HandlingState()
+        records = self._lot[1].records
+        if self.arrived is not None:
+            return HandlingState(records[0], 0, len(records))
+        oldest = records[0] if self.custody.config.ack == "auto" else None  # else the tracker knows it
+        return HandlingState(oldest, len(records), 0, self.handed_at)
 
     def release(self, *, done: bool) -> None:
         if self._lot is not None:

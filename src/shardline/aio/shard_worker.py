@@ -24,6 +24,7 @@ from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.grant import Grant
+from shardline.core.consumer.handling import HandlingState
 from shardline.core.consumer.polling_reader import Page, PollingReader, ReaderEvent, ReaderState
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.requests import GetRecords, GetShardIterator
@@ -48,6 +49,10 @@ class InHand(Protocol):
 
     def release(self, *, done: bool) -> None:
         """The user has it no more: all that was handed out is done, or comes again."""
+        ...
+
+    def look(self) -> HandlingState:
+        """What the user's code has at the moment. Changes nothing."""
         ...
 
 
@@ -141,6 +146,12 @@ class ShardWorker:
         """How many records wait."""
         first, offset = self._next
         return max(0, sum(len(page.records) for number, page in self._pages if number >= first) - offset)
+
+    @property
+    def next_record(self) -> Record | None:
+        """The first record that waits."""
+        records = self.peek(1).records if self.has_pages else ()
+        return records[0] if records else None
 
     @property
     def first_taken(self) -> Page | None:

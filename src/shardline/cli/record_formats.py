@@ -36,7 +36,7 @@ FIELDS: Final[dict[str, tuple[str, Callable[[Record], object]]]] = {
     "sequence": ("its sequence number", lambda record: record.sequence_number or ""),
     "sub_sequence": ("its place in its aggregate, from 0", lambda record: record.sub_sequence),
     "size": ("how many bytes the data has", lambda record: len(record.data)),
-    "lag": ("how many seconds its page was behind the end of the shard", lambda record: record.lag or 0.0),
+    "lag": ("how many seconds after its arrival it was read", lambda record: record.lag or 0.0),
     "stream": ("the stream's name", lambda record: record.stream or ""),
 }
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}

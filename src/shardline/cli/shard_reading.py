@@ -14,6 +14,7 @@ Invariants:
 """
 
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, TypeVar, final
 
@@ -24,6 +25,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 from shardline.aio.client import Client
 from shardline.cli.patience import patiently
 from shardline.codec.shapes import GetRecordsResponse, RawRecord
+from shardline.core.consumer.handling import service_now
 from shardline.core.consumer.read_pace import ReadPace
 from shardline.core.failures import Failure, FailureKind, to_error
 from shardline.core.requests import GetRecords, GetShardIterator
@@ -44,8 +46,8 @@ class Page(NamedTuple):
 
     shard_id: str
     records: list[RawRecord]
-    lag: float | None
-    """How many seconds behind the end of the shard it ends."""
+    read_at: float
+    """When it came, by the service's clock: seconds since 1970."""
 
 
 @final
@@ -117,7 +119,8 @@ class ShardReading:
             records = self._within_bound(page.records)
             lag = None if page.millis_behind_latest is None else page.millis_behind_latest / 1000
             if records:
-                await self._pages.send(Page(shard_id, records, lag))
+                read_at = service_now(self._client.api.service_time(), time.time())
+                await self._pages.send(Page(shard_id, records, read_at))
                 position = after_sequence_number(records[-1].sequence_number)
             elif position == LATEST:
                 position = at_timestamp(asked_at)  # what comes until a new iterator is there must not be skipped

@@ -31,7 +31,7 @@ from shardline.cli.terminal import counted, in_units, notice
 from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.errors import UsageError
 from shardline.model.position import LATEST, Position
-from shardline.model.record import Origin, Record
+from shardline.model.record import Origin, Record, hand_out
 from shardline.model.shard import Shard
 
 _PAGES_AHEAD: Final = 4
@@ -211,7 +211,7 @@ class Printer:
                     return
 
     def _records(self, page: Page) -> list[Record]:
-        origin = Origin(page.lag)
+        origin = Origin()
         if self._is_opening:
             records = Deaggregator(self._stream, page.shard_id).open(page.records, origin)
         else:
@@ -229,4 +229,5 @@ class Printer:
                 )
                 for one in page.records
             ]
+        hand_out(records, page.read_at)
         return [record for record in records if record.key in self._keys] if self._keys else records

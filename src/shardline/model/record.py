@@ -6,10 +6,15 @@ Invariants:
 - R2: the record limit is a property of the stream; here only the highest that a stream can have is enforced.
 - R3: where a record was read (``Origin``) makes no difference between two records: one that comes again is the same.
 - R4: a record that is read costs one allocation that the garbage collector never sees, and no Python code.
+- R5: ``lag`` is the age that a record had when it was handed out, to within 10 ms, however long it waited before and
+  whenever it is asked for. A record that is handed out again has the lag of the last time.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, cast, final
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any, Final, Protocol, TypeAlias, cast, final
 
 import msgspec
 
@@ -47,17 +52,33 @@ class LeaseInForce(Protocol):
         ...
 
 
+_Place: TypeAlias = tuple[int, str, int]  # compares as the sequence numbers do
+
+
 @final
 class Origin:
-    """How a page of records was read: one object for all of them (R3)."""
+    """How a page of records was read, and when its records were handed out: one object for all of them (R3)."""
 
-    __slots__ = ("deserializer", "lag", "lease")
+    __slots__ = ("_handed_out", "deserializer", "lease")
 
-    def __init__(self, lag: float | None = None, lease: LeaseInForce | None = None) -> None:
-        self.lag: float | None = lag
+    def __init__(self, lease: LeaseInForce | None = None) -> None:
         self.lease: LeaseInForce | None = lease
         self.deserializer: Callable[[bytes], Any] | None = None
         """The user's, for ``Record.value``."""
+        self._handed_out: list[tuple[_Place, float]] = []  # from which record on, and when; sorted by both
+
+    def hand_out(self, record: "Record", at: float) -> None:
+        """The record, and those after it, are handed out at that time: seconds since 1970, by the service's clock."""
+        place = _place_of(record)
+        handed_out = self._handed_out
+        while handed_out and handed_out[-1][0] >= place:  # it came back, and is handed out again
+            handed_out.pop()
+        handed_out.append((place, at))
+
+    def handed_out_at(self, record: "Record") -> float | None:
+        """When the record was handed out; ``None`` if it was not."""
+        found = bisect_right(self._handed_out, _place_of(record), key=_by_place)
+        return self._handed_out[found - 1][1] if found else None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Origin)
@@ -66,7 +87,7 @@ class Origin:
         return 0
 
     def __repr__(self) -> str:
-        return f"Origin(lag={self.lag})"
+        return "Origin()"
 
 
 _UNKNOWN = Origin()
@@ -98,8 +119,9 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def lag(self) -> float | None:
-        """By how many seconds its page was behind the end of the shard when it was read. ``None`` if nobody said."""
-        return self.origin.lag
+        """How many seconds after its arrival the record was handed to you (R5). ``None`` outside of a consumer."""
+        handed_out_at = self.origin.handed_out_at(self)
+        return None if handed_out_at is None or self.arrived_at is None else max(0.0, handed_out_at - self.arrived_at)
 
     @property
     def lease(self) -> LeaseInForce | None:
@@ -119,6 +141,28 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     def order(self) -> SequenceNumber:
         """Its place in the shard: comparable with that of every record of the same shard."""
         return SequenceNumber.parse(self.sequence_number or "0", self.sub_sequence)
+
+
+def hand_out(records: Sequence[Record], at: float) -> None:
+    """Note that these records, which are in order, are handed out at that time (R5)."""
+    place = 0
+    while place < len(records):
+        origin = records[place].origin
+        origin.hand_out(records[place], at)
+        # The records of a page stand together: a bisection finds where the next page begins.
+        place = bisect_right(records, 0, lo=place, key=partial(_is_of_another, origin))
+
+
+def _is_of_another(origin: Origin, record: Record) -> bool:
+    return record.origin is not origin
+
+
+def _place_of(record: Record) -> _Place:
+    digits = record.sequence_number or ""
+    return len(digits), digits, record.sub_sequence
+
+
+_by_place: Final = itemgetter(0)
 
 
 def check_data(data: object) -> bytes:

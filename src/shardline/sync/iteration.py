@@ -30,6 +30,7 @@ from shardline.aio.iteration import REPLACED, SLICE
 from shardline.aio.iteration import BatchIterator as AsyncBatchIterator
 from shardline.aio.shard_worker import ShardWorker, Taken
 from shardline.core.clock import NEVER, Instant
+from shardline.core.consumer.handling import HandlingState
 from shardline.errors import Closed, UsageError
 from shardline.model.record import Record
 from shardline.sync.loop_thread import LoopThread
@@ -49,6 +50,7 @@ class HandedPage:
         "_taken",
         "check_at",
         "end",
+        "handed_at",
         "place",
         "records",
         "worker",
@@ -68,6 +70,8 @@ class HandedPage:
         """How many were (SI1)."""
         self.check_at: Instant = -NEVER
         """When to see whether the lease is still held."""
+        self.handed_at: Instant = -NEVER
+        """When the last one was handed out, or up to SLICE earlier. Written by the user's thread, as ``place`` is."""
         if worker is not None and taken is not None:
             custody.hold(worker, self, taken)
             if not self._is_manual:
@@ -89,6 +93,18 @@ class HandedPage:
             self.end = self.place
             if self._taken is not None:
                 self._taken = self._taken._replace(is_last=False)
+
+    def look(self) -> HandlingState:
+        place, end = self.place, self.end
+        done = place - 1 if place and not self._is_manual else place
+        oldest = self.records[done] if done < max(end, place) else None
+        return HandlingState(oldest, int(place > 0), max(0, end - place), self.handed_at if place else None)
+
+    def note_handed_out(self, place: int) -> None:
+        """In the user's thread: the record at ``place`` is handed out now, and those that follow within SLICE."""
+        self._custody.hand_out(self.records[place : place + 1])
+        self.handed_at = boot_time()
+        self.check_at = self.handed_at + SLICE
 
     def release(self, *, done: bool) -> None:
         """The user has it no more: all that was handed out is done, or the last of it is not."""
@@ -234,7 +250,7 @@ class RecordIterator(_Asking):
             page = self._page
             place = page.place
             if place < page.end and page.is_held:
-                page.check_at = boot_time() + SLICE
+                page.note_handed_out(place)
                 page.place = place + 1
                 return page.records[place]
             if not self._ask():
@@ -292,6 +308,7 @@ class BatchIterator(_Asking):
         while True:
             batch = in_hand.arrived  # it may have come for one who was interrupted (SI3)
             if batch is not None:
+                in_hand.handed_at = boot_time()
                 in_hand.arrived = None
                 return batch
             if not self._ask():

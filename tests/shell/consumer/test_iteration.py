@@ -483,7 +483,7 @@ async def test_status_tells_of_shards_owners_positions_and_lag(make_consumer, pu
     assert status.is_ready
     assert status.workers == {"w1": 2}
     assert [one.state for one in status.shards] == ["reading", "reading"]
-    assert status.lag == 0.0
+    assert (status.reading_lag, status.handling_lag) == (0.0, 0.0)
     assert not status.is_resharding
     assert make_consumer().status().health == "starting"
 

@@ -1,4 +1,4 @@
-"""What goes into a stream and comes out of it. R1 to R4 are the invariants of ``shardline.model.record``."""
+"""What goes into a stream and comes out of it. R1 to R5 are the invariants of ``shardline.model.record``."""
 
 import gc
 import pickle
@@ -9,7 +9,7 @@ import pytest
 
 from shardline.errors import UsageError
 from shardline.model.limits import MIB, PUT_RECORDS_MAX_BYTES, RECORD_HIGHEST_MAX_BYTES
-from shardline.model.record import Entry, Origin, Record, check_data, check_entries
+from shardline.model.record import Entry, Origin, Record, check_data, check_entries, hand_out
 from shardline.model.sequence import SequenceNumber
 
 
@@ -258,13 +258,53 @@ class Held:
 
 
 def test_a_record_tells_how_it_was_read():
-    record = Record(b"x", "k", origin=Origin(1.5, Held()))
-    assert (record.lag, record.lease.held, record.lease.token) == (1.5, True, 7)
-    assert repr(record.origin) == "Origin(lag=1.5)"
+    record = Record(b"x", "k", origin=Origin(Held()))
+    assert (record.lag, record.lease.held, record.lease.token) == (None, True, 7)
+    assert repr(record.origin) == "Origin()"
+
+
+def read(*numbers, origin=None, arrived_at=100.0):
+    page = Origin() if origin is None else origin
+    return [
+        Record(b"x", "k", sequence_number=str(number), sub_sequence=sub, arrived_at=arrived_at, origin=page)
+        for number, sub in numbers
+    ]
+
+
+def test_r5_the_lag_is_the_age_that_the_record_had_when_it_was_handed_out():
+    records = read((9, 0), (10, 0), (10, 1), (11, 0))
+    assert [record.lag for record in records] == [None, None, None, None], "they were read, and no more"
+    hand_out(records[:1], 103.0)
+    hand_out(records[2:3], 107.5)
+    assert [record.lag for record in records] == [3.0, 3.0, 7.5, 7.5]
+    hand_out(records[3:], 99.0)
+    assert records[3].lag == 0.0, "a clock that is a little off makes no negative age"
+
+
+def test_r5_a_record_that_comes_again_has_the_lag_of_the_last_time():
+    records = read((1, 0), (2, 0), (3, 0))
+    for place, at in enumerate([101.0, 102.0, 103.0]):
+        hand_out(records[place : place + 1], at)
+    hand_out(records[1:2], 150.0)
+    assert [record.lag for record in records] == [1.0, 50.0, 50.0]
+
+
+def test_r5_a_batch_may_span_pages():
+    pages = [read((1, 0), (2, 0)), read((3, 0)), read((4, 0), (5, 0), (6, 0))]
+    batch = [record for page in pages for record in page]
+    hand_out(batch[1:5], 102.0)
+    assert [record.lag for record in batch] == [None, 2.0, 2.0, 2.0, 2.0, 2.0]
+    hand_out([], 103.0)
+
+
+def test_a_record_whose_arrival_is_unknown_has_no_lag():
+    (record,) = read((1, 0), arrived_at=None)
+    hand_out([record], 100.0)
+    assert record.lag is None
 
 
 def test_r3_a_record_that_is_read_again_is_the_same():
-    first, again = Record(b"x", "k", origin=Origin(1.5, Held())), Record(b"x", "k", origin=Origin(0.0, None))
+    first, again = Record(b"x", "k", origin=Origin(Held())), Record(b"x", "k", origin=Origin(None))
     assert first == again == Record(b"x", "k")
     assert hash(first) == hash(again)
     assert first != Record(b"y", "k", origin=first.origin)
@@ -272,16 +312,15 @@ def test_r3_a_record_that_is_read_again_is_the_same():
 
 
 def test_a_record_can_be_sent_to_another_process():
-    record = Record(
-        b"x", "k", None, "12", 3, "shardId-000000000001", 1.0, "orders", aggregated=True, origin=Origin(2.0)
-    )
+    (record,) = read((12, 3))
+    hand_out([record], 102.0)
     copy = pickle.loads(pickle.dumps(record))
     assert copy == record
     assert copy.lag == 2.0
 
 
 def test_r4_the_garbage_collector_does_not_look_at_records():
-    assert not gc.is_tracked(Record(b"x", "k", origin=Origin(1.0)))
+    assert not gc.is_tracked(Record(b"x", "k", origin=Origin()))
 
 
 def test_a_value_is_what_the_deserializer_of_its_page_makes_of_the_data():

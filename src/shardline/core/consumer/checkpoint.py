@@ -16,7 +16,8 @@ Invariants (C1 to C5 are of docs/guarantees.md):
   lost, nor written twice. Between two commits lies the interval, unless ``flush`` was called.
 - C5: delivered is not done: nothing is committed that was not acknowledged, however long ago it was handed out.
 - K2: a call that an interrupt ended between two steps can be made again: nothing counts twice, and nothing is lost.
-- K1: an acknowledgement takes constant time, amortized, and a record is remembered by its number alone, not its data.
+- K1: an acknowledgement takes constant time, amortized, and a record is remembered by its number and arrival alone, not
+  by its data.
 """
 
 from collections import deque
@@ -63,7 +64,7 @@ class CheckpointTracker:
         self._delivered: _Place | None = self._committed  # the last that the user was handed
         self._manual: bool = manual
         self._order: deque[_Place] = deque()  # delivered, not below the watermark
-        self._open: dict[_Place, bool] = {}  # the same: whether it is acknowledged
+        self._open: dict[_Place, float | None] = {}  # those that are not acknowledged: when they arrived
         self._interval: float = interval
         self._due_at: Instant = now + interval
         self._in_flight: _Place | Checkpoint | None = None
@@ -79,6 +80,17 @@ class CheckpointTracker:
     def watermark(self) -> SequenceNumber | None:
         """The record below which, and with which, everything is acknowledged."""
         return None if self._watermark is None else _number(self._watermark)
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many records were delivered and are not acknowledged (``manual``)."""
+        return len(self._open)
+
+    @property
+    def oldest_unacknowledged(self) -> tuple[SequenceNumber, float | None] | None:
+        """The first of them, and when it arrived."""
+        first = next((place for place in self._order if place in self._open), None)
+        return None if first is None else (_number(first), self._open[first])
 
     @property
     def is_settled(self) -> bool:
@@ -113,20 +125,20 @@ class CheckpointTracker:
             return
         if self._manual:
             known = (self._order[-1] if self._order else self._watermark) or _BEFORE_ALL
-            places = [place for place in map(_place_of, records) if place > known]
-            self._open.update(dict.fromkeys(places, False))
-            self._order.extend(places)
+            arrivals = {place: record.arrived_at for record in records if (place := _place_of(record)) > known}
+            self._open.update(arrivals)
+            self._order.extend(arrivals)
         self._delivered = max(_place_of(records[-1]), self._delivered or _BEFORE_ALL)
 
     def ack(self, record: Record) -> bool:
         """The user is done with this one. False if it is unknown: done before, or not of this lease any more."""
-        place = _place_of(record)
-        is_done = self._open.get(place)
-        if self._sealed or is_done is None:
+        if self._sealed:
             return False
-        self._open[place] = True
-        self._advance()
-        return not is_done
+        place = _place_of(record)
+        is_new = place in self._open
+        self._open.pop(place, None)
+        self._advance()  # also if it was known: an interrupt may have ended the call before (K2)
+        return is_new
 
     def ack_through(self, record: Record) -> bool:
         """The user is done with this one and all before it. False if that is nothing new, or the lease is gone."""
@@ -135,7 +147,7 @@ class CheckpointTracker:
             return False
         if self._manual:
             while self._order and self._order[0] <= place:
-                self._open[self._order[0]] = True
+                self._open.pop(self._order[0], None)
                 self._advance()
         else:
             self._watermark = place
@@ -208,11 +220,10 @@ class CheckpointTracker:
 
     def _advance(self) -> None:
         """Move the watermark over what is acknowledged (C2)."""
-        order, states = self._order, self._open
-        while order and states[order[0]]:
-            self._watermark = done = order[0]
-            order.popleft()  # K2: a state that is left behind says that it is done
-            del states[done]
+        order, unacknowledged = self._order, self._open
+        while order and order[0] not in unacknowledged:
+            self._watermark = order[0]
+            order.popleft()  # K2: last
 
 
 _BEFORE_ALL: _Place = (0, "", 0)

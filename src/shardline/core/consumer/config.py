@@ -61,6 +61,9 @@ class ConsumerConfig:
     store_patience: float = 300.0
     """How long a lease store may deny access before the consumer ends. A store that cannot be reached may take longer;
     one that was deleted or replaced ends the consumer after ``lease_duration``."""
+    stuck_after: float | None = 300.0
+    """A handler, or the body of a loop, that has had the same records for this long is reported as stuck: by an event,
+    and by the health ``handler-stuck``. ``None``: never."""
     worker_id: str | None = None
     """The name in the lease store. ``None``: a new one for every consumer. Each process needs a name of its own."""
 
@@ -129,5 +132,6 @@ _CHECKS: Final[dict[str, _Check]] = {
     "out_of_range": _one_of("deliver", "drop"),
     "if_recreated": _one_of("stop", "restart"),
     "store_patience": _number(0.0, 86_400.0),
+    "stuck_after": _or_none(_number(0.1, 86_400.0)),
     "worker_id": _or_none(_worker_id),
 }

@@ -240,6 +240,27 @@ class HandlingStopped(NamedTuple):
     place: str
 
 
+@final
+class HandlerStuck(NamedTuple):
+    """Your code has had these records for longer than ``stuck_after``: it hangs, or is very slow."""
+
+    shard_id: str
+    sequence_number: str
+    """Of the oldest of the records; ``sub_sequence`` is its place in an aggregate."""
+    sub_sequence: int
+    records: int
+    seconds: float
+
+
+@final
+class HandlerRecovered(NamedTuple):
+    """Code that was stuck has gone on, or its shard was let go of."""
+
+    shard_id: str
+    seconds: float
+    """For how long it had its records."""
+
+
 HandlingEvent: TypeAlias = HandlerRetried | RecordsDeadLettered | DeadLetterFailed | HandlingStopped
 """What becomes of records that a handler fails on."""
 
@@ -266,4 +287,6 @@ Event: TypeAlias = (
     | RecordsDeadLettered
     | DeadLetterFailed
     | HandlingStopped
+    | HandlerStuck
+    | HandlerRecovered
 )

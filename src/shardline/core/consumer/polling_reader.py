@@ -81,6 +81,7 @@ class PollingReader:
         "_deaggregator",
         "_events",
         "_expected",
+        "_is_failing",
         "_iterator",
         "_last_arrived_at",
         "_lease",
@@ -128,6 +129,7 @@ class PollingReader:
         self._unread_since: Instant | None = None  # since when the next record may have been there
         self._read_until: Instant = -NEVER  # the same moment, at the latest
         self._last_arrived_at: float | None = None  # when the last record came that was read, by the service's clock
+        self._is_failing: bool = False  # since the last page
         self._iterator: str = ""
         self._bad_iterators: int = 0
         self._blocked: bool = False
@@ -147,6 +149,16 @@ class PollingReader:
     @property
     def is_over(self) -> bool:
         return self.state in _OVER
+
+    def unread_age(self, now: Instant) -> float | None:
+        """How old the oldest record is that was not read; 0 if there is none, ``None`` if that is not known.
+
+        A shard that was read to its end may have new records by now. As long as the calls to it fail this is the
+        longest that one of them can have waited.
+        """
+        if self.lag is None or self._unread_since is None:
+            return None
+        return 0.0 if self.lag == 0 and not self._is_failing else now - self._unread_since
 
     # ---- commands
 
@@ -212,12 +224,13 @@ class PollingReader:
         raws = response.records
         millis = response.millis_behind_latest
         self.lag = None if millis is None else millis / 1000
+        self._is_failing = False
         self._bad_iterators = 0
         size_bytes = sum([len(raw.data) for raw in raws])
         records: list[Record] = []
         self._notice_trimmed(raws, now)
         if raws:
-            records = self._deaggregator.open(raws, Origin(self.lag, self._lease))
+            records = self._deaggregator.open(raws, Origin(self._lease))
             self._position = after_sequence_number(raws[-1].sequence_number)
             self._last_arrived_at = raws[-1].arrived_at
         if self.lag is not None:
@@ -239,6 +252,7 @@ class PollingReader:
         """The request that was under way failed."""
         if self.state is ReaderState.STOPPED:
             return
+        self._is_failing = True
         asking = self.state is ReaderState.ASKING
         assert asking or self.state is ReaderState.READING
         operation = "GetShardIterator" if asking else "GetRecords"

@@ -276,3 +276,22 @@ def test_k2_a_call_that_was_interrupted_anywhere_can_be_made_again(call):
             assert all(map(one.ack, reversed(records)))
         assert (one.watermark, one.is_settled) == (SequenceNumber(4), True), where
         after += 1
+
+
+def test_the_oldest_that_is_not_acknowledged_is_known_with_its_arrival():
+    one = tracker(manual=True)
+    assert (one.unacknowledged, one.oldest_unacknowledged) == (0, None)
+    records = [Record(b"x", "k", sequence_number="7", sub_sequence=sub, arrived_at=10.0 + sub) for sub in range(3)]
+    one.deliver(records)
+    assert (one.unacknowledged, one.oldest_unacknowledged) == (3, (SequenceNumber(7, 0), 10.0))
+    one.ack(records[1])
+    assert (one.unacknowledged, one.oldest_unacknowledged) == (2, (SequenceNumber(7, 0), 10.0))
+    one.ack(records[0])
+    assert (one.unacknowledged, one.oldest_unacknowledged) == (1, (SequenceNumber(7, 2), 12.0))
+    assert not one.ack(records[0])
+    one.ack(records[2])
+    assert (one.unacknowledged, one.oldest_unacknowledged) == (0, None)
+    one.deliver([record(9)])
+    assert one.oldest_unacknowledged == (SequenceNumber(9), None)
+    one.close()
+    assert (one.unacknowledged, one.oldest_unacknowledged) == (0, None)

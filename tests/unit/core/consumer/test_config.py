@@ -14,6 +14,7 @@ def test_the_defaults_are_those_of_the_architecture():
     assert (config.lease_duration, config.checkpoint_interval, config.max_leases) == (10.0, None, None)
     assert (config.prefetch_max_bytes, config.ack, config.out_of_range) == (64 * MIB, "auto", "deliver")
     assert (config.hand_over_timeout, config.list_interval, config.if_recreated) == (30.0, 60.0, "stop")
+    assert config.stuck_after == 300.0
     assert (config.calls_per_second, config.bytes_per_second) == (5.0, 2.0 * MIB)
 
 
@@ -44,6 +45,9 @@ def test_a_config_does_not_change():
         ("ack", "manual"),
         ("out_of_range", "drop"),
         ("if_recreated", "restart"),
+        ("stuck_after", 0.1),
+        ("stuck_after", 86_400),
+        ("stuck_after", None),
         ("worker_id", "w"),
         ("worker_id", None),
     ],
@@ -55,6 +59,9 @@ def test_what_is_allowed_is_taken(name, value):
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
+        ("stuck_after", 0, "must be a number from 0.1 to 86400, not 0"),
+        ("stuck_after", "5", "must be a number from 0.1 to 86400, not '5'"),
+        ("stuck_after", float("nan"), "must be a number from 0.1 to 86400, not nan"),
         ("lease_duration", 0.5, "must be a number from 1 to 3600, not 0.5"),
         ("lease_duration", float("nan"), "must be a number from 1 to 3600, not nan"),
         ("lease_duration", True, "must be a number from 1 to 3600, not True"),

@@ -10,7 +10,7 @@ from shardline.model.hashing import HASH_KEY_MAX, HashRange, hash_key_of
 from shardline.model.record import Origin, Record
 from shardline.model.sequence import SequenceNumber
 
-ORIGIN = Origin(1.5)
+ORIGIN = Origin()
 LOW = HashRange(0, HASH_KEY_MAX // 2)
 
 

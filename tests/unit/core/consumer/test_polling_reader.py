@@ -138,7 +138,7 @@ def test_pages_tell_their_lag_and_records_their_lease():
     setting.page(1, lag=1500)
     (page,) = setting.reader.take_pages()
     assert (page.shard_id, page.lag, page.is_last) == ("shard", 1.5, False)
-    assert (page.records[0].lag, page.records[0].lease) == (1.5, grant)
+    assert (page.records[0].lag, page.records[0].lease) == (None, grant), "it was not handed out"
     assert setting.reader.lag == 1.5
 
 
@@ -452,3 +452,32 @@ def test_r_c3_c4_a_throttled_iterator_is_asked_for_again():
     setting.open()
     setting.page(1)
     assert setting.numbers() == [1]
+
+
+def test_what_is_unread_ages_while_a_shard_is_behind():
+    setting = Setting()
+    assert setting.reader.unread_age(100.0) is None
+    setting.open()
+    setting.page(1, lag=3_000)
+    assert setting.reader.unread_age(setting.now) == 3.0
+    assert setting.reader.unread_age(setting.now + 5.0) == 8.0
+
+
+def test_nothing_is_unread_of_a_shard_that_was_read_to_its_end_unless_it_cannot_be_read_any_more():
+    setting = Setting()
+    setting.open()
+    setting.page(1, lag=0)
+    read_at = setting.now
+    assert setting.reader.unread_age(read_at + 5.0) == 0.0
+    setting.fail(FailureKind.TRANSIENT)
+    assert setting.reader.unread_age(read_at + 60.0) == 60.0
+    setting.page(lag=0)
+    assert setting.reader.unread_age(setting.now + 60.0) == 0.0
+
+
+def test_a_service_that_tells_no_lag_leaves_the_age_unknown():
+    setting = Setting()
+    setting.open()
+    setting.page(1, lag=0)
+    setting.page(2, lag=None)
+    assert setting.reader.unread_age(setting.now) is None

@@ -1,0 +1,342 @@
+"""Does ``status()`` tell how far handling is behind, what is in hand, and that a handler is stuck?"""
+
+import threading
+import time
+
+import anyio
+import pytest
+
+import shardline.sync
+from shardline import ConsumerConfig, FailurePolicy
+from shardline.core.consumer.events import HandlerRecovered, HandlerStuck
+
+pytestmark = pytest.mark.anyio
+
+WAYS = ["loop", "batches", "run", "run in a thread", "run batches"]
+
+
+class Sink:
+    def __init__(self):
+        self.events = []
+
+    def __call__(self, event):
+        if isinstance(event, (HandlerStuck, HandlerRecovered)):
+            self.events.append(event)
+
+    @property
+    def kinds(self):
+        return [type(event).__name__ for event in self.events]
+
+
+@pytest.fixture
+def sink():
+    return Sink()
+
+
+@pytest.fixture
+def working(make_consumer):
+    """Let a consumer work in some way, with a handler that awaits ``work(records)`` for what it is given."""
+
+    async def consume(consumer, way, work):
+        async def handle(given):
+            await work([given] if not hasattr(given, "records") else given.records)
+
+        def handle_in_thread(given):
+            anyio.from_thread.run(handle, given)
+
+        if way == "loop":
+            async for record in consumer:
+                await handle(record)
+        elif way == "batches":
+            async for batch in consumer.batches(max_records=2):
+                await handle(batch)
+        elif way == "run":
+            await consumer.run(handle)
+        elif way == "run in a thread":
+            await consumer.run(handle_in_thread)
+        else:
+            await consumer.run(handle, batch=2)
+
+    return consume
+
+
+async def ignore(record):
+    assert record.data
+
+
+def shard_at_work(status):
+    [shard] = [shard for shard in status.shards if shard.in_hand or shard.prefetched]
+    return shard
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("ack", ["auto", "manual"])
+async def test_the_age_of_the_oldest_record_that_is_not_done(
+    make_consumer, put, kinesis, working, way, ack, eventually
+):
+    """The reading lag stays at 0: it made the alarm useless."""
+    await put(range(10), keys=1)
+    kinesis.clock.advance(30)
+    first, go_on = anyio.Event(), anyio.Event()
+
+    async def work(records):
+        first.set()
+        await go_on.wait()
+        for record in records:
+            consumer.ack(record)
+
+    size = 2 if "batch" in way else 1
+    async with make_consumer(until="latest", ack=ack) as consumer, anyio.create_task_group() as tasks:
+        began = time.time()
+        tasks.start_soon(working, consumer, way, work)
+        await first.wait()
+        await eventually(lambda: consumer.status().reading_lag == 0.0)
+        status = consumer.status()
+        shard = shard_at_work(status)
+        assert status.handling_lag == shard.handling_lag
+        assert 28.9 <= shard.handling_lag <= 31 + (time.time() - began)
+        if ack == "auto" or way != "run in a thread":
+            assert (shard.in_hand, shard.prefetched) == (size, 10 - size)
+        assert shard.in_hand + shard.prefetched == 10
+        assert began - 0.1 <= shard.handler_started_at <= time.time()
+        assert status.handler_started_at == shard.handler_started_at
+        assert status.in_hand == shard.in_hand
+        await eventually(lambda: consumer.status().health == "ok")
+        kinesis.clock.advance(60)
+        await put(range(10, 11), keys=1)  # its answer tells the time
+        await eventually(lambda: 88.9 <= consumer.status().handling_lag <= 95 + (time.time() - began))
+        go_on.set()
+    assert consumer.status().in_hand == 0
+
+
+async def test_nothing_is_late_once_all_is_done(make_consumer, put, eventually):
+    await put(range(50))
+    async with make_consumer() as consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(consumer.run, ignore)
+        await eventually(lambda: [shard.handling_lag for shard in consumer.status().shards] == [0.0, 0.0])
+        status = consumer.status()
+        assert (status.in_hand, status.handler_started_at) == (0, None)
+        assert [shard.prefetched for shard in status.shards] == [0, 0]
+        await consumer.close()
+
+
+async def test_a_consumer_that_has_read_nothing_says_so(make_consumer):
+    status = make_consumer().status()
+    assert (status.handling_lag, status.reading_lag, status.in_hand, status.handler_started_at) == (None, None, 0, None)
+
+
+async def test_a_shard_that_cannot_be_read_falls_behind(make_consumer, put, kinesis, eventually):
+    await put(range(2))
+    async with make_consumer() as consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(consumer.run, ignore)
+        await eventually(lambda: consumer.status().handling_lag == 0.0)
+        kinesis.faults.unavailable(operation="GetRecords")
+        await eventually(lambda: (consumer.status().handling_lag or 0.0) > 0.5)
+        kinesis.faults.clear()
+        await eventually(lambda: consumer.status().handling_lag == 0.0)
+        await consumer.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_the_lag_of_a_record_is_its_age_when_it_was_handed_out(make_consumer, put, working, way):
+    """Not how far its page was behind when it was read: all ten come in one page."""
+    await put(range(6), keys=1)
+    seen = []
+
+    async def work(records):
+        seen.extend((record, record.lag, time.time()) for record in records)
+        await anyio.sleep(0.15)
+
+    async with make_consumer(until="latest") as consumer:
+        await working(consumer, way, work)
+    assert len(seen) == 6
+    for record, lag, handed_out_at in seen:
+        assert lag == pytest.approx(handed_out_at - record.arrived_at, abs=0.03)
+        assert record.lag == lag, "it does not change any more"
+    size = 2 if "batch" in way else 1
+    assert seen[-1][1] - seen[0][1] >= 0.15 * (6 / size - 1) - 0.03
+
+
+async def test_a_record_that_is_tried_again_has_the_lag_of_the_last_attempt(make_consumer, put):
+    await put(range(1))
+    lags = []
+
+    async def handle(record):
+        lags.append(record.lag)
+        if len(lags) < 3:
+            raise ValueError
+
+    async with make_consumer(until="latest") as consumer:
+        await consumer.run(handle, policy=FailurePolicy(backoff=0.2, backoff_max=0.2))
+    assert lags[2] - lags[0] >= 0.2
+    assert lags == sorted(lags)
+
+
+# ---- stuck
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("ack", ["auto", "manual"])
+async def test_a_handler_that_hangs_is_told_once_and_once_when_it_goes_on(
+    make_consumer, put, working, way, ack, sink, eventually, complaints
+):
+    await put(range(2), keys=1)
+    hangs = anyio.Event()
+
+    async def work(records):
+        await hangs.wait()
+        for record in records:
+            consumer.ack(record)
+
+    async with make_consumer(until="latest", stuck_after=0.3, sink=sink, ack=ack) as consumer:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(working, consumer, way, work)
+            await eventually(lambda: consumer.status().health == "handler-stuck")
+            await eventually(lambda: sink.kinds == ["HandlerStuck"])
+            await anyio.sleep(0.3)
+            assert sink.kinds == ["HandlerStuck"], "once a spell"
+            assert consumer.status().is_ready
+            hangs.set()
+        await eventually(lambda: sink.kinds == ["HandlerStuck", "HandlerRecovered"])
+        assert consumer.status().health == "ok"
+    stuck, recovered = sink.events
+    assert stuck.shard_id == recovered.shard_id
+    assert stuck.sequence_number.isdigit()
+    assert 0.3 <= stuck.seconds < 5
+    assert recovered.seconds >= 0.5
+    said = [text for level, text in complaints() if level == "WARNING" and "handler of" in text]
+    assert len(said) == 2
+    assert f"the handler of {stuck.shard_id} has had record {stuck.sequence_number}/0 for 0." in said[0]
+
+
+async def test_a_quick_handler_is_never_stuck_however_much_it_has_to_do(make_consumer, put, sink):
+    await put(range(60), keys=1)
+
+    async def handle(record):
+        await anyio.sleep(0.02)
+
+    async with make_consumer(until="latest", stuck_after=0.3, sink=sink) as consumer:
+        await consumer.run(handle)
+    assert sink.events == []
+
+
+async def test_a_handler_that_fails_and_waits_for_its_retry_is_not_stuck(make_consumer, put, sink):
+    """A restart would not help it: the health stays ok."""
+    await put(range(1))
+    calls = []
+
+    async def handle(record):
+        calls.append(consumer.status())
+        if len(calls) < 3:
+            raise ValueError
+
+    async with make_consumer(until="latest", stuck_after=0.3, sink=sink) as consumer:
+        await consumer.run(handle, policy=FailurePolicy(backoff=1.0, backoff_max=1.0))
+    assert sink.events == []
+    assert "handler-stuck" not in {status.health for status in calls}
+    assert all(status.in_hand == 1 for status in calls)
+
+
+async def test_a_dead_letter_that_hangs_is_stuck(make_consumer, put, sink, eventually):
+    await put(range(1))
+    hangs = anyio.Event()
+
+    async def handle(record):
+        raise ValueError
+
+    async def bury(letter):
+        await hangs.wait()
+
+    async with make_consumer(until="latest", stuck_after=0.2, sink=sink) as consumer:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run(handle, policy=FailurePolicy(attempts=1), dead_letter=bury))
+            await eventually(lambda: consumer.status().health == "handler-stuck")
+            hangs.set()
+        await eventually(lambda: sink.kinds == ["HandlerStuck", "HandlerRecovered"])
+
+
+async def test_without_a_threshold_nothing_is_stuck(make_consumer, put, sink):
+    await put(range(1))
+
+    async def handle(record):
+        await anyio.sleep(0.5)
+        healths.append(consumer.status().health)
+
+    healths = []
+    async with make_consumer(until="latest", stuck_after=None, sink=sink) as consumer:
+        await consumer.run(handle)
+    assert (healths, sink.events) == (["ok"], [])
+
+
+async def test_a_thread_that_hangs_is_stuck_also_after_its_lease_is_gone(make_consumer, put, group, sink, eventually):
+    """It cannot be cancelled, and keeps its shard waiting in this process."""
+    await put(range(1))
+    hangs = threading.Event()
+    consumer = make_consumer(group=group, store="memory:", stuck_after=0.2, hand_over_timeout=0.3, sink=sink)
+    async with consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(consumer.run, lambda _: hangs.wait(20))
+        await eventually(lambda: consumer.status().health == "handler-stuck")
+        shard_id = sink.events[0].shard_id if sink.events else shard_at_work(consumer.status()).shard_id
+
+        def is_ours():
+            [shard] = [shard for shard in consumer.status().shards if shard.shard_id == shard_id]
+            return shard.state in ("reading", "handing-over")
+
+        async with make_consumer(group=group, store="memory:") as other:
+            await eventually(lambda: other.status().workers.get(other.worker_id, 0) >= 1)
+            if not is_ours():
+                assert consumer.status().health == "handler-stuck"
+        assert consumer.status().health == "handler-stuck"
+        hangs.set()
+        await eventually(lambda: consumer.status().health == "ok")
+        await consumer.close()
+    assert sink.kinds[:1] == ["HandlerStuck"]
+    assert sink.kinds[-1] == "HandlerRecovered"
+
+
+@pytest.mark.parametrize("way", ["loop", "batches", "run"])
+def test_the_blocking_consumer_tells_the_same(kinesis, connection, sink, way):
+    """The loop's body blocks its own thread, and the consumer's thread sees it."""
+    from shardline import Client
+
+    async def put():
+        async with Client(**connection) as client:
+            await client.put_records("s", [(b"%d" % number, "k") for number in range(4)])
+
+    anyio.run(put)
+    seen, lags = [], []
+
+    def handle(given):
+        records = given.records if hasattr(given, "records") else [given]
+        lags.extend((record.lag, time.time() - record.arrived_at) for record in records)
+        if not seen:
+            time.sleep(0.6)
+            seen.append(consumer.status())
+        else:
+            time.sleep(0.1)
+
+    config = ConsumerConfig(scan_interval=0.05, idle_poll_interval=0.05, stuck_after=0.3)
+    with shardline.sync.Consumer("s", until="latest", sink=sink, config=config, **connection) as consumer:
+        if way == "loop":
+            for record in consumer:
+                handle(record)
+        elif way == "batches":
+            for batch in consumer.batches(max_records=2):
+                handle(batch)
+        else:
+            consumer.run(handle)
+        give_up_at = time.monotonic() + 10
+        while len(sink.events) < 2:
+            assert time.monotonic() < give_up_at
+            time.sleep(0.02)
+        assert consumer.status().health == "ok"
+    (status,) = seen
+    assert status.health == "handler-stuck"
+    assert status.handling_lag >= 0.5
+    size = 2 if way == "batches" else 1
+    assert (status.in_hand, shard_at_work(status).prefetched) == (size, 4 - size)
+    assert time.time() - status.handler_started_at >= 0.5
+    assert sink.kinds == ["HandlerStuck", "HandlerRecovered"]
+    for lag, age in lags:
+        assert lag == pytest.approx(age, abs=0.05)
+    assert lags[-1][0] - lags[0][0] >= 0.5
