@@ -28,7 +28,8 @@ QUICK := tests/unit tests/wire tests/packaging $(addprefix tests/shell/test_,cli
 	$(addprefix tests/shell/consumer/test_,handlers.py iteration.py resharding.py)
 # Four at a time, also on two cores: many tests wait more than they compute. Each has its own servers, ports and directories.
 # Only those that go by the clock run one by one.
-PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist worksteal -m 'not clock'
+PROCESSES ?= 4
+PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal -m 'not clock'
 PYTEST_CLOCK := $(BIN)/python -m pytest -m clock tests/shell
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 

@@ -8,17 +8,19 @@ about themselves, whichever Python runs the test. Where all sets are installed, 
 import re
 import sys
 import tomllib
-from importlib.metadata import distributions
+from importlib.metadata import distribution, distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 CONSTRAINTS = ROOT / "requirements" / "constraints.txt"
 SERVERS = ROOT / "tests" / "interop" / "servers"
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT, GROUPS = PYPROJECT["project"], PYPROJECT["dependency-groups"]
 MINORS = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", line)]
 PYTHONS = [f"{minor}.0" for minor in MINORS]
 
@@ -79,6 +81,31 @@ def test_what_the_demo_and_the_tests_install_was_really_read():
         "redis",
     }
     assert needed <= pinned & installed
+
+
+def needed_by(requirements):
+    """Everything that these requirements install with this Python: they, and what they need in turn."""
+    needed, open_ones = {}, [Requirement(text) for text in requirements]
+    while open_ones:
+        asked = open_ones.pop()
+        name, extras = canonicalize_name(asked.name), frozenset(asked.extras)
+        if name in needed and extras <= needed[name]:
+            continue
+        needed[name] = extras | needed.get(name, frozenset())
+        for text in distribution(name).requires or []:
+            inner = Requirement(text)
+            environments = [{"extra": extra} for extra in needed[name] or [""]]
+            if inner.marker is None or any(inner.marker.evaluate(environment) for environment in environments):
+                open_ones.append(inner)
+    return needed.keys()
+
+
+def test_everything_that_the_demo_and_the_tests_install_is_pinned():
+    """Also what only some Pythons need: redis needs async-timeout before 3.11.3."""
+    extras = [text for needed in PROJECT["optional-dependencies"].values() for text in needed]
+    needed = needed_by(PROJECT["dependencies"] + extras + GROUPS["test"])
+    assert {"botocore", "urllib3", "click", "redis", "pytest", "iniconfig", "watchfiles"} <= needed
+    assert sorted(needed - pins_of(CONSTRAINTS).keys()) == []
 
 
 def test_a_pin_that_needs_a_later_patch_release_is_seen(tmp_path):

@@ -53,6 +53,15 @@ class Interruption:
         return frame.f_code.co_code[last] in (LOOKS if self.then is None else LOOKS | MAKES)
 
 
+def start_tracing(interruption):
+    """Trace with this from now on. Gives what traced before, which has to come back in the end."""
+    before = sys.gettrace()
+    # Python 3.12 reports opcodes only if some frame has asked for them by the time of settrace.
+    sys._getframe().f_trace_opcodes = True
+    sys.settrace(interruption.trace)
+    return before
+
+
 @contextmanager
 def interrupted(after, within=CORE, *, steps="opcode", is_meant=lambda: True):
     """The code of the producer's core that runs in the block gets a KeyboardInterrupt after so many steps.
@@ -64,8 +73,7 @@ def interrupted(after, within=CORE, *, steps="opcode", is_meant=lambda: True):
         is_meant: whether what runs now is to be interrupted: one task of many.
     """
     interruption = Interruption(after, within, steps, is_meant=is_meant)
-    before = sys.gettrace()
-    sys.settrace(interruption.trace)
+    before = start_tracing(interruption)
     try:
         yield interruption
     except KeyboardInterrupt:
@@ -82,8 +90,7 @@ def entered_once_more(after, call, within=CORE):
     Only where the interpreter lets them run. What lies between is one step to them.
     """
     interruption = Interruption(after, within, "signal", then=call)
-    before = sys.gettrace()
-    sys.settrace(interruption.trace)
+    before = start_tracing(interruption)
     try:
         yield interruption
     finally:
