@@ -4,6 +4,7 @@ is fatal is told at once, nobody is asked too often, and what was learnt in a ba
 The other machines and the simulation draw what happens, and so hold what must never be. These hold what must come to be.
 """
 
+from collections import Counter
 from random import Random
 
 import pytest
@@ -80,7 +81,9 @@ class Stream:
             asked = machine.poll_list_shards(self.now)
             if asked is not None:
                 self.listings.append(self.now)
-                self.answers.append((self.now + self.latency, machine.handle_list_shards, self.listing()))
+                listing = self.listing()
+                if listing is not None:  # else it is never answered
+                    self.answers.append((self.now + self.latency, machine.handle_list_shards, listing))
             told = machine.poll_summary(self.now)
             if told is not None:
                 self.summaries.append(self.now)
@@ -135,6 +138,11 @@ class Stream:
             self.pump()
         self.now = self.now if end == NEVER else end
         return self
+
+    def stored(self):
+        """The data of every record that was stored, each time it was, as a number; in the order of the requests."""
+        opened = [(entry, split_aggregate(entry.data)) for entry in self.sent()]
+        return [int(one.data) for entry, inner in opened for one in (inner or [entry])]
 
     def delivered(self):
         return [type(record.conclusion) is Receipt for record in self.records]
@@ -373,17 +381,175 @@ def test_m3_late_answers_of_a_shard_that_is_known_to_be_closed_are_no_news():
     assert len(stream.listings) - before == 1
 
 
-def test_p4_what_waits_for_a_map_that_never_comes_ends_when_its_life_is_over():
-    stream = Stream(shard("a"), latency=0.01, record_ttl=20.0)
+NO_NEWS = {
+    "denied": lambda _: Failure(FailureKind.DENIED, "AccessDeniedException", "why", 400),
+    "fails": lambda _: Failure(FailureKind.TRANSIENT, "InternalFailure", "why", 500),
+    "stale": lambda stale: stale,
+    "never answered": lambda _: None,
+}
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("kind", NO_NEWS)
+def test_p4_while_no_newer_map_can_be_had_every_record_is_delivered_and_stored_three_times_at_most(kind, ordered):
+    stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF), latency=0.02, ordered=ordered, record_ttl=5.0)
     stream.run(1.0)
-    split_at_half(stream)
-    stream.listing = lambda: Failure(FailureKind.TRANSIENT, "InternalFailure", "why")
-    stream.put(b"1", hash_key=1)
-    stream.put(b"2", hash_key=HALF)  # in one entry with the other, which lands in a shard that no map tells of
+    stale = stream.listing()
+    stream.shards = [shard("c", 0, HALF // 2 - 1), shard("d", HALF // 2, HALF - 1), shard("b", HALF)]
+    stream.listing = lambda: NO_NEWS[kind](stale)
+    for number in range(2_000):
+        stream.put(b"%d" % number, f"key {number % 7}", number % 7 * (HASH_KEY_MAX // 7))
+        stream.run(0.005)
     stream.run(10.0)
-    assert [record.conclusion for record in stream.records] == [None, None]
+    assert all(stream.delivered())
+    assert max(Counter(stream.stored()).values()) <= 3
+    assert len(stream.stored()) <= 2_250, "only what was under way when the shard was split is stored again"
+    assert len(stream.listings) <= 12, "ListShards is asked for after growing pauses"
+    if ordered:
+        for key in {record.key for record in stream.records}:
+            receipts = [record.conclusion for record in stream.records if record.key == key]
+            places = [(int(receipt.sequence_number), receipt.sub_sequence) for receipt in receipts]
+            assert places == sorted(places), "P9"
+    if kind == "never answered":
+        return
+    stream.listing = lambda: ListShardsResponse(stream.shards)
+    while stream.machine._router.lanes[0].shard_id != "c":
+        stream.put(hash_key=1)
+        stream.run(1.0)
+        assert stream.now < 300.0, "it is not read again"
+    before = len(stream.sent())
+    for number in range(100):
+        stream.put(b"%d" % number, hash_key=number)
+    stream.run(1.0)
+    assert len(stream.sent()) - before == 1  # they share an entry again
+
+
+def test_m5_a_shard_with_an_ending_sequence_number_is_not_open():
+    """kinesalite lists closed shards, whatever it is asked for."""
+    stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF))
+    stream.run(1.0)
+    closed = ShardShape("a", HashKeyRangeShape("0", str(HALF - 1)), SequenceNumberRangeShape("0", "7"))
+    stream.shards = [shard("c", 0, HALF // 2 - 1), shard("d", HALF // 2, HALF - 1), shard("b", HALF)]
+    stream.listing = lambda: ListShardsResponse([closed, *stream.shards])
+    for place in (1, HALF // 2):
+        stream.put(hash_key=place)
+    stream.run(1.0)
+    assert all(stream.delivered())
+    assert [lane.shard_id for lane in stream.machine._router.lanes] == ["c", "d", "b"]
+
+
+def test_p4_an_answer_that_names_an_unknown_shard_costs_no_record():
+    """The service names a shard that no listing knows, for a while; then it is healthy."""
+    stream = Stream(latency=0.02, record_ttl=5.0)
+    stream.run(1.0)
+    truth, healthy_at = stream.shard_of, stream.now + 3.0
+    stream.shard_of = lambda place: truth(place) if stream.now >= healthy_at else "nobody knows it"
+    for number in range(1_000):
+        stream.put(b"%d" % number, f"key {number % 7}")
+        stream.run(0.01)
+    stream.run(5.0)
+    assert all(stream.delivered())
+    assert max(Counter(stream.stored()).values()) <= 3
+    before = len(stream.sent())
+    for number in range(100):
+        stream.put(b"%d" % number)
+    stream.run(1.0)
+    assert len(stream.sent()) - before == 1  # they share an entry again
+
+
+def split_unseen(**config):
+    """A stream whose listing does not tell of a split."""
+    stream = Stream(latency=0.02, **config)
+    stream.run(1.0)
+    stale = stream.listing()
+    stream.listing = lambda: stale
+    return stream
+
+
+def test_p4_answers_from_before_a_split_restore_no_trust():
+    stream = split_unseen()
+    truth, odd = stream.shard_of, ["nobody knows it"]
+    stream.shard_of = lambda place: odd.pop() if odd else truth(place)
+    stream.put(b"0", hash_key=1)  # from here on the records go one per entry
+    stream.run(1.0)
+    stream.latency = 0.5
+    for number in range(1, 101):  # these land where they should, and are answered late
+        stream.put(b"%d" % number, hash_key=number)
+    stream.flush()
+    stream.run(0.01)
+    split_at_half(stream)
+    stream.latency = 0.02
+    stream.put(b"101", hash_key=HALF)
+    stream.flush()
+    stream.run(1.0)
+    for number in range(102, 202):
+        stream.put(b"%d" % number, hash_key=number % 2 * HALF)
+    stream.run()
+    assert all(stream.delivered())
+    assert set(Counter(stream.stored()).values()) == {1}
+
+
+def test_p4_what_is_refused_after_a_split_goes_one_per_entry():
+    stream = split_unseen()
+    split_at_half(stream)
+    for number in range(4):
+        stream.put(b"%d" % number, hash_key=number % 2 * HALF)
+    stream.flush()
+    stream.refuse = lambda *_: THROTTLED
+    for number in range(4, 8):
+        stream.put(b"%d" % number, hash_key=number % 2 * HALF)
+    stream.flush()
+    stream.refuse = lambda *_: None
+    stream.run()
+    assert all(stream.delivered())
+    counts = Counter(stream.stored())
+    assert [counts[number] for number in range(8)] == [2] * 8  # once together, once alone
+
+
+def test_p4_if_every_map_is_wrong_a_record_is_stored_three_times_and_then_delivered():
+    stream = Stream(latency=0.02)
+    names = iter(range(10_000))
+    stream.listing = lambda: ListShardsResponse([shard(f"listed {next(names)}")])
+    stream.shard_of = lambda _: f"nobody knows {next(names)}"
+    for number in range(2):
+        stream.put(b"%d" % number, f"key {number}")
     stream.run(20.0)
-    assert [record.conclusion.code for record in stream.records] == ["Expired", "Expired"]
+    assert all(stream.delivered())
+    assert Counter(stream.stored()) == {0: 3, 1: 3}
+
+
+def test_p1_what_waits_for_a_map_ends_with_the_producer():
+    stream = split_unseen()
+    stream.listing = lambda: None
+    split_at_half(stream)
+    records = [stream.put(b"1", hash_key=1), stream.put(b"2", hash_key=HALF)]
+    stream.run(0.5)
+    assert [record.conclusion for record in records] == [None, None]
+    stream.machine.abandon("Closed", "the producer was closed")
+    assert [record.conclusion.code for record in records] == ["Closed", "Closed"]
+
+
+def test_m6_a_stale_map_is_read_again_though_nothing_else_is_sent():
+    """The listing was asked for after the entry was sent, and is older than the split: only another one can explain it."""
+    stream = Stream(shard("a"), latency=0.01)
+    stream.run(1.0)
+    stream.latency = 0.5
+    stream.put(b"1", hash_key=1)
+    stream.put(b"2", hash_key=HALF)
+    stream.flush()
+    stream.latency = 0.01
+    stream.machine._map.invalidate(stream.now + 0.1, "a", stream.now)
+    stream.run(0.2)
+    assert len(stream.listings) == 2
+    (when, handle, _), stream.answers = stream.answers[0], []
+    stream.answers.append((when, handle, PutRecordsResponse([PutRecordsResult("1", "b")])))
+    split_at_half(stream)
+    stream.run(0.6)
+    assert not any(stream.delivered())  # parked: the map is about to be read again
+    stream.run(5.0)
+    assert all(stream.delivered())
+    assert [lane.shard_id for lane in stream.machine._router.lanes] == ["b", "c"]
+    assert len(stream.listings) == 3
 
 
 def test_m3_a_map_that_was_asked_for_before_the_split_is_no_answer_to_it():

@@ -132,8 +132,11 @@ def test_p9_lanes_that_wait_for_what_is_parked_go_on_when_that_has_expired():
     silent = Failure(FailureKind.TRANSIENT, "InternalFailure", "why", 500)
     handle_summary = stream.machine.handle_summary
     stream.machine.handle_summary = lambda _, now: handle_summary(silent, now)
+    stream.latency = 9.5  # they are nearly at the end of their lives when the answer comes
     parked = [stream.put(hash_key=place) for place in (1, 2)]
-    stream.run(1.0)
+    stream.run(0.2)
+    stream.latency = 0.01
+    stream.run(9.42)
     stream.shards = [
         shard("c", 0, HALF // 2 - 1),
         shard("d", HALF // 2, HALF - 1),
@@ -141,12 +144,15 @@ def test_p9_lanes_that_wait_for_what_is_parked_go_on_when_that_has_expired():
         shard("f", HALF + HALF // 2, HASH_KEY_MAX),
     ]
     stream.put(hash_key=HALF)  # lands in a shard that is not known: the map is read again
-    stream.run(3.0)
+    stream.flush()
+    stream.run(0.1)
     assert [lane.shard_id for lane in stream.machine._router.lanes] == ["c", "d", "e", "f"]
     assert [record.conclusion for record in parked] == [None, None]
-    stream.run(4.0)
     younger = stream.put(hash_key=3)
-    stream.run(5.0)
+    stream.flush()
+    stream.run(0.1)
+    assert younger.conclusion is None
+    stream.run(0.3)
     assert [record.conclusion.code for record in parked] == ["Expired"] * 2
     assert younger.conclusion is not None
     assert younger.conclusion.delivered
@@ -157,10 +163,17 @@ def test_p9_what_waits_behind_what_is_parked_goes_on_when_that_has_expired():
     stream.run(1.0)
     truth, odd = stream.shard_of, ["nobody knows it"]
     stream.shard_of = lambda place: odd.pop() if odd else truth(place)
+    stream.latency = 9.5  # they are nearly at the end of their lives when the answer comes
     parked = [stream.put() for _ in range(2)]
-    stream.run(5.0)
+    stream.run(0.2)
+    stream.latency = 0.01
+    stream.run(9.5)
+    stream.listing = lambda: None
     younger = stream.put()
-    stream.run(6.0)
+    stream.flush()
+    stream.run(0.1)
+    assert younger.conclusion is None
+    stream.run(0.3)
     assert [record.conclusion.code for record in parked] == ["Expired"] * 2
     assert younger.conclusion is not None
     assert younger.conclusion.delivered

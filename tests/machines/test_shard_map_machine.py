@@ -56,6 +56,8 @@ class ShardMaps(RuleBasedStateMachine):
         self.asked_at = None
         self.failures = 0
         self.snapshot = None
+        self.is_unchanged = False
+        self.doubts = 0
         self.updated_at = -NEVER
         self.known = {}
         self.closed_at = {}
@@ -200,6 +202,8 @@ class ShardMaps(RuleBasedStateMachine):
     def install(self, whole):
         self.failures = 0
         self.wanted_at = NEVER
+        self.is_unchanged = whole == self.snapshot
+        self.doubts = self.doubts if self.is_unchanged else 0
         self.snapshot = whole
         self.updated_at = self.asked_at
         opened = {shard_id: HashRange(start, end) for shard_id, start, end in whole}
@@ -229,7 +233,16 @@ class ShardMaps(RuleBasedStateMachine):
         news = idle and seen_at > self.updated_at and (predicted is None or predicted in snapshot_ids)
         assert self.map.invalidate(seen_at, predicted, self.now) is news  # M3
         if news:
-            self.wanted_at = self.now
+            self.expect_invalidated()
+
+    def expect_invalidated(self):
+        """M6: at once, unless the last listing brought nothing new."""
+        self.wanted_at = self.now
+        if self.is_unchanged:
+            longest = min(30.0, 2.0**self.doubts)
+            self.doubts += 1
+            self.wanted_at = self.map.next_deadline()
+            assert longest / 2 <= self.wanted_at - self.now + 1e-9 <= longest + 2e-9
 
     # ---- always
 
@@ -261,7 +274,7 @@ class ShardMaps(RuleBasedStateMachine):
         self.come_to_rest(0.0)
         self.now += 1.0
         assert self.map.invalidate(self.now, None, self.now) is True
-        self.wanted_at = self.now
+        self.expect_invalidated()
         self.come_to_rest(0.3)
         assert self.snapshot == self.open
         self.the_map_is_that_of_the_lists()

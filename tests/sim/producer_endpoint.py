@@ -7,6 +7,7 @@ import msgspec
 from producer_scenario import POISON, REQUEST_ERRORS, TRANSPORT_ERRORS
 
 from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, PutRecordsResult, StreamSummary
+from shardline.core.clock import NEVER
 from shardline.core.failures import Failure, FailureKind, classify
 from shardline.server.model import inputs
 from shardline.server.model.faults import Faults
@@ -16,6 +17,7 @@ from shardline.server.model.settings import Limits, ServiceSettings
 BEGIN = 1_700_000_000.0
 STREAM = "s"
 TIMEOUT = 3.0
+ODD_SHARD = "shardId-000000009999"  # no stream here has so many
 
 
 class Endpoint:
@@ -42,6 +44,9 @@ class Endpoint:
         self.changes = 0
         """How often shards or their distribution changed."""
         self.auto_ever = scenario.auto_at_first
+        self.oddities = 0
+        """How often an answer named a shard that does not exist."""
+        self.frozen = None  # what a listing that stays stale tells
 
     def _create(self):
         if self.scenario.on_demand:
@@ -77,6 +82,14 @@ class Endpoint:
         elif kind == "halve":
             stream.scale(max(1, len(shards) // 2), at)
         self.changes += 1
+
+    def freeze(self, now):
+        self.frozen = self._list_all(now)
+
+    @property
+    def is_blacked_out_for_good(self):
+        blackout = self.scenario.blackout
+        return blackout is not None and blackout.end == NEVER
 
     def toggle(self, now):
         self.stale_summary = self._summary(now)
@@ -126,6 +139,8 @@ class Endpoint:
         if fault is not None:
             self._prepare(fault, len(request.entries))
         answer = self._store(request, now)
+        if fault == "odd-shard" and isinstance(answer, PutRecordsResponse):
+            self._name_an_odd_shard(answer.records)
         self.faults.clear()
         return answer, 0.0
 
@@ -140,6 +155,13 @@ class Endpoint:
                 self.faults.fail_entries(k=1, code="KMSDisabledException", message="sim", count=1)
             case "wrong-count":
                 self.faults.wrong_count(self.chance.choice([-1, 1]), count=1)
+
+    def _name_an_odd_shard(self, results):
+        """The entry is where it belongs, and the answer says that it is elsewhere."""
+        place = self.chance.randrange(len(results))
+        if results[place].sequence_number is not None:
+            self.oddities += 1
+            results[place] = msgspec.structs.replace(results[place], shard_id=ODD_SHARD)
 
     def _store(self, request, now):
         entries = [
@@ -158,8 +180,19 @@ class Endpoint:
 
     # ---- ListShards, DescribeStreamSummary
 
-    def list_shards(self, request, now):
+    def list_shards(self, request, has_map, now):
+        """``has_map``: whether the producer that asks has a map already, which a blackout leaves to it."""
         self.listings += 1
+        blackout = self.scenario.blackout
+        if blackout and has_map and request.next_token is None and blackout.start <= now < blackout.end:
+            self.bad_listings += 1
+            if blackout.kind == "stale":
+                return self.frozen, 0.0
+            code = "AccessDeniedException" if blackout.kind == "denied" else "LimitExceededException"
+            return Failure(classify(code, 400), code, "sim", 400), 0.0
+        return self._list_with_faults(request, now)
+
+    def _list_with_faults(self, request, now):
         fault = self.draw_fault(self.scenario.listing_faults, now)
         answer = self._list(request.next_token, now)
         self.bad_listings += fault in {"fails", "denied", "stale", "gap", "broken"} or isinstance(answer, Failure)
@@ -183,6 +216,15 @@ class Endpoint:
         answer = self.service.handle("ListShards", members | {"MaxResults": self.scenario.page_size}, BEGIN + now)
         if answer.refusal is not None:
             return Failure(classify(answer.refusal.code, 400), answer.refusal.code, answer.refusal.message, 400)
+        listing = msgspec.convert(answer.body, ListShardsResponse)
+        if self.scenario.lists_closed and token is None:
+            closed = [shape for shape in self._list_all(now).shards if not _is_open(shape)]
+            return ListShardsResponse(closed + listing.shards, listing.next_token)
+        return listing
+
+    def _list_all(self, now):
+        """Every shard, closed or not, in one page."""
+        answer = self.service.handle("ListShards", {"StreamName": STREAM, "MaxResults": 1000}, BEGIN + now)
         return msgspec.convert(answer.body, ListShardsResponse)
 
     def summary(self, now):
@@ -199,3 +241,7 @@ class Endpoint:
     def _summary(self, now):
         answer = self.service.handle("DescribeStreamSummary", {"StreamName": STREAM}, BEGIN + now)
         return msgspec.convert(answer.body["StreamDescriptionSummary"], StreamSummary)
+
+
+def _is_open(shape):
+    return shape.sequence_number_range.ending_sequence_number is None

@@ -23,6 +23,8 @@ STATES = frozenset({
     "rates lowered",
     "rates recovered",
     "several keys of an ordered lane under way",
+    "lane distrusted",
+    "lane trusted again",
     "held lane",
     "held lane released",
     "sent without a map",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from shardline.codec.aggregation import MAGIC, encode_aggregate
+from shardline.core.clock import NEVER
 from shardline.core.producer.config import ProducerConfig
 from shardline.model.hashing import HASH_KEY_MAX
 
@@ -35,6 +36,8 @@ TRANSPORT_ERRORS = {
     "timeout": ("ReadTimeout", True, "either"),
 }
 ENTRY_FAULTS = ("entry-throttle", "entry-internal", "entry-kms", "wrong-count")
+DUPLICATING = {"internal", "unavailable", "lost-answer", "timeout", "reset", "wrong-count"}
+"""Faults after which a request that was carried out is sent again."""
 FATAL = {"denied", "kms", "not-found", "invalid", "entry-kms"}
 LISTING_FAULTS = ("fails", "denied", "slow", "stale", "gap", "broken")
 SUMMARY_FAULTS = ("fails", "denied", "slow", "stale")
@@ -58,6 +61,16 @@ class Load:
 
 
 @dataclass
+class Blackout:
+    """For a time, or for good, no listing that is newer than the first map can be had."""
+
+    kind: str
+    """``denied`` or ``fails``; ``stale``: the listing stays as it was when the blackout began."""
+    start: float
+    end: float
+
+
+@dataclass
 class Scenario:
     seed: int
     shards: int
@@ -77,6 +90,9 @@ class Scenario:
     toggles: list[float]
     """When AUTO record distribution is switched."""
     wants_order: bool = False
+    blackout: Blackout | None = None
+    lists_closed: bool = False
+    """Listings have the closed shards too, as those of servers that ignore the filter."""
     loads: list[Load] = field(default_factory=list)
 
     def faulty_at(self, time: float) -> bool:
@@ -120,6 +136,7 @@ def draw_scenario(seed: int) -> Scenario:
     scenario.loads = [_draw_load(chance, scenario, number) for number in range(chance.choice([1, 1, 1, 2]))]
     if Random(f"unhurried {seed}").random() < 0.15:
         _be_patient(scenario)
+    _draw_listing_trouble(Random(f"blackout {seed}"), scenario)
     if Random(f"interrupts {seed}").random() < 0.2:
         for load in scenario.loads:
             load.interrupts = Random(f"how often {seed}").choice([0.03, 0.3])
@@ -133,6 +150,24 @@ def _be_patient(scenario):
     for load in scenario.loads:
         load.config = replace(load.config, record_ttl=3_600.0, fail_if_throttled=False, max_attempts=None)
         load.abandoned_at, load.waits = None, True
+
+
+def _draw_listing_trouble(chance, scenario):
+    """Shards change, and the listing does not tell; or it tells more than it was asked for."""
+    scenario.lists_closed = chance.random() < 0.15
+    if chance.random() < 0.1:
+        scenario.faults["odd-shard"] = chance.choice([0.02, 0.1, 0.4])
+    if chance.random() >= 0.2 or scenario.on_demand:
+        return
+    duration = scenario.duration
+    start = chance.uniform(0, duration / 2)
+    end = chance.choice([NEVER, NEVER, start + chance.uniform(1.0, 3 * duration)])
+    scenario.blackout = Blackout(chance.choice(["denied", "fails", "stale", "stale"]), start, end)
+    moments = [chance.uniform(start, duration) for _ in range(chance.choice([1, 1, 2, 4]))]
+    kinds = ["split", "split", "merge", "double", "halve"]
+    scenario.reshards = sorted([*scenario.reshards, *((moment, chance.choice(kinds)) for moment in moments)])
+    if chance.random() < 0.7:
+        _be_patient(scenario)
 
 
 def _stress_order(chance, scenario):

@@ -48,6 +48,8 @@ class World:
         self.shells = [Shell(self, number, load) for number, load in enumerate(self.scenario.loads)]
         for moment, kind in self.scenario.reshards:
             self.at(START + moment, self._reshard, kind)
+        if self.scenario.blackout is not None:
+            self.at(START + self.scenario.blackout.start, self._freeze)
         for moment in self.scenario.toggles:
             self.at(START + moment, self._toggle)
 
@@ -74,6 +76,10 @@ class World:
     def _reshard(self, kind):
         self.endpoint.reshard(kind, self.now - START)
         self.note("reshard", kind, len(self.endpoint.stream.open_shards))
+
+    def _freeze(self):
+        self.endpoint.freeze(self.now - START)
+        self.note("blackout", self.scenario.blackout.kind)
 
     def _toggle(self):
         self.endpoint.toggle(self.now - START)
@@ -199,6 +205,9 @@ class Shell:
         facts = self.machine._facts
         if facts.auto and not self.machine.outstanding and deadline == facts.next_deadline():
             return  # under AUTO it asks every minute for ever: the world must come to rest
+        listing_at = self.machine._map.next_deadline()
+        if self.world.endpoint.is_blacked_out_for_good and not self.machine.outstanding and deadline == listing_at:
+            return  # it lists the shards again and again: the world must come to rest
         if deadline != self._wake_at:
             self._wake_at = deadline
             if deadline != NEVER:
@@ -216,7 +225,9 @@ class Shell:
         listing, summary, put = machine.poll_list_shards(now), machine.poll_summary(now), machine.poll_put(now)
         if listing is not None:
             self.map_requests += 1
-            self._send("ListShards", endpoint.list_shards, (listing,), self._handle_listing)
+            self._send(
+                "ListShards", endpoint.list_shards, (listing, machine._map.snapshot is not None), self._handle_listing
+            )
         if summary is not None:
             self.summary_requests += 1
             self._send("DescribeStreamSummary", endpoint.summary, (), machine.handle_summary)

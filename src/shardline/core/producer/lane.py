@@ -1,7 +1,8 @@
 """What waits for one shard, and when may the next of it go?
 
 A lane is one predicted shard: an open aggregate that fills, and a queue of sealed ones in the order of their deadlines.
-The catch-all lane takes what has no prediction: it does not aggregate (P2).
+The catch-all lane takes what has no prediction: it does not aggregate (P2). Nor does a lane whose predictions proved to
+be wrong, as after a reshard while no newer map can be had: a record that is sent alone is delivered wherever it lands.
 
 Invariants:
 
@@ -16,6 +17,8 @@ Invariants:
 - A2: an aggregate is due when its oldest record is, and all records live equally long: the first due is the first to
   expire. In an ordered lane later aggregates are due later, so that the order of deadlines is the order of arrival; a
   record without a key that comes late, back from a request or from another lane, goes alone there: it has no order.
+- A4: a lane whose entry landed in another shard sends one record per entry, until ``TRUST`` entries in a row that were
+  sent after that landing was seen have landed as predicted. A shard that was split or merged never takes another entry.
 - A3: what a flush or a deadline has released, and what is sent again, goes as soon as it may: it is not held back once
   more to wait for company.
 """
@@ -36,6 +39,7 @@ from shardline.model.hashing import WHOLE_RING, HashRange
 from shardline.model.limits import SHARD_WRITE_BYTES_PER_SECOND, SHARD_WRITE_RECORDS_PER_SECOND
 
 TRIP: Final = 5  # failures in a row that open the circuit
+TRUST: Final = 32  # entries in a row that land as predicted before a lane aggregates again (A4)
 _DECREASE: Final = 0.7  # AIMD: what is left of the rate after throttling ...
 _DECREASE_PAUSE: Final = 0.25  # ... at most once in so many seconds: one burst is one signal, not many
 _INCREASE_PER_SECOND: Final = 0.05  # ... and how fast the share grows back
@@ -53,9 +57,9 @@ class Lane:
 
     # fmt: off
     __slots__ = (
-        "_backoff", "_blocked_until", "_bucket", "_chance", "_in_turn", "_keys", "_life_after_due", "_opened_due_at",
-        "_ordered", "_queue", "_rates", "_sealed_so_far", "_share", "_share_changed_at", "_sick_at", "_sickness",
-        "_spare_address",
+        "_as_predicted", "_backoff", "_blocked_until", "_bucket", "_chance", "_config", "_in_turn", "_keys",
+        "_life_after_due", "_misdirected_at", "_opened_due_at", "_ordered", "_queue", "_rates", "_sealed_so_far",
+        "_share", "_share_changed_at", "_sick_at", "_sickness", "_spare_address",
         "aggregates", "counted_bytes", "counted_entries", "fresh", "hash_range", "held", "in_flight", "is_ready",
         "max_bytes", "max_count", "open", "queued", "queued_bytes", "released", "sends_no_key", "shard_id",
         "vanished",
@@ -68,6 +72,10 @@ class Lane:
         self.shard_id = shard_id
         self.hash_range = hash_range or WHOLE_RING
         self.aggregates = config.aggregation and shard_id is not None
+        """Its records share entries."""
+        self._config = config
+        self._misdirected_at: Instant = -NEVER  # when an entry was last seen to have landed elsewhere (A4)
+        self._as_predicted = 0  # how many landed as predicted since
         self.vanished = False
         """The map no longer has it: nothing new comes, and what is unsent goes elsewhere."""
         self.in_flight = 0
@@ -94,7 +102,7 @@ class Lane:
         self._life_after_due = config.record_ttl - config.linger
         self._chance = chance
         self.max_bytes = config.aggregate_max_bytes
-        self.max_count = self._max_count(config)
+        self.max_count = self._max_count()
         self._queue: deque[tuple[Instant, int, Aggregate]] = deque()  # sorted
         self._sealed_so_far = 0
         self._opened_due_at: Instant = -NEVER  # of the aggregate that was opened last
@@ -109,11 +117,38 @@ class Lane:
         self._sick_at: Instant = now
         self._spare_address = self._new_address()  # for the keyless that join an aggregate that one with a key opened
 
-    def _max_count(self, config: ProducerConfig) -> float:
+    def _max_count(self) -> float:
         """Records in a full aggregate, or bundle."""
         if self.aggregates:
-            return config.aggregate_max_count or NEVER
-        return min(_BUNDLE, config.request_max_entries)
+            return self._config.aggregate_max_count or NEVER
+        return min(_BUNDLE, self._config.request_max_entries)
+
+    # ---- whether to aggregate
+
+    def aggregate(self, *, on: bool) -> None:
+        """Let records share entries, or not. The lane is empty; what is under way stays as it is."""
+        assert not self._queue
+        assert self.open is None
+        self.aggregates = on
+        self.max_count = self._max_count()
+        self._in_turn = self._ordered and (on or self.in_flight > 0)  # P9: no record overtakes what is under way
+
+    @property
+    def is_distrusted(self) -> bool:
+        """Its predictions proved to be wrong: it would aggregate otherwise."""
+        return not self.aggregates and self._config.aggregation and self.shard_id is not None
+
+    def note_misdirected(self, seen_at: Instant) -> None:
+        """An entry was seen to have landed in another shard (A4)."""
+        if seen_at > self._misdirected_at:
+            self._misdirected_at = seen_at
+            self._as_predicted = 0
+
+    def note_as_predicted(self, count: int, started_at: Instant) -> bool:
+        """Entries of a request landed here. Says whether the predictions have proved to be right again (A4)."""
+        if started_at > self._misdirected_at:
+            self._as_predicted += count
+        return self._as_predicted >= TRUST
 
     # ---- filling
 
@@ -297,6 +332,8 @@ class Lane:
         queue.popleft()
         self.queued -= aggregate.entry_count
         self.queued_bytes -= aggregate.cost_bytes
+        if not self.in_flight:
+            self._in_turn = self._ordered and self.aggregates
         self.in_flight += 1
         if not queue:
             self.released = False

@@ -254,7 +254,7 @@ class ProducerMachine:
         collecting = self._collector.next_deadline()
         if not self._facts.answered and collecting != NEVER:
             collecting = max(collecting, self._blind_at)
-        lingering = min(self._due_at, blind_at, self._expires_at)
+        lingering = min(self._due_at, blind_at, self._expires_at, self._settlement.next_deadline())
         return min(lingering, collecting, self._map.next_deadline(), self._facts.next_deadline())
 
     # ---- inputs
@@ -276,6 +276,8 @@ class ProducerMachine:
                 self._install(now)
             elif self._map.failure is not None:
                 self._ledger.events.append(ShardMapFailed(self._map.failure))
+                self._settlement.reconsider_parked(now)
+                self._arm(now)
 
     def handle_summary(self, answer: StreamSummary | Failure, now: Instant) -> None:
         """What became of a DescribeStreamSummary."""
@@ -347,6 +349,9 @@ class ProducerMachine:
             self._sort(now)
         if now >= self._expires_at:
             self._expire(now)
+        if now >= self._settlement.next_deadline():
+            self._settlement.reconsider_parked(now)
+            self._arm(now)
         if self._is_blind:
             self._advance_blind(now)
         if now >= self._due_at:

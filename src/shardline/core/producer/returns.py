@@ -4,6 +4,8 @@ Invariants:
 
 - P1: every record that is handed over here ends, or is in a lane again.
 - P8: keyless records of a refused entry choose their lane anew.
+- P4: a record that landed out of range twice goes as an entry of its own, which is delivered wherever it lands: no
+  record is stored more than three times because the map is wrong.
 - P9: records that come back to an ordered lane stand before those that wait there, by the time of their put; and a part
   of an aggregate that was cut up never overtakes the part before it.
 """
@@ -13,12 +15,14 @@ from typing import Final, final
 
 from shardline.core.clock import Instant
 from shardline.core.events import RecordsRetried
+from shardline.core.producer.aggregate import Aggregate
 from shardline.core.producer.collector import Collector, Shipment
 from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.lane import Lane, repacked
 from shardline.core.producer.ledger import Ledger
 from shardline.core.producer.record import Attempt, BufferedRecord
 from shardline.core.producer.router import Router
+from shardline.core.producer.verdicts import WRONG_SHARD
 
 EXPIRED: Final = "Expired"
 
@@ -45,7 +49,7 @@ class Returns:
             return
         self._ledger.retried_records += len(alive)
         self._ledger.events.append(RecordsRetried(len(alive), lane.shard_id, code, message))
-        if lane.vanished or lane is self._router.catch_all:
+        if lane.vanished or lane is self._router.catch_all or _is_split_up(aggregate, lane):
             self._route(alive, now)
             return
         staying = [record for record in alive if record.key is not None] if reroute else alive
@@ -146,11 +150,36 @@ class Returns:
         homeless: list[BufferedRecord] = []
         for aggregate, lane in self._collector.recall(set(lanes)):
             lane.in_flight -= 1
-            if lane.vanished:
+            if lane.vanished or _is_split_up(aggregate, lane):
                 homeless += aggregate.records
             else:
                 lane.requeue(aggregate)
         self._route(homeless, now)
+
+    # ---- lanes whose predictions are wrong
+
+    def distrust(self, lane: Lane, seen_at: Instant, now: Instant) -> None:
+        """An entry of the lane was seen to have landed elsewhere: its records go one per entry."""
+        lane.note_misdirected(seen_at)
+        if lane.aggregates:
+            self._switch(lane, now, aggregates=False)
+
+    def trust(self, lane: Lane, now: Instant) -> None:
+        """The lane's entries land as predicted again. What has been astray twice leaves first, alone (P4)."""
+        if not any(_was_astray_twice(record) for record in lane.unsent()):
+            self._switch(lane, now, aggregates=True)
+
+    def _switch(self, lane: Lane, now: Instant, *, aggregates: bool) -> None:
+        """Pack what the lane has not sent anew."""
+        released = lane.released
+        self._collector.forget(lane)
+        records = lane.take_unsent()
+        lane.aggregate(on=aggregates)
+        for record in sorted(records, key=lambda record: record.expires_at):
+            lane.add_again(record)
+        if released:
+            lane.release()
+        self._collector.note_returned(lane, now)
 
     # ---- into lanes
 
@@ -186,6 +215,8 @@ class Returns:
         by_lane: dict[Lane, list[BufferedRecord]] = {}
         for record in records:
             lane = self._router.lane_for(record, now)
+            if lane.aggregates and _was_astray_twice(record):
+                self.distrust(lane, now, now)
             returning = by_lane.setdefault(lane, [])
             if record.key is None:
                 lane.add_again(record)  # at once: the next one chooses by what this one fills (P8)
@@ -213,6 +244,16 @@ class Returns:
                 lane.held = False
                 self._collector.note_returned(lane, now)
         self._router.forget_settled()
+
+
+def _is_split_up(aggregate: Aggregate, lane: Lane) -> bool:
+    """Whether records that shared an entry go one per entry now."""
+    return not aggregate.separate and len(aggregate.records) > 1 and not lane.aggregates
+
+
+def _was_astray_twice(record: BufferedRecord) -> bool:
+    history = record.history
+    return history is not None and [attempt.code for attempt in history.kept].count(WRONG_SHARD) > 1
 
 
 def ids_of(lanes: list[Lane]) -> tuple[str, ...]:

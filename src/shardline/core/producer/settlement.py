@@ -3,14 +3,17 @@
 Invariants:
 
 - P1: every shipment that left is settled exactly once: delivered, failed, or handed to ``returns``.
-- P4: records of an aggregate that landed out of range are routed again under a map that is newer than the request;
-  until there is one they are parked. So is an aggregate that landed in a shard that the map does not know yet.
+- P4: records of an aggregate that landed out of range are routed again under a map that is newer than the request.
+  While one is expected they are parked, but no longer than ``PARKING_PATIENCE``; if it does not come, or does not
+  explain the landing, they are sent again one per entry. So is an aggregate that landed in an unknown shard.
+- P4: from the first entry of a lane that lands elsewhere on, the lane sends one record per entry (``lane.A4``).
 - P5: what may be sent again is, after a pause of its lane or of the whole producer; a request refused as invalid is cut
   in halves until the record to blame stands alone.
 - Q1: a shard never changes its range. What landed in a known one that does not hold it was not misled by an old map:
   the service may have begun to choose the shards, and the stream is asked, once for each such landing. What waits for
   its answer is sent again then, and if it lands so again, waits longer (X5).
-- Q2: a map that is newer than a landing and does not know its shard is stale: it is read again, not at once.
+- Q2: a map that is newer than a landing and does not know its shard is stale: it is read again, not at once
+  (``shard_map.M6``).
 - Q3: under AUTO entries may go without a key. Once one is refused the stream is asked whether keys count again, and
   until it says that they do not, every record gets one.
 """
@@ -42,7 +45,7 @@ from shardline.core.producer.verdicts import (
     judge_request,
 )
 
-_STALE_PAUSE: Final = 1.0  # before a map that proved stale is read again (Q2)
+PARKING_PATIENCE: Final = 1.0  # for how long an aggregate may wait for the map that explains where it landed
 
 
 @final
@@ -67,6 +70,7 @@ class _Parked(NamedTuple):
     shipment: Shipment
     flight: Flight
     landing: Landing
+    seen_at: Instant
     asked: bool = False
     """The stream was asked why it landed there (Q1)."""
 
@@ -91,6 +95,7 @@ class Settlement:
         self._collector = collector
         self._map = shard_map
         self._facts = facts
+        self._patience = min(PARKING_PATIENCE, config.record_ttl / 4)
         self._parked: list[_Parked] = []
 
     # ---- inputs
@@ -131,6 +136,7 @@ class Settlement:
         before = self._ledger.delivered_records, self._ledger.delivered_bytes
         for one in parked:
             self._judge_landed(one, now)
+            one.shipment.lane.handle_ended(one.shipment.aggregate.records)
             self._collector.note_returned(one.shipment.lane, now)
         self._tell_delivered(*before)
         self._returns.release_held(now)
@@ -141,10 +147,15 @@ class Settlement:
         for one in parked:
             if any(record.expires_at <= now for record in one.shipment.aggregate.records):
                 self._send_again(one, now)
+                one.shipment.lane.handle_ended(one.shipment.aggregate.records)
                 self._collector.note_returned(one.shipment.lane, now)
             else:
                 self._parked.append(one)
         self._returns.release_held(now)
+
+    def next_deadline(self) -> Instant:
+        """When the first that is parked has waited long enough."""
+        return min([one.seen_at for one in self._parked], default=NEVER) + self._patience
 
     @property
     def parked(self) -> list[Shipment]:
@@ -205,6 +216,8 @@ class Settlement:
         for place in others:
             alone = repacked([aggregate.records[place]], aggregate.due_at, aggregate, place)
             self._settle_entry(Shipment(alone, lane), flight, results[place], now)
+        if lane.is_distrusted and lane.note_as_predicted(len(results) - len(others), flight.started_at):
+            self._returns.trust(lane, now)
         return sum(not results[place].sequence_number for place in others)
 
     def _settle_entry(self, shipment: Shipment, flight: Flight, result: PutRecordsResult, now: Instant) -> None:
@@ -222,7 +235,7 @@ class Settlement:
         lane.handle_success(now)
         sent = Sent(flight.wall_started_at, now - flight.started_at)
         landing = Landing(result.shard_id, result.sequence_number, sent)
-        self._judge_landed(_Parked(shipment, flight, landing), now)
+        self._judge_landed(_Parked(shipment, flight, landing, now), now)
 
     def _judge_landed(self, landed: _Parked, now: Instant) -> None:
         """An entry was stored: is it where it belongs (P4)?"""
@@ -236,11 +249,15 @@ class Settlement:
             rule = judge_range(digests, self._map.hash_range(landing.shard_id))
         if count > 1 and predicted is None and lane.shard_id not in {None, landing.shard_id}:
             rule = Rules.STORED_OUT_OF_RANGE  # sent before the service began to choose the shards: readers may drop it
-        asked = predicted is not None and rule.stale_map and self._inquire(landed, now)
+        asked = False
+        if predicted is not None and rule.stale_map:
+            asked = self._inquire(landed, now)
+            if not lane.vanished:
+                self._returns.distrust(lane, landed.seen_at, now)
         if rule.action is Action.DELIVER:
             lane.in_flight -= 1
             self._ledger.deliver(aggregate, landing)
-        elif self._returns.ending is None and self._must_wait_for_news(landed):
+        elif self._returns.ending is None and self._must_wait_for_news(landed, now):
             self._parked.append(landed._replace(asked=asked))
         else:
             message = f"stored in {landing.shard_id}, not in {lane.shard_id}"
@@ -258,7 +275,7 @@ class Settlement:
             return landed.asked  # the map is newer than the lane, though a shard of a stream made anew may have its id
         news = self._map.invalidate(landed.flight.started_at, lane.shard_id, now)
         if not news and self._map.hash_range(landed.landing.shard_id) is None:
-            self._map.invalidate(NEVER, lane.shard_id, now + _STALE_PAUSE)  # Q2: however new it is
+            self._map.doubt(now)  # Q2
         return landed.asked
 
     def _is_unexplained(self, landed: _Parked) -> bool:
@@ -267,16 +284,17 @@ class Settlement:
         own = [aggregate.hash_digest(aggregate.records[0])]
         return judge_range(own, self._map.hash_range(landed.landing.shard_id)) is Rules.STORED_OUT_OF_RANGE
 
-    def _must_wait_for_news(self, landed: _Parked) -> bool:
-        """Whether sending again by the present map would only repeat the mistake."""
-        if not self._facts.may_aggregate:
+    def _must_wait_for_news(self, landed: _Parked, now: Instant) -> bool:
+        """Whether what is expected soon may tell where its records belong."""
+        until = landed.seen_at + self._patience
+        if now >= until or not self._facts.may_aggregate:
             return False
         if self._facts.asked_again:
             return True
-        if landed.shipment.lane.vanished or self._is_unexplained(landed):
-            return False
         unknown = self._map.hash_range(landed.landing.shard_id) is None
-        return unknown or self._map.updated_at <= landed.flight.started_at
+        if not unknown and (landed.shipment.lane.vanished or self._is_unexplained(landed)):
+            return False
+        return self._map.is_expected_by(until)
 
     def _send_again(self, landed: _Parked, now: Instant) -> None:
         _note_wrong_shard(landed)

@@ -15,7 +15,10 @@ Invariants:
 - M4: a shard that disappeared stays answerable through ``hash_range`` for ``closed_shard_ttl``: entries may still be in
   flight to it.
 - M5: a listing that does not cover the ring exactly once, or does not end (PT2), is no map: it counts as a failed
-  refresh.
+  refresh. A shard that has an ending sequence number is closed, whatever the listing was asked for: some servers ignore
+  the filter.
+- M6: a map that is newer than a landing and does not explain it is stale. It is read again after pauses that grow from
+  1 s to 30 s, and so it is whenever the last listing was the same as the one before.
 """
 
 from bisect import bisect_left
@@ -66,6 +69,8 @@ class ShardMap:
         self._stream = stream
         self._closed_shard_ttl = closed_shard_ttl
         self._backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
+        self._doubts = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)  # M6
+        self._is_unchanged = False  # whether the last listing brought nothing new
         self._pages: list[tuple[str, HashRange]] = []
         self._tokens = PageTokens()
         self._next_token: str | None = None
@@ -99,8 +104,17 @@ class ShardMap:
             return False
         if predicted is not None and (predicted not in self._ranges or predicted in self._closed_at):
             return False
-        self._wanted_at = now
+        self._wanted_at = now + self._doubts.next_delay() if self._is_unchanged else now
         return True
+
+    def doubt(self, now: Instant) -> None:
+        """The map proved to be stale, however new it is: read it again, not at once (M6)."""
+        if self.state is MapState.READY:
+            self._wanted_at = now + self._doubts.next_delay()
+
+    def is_expected_by(self, until: Instant) -> bool:
+        """Whether a newer map may come by then: a listing is under way or is about to be, and the last one worked."""
+        return self.failure is None and (self._in_flight or self._wanted_at <= until)
 
     def begin_anew(self, now: Instant) -> None:
         """The stream is another one: its shards may have the ids of the old ones, and other ranges."""
@@ -132,7 +146,11 @@ class ShardMap:
         if isinstance(answer, Failure):
             return self._fail(answer, now)
         try:
-            self._pages += [(shard.shard_id, shard.hash_key_range.to_range()) for shard in answer.shards or ()]
+            self._pages += [
+                (shard.shard_id, shard.hash_key_range.to_range())
+                for shard in answer.shards or ()
+                if shard.sequence_number_range.ending_sequence_number is None
+            ]
         except UsageError as error:
             return self._fail(_nonsense(str(error)), now)
         token = self._tokens.follow(answer.next_token)
@@ -163,6 +181,9 @@ class ShardMap:
         self.failure = None
         self._backoff.reset()
         self._wanted_at = NEVER
+        self._is_unchanged = snapshot == self.snapshot
+        if not self._is_unchanged:
+            self._doubts.reset()
         self.snapshot = snapshot
         self.updated_at = self._asked_at
         opened = dict(zip(snapshot.shard_ids, snapshot.ranges, strict=True))

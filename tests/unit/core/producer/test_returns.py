@@ -298,9 +298,9 @@ def test_p9_an_ordered_lane_goes_on_when_what_was_parked_expired(rig):
     one = rig(ordered=True, record_ttl=2.0)
     first, second = one.puts(1, 5)
     one.flush()
+    one.wait(1.8)
     one.stored("c")
     assert one.asks_for_map()  # no answer comes
-    one.wait(1.0)
     later = one.put(b"later", "key 1", 1)
     assert one.flush() is None
     while first.conclusion is None:
