@@ -1,6 +1,7 @@
 """What holds for all tests."""
 
 import os
+import signal
 
 import pytest
 import tests.sim.keep_assertions  # noqa: F401 - before the modules whose assertions it keeps
@@ -8,6 +9,10 @@ from hypothesis import HealthCheck, settings
 
 if not __debug__:  # the programs that tests start run as the tests do
     os.environ["PYTHONOPTIMIZE"] = "1"
+
+# A shell without job control starts background jobs with SIGINT ignored. Many tests send it, to themselves and others.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if settings.get_current_profile_name() == "default":  # CI and the mutants have their own
     # A busy machine is slow: that says nothing about the code.
