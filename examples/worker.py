@@ -1,18 +1,25 @@
 """A worker for a container: ``python examples/worker.py STREAM GROUP STORE DEAD_LETTERS``.
 
-Shards are handled side by side, each in order. An order that cannot be handled is tried three times, and then goes to a
-file; nothing else waits for it longer than that. On SIGTERM (and Ctrl-C) the worker finishes what it has, commits, and
-lets go of its shards.
+Shards are handled side by side, each in order. An order that cannot be handled is tried three times and then written
+to a file, so that it does not hold up the others. On SIGTERM (and Ctrl-C) the worker finishes what it has, commits, and
+releases its shards.
+
+If the environment variable ``ALIVE_FILE`` names a file, the worker keeps that file fresh while it is healthy, for a
+liveness probe: see the page on deploying.
 """
 
 import asyncio
 import json
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
 
-from shardline import Consumer, FailurePolicy, Record
+from shardline import Consumer, ConsumerConfig, FailurePolicy, Record
+
+CONFIG = ConsumerConfig(stuck_after=120)  # an order that takes two minutes hangs
+POLICY = FailurePolicy(attempts=3, backoff=0.1)
 
 
 async def handle(record: Record) -> None:
@@ -21,28 +28,46 @@ async def handle(record: Record) -> None:
     print(f"{record.key}: order {order['order']}", flush=True)
 
 
-async def main(stream: str, group: str, store: str, dead_letters: Path) -> None:
+async def touch_while_healthy(consumer: Consumer, file: Path, every: float = 2.0) -> None:
+    """Keep the file fresh, for a probe that looks at its age. Ends when the consumer does."""
+    while (health := consumer.status().health) not in ("failed", "closing", "closed"):
+        if health != "handler-stuck":
+            file.touch()  # noqa: ASYNC240 - in memory, and quick
+        await asyncio.sleep(every)
+
+
+async def main(stream: str, group: str, store: str, dead_letters: Path, alive_file: Path | None = None) -> None:
     loop = asyncio.get_running_loop()
-    told = asyncio.Event()
+    stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, stop.set)
+    consumer = Consumer(stream, group=group, store=store, config=CONFIG, deserializer=json.loads)
+    helpers: list[asyncio.Task[None]] = []
+    if alive_file is not None:
+        helpers.append(asyncio.create_task(touch_while_healthy(consumer, alive_file)))
 
-    async with Consumer(stream, group=group, store=store, deserializer=json.loads) as consumer:
+    async def close_when_stopped() -> None:
+        await stop.wait()
+        await consumer.close(timeout=25)  # a container has 30 s
 
-        async def stop() -> None:
-            await told.wait()
-            await consumer.close(timeout=25)  # a container has 30 s
-
-        stopping = asyncio.create_task(stop())
-        policy = FailurePolicy(attempts=3, backoff=0.1)
-        try:
-            await consumer.run(handle, policy=policy, dead_letter=dead_letters)
-        finally:
-            told.set()
-            await stopping
+    try:
+        async with consumer:
+            helpers.append(asyncio.create_task(close_when_stopped()))
+            await consumer.run(handle, policy=POLICY, dead_letter=dead_letters)
+    finally:
+        await consumer.close()
+        for helper in helpers:
+            helper.cancel()
     print("stopped", flush=True)
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
-    asyncio.run(main(*sys.argv[1:4], Path(sys.argv[4])))
+    alive = Path(os.environ["ALIVE_FILE"]) if "ALIVE_FILE" in os.environ else None
+    if alive is not None:
+        alive.touch()  # it fails now, and not later, if the file cannot be written
+    try:
+        asyncio.run(main(*sys.argv[1:4], Path(sys.argv[4]), alive))
+    finally:
+        if alive is not None:
+            alive.unlink(missing_ok=True)

@@ -6,13 +6,19 @@ noted on their way to a real server (dynalite).
 
 import asyncio
 import json
+import os
 import re
 import shutil
+import signal
+import socket
+import subprocess
+import sys
 import time
 from base64 import b64encode
 from pathlib import Path
 from runpy import run_path
 from types import SimpleNamespace
+from typing import get_args
 
 import anyio
 import pytest
@@ -23,6 +29,7 @@ from shardline.adapters.leases.dynamodb import DynamoDbLeases
 from shardline.adapters.leases.dynamodb_connection import AwsAccess
 from shardline.aio.control_plane import ControlPlane
 from shardline.core import leases
+from shardline.core.consumer.events import Event
 from shardline.model.lease import Checkpoint, Lease
 from shardline.model.position import at_sequence_number
 from shardline.model.sequence import SequenceNumber
@@ -131,6 +138,191 @@ def test_the_deployment_waits_for_longer_than_the_worker_takes():
     assert spec["template"]["spec"]["terminationGracePeriodSeconds"] > int(timeout)
     assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
+
+
+# ---- the probes
+
+SPEC = yaml.safe_load(pages["blocks_of"](PAGE, "yaml")[0])["spec"]["template"]["spec"]["containers"][0]
+PROBES = ["startupProbe", "livenessProbe"]
+HANGING = """
+import asyncio, json, sys, time
+from pathlib import Path
+sys.path.insert(0, {examples!r})
+import worker
+from shardline import ConsumerConfig
+
+async def hang(record):
+    print("hangs", flush=True)
+    while not Path({release!r}).exists():
+        {hang}
+
+worker.handle = hang
+worker.CONFIG = ConsumerConfig(stuck_after=1)
+asyncio.run(worker.main("orders", "g", {store!r}, Path({letters!r}), Path({alive!r})))
+"""
+
+
+class Pod:
+    """The worker of the page in a process of its own, and its probes, word for word."""
+
+    def __init__(self, directory, environment):
+        self.alive = directory / "alive"
+        self.release = directory / "release"
+        self.directory = directory
+        assert {one["name"] for one in SPEC["env"]} == {"ALIVE_FILE"}
+        base = {"PATH": os.environ["PATH"], "HOME": str(directory), "PYTHONUNBUFFERED": "1"}
+        self.environment = base | environment | {"ALIVE_FILE": str(self.alive)}
+        self.process = None
+
+    def start(self, *command):
+        store = f"sqlite:///{self.directory}/leases.db"
+        letters = str(self.directory / "dead.jsonl")
+        words = command or (str(ROOT / "examples" / "worker.py"), "orders", "g", store, letters)
+        self.process = subprocess.Popen(
+            [sys.executable, *words], env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+
+    def start_hanging(self, hang):
+        self.start(
+            "-c",
+            HANGING.format(
+                examples=str(ROOT / "examples"),
+                release=str(self.release),
+                hang=hang,
+                store=f"sqlite:///{self.directory}/leases.db",
+                letters=str(self.directory / "dead.jsonl"),
+                alive=str(self.alive),
+            ),
+        )
+        assert self.process.stdout.readline() == "hangs\n"
+
+    def probe(self, name):
+        command = SPEC[name]["exec"]["command"]
+        return subprocess.run(command, env=self.environment, capture_output=True, check=False).returncode == 0
+
+    def age_file(self):
+        """As if nothing had happened for two minutes."""
+        long_ago = time.time() - 120
+        os.utime(self.alive, (long_ago, long_ago))
+
+    def becomes(self, name, healthy, limit=30.0):
+        give_up_at = time.monotonic() + limit
+        while self.probe(name) is not healthy:
+            assert time.monotonic() < give_up_at, f"{name} never became {healthy}"
+            time.sleep(0.1)
+
+    def stays_unhealthy(self, seconds=5.0):
+        """Nothing touches the file any more: a healthy worker does it every two seconds."""
+        self.age_file()
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            assert not self.probe("livenessProbe")
+            time.sleep(0.2)
+
+    def stop(self):
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process.stdout.close()
+
+
+@pytest.fixture
+def pod(kinesis, tmp_path):
+    running = Pod(tmp_path, kinesis.environment)
+    yield running
+    running.stop()
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_a_healthy_worker_keeps_its_file_fresh(pod, probe):
+    assert not pod.probe(probe), "there is no file yet"
+    pod.start()
+    pod.becomes(probe, healthy=True)
+    for _ in range(2):
+        pod.age_file()
+        pod.becomes(probe, healthy=True)  # the worker touches it again
+    pod.process.send_signal(signal.SIGTERM)
+    assert pod.process.wait(20) == 0
+    assert not pod.probe(probe), "a worker that has ended is not alive"
+
+
+def test_a_worker_that_starts_is_alive_though_kinesis_does_not_answer(pod):
+    """It waits, and a restart would not help. Until Python runs, the start-up probe waits for it."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as mute:
+        pod.environment |= {"AWS_ENDPOINT_URL_KINESIS": f"http://127.0.0.1:{mute.getsockname()[1]}"}
+        pod.environment |= {"AWS_ENDPOINT_URL": pod.environment["AWS_ENDPOINT_URL_KINESIS"]}
+        pod.start()
+        pod.becomes("startupProbe", healthy=True)
+        for _ in range(2):
+            pod.age_file()
+            pod.becomes("livenessProbe", healthy=True)
+    assert SPEC["startupProbe"]["periodSeconds"] * SPEC["startupProbe"]["failureThreshold"] >= 60
+
+
+def test_a_worker_that_was_stopped_by_a_signal_is_not_alive(pod):
+    pod.start()
+    pod.becomes("livenessProbe", healthy=True)
+    pod.process.send_signal(signal.SIGSTOP)
+    pod.stays_unhealthy()
+    pod.process.send_signal(signal.SIGCONT)
+    pod.becomes("livenessProbe", healthy=True)
+
+
+def test_a_worker_whose_handler_blocks_the_event_loop_is_not_alive(pod):
+    with BlockingProducer("orders") as producer:
+        producer.put(b'{"order": 1}', key="k")
+    pod.start_hanging("time.sleep(0.05)")
+    pod.stays_unhealthy()
+
+
+def test_a_worker_whose_handler_hangs_is_not_alive_until_it_goes_on(pod):
+    """Its event loop turns, and it reads: only its health says that nothing is handled."""
+    with BlockingProducer("orders") as producer:
+        producer.put(b'{"order": 1}', key="k")
+    pod.start_hanging("await asyncio.sleep(0.05)")
+    assert pod.probe("livenessProbe"), "a handler may take its time"
+    time.sleep(3.5)  # stuck_after, and the time between two looks
+    pod.stays_unhealthy()
+    pod.release.touch()
+    pod.becomes("livenessProbe", healthy=True)
+
+
+def test_a_stale_file_fails_the_probe_in_every_shell(pod):
+    """``find`` alone exits with 0."""
+    pod.alive.touch()
+    assert pod.probe("livenessProbe")
+    pod.age_file()
+    assert not pod.probe("livenessProbe")
+    assert SPEC["livenessProbe"]["exec"]["command"][:2] == ["sh", "-c"]
+
+
+def test_the_page_and_the_example_touch_the_file_alike():
+    [block] = [block for block in PROGRAMS if "touch_while_healthy" in block]
+    function = block[block.index("async def touch_while_healthy") :]
+    assert function in re.sub("  # noqa: .+", "", (ROOT / "examples" / "worker.py").read_text())
+
+
+def test_the_alarms_of_the_page_are_there(kinesis):
+    """What the table names exists, and the alarm for falling behind is the lag of handling."""
+    table = re.findall(r"^\| (.+?) \| (.+?) \| .+ \|$", pages["text_of"](PAGE), re.MULTILINE)
+    [behind] = [where for what, where in table if what == "the group falls behind"]
+    assert "`consumer.status().handling_lag`" in behind
+    assert "reading_lag" not in behind
+
+    async def main():
+        async with Consumer("orders") as consumer:
+            await consumer.wait_ready()
+            looks = re.findall(r"`(consumer\.status\(\)[^`]+)`", "".join(where for _, where in table))
+            assert len(looks) >= 4
+            return {look: eval(look, {"consumer": consumer}) for look in looks}
+
+    found = asyncio.run(main())
+    assert found["consumer.status().dead_letters"] == 0
+    assert found['consumer.status().health == "handler-stuck"'] is False
+    names = set(re.findall(r"the events? (`\w+`(?:, `\w+`)*)", "".join(where for _, where in table)))
+    events = set(re.findall(r"\w+", " ".join(names)))
+    assert {"HandlerStuck", "RecordsDeadLettered", "HandlerRetried"} <= events
+    assert events <= {kind.__name__ for kind in get_args(Event)}
 
 
 # ---- the policies

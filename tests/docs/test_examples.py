@@ -439,7 +439,7 @@ def test_a_worker_ends_well_on_sigterm(put, started, tmp_path):
     assert time.monotonic() - began < 10
     assert lines == ["customer-0: order 1\n", "customer-2: order 2\n"]
     [dead] = map(json.loads, file.read_text().splitlines())
-    assert (b64decode(dead["data"]), dead["attempts"]) == (b"no JSON", 3)
+    assert (dead["data"], dead["attempts"]) == ("no JSON", 3)
     process = started("worker.py", *arguments)
     put(b'{"order": 3}')
     assert process.stdout.readline() == "customer-0: order 3\n", "nothing came again"
