@@ -6,6 +6,7 @@ The producer starts and ends with the application (its lifespan). Three ways to 
 - ``POST /orders?wait=true``: 201 with the receipt when it is stored, or 502 with the reason.
 - ``GET /health``: 503 when the oldest record has waited for too long.
 
+A misspelt stream, or one that may not be written to, ends the start: no request is taken that could not be served.
 On SIGTERM the server takes no more requests and ends the lifespan: everything that was accepted is delivered first.
 """
 
@@ -33,6 +34,7 @@ def bury(delivery: Delivery) -> None:
 async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Producer]]:
     serializer = lambda order: json.dumps(order).encode()  # noqa: E731 - said where it is used
     async with Producer(os.environ["STREAM"], serializer=serializer, on_failure=bury) as producer:
+        await producer.wait_ready(timeout=20)
         yield {"producer": producer}  # as request.state.producer
 
 

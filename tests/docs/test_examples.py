@@ -234,6 +234,21 @@ def test_uvicorn_runs_the_service_on_uvloop(service):
     assert "uvloop/loop" in Path(f"/proc/{process.pid}/maps").read_text()
 
 
+def test_a_service_of_a_misspelt_stream_does_not_start(kinesis):
+    ended = subprocess.run(
+        [sys.executable, "-m", "uvicorn", "--port", "0", "fastapi_service:app"],
+        cwd=EXAMPLES,
+        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "STREAM": "oders"} | kinesis.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 3  # how uvicorn says that the start failed
+    assert "ResourceNotFoundException" in ended.stderr
+    assert "oders" in ended.stderr
+
+
 def test_a_service_that_is_stopped_under_load_delivers_what_it_accepted(service, kinesis, server_name):
     """Four clients send orders while SIGTERM arrives, and Kinesis throttles: each order that got its 202 is stored."""
     process, url = service

@@ -218,6 +218,37 @@ def test_p5_keys_that_were_replaced_are_worth_another_attempt_and_wrong_ones_are
         assert (stream.delivered(), len(stream.requests)) == ([changed], 3 if changed else 1)
 
 
+def fail_listings(stream, code):
+    """Also the one that is under way."""
+    failure = Failure(classify(code, 400), code, "why", 400)
+    stream.listing = lambda: failure
+    lists = stream.machine.handle_list_shards
+    stream.answers = [(due, handle, failure if handle == lists else what) for due, handle, what in stream.answers]
+
+
+def test_ry1_a_producer_is_ready_when_it_has_seen_its_stream():
+    stream = Stream()
+    assert not stream.machine.readiness.is_ready
+    stream.run(1.0)
+    assert stream.machine.readiness.is_ready
+    denied = Stream()
+    fail_listings(denied, "AccessDeniedException")
+    denied.run(1.0)
+    assert denied.machine.readiness.is_ready, "it sends without a map"
+
+
+def test_ry2_a_producer_of_a_stream_that_is_not_there_says_so_until_it_is():
+    stream = Stream()
+    listing = stream.listing
+    fail_listings(stream, "ResourceNotFoundException")
+    stream.run(0.5)
+    readiness = stream.machine.readiness
+    assert (readiness.is_ready, readiness.is_hopeless) == (False, True)
+    stream.listing = listing
+    stream.run(60.0)
+    assert (readiness.is_ready, readiness.is_hopeless) == (True, False)
+
+
 @pytest.mark.parametrize("code", ["AccessDeniedException", "ResourceNotFoundException", "KMSDisabledException"])
 def test_p5_what_is_fatal_for_a_request_is_told_at_once(code):
     stream = Stream()

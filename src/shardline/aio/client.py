@@ -5,7 +5,8 @@ the caller's back. A failure is raised as a ``ServiceError`` or ``TransportError
 """
 
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Literal, Self, final
@@ -101,6 +102,7 @@ class Client(ControlPlane):
         self._starting = anyio.Lock()
         # Weak: one that its reader has dropped must not keep its connection until the end.
         self._subscriptions: WeakSet[Subscription] = WeakSet()
+        self._users: list[Callable[[], None]] = []
 
     async def start(self) -> None:
         """Look up the settings that were left open. Nothing is sent yet.
@@ -116,12 +118,26 @@ class Client(ControlPlane):
                 await self.close()  # a close that came while the settings were looked up found nothing to close
                 raise Closed("this Client is closed: make a new one")
 
+    @contextmanager
+    def used_by(self, on_close: Callable[[], None]) -> Generator[None]:
+        """While a producer uses it: ``on_close`` is called when it is closed, in this event loop."""
+        self._users.append(on_close)
+        try:
+            if self._closed:
+                on_close()
+            yield
+        finally:
+            self._users.remove(on_close)
+
     async def close(self) -> None:
         """End subscriptions and close the connections. Harmless when done before.
 
-        Requests under way fail as if their connection had broken.
+        Requests under way fail as if their connection had broken. Producers that use it end: what they have not
+        delivered fails with the code ``Closed``.
         """
         self._closed = True
+        for on_close in [*self._users]:
+            on_close()
         with anyio.CancelScope(shield=True):  # also at the end of a cancelled block; nothing here waits for the network
             try:
                 for subscription in list(self._subscriptions):

@@ -26,23 +26,25 @@ from typing import Any, Final, TypeVar, cast, final
 import anyio
 import anyio.lowlevel
 
+from shardline.aio.bell import Bell
 from shardline.aio.delivery import wake_waiters
 from shardline.aio.home import Home
 from shardline.aio.interrupts import HostTasks
 from shardline.aio.reporting import Reporter
 from shardline.aio.user_code import Contained
 from shardline.core.clock import NEVER
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.failures import Failure, FailureKind, to_error
 from shardline.core.producer.machine import ProducerMachine
 from shardline.core.producer.record import BufferedRecord, Undelivered
 from shardline.core.requests import PutRecords
-from shardline.errors import UsageError
+from shardline.errors import UsageError, WaitTimeout
 from shardline.ports import KinesisApi
 
 HOOK_PATIENCE: Final = 5.0
 _log: Final = logging.getLogger("shardline.producer")
 _CLOSED: Final = "the producer was closed before it could be delivered"
 _LOOP_ENDED: Final = "the event loop ended before the producer was closed"
+_CLIENT_CLOSED: Final = "the Client that it uses was closed"
 _NO_ORDER: Final = "the stream distributes records by itself (AUTO record distribution): ordered=True cannot be kept"
 _LONGEST_SLEEP: Final = 3600.0
 _hook_of: Final = ContextVar["Driver | None"]("shardline_hook_of", default=None)
@@ -77,6 +79,7 @@ class Driver:
         self._hooks: HostTasks | None = None
         self._stopping = False
         self._has_ended = False
+        self._answers = Bell()  # rung when a question about the stream was answered, and at the end
         self.home: Home | None = None
         """The event loop in which the host runs; not known before it does."""
         self.orphaned = False
@@ -93,6 +96,14 @@ class Driver:
         self.wake()
         if self._tasks is not None:
             self._tasks.cancel_scope.cancel()
+
+    def lose_client(self) -> None:
+        """The ``Client`` was closed: nothing more is accepted, and every delivery ends. In the event loop."""
+        if not self._stopping:
+            self.failure = _CLIENT_CLOSED
+            with self._guard:
+                self._on_end(_CLIENT_CLOSED)
+            self.stop()
 
     def orphan(self, in_loop: Callable[[Callable[[], None]], object] | None) -> None:
         """Nobody can close it any more. ``in_loop``: makes a call in the event loop."""
@@ -121,6 +132,23 @@ class Driver:
             for delivery in snapshot:
                 if delivery.ending is None:
                     await delivery.outcome()
+
+    async def wait_ready(self, limit: float | None, stream: str) -> None:
+        """Until the machine knows that it can reach its stream, or the host has ended. In the event loop.
+
+        Raises:
+            WaitTimeout: not within ``limit`` seconds.
+            ShardlineError: it never will be.
+        """
+        readiness = self.machine.readiness
+        with anyio.move_on_after(limit):
+            while not (readiness.is_ready or self._has_ended):
+                if readiness.is_hopeless and readiness.failure is not None:
+                    raise to_error(readiness.failure, "ListShards")
+                await self._answers.wait()
+            return
+        why = "" if readiness.failure is None else f": {to_error(readiness.failure, 'ListShards')}"
+        raise WaitTimeout(f"the producer of {stream} is not ready after {limit:g} s{why}")
 
     @property
     def is_hook_running_here(self) -> bool:
@@ -170,10 +198,9 @@ class Driver:
                 deadline = machine.next_deadline()
             self._tell()  # what expired
             if listing is not None:
-                tasks.start_soon(self._call, api.list_shards, listing, machine.handle_list_shards)
+                tasks.start_soon(self._ask, api.list_shards, listing, machine.handle_list_shards)
             if summary is not None:
-                ask = api.describe_stream_summary
-                tasks.start_soon(self._call, ask, summary, machine.handle_summary)
+                tasks.start_soon(self._ask, api.describe_stream_summary, summary, machine.handle_summary)
             if put is not None:
                 tasks.start_soon(self._put, api, *put)
             elif listing is None and summary is None:
@@ -185,6 +212,15 @@ class Driver:
             self.machine.handle_put(number, answer, now)
 
         await self._call(api.put_records, request, answer)
+
+    async def _ask(
+        self,
+        send: Callable[[Any], Awaitable[T | Failure]],
+        request: Any,
+        handle: Callable[[T | Failure, float], None],
+    ) -> None:
+        await self._call(send, request, handle)
+        self._answers.ring()
 
     async def _call(
         self,
@@ -260,6 +296,7 @@ class Driver:
                     self._call_on_failure(record)
         self._reporter.log_failures()
         self._has_ended = True
+        self._answers.ring()
 
 
 def _first_of(error: BaseException) -> BaseException:

@@ -20,13 +20,14 @@ from shardline.aio.client import Client
 from shardline.aio.driver import Driver
 
 
-async def host(driver: Driver, api: Any, client: Client | None, ended: anyio.Event) -> None:
+async def host(driver: Driver, api: Any, client: Client, ended: anyio.Event, *, owns_client: bool) -> None:
     """The task that owns a producer's requests. It holds no reference to the ``Producer``."""
     try:
-        await driver.run(api)
+        with client.used_by(driver.lose_client):
+            await driver.run(api)
     finally:
         try:
-            if client is not None:
+            if owns_client:
                 with anyio.CancelScope(shield=True):
                     await client.close()
         finally:

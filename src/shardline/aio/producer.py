@@ -150,7 +150,7 @@ class Producer:
             for sentence in self._config.untranslated:
                 _log.warning("KPL property %s", sentence)
             watch(self)
-            self._in_loop = spawn(host(self._driver, api, self._client if self._owns_client else None, self._ended))
+            self._in_loop = spawn(host(self._driver, api, self._client, self._ended, owns_client=self._owns_client))
 
     async def close(self, timeout: float | None = None) -> list[Delivery]:  # noqa: ASYNC109 - it returns, never raises
         """Accept no more, deliver what there is within ``timeout`` seconds, and end. Returns the undelivered.
@@ -354,6 +354,20 @@ class Producer:
         snapshot: list[Any] = self._machine.unfinished()
         await self._driver.settle(check_timeout("timeout", timeout), snapshot)
         return [delivery for delivery in snapshot if not delivery.delivered]
+
+    async def wait_ready(self, timeout: float | None = 30.0) -> None:  # noqa: ASYNC109 - it raises an error of ours
+        """Until the producer has seen its stream. Call it at the start, to learn of a misspelt name or missing rights.
+
+        Raises:
+            WaitTimeout: not within ``timeout`` seconds.
+            ShardlineError: it never will: no such stream, access denied, wrong credentials, ...
+            Closed: it is closed, or not started.
+        """
+        limit = check_timeout("timeout", timeout)
+        self._check_open()
+        assert self._driver is not None
+        await self._driver.wait_ready(limit, str(self._stream))
+        self._check_open()
 
     @property
     def outstanding(self) -> int:

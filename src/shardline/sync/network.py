@@ -12,6 +12,8 @@ Invariants:
 import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import Any, Final, final
 
 from shardline.aio.client import Client
@@ -79,6 +81,18 @@ class Network:
     def orphan(self) -> None:
         self._driver.orphaned = True
         self.wake()
+
+    def wait_ready(self, limit: float | None, stream: str) -> None:
+        """As the driver's, in the caller's thread. A thread that has ended makes nobody wait."""
+        assert self._loop is not None
+        asked = self._driver.wait_ready(limit, stream)
+        try:
+            found = asyncio.run_coroutine_threadsafe(asked, self._loop)
+        except RuntimeError:  # the loop is closed
+            asked.close()
+            return
+        with suppress(CancelledError):  # the thread ended meanwhile
+            found.result()
 
     def _in_loop(self, call: Callable[[], None]) -> None:
         assert self._loop is not None

@@ -345,6 +345,22 @@ class Producer:
         self._settle(check_timeout("timeout", timeout), snapshot)
         return [delivery for delivery in snapshot if not delivery.delivered]
 
+    def wait_ready(self, timeout: float | None = 30.0) -> None:
+        """Until the producer has seen its stream. Call it at the start, to learn of a misspelt name or missing rights.
+
+        Raises:
+            WaitTimeout: not within ``timeout`` seconds.
+            ShardlineError: it never will: no such stream, access denied, wrong credentials, ...
+            Closed: it is closed, or not started.
+        """
+        limit = check_timeout("timeout", timeout)
+        refuse_to_wait_in_callback("wait_ready()")
+        if self._is_inside():
+            raise UsageError("wait_ready() in the middle of a put of its own thread would wait for itself")
+        self._check_open()
+        self._network.wait_ready(limit, str(self._stream))
+        self._check_open()
+
     def _settle(self, timeout: float | None, snapshot: list[Any]) -> None:
         end = None if timeout is None else _clock() + timeout
         with self._lock:

@@ -32,6 +32,7 @@ from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.intake import Intake, Put, round_limits
 from shardline.core.producer.lane import Lane
 from shardline.core.producer.ledger import Ledger
+from shardline.core.producer.readiness import Readiness
 from shardline.core.producer.record import BufferedRecord, payload_bytes
 from shardline.core.producer.returns import Returns, ids_of
 from shardline.core.producer.router import Router
@@ -58,6 +59,7 @@ class ProducerMachine:
         self._config = config
         self._map = ShardMap(stream, chance, closed_shard_ttl=config.closed_shard_ttl)
         self._facts = StreamFacts(stream, config, chance)
+        self.readiness = Readiness()
         self._ledger = Ledger(config)
         self._router = Router(config, chance, now)
         self._router.limit_aggregates(config.known_record_max_bytes)
@@ -278,12 +280,14 @@ class ProducerMachine:
                 self._ledger.events.append(ShardMapFailed(self._map.failure))
                 self._settlement.reconsider_parked(now)
                 self._arm(now)
+            self.readiness.see_listing(self._map.failure, has_map=self._map.snapshot is not None)
 
     def handle_summary(self, answer: StreamSummary | Failure, now: Instant) -> None:
         """What became of a DescribeStreamSummary."""
         with self.turn:
             self._sort(now)
             changed = self._facts.handle_summary(answer, now)
+            self.readiness.see_summary(answer if isinstance(answer, Failure) else None)
             self.record_max_bytes = self._facts.record_max_bytes
             self.plain_max_bytes = self.record_max_bytes - WRAP_MAX_BYTES
             self._router.limit_aggregates(self.record_max_bytes)
