@@ -390,3 +390,39 @@ def test_c5_an_acknowledgement_of_what_was_not_handed_out_counts_for_nothing():
     tracker.deliver([Record(b"", "k", sequence_number="1")])
     assert not tracker.ack_through(Record(b"", "k", sequence_number="2"))
     assert (tracker.watermark, tracker.poll_commit(99.0)) == (None, None)
+
+
+def test_rd7_aggregates_of_tiny_records_are_opened_only_as_there_is_room():
+    """Each of them takes 1.5 MB of the budget when it is opened, and 42 KB before."""
+    blob = aggregate([("k", b"x")] * 6_000)
+    shard = Shard(budget=PrefetchBudget(4 * MIB)).start()
+    shard.page(*(RawRecord(blob, str(number), "k", 1.0) for number in range(1, 21)), last=True)
+    numbers, waiting, most_bytes = [], [], 0
+    while True:
+        pages = shard.reader.take_pages()
+        waiting += pages
+        numbers += [record.sequence_number for page in pages for record in page.records[::6_000]]
+        most_bytes = max(most_bytes, shard.budget.total_bytes)
+        assert all(page.is_last == (page.records[-1].sequence_number == "20") for page in pages)
+        if not pages:
+            if not waiting:
+                break
+            shard.budget.release("a", waiting.pop(0).held_bytes)  # the user goes on
+    assert numbers == [str(number) for number in range(1, 21)]
+    assert most_bytes < 4 * MIB + 2 * 6_000 * 300  # the budget, and a slice
+    assert shard.reader.state is ReaderState.ENDED
+
+
+def test_rd7_no_page_is_asked_for_before_the_last_one_is_open():
+    blob = aggregate([("k", b"x")] * 6_000)
+    shard = Shard(budget=PrefetchBudget(1_000)).start()
+    shard.page(*(RawRecord(blob, str(number), "k", 1.0) for number in range(1, 6)))
+    shard.now += 100.0
+    assert shard.reader.poll_request(shard.now) is None
+    (page,) = shard.reader.take_pages()
+    assert shard.reader.take_pages() == []
+    assert shard.reader.poll_request(shard.now) is None
+    shard.budget.release("a", page.held_bytes)
+    assert shard.reader.poll_request(shard.now) is None
+    (page,) = shard.reader.take_pages()
+    assert page.records[0].sequence_number == "3"

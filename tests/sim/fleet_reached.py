@@ -47,6 +47,7 @@ STATES = frozenset({
     "reads throttled",
     "credentials expired",
     "prefetch full",
+    "a page opened in slices",
     "an aggregate opened",
     "resumed inside an aggregate",
     "out of range: dropped",

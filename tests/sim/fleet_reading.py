@@ -46,6 +46,7 @@ class ShardReading:
         worker, reader = self.worker, self.reader
         if self.user.is_stopping or (armed_at is not None and reader.next_deadline() != armed_at):
             return
+        self._take_pages()
         request = reader.poll_request(worker.now)
         if request is not None:
             service = worker.world.service
@@ -77,7 +78,7 @@ class ShardReading:
                 self.done = None if isinstance(event, told.PositionLost) else self.done
         if worker.coordinator.trims.summary_by < NEVER:
             worker.wake()
-        user.pages.extend(reader.take_pages())
+        self._take_pages()
         if not user.is_stopping:
             if reader.state is ReaderState.FAILED:
                 worker.fail(f"reading {reader.shard_id}: {reader.failure.code}")
@@ -85,6 +86,13 @@ class ShardReading:
                 user.step()
                 if not reader.is_over:
                     self.go_on()
+
+    def _take_pages(self):
+        """What there is room for. If that is not all of it, the budget names the shard when there is more room."""
+        while pages := self.reader.take_pages():
+            self.user.pages.extend(pages)
+            if self.reader.has_unopened:
+                self.worker.world.reached.add("a page opened in slices")
 
     def _see_gap(self):
         """Tell the oracle where the reader stood when this page came."""

@@ -122,6 +122,8 @@ class Fleet:
     """How long there is no stream between the two."""
     repaired_at: float
     """When the user's code can handle every record."""
+    slice_records: int
+    """How many records a slice of a page has before it is complete."""
     delete_after: int
     to_wire: float
     """How long an operation may wait inside of the worker before it is sent."""
@@ -174,6 +176,7 @@ def draw_fleet(seed: int) -> Fleet:
         recreated_at=recreated_at,
         missing_for=missing_for,
         repaired_at=duration * chance.choice([0.0, 0.5, 1.0]),
+        slice_records=Random(f"slice {seed}").choice([10_000, 1, 4]),
         delete_after=chance.choice([30, 30, 6]),
         to_wire=chance.choice([0.0, 0.0, 0.02]),
         shuffles=chance.random() < 0.5,

@@ -18,7 +18,7 @@ from fleet_truth import Truth
 from fleet_worker import Worker
 from producer_world import START, Shell
 
-from shardline.core.consumer import planner, trim_watch
+from shardline.core.consumer import planner, polling_reader, trim_watch
 
 MOST_EVENTS = 400_000
 PATIENCE = 90.0  # how long a calm world may take to come to rest
@@ -159,7 +159,11 @@ class FleetWorld:
     # ---- the run
 
     def run(self):
-        with _deleting_after(self.fleet.delete_after), _keeping(self.fleet.retention):
+        with (
+            _deleting_after(self.fleet.delete_after),
+            _keeping(self.fleet.retention),
+            _slicing(self.fleet.slice_records),
+        ):
             for shell in self.shells:
                 shell.pump()
             for done in count():
@@ -208,3 +212,14 @@ def _keeping(retention):
         yield
     finally:
         trim_watch.LEAST_RETENTION = before
+
+
+@contextmanager
+def _slicing(records):
+    """Pages are opened in slices of 10,000 records: in some worlds of a few, so that slices are seen."""
+    before = polling_reader.SLICE_RECORDS
+    polling_reader.SLICE_RECORDS = records
+    try:
+        yield
+    finally:
+        polling_reader.SLICE_RECORDS = before

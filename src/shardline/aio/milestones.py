@@ -51,7 +51,7 @@ class Milestones:
             self.is_ready = True
             self._idle_since = now
             return True
-        if self.is_exhausted or any(worker.in_hand or worker.has_pages for worker in workers.values()):
+        if self.is_exhausted or any(map(_has_records, workers.values())):
             return False
         if self._until_latest and self._has_reached_latest(coordinator, workers):
             self.is_exhausted = True
@@ -85,3 +85,8 @@ class Milestones:
 
     def _is_alive(self, shard_id: str, counter: int) -> bool:
         return self._counters.setdefault(shard_id, counter) != counter
+
+
+def _has_records(worker: ShardWorker) -> bool:
+    """Whether the user has some of the shard, or could be handed some."""
+    return bool(worker.in_hand) or worker.has_pages or worker.reader.has_unopened

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, final
 
 import anyio
+import anyio.lowlevel
 
 from shardline.aio.bell import Bell
 from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse
@@ -109,8 +110,7 @@ class ShardWorker:
         """Whether the lease is gone."""
         self.has_ended = False
         """Whether the end of the shard was handed out."""
-        self.is_caught_up = False
-        """Whether it was once read up to its newest record."""
+        self._reached_tip = False
         self.oldest_at: Instant = NEVER
         """Since when the first record that waits does."""
         self.news = Bell()
@@ -130,6 +130,11 @@ class ShardWorker:
     @property
     def has_iterator(self) -> bool:
         return self.reader.state in _WITH_ITERATOR or self.is_stopping
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether it was once read up to its newest record, and all of that can be handed out."""
+        return self._reached_tip and not self.reader.has_unopened
 
     @property
     def has_pages(self) -> bool:
@@ -233,16 +238,17 @@ class ShardWorker:
             while not reader.is_over:
                 now = clock()
                 request = reader.poll_request(now)
-                if request is None:
+                if request is not None:
+                    answer = await self._send(api, request)
+                    self._answer(answer)
+                    told.handle_read(reader.take_events())
+                else:
                     await self._room.wait(max(0.0, reader.next_deadline() - now))
-                    continue
-                answer = await self._send(api, request)
-                self._answer(answer)
-                told.handle_read(reader.take_events())
-                pages = reader.take_pages()
-                if pages:
+                while pages := reader.take_pages():
                     self._keep(pages)
                     told.handle_pages(self)
+                    if reader.has_unopened:
+                        await anyio.lowlevel.checkpoint()  # opening a slice takes its time
         if not self.is_stopping:
             told.handle_reader_over(self)
 
@@ -266,7 +272,7 @@ class ShardWorker:
         else:
             reader.handle_page(answer, now)
             if reader.lag == 0 or (reader.lag is None and not answer.records):
-                self.is_caught_up = True
+                self._reached_tip = True
 
     def _keep(self, pages: list[Page]) -> None:
         for page in pages:

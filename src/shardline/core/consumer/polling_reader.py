@@ -13,6 +13,8 @@ Invariants:
   is gone (``RecordsTrimmed``), and gaps between pages that retention may have made (``TrimWatch``), are reported:
   nothing is skipped silently.
 - RD4: the end of the shard is told once, with the last page, and names the children.
+- RD7: a page is opened slice by slice, each only if there is room for it: what an aggregate becomes in memory is
+  bounded too. The next page is asked for when this one is open.
 - RD5: once stopped it asks for nothing and hands out nothing; the answer to what was under way is dropped.
 - RD6: it never starts at LATEST, which is another place each time it is asked for: who makes the row pins it (L6).
 """
@@ -35,6 +37,8 @@ from shardline.model.record import LeaseInForce, Origin, Record
 from shardline.model.shard import ChildShard
 from shardline.model.stream import StreamRef
 
+SLICE_RECORDS: int = 10_000
+"""With so many records a slice of a page is complete: as many as a page without aggregates has at most."""
 _BAD_ITERATORS_MAX: Final = 3  # in a row, each made anew by the service: more of the same will not help
 
 ReaderEvent: TypeAlias = PositionLost | RecordsTrimmed | ReadFailed
@@ -42,7 +46,7 @@ ReaderEvent: TypeAlias = PositionLost | RecordsTrimmed | ReadFailed
 
 @final
 class Page(NamedTuple):
-    """Records of one shard, in order."""
+    """Records of one shard, in order: what one request brought, or a slice of it."""
 
     shard_id: str
     records: list[Record]
@@ -78,10 +82,12 @@ class PollingReader:
         "_bad_iterators",
         "_blocked",
         "_budget",
+        "_children",
         "_deaggregator",
         "_events",
         "_expected",
         "_is_failing",
+        "_is_last",
         "_iterator",
         "_last_arrived_at",
         "_lease",
@@ -92,6 +98,8 @@ class PollingReader:
         "_read_until",
         "_stream",
         "_trims",
+        "_unopened",
+        "_unopened_bytes",
         "_unread_since",
         "failure",
         "lag",
@@ -134,6 +142,10 @@ class PollingReader:
         self._bad_iterators: int = 0
         self._blocked: bool = False
         self._pages: list[Page] = []
+        self._unopened: list[RawRecord] = []  # of the page that was read last (RD7)
+        self._unopened_bytes: int = 0
+        self._is_last: bool = False  # whether that page is the last of the shard
+        self._children: tuple[ChildShard, ...] = ()
         self._events: list[ReaderEvent] = []
         self.state: ReaderState = ReaderState.STARTING
         self.lag: float | None = None
@@ -160,12 +172,18 @@ class PollingReader:
             return None
         return 0.0 if self.lag == 0 and not self._is_failing else now - self._unread_since
 
+    @property
+    def has_unopened(self) -> bool:
+        """Whether ``take_pages`` has more to give, once there is room for it."""
+        return bool(self._unopened) or self._is_last
+
     # ---- commands
 
     def stop(self) -> None:
         """Read no more, and drop what was not taken (RD5)."""
         if not self.is_over:
             self.state = ReaderState.STOPPED
+        self._unopened, self._is_last = [], False
         self._pages.clear()
         self._budget.forget(self.shard_id)
 
@@ -173,7 +191,7 @@ class PollingReader:
 
     def poll_request(self, now: Instant) -> GetShardIterator | GetRecords | None:
         """What to send now, if anything."""
-        if now < self._pace.next_at:
+        if now < self._pace.next_at or self.has_unopened:
             return None
         if self.state is ReaderState.STARTING:
             self.state = ReaderState.ASKING
@@ -190,9 +208,38 @@ class PollingReader:
         return GetRecords(self._iterator, self._page_max_records, self._stream)
 
     def take_pages(self) -> list[Page]:
-        """What was read, in order."""
+        """What was read, in order, as far as there is room for it: at most a slice (RD7). Nothing: none is left, or the
+        budget names the shard when there is room.
+        """
+        if not self._pages and self.has_unopened:
+            self._blocked = not self._budget.admits(self.shard_id)
+            if not self._blocked:
+                self._open_slice()
         pages, self._pages = self._pages, []
         return pages
+
+    def _open_slice(self) -> None:
+        """Go on until there is a page: what was done before makes none."""
+        pages = len(self._pages)
+        while self.has_unopened and len(self._pages) == pages:
+            self._open_some()
+
+    def _open_some(self) -> None:
+        raws = self._unopened
+        records, opened = self._deaggregator.open_some(raws, Origin(self._lease), SLICE_RECORDS)
+        size_bytes = sum([len(raw.data) for raw in raws[:opened]])
+        self._unopened = raws[opened:]
+        self._unopened_bytes -= size_bytes
+        self._budget.keep(self.shard_id, self._unopened_bytes)
+        is_last = self._is_last and not self._unopened
+        if is_last:
+            self._is_last = False
+            self.state = ReaderState.ENDED
+        if records or is_last:
+            held_bytes = size_bytes + RECORD_BYTES * len(records) if records else 0
+            self._budget.hold(self.shard_id, held_bytes)
+            children = self._children if is_last else ()
+            self._pages.append(Page(self.shard_id, records, held_bytes, self.lag, is_last, children))
 
     def take_events(self) -> list[ReaderEvent]:
         events, self._events = self._events, []
@@ -202,6 +249,8 @@ class PollingReader:
 
     def next_deadline(self) -> Instant:
         """When to poll again. A reader without room is polled when the budget names it."""
+        if self.has_unopened:
+            return NEVER
         if self.state is ReaderState.STARTING or (self.state is ReaderState.READY and not self._blocked):
             return self._pace.next_at
         return NEVER
@@ -217,7 +266,7 @@ class PollingReader:
         self.state = ReaderState.READY
 
     def handle_page(self, response: GetRecordsResponse, now: Instant) -> None:
-        """A page came, perhaps an empty one, perhaps the last."""
+        """A page came, perhaps an empty one, perhaps the last. ``take_pages`` gives what it holds."""
         if self.state is ReaderState.STOPPED:
             return
         assert self.state is ReaderState.READING
@@ -227,10 +276,8 @@ class PollingReader:
         self._is_failing = False
         self._bad_iterators = 0
         size_bytes = sum([len(raw.data) for raw in raws])
-        records: list[Record] = []
         self._notice_trimmed(raws, now)
         if raws:
-            records = self._deaggregator.open(raws, Origin(self._lease))
             self._position = after_sequence_number(raws[-1].sequence_number)
             self._last_arrived_at = raws[-1].arrived_at
         if self.lag is not None:
@@ -240,13 +287,12 @@ class PollingReader:
         is_last = response.next_iterator is None
         behind = bool(raws) if self.lag is None else self.lag > 0
         self._pace.handle_page(size_bytes, empty=not raws, behind=behind, now=now)
-        if records or is_last:
-            held_bytes = size_bytes + RECORD_BYTES * len(records) if records else 0
-            self._budget.hold(self.shard_id, held_bytes)
-            children = response.child_shards if is_last else ()
-            self._pages.append(Page(self.shard_id, records, held_bytes, self.lag, is_last, children))
+        self._unopened, self._unopened_bytes = raws, size_bytes
+        self._budget.keep(self.shard_id, size_bytes)
+        self._is_last, self._children = is_last, response.child_shards if is_last else ()
         self._iterator = response.next_iterator or ""
-        self.state = ReaderState.ENDED if is_last else ReaderState.READY
+        self.state = ReaderState.READY
+        self._open_slice()  # the request had room for it
 
     def handle_failure(self, failure: Failure, now: Instant) -> None:
         """The request that was under way failed."""

@@ -1,13 +1,16 @@
 """May this shard read one more page ahead of its user?
 
-One budget of bytes for the whole worker. What is counted is what was read and not yet handed to the user.
+One budget of bytes for the whole worker. What is counted is what was read and not yet handed to the user: opened, with
+the memory that each record takes, or not opened yet.
 
 Invariants:
 
-- PF1: a shard that holds nothing may always read one page: no shard waits for another.
-- PF2: beyond that, a shard reads on while the worker is below its budget and the shard below its fair share of it. The
-  share is the budget over the shards that hold something: a thousand idle shards take nothing from a busy one.
-- PF3: what is held is at most the budget and one page a shard.
+- PF1: a shard that holds no opened records may always go on, by one slice of the page that it has, or by the next page:
+  no shard waits for another.
+- PF2: beyond that, a shard opens and reads on while the worker is below its budget and the shard below its fair share
+  of it. The share is the budget over the shards that hold something: a thousand idle shards take nothing from a busy
+  one.
+- PF3: what is held is at most the budget, and one page and one opened slice of it a shard.
 - PF4: a shard that was refused is named once it may read (``take_admitted``): nobody has to ask again and again.
 """
 
@@ -22,27 +25,35 @@ RECORD_BYTES: Final = 256
 class PrefetchBudget:
     """Shared by all readers of a worker."""
 
-    __slots__ = ("_held", "_max_bytes", "_refused", "total_bytes")
+    __slots__ = ("_held", "_max_bytes", "_refused", "_unopened", "_unopened_bytes", "total_bytes")
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes: int = max_bytes
         self._held: dict[str, int] = {}
         self._refused: dict[str, None] = {}
+        self._unopened: dict[str, int] = {}
+        self._unopened_bytes: int = 0
         self.total_bytes: int = 0
 
     def held_bytes(self, shard_id: str) -> int:
         return self._held.get(shard_id, 0)
 
     def admits(self, shard_id: str) -> bool:
-        """Whether the shard may read a page now (PF1, PF2). A refusal is remembered (PF4)."""
+        """Whether the shard may open a slice, or read a page, now (PF1, PF2). A refusal is remembered (PF4)."""
         if self._may_read(shard_id):
             self._refused.pop(shard_id, None)
             return True
         self._refused[shard_id] = None
         return False
 
+    def keep(self, shard_id: str, unopened_bytes: int) -> None:
+        """So much of the page that it read the shard has not opened yet."""
+        self._unopened_bytes += unopened_bytes - self._unopened.pop(shard_id, 0)
+        if unopened_bytes:
+            self._unopened[shard_id] = unopened_bytes
+
     def hold(self, shard_id: str, size_bytes: int) -> None:
-        """A page came."""
+        """A slice of a page was opened."""
         if size_bytes:
             self._held[shard_id] = self.held_bytes(shard_id) + size_bytes
             self.total_bytes += size_bytes
@@ -59,6 +70,7 @@ class PrefetchBudget:
 
     def forget(self, shard_id: str) -> None:
         """The shard is no longer read: what was read ahead of its user is dropped."""
+        self.keep(shard_id, 0)
         self.release(shard_id, self.held_bytes(shard_id))
         self._refused.pop(shard_id, None)
 
@@ -79,4 +91,7 @@ class PrefetchBudget:
 
     def _may_read(self, shard_id: str) -> bool:
         held = self._held.get(shard_id)
-        return held is None or (self.total_bytes < self._max_bytes and held < self._max_bytes / len(self._held))
+        if held is None:
+            return True
+        total_bytes = self.total_bytes + self._unopened_bytes
+        return total_bytes < self._max_bytes and held < self._max_bytes / len(self._held)

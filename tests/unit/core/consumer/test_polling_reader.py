@@ -481,3 +481,72 @@ def test_a_service_that_tells_no_lag_leaves_the_age_unknown():
     setting.page(1, lag=0)
     setting.page(2, lag=None)
     assert setting.reader.unread_age(setting.now) is None
+
+
+TINY = aggregate([("k", b"x")] * 6_000)
+
+
+def open_page(setting, *blobs, following="it-1", children=None):
+    setting.poll()
+    records = [RawRecord(blob, str(number), "k", 5.0) for number, blob in enumerate(blobs, 1)]
+    setting.reader.handle_page(GetRecordsResponse(records, following, 0, children), setting.now)
+
+
+def test_rd7_a_page_of_aggregates_is_opened_slice_by_slice_as_there_is_room():
+    setting = Setting(max_bytes=1_000)
+    setting.open()
+    open_page(setting, TINY, TINY, TINY, TINY, TINY)
+    (first,) = setting.reader.take_pages()
+    assert [record.sequence_number for record in first.records[::6_000]] == ["1", "2"]
+    assert setting.reader.has_unopened
+    assert setting.reader.take_pages() == []  # no room
+    assert setting.reader.next_deadline() == NEVER
+    assert setting.reader.poll_request(setting.now + 100.0) is None  # the next page has to wait
+    setting.budget.release("shard", first.held_bytes)
+    assert setting.budget.take_admitted() == ["shard"]
+    (second,) = setting.reader.take_pages()
+    setting.budget.release("shard", second.held_bytes)
+    (third,) = setting.reader.take_pages()
+    assert [len(page.records) for page in (first, second, third)] == [12_000, 12_000, 6_000]
+    assert [record.sequence_number for record in third.records[::6_000]] == ["5"]
+    assert not setting.reader.has_unopened
+    assert setting.reader.next_deadline() < NEVER
+
+
+def test_rd7_where_there_is_room_all_slices_come():
+    setting = Setting(max_bytes=1 << 30)
+    setting.open()
+    open_page(setting, TINY, TINY, TINY)
+    assert [len(page.records) for page in (*setting.reader.take_pages(), *setting.reader.take_pages())] == [
+        12_000,
+        6_000,
+    ]
+    assert setting.reader.take_pages() == []
+
+
+def test_rd7_the_end_of_the_shard_comes_with_its_last_slice():
+    setting = Setting(max_bytes=1 << 30)
+    setting.open()
+    open_page(setting, TINY, TINY, TINY, following=None)
+    (first,) = setting.reader.take_pages()
+    assert (first.is_last, setting.reader.is_over) == (False, False)
+    (last,) = setting.reader.take_pages()
+    assert (last.is_last, setting.reader.state) == (True, ReaderState.ENDED)
+
+
+def test_rd7_a_reader_that_is_stopped_opens_no_more():
+    setting = Setting(max_bytes=1 << 30)
+    setting.open()
+    open_page(setting, TINY, TINY, TINY)
+    setting.reader.stop()
+    assert not setting.reader.has_unopened
+    assert setting.reader.take_pages() == []
+    assert setting.budget.total_bytes == 0
+
+
+def test_rd7_what_was_done_before_makes_no_slice():
+    setting = Setting(at_sequence_number(SequenceNumber(2, 5_999)), done=SequenceNumber(2, 5_999))
+    setting.open()
+    open_page(setting, TINY, TINY, TINY)
+    (page,) = setting.reader.take_pages()
+    assert {record.sequence_number for record in page.records} == {"3"}

@@ -99,3 +99,17 @@ def test_pf1_what_an_interrupt_left_in_the_sum_is_gone_when_nothing_is_held():
     budget.total_bytes += 5  # as if a release had ended between its two steps
     budget.release("a", 60)
     assert budget.total_bytes == 0
+
+
+def test_pf2_what_is_not_opened_counts_too():
+    budget = PrefetchBudget(100)
+    budget.keep("a", 90)
+    assert budget.admits("a")  # PF1: it holds nothing that is opened
+    budget.hold("b", 20)
+    assert not budget.admits("b")
+    budget.keep("a", 50)
+    assert budget.take_admitted() == ["b"]
+    budget.keep("a", 90)
+    assert not budget.admits("b")
+    budget.forget("a")
+    assert budget.take_admitted() == ["b"]
