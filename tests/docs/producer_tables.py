@@ -59,6 +59,7 @@ OURS_ALONE = {
     "max_attempts": ("nothing: until the TTL", ()),
     "retry_backoff": ("half of RecordMaxBufferedTime, always", ("retry_deadline_ms",)),
     "retry_backoff_max": ("the same", ()),
+    "isolation_calls_per_second": ("nothing: the whole request is retried until the TTL", ()),
     "closed_shard_ttl": ("fixed at 60 s", ()),
 }
 # What the KPL and aiokpl set in code, or what only aiokpl has.

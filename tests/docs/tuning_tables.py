@@ -70,6 +70,14 @@ PRODUCER = {
         "few connections are allowed",
         "up: connections (the client's `max_connections`), memory",
     ),
+    "isolation_calls_per_second": (
+        "most records are invalid, and their failures must be known soon",
+        "invalid records must not load the service",
+        (
+            "up: refused calls. For a steady share of invalid records raise `max_in_flight`: a quarter of it finds them, with "
+            "about 10 calls each, or 2 if AWS names the entry"
+        ),
+    ),
     "buffer_max_bytes": (
         "bursts that outlast the shards' limits, outages",
         "small containers",

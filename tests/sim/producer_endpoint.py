@@ -134,8 +134,9 @@ class Endpoint:
                 self._store(request, now)
             after = self.chance.choice([None, 0.3]) if status == 503 else None
             return Failure(classify(code, status, "sim"), code, "sim", status, retry_after=after), 0.0
-        if any(POISON in entry.data for entry in request.entries):
-            return Failure(FailureKind.INVALID, "ValidationException", "poison", 400), 0.0
+        guilty = [place for place, entry in enumerate(request.entries) if POISON in entry.data]
+        if guilty:
+            return Failure(FailureKind.INVALID, "ValidationException", self._refusal_of(guilty), 400), 0.0
         if fault is not None:
             self._prepare(fault, len(request.entries))
         answer = self._store(request, now)
@@ -143,6 +144,15 @@ class Endpoint:
             self._name_an_odd_shard(answer.records)
         self.faults.clear()
         return answer, 0.0
+
+    def _refusal_of(self, guilty):
+        """In AWS's words, which count entries from 1."""
+        named = guilty[: {"none": 0, "one": 1, "ten": 10}[self.scenario.naming]]
+        if not named:
+            return "poison"
+        values = [f"Value at 'records.{place + 1}.member.data' failed to satisfy constraint: poison" for place in named]
+        noun = "error" if len(values) == 1 else "errors"
+        return f"{len(values)} validation {noun} detected: {'; '.join(values)}"
 
     def _prepare(self, fault, count):
         some = self.chance.randint(1, count)

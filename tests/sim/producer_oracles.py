@@ -1,9 +1,10 @@
 """What must hold after every step, and at the end? P1 to P12 of docs/guarantees.md, seen from outside."""
 
 from collections import Counter
+from math import log2
 
 from producer_endpoint import ODD_SHARD
-from producer_scenario import DUPLICATING
+from producer_scenario import DUPLICATING, POISON
 
 from shardline.codec.aggregation import is_framed, split_aggregate
 from shardline.core.clock import NEVER
@@ -14,6 +15,7 @@ from shardline.core.producer.verdicts import WRONG_SHARD, Rules
 from shardline.model.hashing import hash_key_of
 
 LONGEST_REQUEST = 8.0  # both ways slow, and a timeout
+LONGEST_TRIP = 0.2  # there and back, in a world that is healthy
 SLACK = 1e-6
 
 
@@ -49,6 +51,8 @@ class StepOracles:
         self._lowered = set()
         self._held = set()
         self._distrusted = set()
+        self.isolated_at = []
+        self.most_refused = 1
 
     @property
     def machine(self):
@@ -67,6 +71,8 @@ class StepOracles:
         ended = ledger.delivered_records + ledger.failed_records
         assert machine.outstanding + ended == len(self.shell.given), "P1"
         assert machine._collector.in_flight <= config.max_in_flight, "U3"
+        isolated = sum(flight.group.part is not None for flight in machine._flights.values())
+        assert isolated <= max(1, config.max_in_flight // 4), "IS1"
         if machine._settlement.parked:
             self.reached.add("parked")
         for record in machine.intake.records[:1]:
@@ -156,6 +162,10 @@ class StepOracles:
         assert not shell.closed, "nothing is sent after the end"
         flight = self.machine._flights[number]
         shipments, entries = flight.group.shipments, request.entries
+        if flight.group.part is not None:
+            self.isolated_at.append(now)
+            if flight.group.part.named:
+                self.reached.add("isolated an entry that the service named")
         assert 0 < len(entries) <= config.request_max_entries, "U1"
         sizes = [len(entry.data) + len((entry.key or "").encode()) for entry in entries]
         assert sum(sizes) <= config.request_max_bytes or len(entries) == 1, "U1"
@@ -171,8 +181,8 @@ class StepOracles:
                 continue
             assert not (config.ordered and lane.held), "P9"
             if config.ordered and not aggregate.separate:
-                assert lane.in_flight == 1 or flight.group.isolated, "P9: one aggregate of a lane in flight"
-            if not flight.group.isolated:
+                assert lane.in_flight == 1 or flight.group.part is not None, "P9: one aggregate of a lane in flight"
+            if flight.group.part is None:
                 number, volume = self._allowance(lane)
                 assert number.take(1.0, now, lane.share, 1_000), "P6: records a second"
                 assert volume.take(size, now, lane.share, 1 << 20), "P6: bytes a second"
@@ -226,9 +236,11 @@ class StepOracles:
 
     def see_answer(self, number, answer):
         flight = self.machine._flights[number]
-        if flight.group.isolated and not isinstance(answer, Failure):
+        if isinstance(answer, Failure) and flight.group.part is None:
+            self.most_refused = max(self.most_refused, flight.record_count)
+        if flight.group.part is not None and not isinstance(answer, Failure):
             self.reached.add("innocent beside a poisonous record delivered")
-        if isinstance(answer, Failure) and flight.group.isolated and flight.record_count == 1:
+        if isinstance(answer, Failure) and flight.group.part is not None and flight.record_count == 1:
             lane = flight.group.shipments[0].lane
             if lane.aggregates and self.shell.config.aggregate_max_count != 1:
                 self.reached.add("bisected down to a record inside an aggregate")
@@ -282,7 +294,8 @@ def check_end(shell):
     assert not machine._flights
     collector = machine._collector
     assert (collector.in_flight, collector._waiting_bytes, collector._waiting_entries) == (0, 0, 0)
-    assert not collector._isolated
+    assert not machine._isolation.shipments()
+    assert not machine._isolation._flying
     assert not collector._ready
     asks_on = [machine._facts.next_deadline()] if machine._facts.auto else []
     asks_on += [machine._map.next_deadline()] if shell.world.endpoint.is_blacked_out_for_good else []
@@ -295,6 +308,8 @@ def check_end(shell):
         assert given.record.ending is not None, "P1"
         assert (given.ended_at is not None) is shell.load.waits, "P1: who waits is told"
     check_effort(shell)
+    if shell.world.scenario.steady_poison:
+        check_isolation(shell)
     _check_stream(shell)
 
 
@@ -312,6 +327,28 @@ def check_effort(shell):
         assert astray <= 2, "P4: what landed in a wrong shard twice goes alone"
     rest = shell.now - 5_000.0
     assert shell.oracles.idle_wakes <= 100 + 60 * rest, f"{shell.oracles.idle_wakes} wake-ups for nothing in {rest} s"
+
+
+def check_isolation(shell):
+    """Invalid records in a healthy world: they fail with the reason of the service, the others are delivered."""
+    calls, config = shell.oracles.isolated_at, shell.config
+    bad = [given for given in shell.given if POISON in given.data]
+    for given in bad:
+        assert given.record.ending.code == "ValidationException", f"an invalid record: {given.record.ending}"
+        assert given.ended_at <= given.record.expires_at + LONGEST_TRIP, "it was told too late"
+    for given in shell.given:
+        assert POISON in given.data or type(given.record.ending) is not Undelivered, "IS: a valid record was given up"
+    if shell.world.scenario.steady_poison < 1.0:
+        most = 2 * log2(shell.oracles.most_refused) + (2 if not config.aggregation else 4)
+        assert len(calls) <= len(bad) * most, f"IS2: {len(calls)} calls for {len(bad)} invalid records"
+        if len(bad) > 5:
+            shell.world.reached.add("invalid records at a steady rate")
+        return
+    assert len(calls) <= 1.1 * len(bad), f"IS3: {len(calls)} calls for {len(bad)} invalid records"
+    rate = config.isolation_calls_per_second
+    for earlier, later in zip(calls, calls[rate:], strict=False):
+        assert later - earlier >= 1.0 - SLACK, f"IS4: more than {rate} calls in a second"
+        shell.world.reached.add("isolation kept its pace")
 
 
 def _check_stream(shell):

@@ -93,6 +93,10 @@ class Scenario:
     blackout: Blackout | None = None
     lists_closed: bool = False
     """Listings have the closed shards too, as those of servers that ignore the filter."""
+    naming: str = "none"
+    """Which invalid entries the service names: "none", "one", or "ten" at most."""
+    steady_poison: float = 0.0
+    """The share of invalid records in a world that has no other trouble."""
     loads: list[Load] = field(default_factory=list)
 
     def faulty_at(self, time: float) -> bool:
@@ -140,7 +144,36 @@ def draw_scenario(seed: int) -> Scenario:
     if Random(f"interrupts {seed}").random() < 0.2:
         for load in scenario.loads:
             load.interrupts = Random(f"how often {seed}").choice([0.03, 0.3])
+    scenario.naming = Random(f"naming {seed}").choice(["none", "none", "one", "ten"])
+    if Random(f"steady poison {seed}").random() < 0.04:
+        _poison_steadily(Random(f"how much poison {seed}"), scenario)
     return scenario
+
+
+def _poison_steadily(chance, scenario):
+    """A healthy world, except that a share of the records is invalid: a small one all the time, or all of them."""
+    scenario.shards, scenario.on_demand, scenario.auto_at_first = chance.choice([1, 3, 8]), False, False
+    scenario.record_rate, scenario.byte_rate = 1000.0, 1024.0 * 1024
+    scenario.latency, scenario.slow_chance, scenario.duration = (0.01, 0.03), 0.0, 2.0
+    scenario.faults, scenario.listing_faults, scenario.summary_faults = {}, {}, {}
+    scenario.reshards, scenario.toggles, scenario.wants_order = [], [], False
+    scenario.blackout, scenario.lists_closed = None, False
+    share = scenario.steady_poison = chance.choice([0.005, 0.01, 0.02, 1.0])
+    config = ProducerConfig(
+        linger=chance.choice([0.0, 0.1]),
+        record_ttl=chance.choice([2.0, 5.0]),
+        aggregation=chance.random() < 0.5,
+        request_max_entries=chance.choice([50, 500]),
+        max_in_flight=chance.choice([24, 100]),
+        isolation_calls_per_second=chance.choice([20, 100]) if share == 1.0 else 100,
+        ordered=share < 0.01 and chance.random() < 0.3,
+    )
+    count = chance.choice([200, 1_000])
+    puts = []
+    for place in range(count):
+        data = b"%d:" % place + (POISON if chance.random() < share else b"")
+        puts.append((scenario.duration * place / count, f"key {chance.getrandbits(32):x}", None, data))
+    scenario.loads = [Load(config=config, puts=puts, flushes=[], spurious=[], abandoned_at=None, waits=True)]
 
 
 def _be_patient(scenario):

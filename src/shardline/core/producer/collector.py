@@ -11,7 +11,7 @@ Invariants:
 - U3: at most ``max_in_flight`` requests are under way. After a request failed whole there is a pause with jitter, and
   one request at a time until one succeeds: a server that is down sees a trickle, not a storm.
 - U4: a lane that may not send (tokens, pause, order) is set aside until its time comes, and costs nothing meanwhile.
-- U5: what was refused as invalid is sent again in halves, each in a request of its own, one at a time (P5).
+- U5: parts of refused requests (``isolation``) and the normal flow take turns, so that neither starves the other.
 - U6: ``next_deadline`` never lies in the past unless ``poll_group`` has something to give.
 """
 
@@ -23,18 +23,11 @@ from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import NEVER, Instant
 from shardline.core.producer.aggregate import Aggregate
 from shardline.core.producer.config import ProducerConfig
-from shardline.core.producer.lane import Lane
+from shardline.core.producer.isolation import Isolation, Part
+from shardline.core.producer.lane import Lane, Shipment
 
 _GATHER_SHARE: Final = 0.2  # of linger: lanes whose tokens come back one by one are gathered for so long ...
 _GATHER_MAX: Final = 0.05  # ... but no longer than this: the KPL's collector waits as much
-
-
-@final
-class Shipment(NamedTuple):
-    """One aggregate on its way, and the lane that it came from."""
-
-    aggregate: Aggregate
-    lane: Lane
 
 
 # By the class it takes three times as long, and it is made for every entry.
@@ -46,15 +39,16 @@ class Group(NamedTuple):
     """What travels in one request."""
 
     shipments: list[Shipment]
-    isolated: bool = False
-    """A half of something that was refused."""
+    part: Part | None = None
+    """The part of a refused request that it is, if it is one."""
 
 
 @final
 class Collector:
     """Composes requests out of lanes."""
 
-    def __init__(self, config: ProducerConfig, chance: Chance) -> None:
+    def __init__(self, config: ProducerConfig, chance: Chance, isolation: Isolation) -> None:
+        self._isolation = isolation
         self._max_entries = config.request_max_entries
         self._max_bytes = config.request_max_bytes
         self._burst_bytes = config.shard_burst_bytes
@@ -67,8 +61,7 @@ class Collector:
         self._waiting_bytes = 0  # in lanes that are ready
         self._waiting_entries = 0
         self._draining = False
-        self._isolated: deque[list[Shipment]] = deque()
-        self._isolated_in_flight = False
+        self._isolated_last = False  # U5
         self.in_flight = 0
 
     # ---- inputs
@@ -118,15 +111,9 @@ class Collector:
         """Send all that is sealed, full requests or not."""
         self._draining = True
 
-    def isolate(self, *halves: list[Shipment]) -> None:
-        """Send each of these in a request of its own (U5), before others that wait for that: they came earlier."""
-        self._isolated.extendleft(reversed(halves))
-
-    def handle_answered(self, group: Group) -> None:
+    def handle_answered(self) -> None:
         """A request came to its end, well or badly."""
         self.in_flight -= 1
-        if group.isolated:
-            self._isolated_in_flight = False
 
     def handle_success(self) -> None:
         """The service answered: requests may flow again."""
@@ -144,49 +131,36 @@ class Collector:
         """What the next request carries, if one is to go now."""
         if not self._may_send(now):
             return None
-        if self._isolated and not self._isolated_in_flight:
-            self._isolated_in_flight = True
-            return self._departing(Group(self._isolated.popleft(), isolated=True))
+        polls = (self._poll_ordinary, self._poll_isolated)
+        group: Group | None = None
+        for poll in polls if self._isolated_last else reversed(polls):
+            group = group or poll(now)
+        if group is not None:
+            self.in_flight += 1
+            self._isolated_last = group.part is not None
+        return group
+
+    def _poll_isolated(self, now: Instant) -> Group | None:
+        part = self._isolation.poll_part(now)
+        return None if part is None else Group(part.shipments, part)
+
+    def _poll_ordinary(self, now: Instant) -> Group | None:
         self._wake(now)
         if not self._draining and not self._is_full():
             return None
         shipments = self._fill(now)
         if not self._ready:
             self._draining = False
-        return self._departing(Group(shipments)) if shipments else None
+        return Group(shipments) if shipments else None
 
     def next_deadline(self) -> Instant:
         """When ``poll_group`` is worth another try, if no answer comes before."""
         if not self._has_slot():
             return NEVER
         work = -NEVER if self._draining and self._ready else min(self._aside.values(), default=NEVER)
-        if self._isolated and not self._isolated_in_flight:
-            work = -NEVER
-        return max(work, self._blocked_until)
-
-    def isolated_shipments(self) -> list[Shipment]:
-        """What waits to be sent in halves."""
-        return [shipment for shipments in self._isolated for shipment in shipments]
-
-    def take_isolated(self) -> list[list[Shipment]]:
-        waiting = list(self._isolated)
-        self._isolated.clear()
-        return waiting
-
-    def recall(self, lanes: set[Lane]) -> list[Shipment]:
-        """Take back what these lanes have waiting to be sent in halves, in its order."""
-        found: list[Shipment] = []
-        for shipments in self.take_isolated():
-            found += [shipment for shipment in shipments if shipment.lane in lanes]
-            others = [shipment for shipment in shipments if shipment.lane not in lanes]
-            self._isolated.extend([others] if others else [])
-        return found
+        return max(min(work, self._isolation.next_deadline()), self._blocked_until)
 
     # ---- inside
-
-    def _departing(self, group: Group) -> Group:
-        self.in_flight += 1
-        return group
 
     def _has_slot(self) -> bool:
         return self.in_flight < (1 if self._backoff.failures else self._max_in_flight)

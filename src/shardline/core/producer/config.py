@@ -62,6 +62,9 @@ class ProducerConfig:
     records_per_second: float = _setting(SHARD_WRITE_RECORDS_PER_SECOND, 0.001, _MANY, "entries sent to a shard")
     bytes_per_second: float = _setting(SHARD_WRITE_BYTES_PER_SECOND, 1.0, _MANY, "bytes sent to a shard")
     max_in_flight: int = _setting(24, 1, 10_000, "requests under way at a time")
+    isolation_calls_per_second: int = _setting(
+        100, 1, 10_000, "calls that may be spent on finding invalid records while none delivers anything; per producer"
+    )
     buffer_max_bytes: int = _setting(
         64 * MIB, 1 * KIB, _MANY, "data and keys (by characters) of undelivered records: then put waits"
     )

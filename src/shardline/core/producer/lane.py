@@ -25,7 +25,7 @@ Invariants:
 
 from bisect import insort
 from collections import deque
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import NEVER, Instant
@@ -457,6 +457,14 @@ class Lane:
             records = min(records, SHARD_WRITE_RECORDS_PER_SECOND) * share
             size = min(size, SHARD_WRITE_BYTES_PER_SECOND) * share
         self._bucket.set_rates(records, size, now)
+
+
+@final
+class Shipment(NamedTuple):
+    """One aggregate on its way, and the lane that it came from."""
+
+    aggregate: Aggregate
+    lane: Lane
 
 
 def repacked(records: list[BufferedRecord], due_at: Instant, of: Aggregate, place: int = 0) -> Aggregate:

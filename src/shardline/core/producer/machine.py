@@ -30,6 +30,7 @@ from shardline.core.producer.aggregate import WRAP_MAX_BYTES
 from shardline.core.producer.collector import Collector
 from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.intake import Intake, Put, round_limits
+from shardline.core.producer.isolation import Isolation
 from shardline.core.producer.lane import Lane
 from shardline.core.producer.ledger import Ledger
 from shardline.core.producer.readiness import Readiness
@@ -63,13 +64,15 @@ class ProducerMachine:
         self._ledger = Ledger(config)
         self._router = Router(config, chance, now)
         self._router.limit_aggregates(config.known_record_max_bytes)
-        self._collector = Collector(config, chance)
-        self._returns = Returns(config, self._ledger, self._router, self._collector)
+        self._isolation = Isolation(config)
+        self._collector = Collector(config, chance, self._isolation)
+        self._returns = Returns(config, self._ledger, self._router, self._collector, self._isolation)
         self._settlement = Settlement(
             config=config,
             ledger=self._ledger,
             returns=self._returns,
             collector=self._collector,
+            isolation=self._isolation,
             shard_map=self._map,
             facts=self._facts,
         )
@@ -82,7 +85,7 @@ class ProducerMachine:
         self.turn = Turn(self.intake, self._mend, self._arm_joined)
         self._round: list[BufferedRecord] | None = None  # what is under the hands of a put, until it is done
         parts = (self.intake, self._ledger, self._router, self._collector, self._settlement)
-        self._whereabouts = Whereabouts(*parts, flights=self._flights)
+        self._whereabouts = Whereabouts(*parts, isolation=self._isolation, flights=self._flights)
         self._round_records, self._round_bytes = round_limits(config, 0)
         self._due_at: Instant = NEVER  # when the first record is due, or earlier; NEVER: nothing lingers
         self._expires_at: Instant = NEVER  # when the first record expires, or earlier

@@ -16,9 +16,10 @@ from typing import Final, final
 from shardline.core.clock import Instant
 from shardline.core.events import RecordsRetried
 from shardline.core.producer.aggregate import Aggregate
-from shardline.core.producer.collector import Collector, Shipment
+from shardline.core.producer.collector import Collector
 from shardline.core.producer.config import ProducerConfig
-from shardline.core.producer.lane import Lane, repacked
+from shardline.core.producer.isolation import Family, Isolation
+from shardline.core.producer.lane import Lane, Shipment, repacked
 from shardline.core.producer.ledger import Ledger
 from shardline.core.producer.record import Attempt, BufferedRecord
 from shardline.core.producer.router import Router
@@ -31,11 +32,14 @@ EXPIRED: Final = "Expired"
 class Returns:
     """The way back into lanes, or out."""
 
-    def __init__(self, config: ProducerConfig, ledger: Ledger, router: Router, collector: Collector) -> None:
+    def __init__(
+        self, config: ProducerConfig, ledger: Ledger, router: Router, collector: Collector, isolation: Isolation
+    ) -> None:
         self._config = config
         self._ledger = ledger
         self._router = router
         self._collector = collector
+        self._isolation = isolation
         self.ending: tuple[str, str] | None = None
         """Code and message for what would have to be sent again: the producer is at its end."""
 
@@ -102,8 +106,7 @@ class Returns:
         self.ending = (code, message)
         lanes = self._router.all_lanes()
         records = [record for lane in lanes for record in lane.take_unsent()] + fresh
-        isolated = [shipment for shipments in self._collector.take_isolated() for shipment in shipments]
-        for shipment in parked + isolated:
+        for shipment in parked + self._isolation.take_all():
             shipment.lane.in_flight -= 1
             records += shipment.aggregate.records
         for lane in lanes:
@@ -111,7 +114,7 @@ class Returns:
         self._ledger.fail(records, code, message)
 
     def expire_unsent(self, now: Instant) -> None:
-        """Give up records that wait, in a lane or to be sent in halves, and whose life is over."""
+        """Give up records that wait, in a lane or in a part of a refused request, and whose life is over."""
         for lane in self._router.all_lanes():
             expired = lane.take_expired(now)
             if expired:
@@ -119,28 +122,25 @@ class Returns:
                 self._collector.note_expired(lane, now)
         self.expire_isolated(now)
 
-    # ---- what is sent in halves
+    # ---- parts of refused requests
 
     def expire_isolated(self, now: Instant) -> None:
-        """The same, of what waits to be sent in halves."""
-        kept: list[list[Shipment]] = []
-        for shipments in self._collector.take_isolated():
-            alive = [shipment for shipment in (self._without_expired(one, now) for one in shipments) if shipment]
-            kept += [alive] if alive else []
-        self._collector.isolate(*kept)
+        """The same, of parts of refused requests: their records fail with the reason of the refusal."""
+        if self._isolation.expires_at() <= now:
+            self._isolation.sift(lambda shipment, family: self._without_expired(shipment, family, now))
 
-    def _without_expired(self, shipment: Shipment, now: Instant) -> Shipment | None:
+    def _without_expired(self, shipment: Shipment, family: Family, now: Instant) -> Shipment | None:
         aggregate, lane = shipment
         rest = [record for record in aggregate.records if record.expires_at > now]
         if len(rest) == len(aggregate.records):
             return shipment
-        self.fail_expired([record for record in aggregate.records if record.expires_at <= now], now)
+        ttl = f"record_ttl ({self._config.record_ttl:g} s)"
+        message = f"{family.message} (said of a request with other records; {ttl} ended before this one was sent alone)"
+        self._ledger.fail([record for record in aggregate.records if record.expires_at <= now], family.code, message)
         lane.handle_ended(aggregate.records)
-        if rest:
-            return Shipment(repacked(rest, aggregate.due_at, aggregate), lane)
-        lane.in_flight -= 1
+        lane.in_flight -= not rest
         self._collector.note_returned(lane, now)
-        return None
+        return Shipment(repacked(rest, aggregate.due_at, aggregate), lane) if rest else None
 
     def recall(self, lanes: Iterable[Lane], now: Instant) -> None:
         """A part of something that was cut up has to be sent again: what comes after it in its lane waits for it (P9).
@@ -148,7 +148,7 @@ class Returns:
         Left as they are, the later parts would go out while the first one pauses, or waits for a map.
         """
         homeless: list[BufferedRecord] = []
-        for aggregate, lane in self._collector.recall(set(lanes)):
+        for aggregate, lane in self._isolation.recall(set(lanes)):
             lane.in_flight -= 1
             if lane.vanished or _is_split_up(aggregate, lane):
                 homeless += aggregate.records
@@ -247,8 +247,8 @@ class Returns:
 
 
 def _is_split_up(aggregate: Aggregate, lane: Lane) -> bool:
-    """Whether records that shared an entry go one per entry now."""
-    return not aggregate.separate and len(aggregate.records) > 1 and not lane.aggregates
+    """Whether its lane sends one record per entry now: each of its records waits for others of its own key (P9)."""
+    return not aggregate.separate and not lane.aggregates
 
 
 def _was_astray_twice(record: BufferedRecord) -> bool:

@@ -7,8 +7,8 @@ Invariants:
   While one is expected they are parked, but no longer than ``PARKING_PATIENCE``; if it does not come, or does not
   explain the landing, they are sent again one per entry. So is an aggregate that landed in an unknown shard.
 - P4: from the first entry of a lane that lands elsewhere on, the lane sends one record per entry (``lane.A4``).
-- P5: what may be sent again is, after a pause of its lane or of the whole producer; a request refused as invalid is cut
-  in halves until the record to blame stands alone.
+- P5: what may be sent again is, after a pause of its lane or of the whole producer; a request refused as invalid is
+  taken apart until the records to blame stand alone (``isolation``).
 - Q1: a shard never changes its range. What landed in a known one that does not hold it was not misled by an old map:
   the service may have begun to choose the shards, and the stream is asked, once for each such landing. What waits for
   its answer is sent again then, and if it lands so again, waits longer (X5).
@@ -26,9 +26,10 @@ from shardline.codec.shapes import PutRecordsResponse, PutRecordsResult
 from shardline.core.clock import NEVER, Instant
 from shardline.core.events import RecordsDelivered, RecordsRetried, RequestAnswered
 from shardline.core.failures import COUNT_MISMATCH, Failure, FailureKind
-from shardline.core.producer.collector import Collector, Group, Shipment
+from shardline.core.producer.collector import Collector, Group
 from shardline.core.producer.config import ProducerConfig
-from shardline.core.producer.lane import Lane, repacked
+from shardline.core.producer.isolation import Isolation, is_about_size
+from shardline.core.producer.lane import Lane, Shipment, repacked
 from shardline.core.producer.ledger import Ledger
 from shardline.core.producer.record import Attempt, Landing, Receipt, Sent, note_attempt
 from shardline.core.producer.returns import Returns
@@ -86,6 +87,7 @@ class Settlement:
         ledger: Ledger,
         returns: Returns,
         collector: Collector,
+        isolation: Isolation,
         shard_map: ShardMap,
         facts: StreamFacts,
     ) -> None:
@@ -93,6 +95,7 @@ class Settlement:
         self._ledger = ledger
         self._returns = returns
         self._collector = collector
+        self._isolation = isolation
         self._map = shard_map
         self._facts = facts
         self._patience = min(PARKING_PATIENCE, config.record_ttl / 4)
@@ -104,7 +107,7 @@ class Settlement:
         """The answer to a request, or what became of it. Says whether all its records were delivered."""
         shipments = flight.group.shipments
         records, delivered_before = flight.record_count, self._ledger.delivered_records
-        self._collector.handle_answered(flight.group)
+        self._collector.handle_answered()
         entries = sum([shipment.aggregate.entry_count for shipment in shipments])
         if isinstance(answer, PutRecordsResponse) and len(answer.records) != entries:
             told = f"{entries} entries were sent, {len(answer.records)} were answered"
@@ -112,12 +115,15 @@ class Settlement:
         elif isinstance(answer, PutRecordsResponse) and answer.failed_count != 0:
             answer = _with_errors_believed(answer)
         refused = entries
-        if flight.group.isolated and self._config.ordered and not _is_smooth(shipments, answer):
+        part = flight.group.part
+        if part is not None and self._config.ordered and not _is_smooth(shipments, answer):
             self._returns.recall((shipment.lane for shipment in shipments), now)
         if isinstance(answer, Failure):
             self._settle_failed(flight, answer, now)
         else:
             self._collector.handle_success()
+            if part is not None:
+                self._isolation.handle_stored(part)
             refused = self._settle_entries(flight, answer.records, now)
         code = answer.code if isinstance(answer, Failure) else None
         duration = now - flight.started_at
@@ -306,45 +312,42 @@ class Settlement:
     # ---- a whole request
 
     def _settle_failed(self, flight: Flight, failure: Failure, now: Instant) -> None:
-        shipments = flight.group.shipments
+        shipments, part = flight.group
         keyless = any(shipment.aggregate.has_no_key for shipment in shipments)
         throttled_is_fatal = self._config.fail_if_throttled
         rule = judge_request(failure, flight.record_count, keyless=keyless, fail_if_throttled=throttled_is_fatal)
+        self._learn_from(failure, rule, shipments, now)
+        stored = failure.maybe_received and rule.action is Action.RESEND and not rule.throttled
+        for aggregate, lane in shipments:
+            attempt = _refusal(flight, now, lane, failure.code, failure.message, stored=stored)
+            note_attempt(aggregate.records, attempt)
+        if rule.action is Action.BISECT and self._returns.ending is None:
+            self._isolation.handle_refused(shipments, part, failure)
+            return
+        if part is not None and rule is Rules.REQUEST_INVALID_ALONE:
+            self._isolation.handle_found(part, failure)
+        elif part is not None:
+            self._isolation.handle_unanswered(part)
+        for shipment in shipments:
+            shipment.lane.in_flight -= 1
+            self._apply(rule, shipment, failure.code, failure.message, now, reroute=False)
+
+    def _learn_from(self, failure: Failure, rule: Rule, shipments: list[Shipment], now: Instant) -> None:
+        """What a failed request says of the service, the stream and the shards."""
+        lanes = dict.fromkeys(shipment.lane for shipment in shipments)
         if rule is Rules.REQUEST_KEYLESS:
             self._facts.ask_again(now)
-            for shipment in shipments:
-                shipment.lane.send_no_key(on=False)  # Q3
+            for lane in lanes:
+                lane.send_no_key(on=False)  # Q3
+        if failure.kind is FailureKind.INVALID and is_about_size(failure.message):
+            self._facts.read_limit_again(now)
         if failure.retryable:
             self._collector.handle_failure(failure.retry_after, now)
         else:
             self._collector.handle_success()  # it answers
         if rule.throttled:
-            for lane in dict.fromkeys(shipment.lane for shipment in flight.group.shipments):
+            for lane in lanes:
                 lane.handle_failure(now, throttled=True)
-        stored = failure.maybe_received and rule.action is Action.RESEND and not rule.throttled
-        for aggregate, lane in flight.group.shipments:
-            attempt = _refusal(flight, now, lane, failure.code, failure.message, stored=stored)
-            note_attempt(aggregate.records, attempt)
-        if rule.action is Action.BISECT and self._returns.ending is None:
-            self._bisect(flight.group.shipments)
-            return
-        for shipment in flight.group.shipments:
-            shipment.lane.in_flight -= 1
-            self._apply(rule, shipment, failure.code, failure.message, now, reroute=False)
-
-    def _bisect(self, shipments: list[Shipment]) -> None:
-        """Halves of a request, or of its only aggregate."""
-        if len(shipments) > 1:
-            middle = len(shipments) // 2
-            self._collector.isolate(shipments[:middle], shipments[middle:])
-            return
-        ((aggregate, lane),) = shipments
-        middle = len(aggregate.records) // 2
-        lane.in_flight += 1
-        due_at, records = aggregate.due_at, aggregate.records
-        first = repacked(records[:middle], due_at, aggregate)
-        second = repacked(records[middle:], due_at, aggregate, middle)
-        self._collector.isolate([Shipment(first, lane)], [Shipment(second, lane)])
 
     def _apply(self, rule: Rule, shipment: Shipment, code: str, message: str, now: Instant, *, reroute: bool) -> None:
         """Fail the records of an entry, or send them again."""
@@ -355,7 +358,7 @@ class Settlement:
 
 
 def _is_smooth(shipments: list[Shipment], answer: PutRecordsResponse | Failure) -> bool:
-    """Whether nothing of it is sent again, but for halves."""
+    """Whether nothing of it is sent again, except by being taken apart further."""
     if isinstance(answer, Failure):
         return not answer.retryable
     lanes = [shipment.lane for shipment in shipments for _ in range(shipment.aggregate.entry_count)]

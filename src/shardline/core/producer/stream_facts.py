@@ -29,6 +29,7 @@ from shardline.model.stream import StreamRef
 
 _AUTO: Final = "AUTO"
 _AUTO_INTERVAL: Final = 60.0  # how often to look whether keys count again
+_LIMIT_PAUSE: Final = 10.0  # between two reads of the record limit that refusals cause
 _RIDDLE_MEMORY: Final = 60.0  # after so long without one, a landing that nothing explains is the first again (X5)
 
 
@@ -45,6 +46,7 @@ class StreamFacts:
         self._wanted_at: Instant = 0.0
         self._in_flight = False
         self._told = False
+        self._limit_read_at: Instant = -NEVER
         self._created_at: float | None = None
         self.made_anew = False
         """Whether the last answer was about another stream of the same name (X4)."""
@@ -71,6 +73,11 @@ class StreamFacts:
         if not self.is_asking or self.auto:  # what is asked every minute may be asked now; a backoff goes on
             self._wanted_at = min(self._wanted_at, max(now, self._patient_until))
 
+    def read_limit_again(self, now: Instant) -> None:
+        """A record was refused for its size: perhaps the stream takes smaller ones than it said."""
+        if self._told and self._fixed_max_bytes is None and not self.is_asking:
+            self._wanted_at = max(now, self._limit_read_at + _LIMIT_PAUSE)
+
     def poll_request(self, now: Instant) -> DescribeStreamSummary | None:
         if self._in_flight or now < self._wanted_at:
             return None
@@ -90,6 +97,7 @@ class StreamFacts:
             self._backoff.reset()
             self._compare_age(answer)
             self._told = True
+            self._limit_read_at = now
             self.record_max_bytes = self._fixed_max_bytes or answer.max_record_bytes
             auto = answer.record_distribution == _AUTO
             self._note_riddle(now, solved=auto or self.auto or self.made_anew)

@@ -30,7 +30,7 @@ class Action(Enum):
     REROUTE = "sent again, each record by the newer map"
     PARK = "judged again when the map has been read anew"
     FAIL = "failed"
-    BISECT = "sent again in halves; the one that is refused alone fails"
+    BISECT = "sent again in parts, the entries that the service names alone; a record that is refused alone fails"
 
 
 @final

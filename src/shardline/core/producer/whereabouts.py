@@ -1,6 +1,6 @@
 """Where is each record that has not ended?
 
-In the intake, in a lane, on its way, parked, or waiting to be sent in halves. And, if a put was interrupted, perhaps
+In the intake, in a lane, on its way, parked, or in a part of a refused request. And, if a put was interrupted, perhaps
 nowhere of that: a put runs in the thread of its caller, and Ctrl-C there, or a signal handler that raises, ends it
 between any two steps. What was under its hands stands in the machine's ``round_`` until it is done.
 
@@ -16,8 +16,10 @@ from collections.abc import Sequence
 from typing import NamedTuple, final
 
 from shardline.core.clock import NEVER, Instant
-from shardline.core.producer.collector import Collector, Shipment
+from shardline.core.producer.collector import Collector
 from shardline.core.producer.intake import Intake
+from shardline.core.producer.isolation import Isolation
+from shardline.core.producer.lane import Shipment
 from shardline.core.producer.ledger import Ledger
 from shardline.core.producer.record import BufferedRecord, payload_bytes
 from shardline.core.producer.router import Router
@@ -44,12 +46,14 @@ class Whereabouts:
         collector: Collector,
         settlement: Settlement,
         *,
+        isolation: Isolation,
         flights: dict[int, Flight],
     ) -> None:
         self._intake = intake
         self._ledger = ledger
         self._router = router
         self._collector = collector
+        self._isolation = isolation
         self._settlement = settlement
         self._flights = flights
 
@@ -67,9 +71,9 @@ class Whereabouts:
 
     def expires_at(self) -> Instant:
         """When the first that is not on its way expires, or earlier."""
-        beside = self._settlement.parked + self._collector.isolated_shipments()
-        waiting = [record.expires_at for shipment in beside for record in shipment.aggregate.records]
-        return min([self.first_unsent(), *waiting])
+        parked = [record for shipment in self._settlement.parked for record in shipment.aggregate.records]
+        waiting = [record.expires_at for record in parked]
+        return min([self.first_unsent(), self._isolation.expires_at(), *waiting])
 
     def due_at(self, now: Instant) -> Instant:
         """When the first that lingers in a lane is due."""
@@ -107,4 +111,4 @@ class Whereabouts:
     def _shipments(self) -> list[Shipment]:
         """What is on its way, or was and is not judged yet."""
         flying = [shipment for flight in self._flights.values() for shipment in flight.group.shipments]
-        return flying + self._settlement.parked + self._collector.isolated_shipments()
+        return flying + self._settlement.parked + self._isolation.shipments()

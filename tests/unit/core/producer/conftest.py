@@ -111,8 +111,8 @@ class Rig:
         self.machine.handle_put(self.number if number is None else number, PutRecordsResponse(told), self.now)
         return self
 
-    def failed(self, code="InternalFailure", status=500, number=None, **more):
-        failure = Failure(classify(code, status), code, "why", status, **more)
+    def failed(self, code="InternalFailure", status=500, number=None, message="why", **more):
+        failure = Failure(classify(code, status), code, message, status, **more)
         self.machine.handle_put(self.number if number is None else number, failure, self.now)
         return self
 

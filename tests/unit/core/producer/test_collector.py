@@ -6,8 +6,10 @@ from random import Random
 import pytest
 
 from shardline.core.clock import NEVER
-from shardline.core.producer.collector import Collector, Shipment
+from shardline.core.failures import Failure, FailureKind
+from shardline.core.producer.collector import Collector
 from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.isolation import Isolation
 from shardline.core.producer.lane import Lane
 from shardline.core.producer.record import BufferedRecord
 from shardline.model.hashing import WHOLE_RING
@@ -20,7 +22,8 @@ class Bench:
 
     def __init__(self, lanes=2, **changes):
         self.config = replace(CONFIG, **changes)
-        self.collector = Collector(self.config, Random(1))
+        self.isolation = Isolation(self.config)
+        self.collector = Collector(self.config, Random(1), self.isolation)
         self.lanes = [Lane(f"shard {n}", WHOLE_RING, self.config, Random(n), 0.0) for n in range(lanes)]
 
     def seal(self, lane=0, *sizes, put_at=0.0):
@@ -103,7 +106,7 @@ def test_u3_at_most_so_many_requests_are_under_way():
     groups = [bench.collector.poll_group(0.0) for _ in range(3)]
     assert [group is not None for group in groups] == [True, True, False]
     assert bench.collector.next_deadline() == NEVER
-    bench.collector.handle_answered(groups[0])
+    bench.collector.handle_answered()
     assert bench.poll() == ["0"]
 
 
@@ -112,15 +115,15 @@ def test_u3_after_a_failure_there_is_a_pause_then_one_at_a_time_until_one_succee
     bench.seal(0, *[10] * 6)
     bench.collector.drain()
     first, second = (bench.collector.poll_group(0.0) for _ in range(2))
-    for group in (first, second):  # under way together: one failure
-        bench.collector.handle_answered(group)
+    for _group in (first, second):  # under way together: one failure
+        bench.collector.handle_answered()
         bench.collector.handle_failure(None, 0.0)
     until = bench.collector.next_deadline()
     assert 0.5 <= until <= 1.0
     assert bench.poll(until - 0.001) is None
-    third = bench.collector.poll_group(until)
+    bench.collector.poll_group(until)
     assert bench.poll(until) is None
-    bench.collector.handle_answered(third)
+    bench.collector.handle_answered()
     bench.collector.handle_success()
     assert [bench.poll(until), bench.poll(until)] == [["0"], ["0"]]
 
@@ -230,43 +233,36 @@ def shipments(bench, *lanes):
     return bench.collector.poll_group(0.0)
 
 
-def test_u5_halves_go_in_requests_of_their_own_one_at_a_time_before_others(bench):
-    refused = shipments(bench, 0, 1, 0)
-    bench.collector.handle_answered(refused)
-    one, two, three = refused.shipments
-    bench.collector.isolate([one], [two, three])
+def refuse(bench, group):
+    bench.collector.handle_answered()
+    bench.isolation.handle_refused(group.shipments, None, Failure(FailureKind.INVALID, "ValidationException", "why"))
+
+
+def test_u5_parts_of_a_refused_request_and_the_normal_flow_take_turns():
+    bench = Bench(max_in_flight=1)
+    refuse(bench, shipments(bench, 0, 1, 0))
     bench.seal(1)
-    assert bench.collector.next_deadline() <= 0.0
-    first = bench.collector.poll_group(0.0)
-    assert (first.isolated, first.shipments) == (True, [one])
-    assert bench.drain() == ["1"]
-    assert bench.collector.isolated_shipments() == [two, three]
-    bench.collector.handle_answered(first)
-    bench.collector.isolate([three])  # a later refusal: before what waits
-    assert bench.collector.poll_group(0.0).shipments == [three]
-    assert bench.collector.take_isolated() == [[two, three]]
-    assert bench.collector.take_isolated() == []
+    bench.seal(0)
+    bench.collector.drain()
+    sent = []
+    for _ in range(4):
+        assert bench.collector.next_deadline() <= 0.0
+        group = bench.collector.poll_group(0.0)
+        assert bench.collector.poll_group(0.0) is None, "one at a time"
+        bench.collector.handle_answered()
+        sent.append(group.part is not None)
+        if group.part is not None:
+            bench.isolation.handle_stored(group.part)
+    assert sent == [True, False, True, True], "all of the normal flow fits into one request"
+    assert bench.collector.poll_group(0.0) is None
 
 
-def test_u5_halves_keep_the_pause(bench):
-    refused = shipments(bench, 0)
-    bench.collector.handle_answered(refused)
-    bench.collector.isolate(refused.shipments)
+def test_u5_parts_keep_the_pause(bench):
+    refuse(bench, shipments(bench, 0, 0))
     bench.collector.handle_failure(3.0, 0.0)
     assert bench.collector.next_deadline() == 3.0
     assert bench.poll(2.9) is None
     assert bench.poll(3.0) == ["0"]
-
-
-def test_p9_what_waits_of_a_lane_can_be_recalled_in_order(bench):
-    refused = shipments(bench, 0, 1, 0, 1)
-    a, b, c, d = refused.shipments
-    assert isinstance(a, Shipment)
-    bench.collector.isolate([a, b], [c], [d])
-    assert bench.collector.recall({bench.lanes[a.lane is bench.lanes[1]]}) == [
-        one for one in (a, b, c, d) if one.lane is a.lane
-    ]
-    assert bench.collector.isolated_shipments() == [one for one in (a, b, c, d) if one.lane is not a.lane]
 
 
 # ---- deadlines

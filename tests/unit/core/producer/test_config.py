@@ -26,6 +26,7 @@ DEFAULTS = {
     "records_per_second": 1_000.0,
     "bytes_per_second": 1_048_576.0,
     "max_in_flight": 24,
+    "isolation_calls_per_second": 100,
     "buffer_max_bytes": 64 * MIB,
     "buffer_max_records": 100_000,
     "record_max_bytes": None,

@@ -369,14 +369,17 @@ def test_q2_a_stale_map_is_read_again_also_if_it_was_asked_for_in_the_moment_of_
 def test_m3_what_a_lane_of_a_stream_that_is_gone_had_under_way_is_no_news(rig):
     """A shard of the stream made anew has the id of the old one: by its id it is still among the open ones."""
     one = rig(shards={"a": (0, 16)})
-    records = one.puts(9, 10, 11, 12)
+    records = [one.put(b"%d" % number, f"key {number}", 9) for number in range(20)]
     one.flush()
     one.failed("ValidationException", 400)
     one.machine._map.invalidate(one.now, "a", one.now)
     assert one.asks_for_map()
     one.wait(0.1).listed(a=(0, 8), b=(8, 16))
-    for half in ([b"0", b"1"], [b"2", b"3"]):
-        assert one.wait(0.1).send() == [half]
+    assert one.wait(0.1).send() == [[b"%d" % number for number in range(10)]]
+    one.stored("b")
+    assert not one.asks_for_map()
+    while one.machine.outstanding:
+        one.wait(0.1).send()
         one.stored("b")
         assert not one.asks_for_map()
     assert {record.conclusion.shard_id for record in records} == {"b"}
@@ -583,7 +586,7 @@ def test_a_result_without_an_error_and_without_a_place_may_be_stored(rig, result
     assert codes(records[0]) == ["Unknown", "Expired"]
 
 
-def test_p5_one_poisonous_record_is_found_by_halves_and_only_it_fails(rig):
+def test_p5_one_poisonous_record_is_found_in_parts_and_only_it_fails(rig):
     one = rig()
     records = [one.put(b"poison" if number == 5 else b"good", f"{number}", number % 16) for number in range(16)]
     sent = one.flush()
@@ -603,23 +606,92 @@ def test_p5_one_poisonous_record_is_found_by_halves_and_only_it_fails(rig):
     assert one.lane("a").in_flight == one.lane("b").in_flight == 0
 
 
-def test_p5_halves_of_one_aggregate_that_fail_later_share_a_queue(rig):
+def test_p5_the_entry_that_the_service_names_goes_alone_and_the_others_at_once(rig):
+    one = rig(aggregation=False)
+    records = [one.put(b"%d" % number, f"{number}", number % 16) for number in range(40)]
+    entries = [entry[0] for entry in one.flush()]
+    bad = entries.index(b"5") + 1
+    one.failed("ValidationException", 400, message=f"1 validation error detected: Value at 'records.{bad}.member.data'")
+    assert sorted(entry[0] for entry in one.send()) == sorted(set(entries) - {b"5"})
+    others = one.number
+    assert one.send() == [[b"5"]]
+    one.failed("ValidationException", 400)
+    one.stored(number=others)
+    assert one.send() is None
+    assert [record for record in records if not record.conclusion.delivered] == [records[5]]
+    assert one.is_empty
+
+
+TOO_LARGE = (
+    "Value at 'records.1.member.data' failed to satisfy constraint: Member must have length less than or equal to 7"
+)
+
+
+@pytest.mark.parametrize(("message", "asks"), [(TOO_LARGE, True), ("why", False)])
+def test_a_record_that_is_refused_for_its_size_makes_us_read_the_limit_of_the_stream_again(rig, message, asks):
+    one = rig(record_ttl=100.0)
+    one.wait(60.0).puts(1)
+    one.flush()
+    one.failed("ValidationException", 400, message=message)
+    assert one.asks_for_summary() is asks
+    if asks:
+        one.summary(kib=2_048)
+        assert one.machine.record_max_bytes == 2 << 20, "later puts are checked by the new limit"
+        one.puts(1)
+        one.flush()
+        one.failed("ValidationException", 400, message=message)
+        assert not one.asks_for_summary(), "not at once again"
+        one.wait(10.0)
+        assert one.asks_for_summary()
+
+
+@pytest.mark.parametrize("settings", [{"record_max_bytes": 5_000_000}, {"facts": False}])
+def test_the_limit_is_not_read_again_where_it_was_set_or_could_not_be_read(rig, settings):
+    one = rig(**settings)
+    if settings.get("facts") is False:
+        assert one.asks_for_summary()
+        one.no_summary()
+    one.wait(60.0).puts(1)
+    one.flush()
+    one.failed("ValidationException", 400, message=TOO_LARGE)
+    assert not one.asks_for_summary()
+
+
+def test_p5_parts_that_fail_on_the_way_go_back_to_their_lane(rig):
     one = rig()
-    records = one.puts(1, 2, 3, 4)
+    records = one.puts(*[1] * 20)
     one.flush()
     one.failed("ValidationException", 400)
-    assert one.send() == [[b"0", b"1"]]
+    assert one.send() == [[b"%d" % number for number in range(10)]]
     one.failed()
-    one.to_deadline()
-    assert one.send() == [[b"2", b"3"]]
-    one.failed()
-    sent = None
-    while sent is None:
+    assert one.lane("a").queued == 1
+    while one.machine.outstanding:
         one.to_deadline()
-        sent = one.send()
-    assert sent == [[b"0", b"1"], [b"2", b"3"]]
-    one.stored()
+        while one.send() is not None:
+            one.stored()
     assert all(record.conclusion.delivered for record in records)
+    assert one.lane("a").is_idle
+
+
+def test_p5_when_every_record_is_invalid_each_fails_with_the_reason_at_the_configured_pace(rig):
+    one = rig(isolation_calls_per_second=10, record_ttl=5.0)
+    records = [one.put(b"%d" % number, f"{number}", 1) for number in range(100)]
+    one.flush()
+    sent = []
+    one.failed("ValidationException", 400)
+    while one.machine.outstanding:
+        if one.send() is not None:
+            sent.append(one.now)
+            one.failed("ValidationException", 400)
+        elif one.machine.outstanding:
+            one.to_deadline()
+    assert all(later - earlier >= 1.0 for earlier, later in zip(sent, sent[10:], strict=False))
+    assert {record.conclusion.code for record in records} == {"ValidationException"}
+    assert one.elapsed == pytest.approx(5.0)
+    alone = [record for record in records if record.conclusion.message == "why"]
+    assert len(alone) >= 35
+    late = "why (said of a request with other records; record_ttl (5 s) ended before this one was sent alone)"
+    assert {record.conclusion.message for record in records if record not in alone} == {late}
 
 
 def test_p4_parked_ones_expire_one_by_one(rig):
