@@ -464,7 +464,7 @@ def test_a_store_is_checked_too(kinesis, tmp_path):
 def test_a_store_of_the_process_is_wrong_usage(kinesis):
     code, output, errors = run(kinesis, "orders", "--store", "memory:")
     assert (code, output) == (2, "")
-    assert "lives in the process that uses it" in errors
+    assert "exists only inside the process that uses it" in errors
 
 
 # ---- Ctrl-C

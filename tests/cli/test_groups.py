@@ -388,11 +388,11 @@ def test_a_group_that_works_is_seen_alive_by_its_counters(world):
     world.put("a")
     with working(world) as seen:
         wait_for(lambda: seen == [b"a"])
-        (listed,) = world.json("list")
+        (listed,) = world.json("list", "--watch", "30s")
         assert listed["alive"] is True
         assert listed["judged_by"].startswith("a lease changed within ")
         assert listed["owners"] == [{"worker": "the-worker", "leases": 2, "alive": True}]
-        assert "alive" in world.ok("list")
+        assert "alive" in world.ok("list", "--watch", "30s")
         told = world.json("describe", world.group)
         assert [one["owner"] for one in told["shards"]] == ["the-worker"] * 2
         assert [one["owner_alive"] for one in told["shards"]] == [True] * 2
@@ -406,8 +406,55 @@ def test_silence_is_called_silence_and_not_death(world):
     assert listed["watched_seconds"] >= 1
     assert re.fullmatch(r"no lease changed for \d+\.\d s", listed["judged_by"])
     assert re.search(r" silent for \d+ s$", world.ok("list", "--watch", "1s").splitlines()[1])
-    assert world.ok("list", "--watch", "0").splitlines()[1].endswith("not watched")
+    code, output, errors = world.run("list")
+    assert (code, output.splitlines()[1].endswith("not watched")) == (0, True)
+    assert errors == "--watch 4s shows which owners are alive\n"
     assert "ghost (silent)" in world.ok("describe", world.group, "--watch", "600ms")
+
+
+@pytest.mark.clock
+def test_a_list_takes_less_than_a_second(own_world):
+    """Also with an owner that is silent: nobody waits for it."""
+    own_world.make(Lease(PARENT, owner="ghost", counter=3), Lease(SECOND))
+
+    def seconds():
+        began_at = time.perf_counter()
+        assert own_world.json("list")[0]["watched_seconds"] == 0
+        return time.perf_counter() - began_at
+
+    assert min(seconds() for _ in range(3)) < 1
+
+
+def test_a_stream_that_was_recreated_is_said_once(own_world):
+    world = own_world
+    world.put("a", "b", "c", "d", "e", "f")
+    world.consume()
+    assert world.json("describe", world.group)["recreated"] is False
+
+    async def recreate(client):
+        await client.delete_stream(world.stream, wait=True)
+        await client.create_stream(world.stream, shards=2, wait=True)
+
+    world.kinesis.clock.advance(10)
+    world.in_loop(recreate)
+    calls = world.kinesis.requests.count("GetShardIterator")
+    code, _, errors = world.run("describe", world.group)
+    assert (code, errors.splitlines()) == (
+        0,
+        [
+            f"{world.group} on {world.stream}: no owner",
+            (
+                f"the stream {world.stream} was deleted and re-created: the group's positions are of the old stream; reset "
+                f"it with `shardline groups reset {world.group} --to TRIM_HORIZON`"
+            ),
+        ],
+    )
+    assert world.kinesis.requests.count("GetShardIterator") == calls
+    described = world.json("describe", world.group)
+    assert described["recreated"] is True
+    assert [one["lag_ms"] for one in described["shards"]] == [None, None]
+    world.ok("reset", world.group, "--to", "TRIM_HORIZON")  # as it says
+    assert world.json("describe", world.group)["recreated"] is False
 
 
 def test_lag_is_the_age_of_what_waits(own_world):
@@ -493,7 +540,7 @@ def test_a_busy_shard_is_asked_again_and_a_denied_one_is_told(own_world):
     code, output, errors = world.run("describe", world.group)
     assert code == 0
     assert "?" in next(line for line in output.splitlines() if line.startswith(SECOND))
-    assert "how far behind is not known everywhere: GetRecords: not authorized" in errors
+    assert "the lag of some shards is not known: GetRecords: not authorized" in errors
 
 
 def test_few_shards_are_asked_at_a_time(own_world):
@@ -526,7 +573,7 @@ def test_a_group_of_two_streams_has_to_be_named_with_its_stream(world):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("list", "--store", "memory:"), 2, "lives in the process that uses it"),
+        (("list", "--store", "memory:"), 2, "exists only inside the process that uses it"),
         (("list", "--store", "sqlite:///no-such-file.db"), 1, "no-such-file.db does not exist"),
         (("list", "--store", "carrier-pigeon://x"), 2, "a store is one of"),
         (("list", "--store", "redis://user:pa55word@127.0.0.1:1/0"), 1, "127.0.0.1:1"),
@@ -748,7 +795,7 @@ def interrupted(process):
 def test_ctrl_c_while_it_watches_leaves_all_as_it_was(world):
     before = world.make(Lease(PARENT, owner="ghost", counter=3), Lease(SECOND))
     with world.begin("reset", world.group, "--to", "TRIM_HORIZON", "--lease-duration", "60s") as process:
-        assert process.stderr.readline().startswith("watching for up to 60 s whether the group is alive")
+        assert process.stderr.readline().startswith("watching the leases for up to 60 s to see whether")
         output, _ = interrupted(process)
     assert output == ""
     assert world.leases() == before
@@ -819,7 +866,7 @@ def test_ctrl_c_while_it_writes_ends_the_row_at_hand_and_says_what_was_done(shar
             relay.let_go.set()
             output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert errors.strip() == "the delete is not finished, 2 of 4 shards are done: interrupted"
+    assert errors.strip() == "the delete is not finished, 2 of 4 shards done: interrupted"
     told = json.loads(output)
     assert (told["complete"], told["stopped_by"]) == (False, "interrupted")
     assert [one["shard_id"] for one in told["shards"] if one["done"]] == names[:2]

@@ -4,15 +4,20 @@ The real command, as a process of its own.
 """
 
 import json
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from importlib import import_module
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from shardline.cli.commands import COMMANDS
+from shardline.cli.commands import shardline as root
 
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYSECRETKEY"
 TOKEN = "FwoGZXIvYXdzEJr//////////SESSIONTOKEN"
@@ -36,10 +41,51 @@ def test_the_summary_of_a_command_is_the_first_sentence_of_its_help(name):
     assert COMMANDS[name] == first
 
 
-@pytest.mark.parametrize("command", ["streams list", "streams create", "streams describe", "streams delete"])
-def test_the_help_of_a_command_has_examples(shardline, command):
-    shown = shardline(*command.split(), "--help").stdout.decode()
-    assert f"shardline {command}" in shown.partition("Examples:")[2]
+def every_command():
+    """All commands and their subcommands, as they are typed."""
+
+    def walk(command, words):
+        yield " ".join(words), command
+        if isinstance(command, click.Group):
+            with click.Context(command) as context:
+                for name in command.list_commands(context):
+                    yield from walk(command.get_command(context, name), [*words, name])
+
+    return dict(walk(root, ["shardline"]))
+
+
+def help_of(command):
+    words = [*command.split()[1:], "-h"]
+    ended = CliRunner().invoke(root, words, prog_name="shardline", terminal_width=200, max_content_width=200)
+    assert ended.exit_code == 0
+    return ended.output
+
+
+@pytest.mark.parametrize("command", every_command())
+def test_every_help_has_examples_that_parse(command):
+    shown = help_of(command).partition("Examples")[2]
+    examples = [line.strip() for line in shown.splitlines() if re.search(rf"\b{command} ?", line)]
+    assert examples, help_of(command)
+    commands = every_command()
+    for example in examples:
+        words = shlex.split(re.search(r"shardline[^|>)]*", example)[0])
+        name = max((one for one in commands if words[: len(one.split())] == one.split()), key=len)
+        rest = [word for word in words[len(name.split()) :] if word != "..."]
+        if not isinstance(commands[name], click.Group):
+            context = click.Context(commands[name], parent=click.Context(root, **root.context_settings))
+            commands[name].make_parser(context).parse_args(rest)  # refuses an option that does not exist
+
+
+def test_the_demo_shows_only_the_options_that_it_uses():
+    shown = set(re.findall(r"--[a-z-]+", help_of("shardline demo").partition("Options:")[2]))
+    assert shown == {"--seconds", "--rate", "--shards", "--seed", "--plain", "--output", "--verbose", "--help"}
+
+
+def test_the_demo_refuses_an_endpoint(shardline):
+    for option in ("--endpoint-url", "--region", "--profile"):
+        ended = shardline(option, "x", "demo", code=2)
+        assert told(ended) == "Error: the demo runs its own local Kinesis: it takes no endpoint, region or profile"
+        assert f"No such option '{option}'" in shardline("demo", option, "x", code=2).stderr
 
 
 def test_help_and_version_load_no_command_and_no_network():
@@ -57,6 +103,7 @@ def test_help_and_version_load_no_command_and_no_network():
             "shardline.cli.commands",
             "shardline.cli.invocation",
             "shardline.cli.mistakes",
+            "shardline.cli.standard_streams",
         }
 
 
@@ -156,6 +203,22 @@ def test_what_is_no_name_no_url_and_no_region(shardline):
     assert "region must look like 'eu-west-1'" in told(shardline("streams", "list", "--region", "Über", code=2))
 
 
+@pytest.mark.parametrize(
+    "command", [["put", "orders", "x", "--key"], ["put", "orders", "x", "--key-field"], ["tail", "orders", "--key"]]
+)
+def test_a_key_that_is_not_utf_8(shardline, kinesis, command):
+    ended = shardline(*command, os.fsdecode(b"caf\xe9"), code=2)
+    assert ended.stderr.splitlines()[-1] == f"Error: Invalid value for '{command[-1]}': b'caf\\xe9' is not valid UTF-8"
+    assert kinesis.streams["orders"].record_count == 0
+
+
+def test_a_store_that_is_wrong_is_quoted_as_it_was_given(shardline):
+    url = "dynamodb://t?endpoint_url=http://localhost:8000"
+    line = told(shardline("groups", "list", "--store", url, code=2))
+    assert line.startswith(f"Error: store '{url}' names no table (3 to 255 ")
+    assert "--endpoint-url" not in line
+
+
 def test_an_answer_of_the_service_is_told_with_its_code(shardline, kinesis):
     kinesis.faults.error("AccessDeniedException", "User: x is not authorized to perform: kinesis:ListStreams.")
     assert told(shardline("streams", "list", code=1)) == (
@@ -190,7 +253,7 @@ def test_a_bug_is_told_in_one_sentence_too():
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr == "Error: something broke that should not: LookupError: what now? (-v shows where)\n"
+    assert ended.stderr == "Error: internal error: LookupError: what now? (-v shows the traceback)\n"
     ended = subprocess.run([sys.executable, "-c", code, "-v"], capture_output=True, text=True, check=False)
     assert "Traceback" in ended.stderr
 

@@ -82,7 +82,7 @@ def test_nothing_is_nothing(shardline, kinesis):
 
 def test_on_a_terminal_something_has_to_be_said(on_terminal):
     shown, code = on_terminal("put", "orders")
-    assert (code, shown) == (2, "Error: nothing to put: give DATA or --file, pipe lines in, or say - to type them\n")
+    assert (code, shown) == (2, "Error: nothing to put: give DATA or --file, pipe lines in, or pass - to type them\n")
 
 
 def test_aggregates_or_not(shardline, kinesis):
@@ -113,7 +113,7 @@ def test_keys_from_json_and_a_file_of_what_failed_that_can_be_put_again(shardlin
     assert told[1].startswith("line 3: not JSON: ")
     assert told[2].startswith("line 4: the field customer.id is no text and no number: ")
     assert told[3].startswith("line 5: ")
-    assert told[-1] == "4 failed, in failed.jsonl (3 NoKey; 1 Refused)"
+    assert told[-1] == "4 records failed, in failed.jsonl (3 NoKey; 1 Refused)"
     failed = lines_of(tmp_path / "failed.jsonl")
     assert sorted(one["line"] for one in failed) == [2, 3, 4, 5]
     no_json = next(one for one in failed if one["line"] == 3)
@@ -131,7 +131,7 @@ def test_keys_from_json_and_a_file_of_what_failed_that_can_be_put_again(shardlin
 def test_records_that_are_none_are_handed_back_as_they_are(shardline, kinesis, tmp_path):
     lines = [b'{"key": "k", "data": "good"}', b"{", b'{"key": 7, "data": "x"}', b'{"data_base64": "?"}', b"{}"]
     ended = shardline("put", "orders", "--records", "-", "--failed", "f", stdin=b"\n".join(lines), code=1)
-    assert "4 failed, in f (4 NotARecord)" in ended.stderr
+    assert "4 records failed, in f (4 NotARecord)" in ended.stderr
     assert (tmp_path / "f").read_bytes().splitlines() == lines[1:]
     assert data_of(kinesis) == [b"good"]
 
@@ -156,7 +156,7 @@ def test_a_file_of_failures_is_added_to_and_is_not_left_behind(shardline, tmp_pa
     shardline("put", "orders", "--failed", "new", stdin=b"x\n")
     assert not (tmp_path / "new").exists()
     ended = shardline("put", "orders", "--key-field", "id", "--failed", "f", stdin=b"x\n", code=1)
-    assert "1 failed, in f (1 NoKey)" in ended.stderr
+    assert "1 record failed, in f (1 NoKey)" in ended.stderr
     assert (tmp_path / "f").read_bytes().startswith(b'what was there\n{"version":1,"key":null,"data":"x","line":1,')
 
 
@@ -166,7 +166,7 @@ def test_what_cannot_be_put(shardline, tmp_path):
         (["--file", "nothing"], 2, "File 'nothing' does not exist."),
         (["--failed", "no/such/directory"], 1, "--failed: no/such/directory cannot be written: No such file"),
         (["--records", "f", "--failed", "f"], 2, "--failed names the file that is read: give another"),
-        (["x", "--file", "f"], 2, "say one of DATA, --file and --records"),
+        (["x", "--file", "f"], 2, "give only one of DATA, --file and --records"),
         (["x", "--key", "a", "--key-field", "b"], 2, "--key does not go with --key-field"),
         (["x", "--key-field", "a..b"], 2, "--key-field: a field is named as in id or customer.id, not 'a..b'"),
         (["x", "--key", ""], 2, "partition key"),
@@ -190,7 +190,7 @@ def test_what_is_given_up_is_kept(shardline, kinesis, tmp_path):
     ended = shardline(
         "put", "orders", "--key", "k", "--give-up-after", "1s", "--failed", "f", stdin=b"\n".join(lines), code=1
     )
-    assert "50 failed, in f (50 " in ended.stderr
+    assert "50 records failed, in f (50 Expired: not delivered within --give-up-after (1 s)" in ended.stderr
     kinesis.faults.clear()
     failed = lines_of(tmp_path / "f")
     assert {one["key"] for one in failed} == {"k"}
@@ -220,7 +220,7 @@ def test_a_server_that_dies_in_the_middle(shardline, kinesis, tmp_path, eventual
     assert ended.code == 1
     assert {one["data"] for one in lines_of(tmp_path / "f")} == {f"after {number}" for number in range(100)}
     assert "put 100 records" in ended.stderr
-    assert "100 failed, in f" in ended.stderr
+    assert "100 records failed, in f" in ended.stderr
 
 
 def test_a_stream_that_may_not_be_described_can_be_put_to(shardline, kinesis):
@@ -242,19 +242,19 @@ def test_ctrl_c_before_it_has_begun_breaks_it_off(shardline, kinesis, eventually
     assert not (shardline.directory / "f").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_while_it_waits_for_input_drains_what_it_has(shardline, kinesis, number):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_it_waits_for_input_drains_what_it_has(shardline, kinesis, number, code):
     running = shardline.start("put", "orders", "-", "--linger", "1h", "--give-up-after", "2h", stdin=subprocess.PIPE)
     running.process.stdin.write(b"one\ntwo\nhalf a li")
     running.process.stdin.flush()
-    while b" 2 under way" not in running.process.stderr.readline():  # both have been read: it tells so now and then
+    while b" 2 in flight" not in running.process.stderr.readline():  # both have been read: it tells so now and then
         assert running.process.poll() is None
     running.interrupt(number)
     stderr = running.process.stderr.read().decode()  # and the input stays open
-    assert running.process.wait(90) == 130
+    assert running.process.wait(90) == code
     assert data_of(kinesis) == [b"one", b"two"]
     assert "interrupted: put 2 records" in stderr
-    assert "the last line was cut off: 9 bytes of it were read and are not put" in stderr
+    assert "the last line was cut off and is not put (9 bytes read)" in stderr
 
 
 def test_ctrl_c_in_the_middle_loses_nothing(shardline, kinesis, tmp_path, eventually):
@@ -283,7 +283,7 @@ def test_ctrl_c_in_the_middle_loses_nothing(shardline, kinesis, tmp_path, eventu
     found = set(in_stream) | set(in_file)
     assert found == set(range(len(found))), "every line up to the last that was read"
     assert set(in_stream) & set(in_file) <= maybe
-    assert f"{len(in_file):,} failed, in f" in stderr
+    assert f"{len(in_file):,} records failed, in f" in stderr
 
 
 def test_ctrl_c_twice_does_not_wait(shardline, kinesis, tmp_path, eventually):
@@ -316,11 +316,11 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(on_terminal, shardl
     with LocalKinesis(stream="slow") as slow:  # one shard: a MiB a second
         shown, code = on_terminal("put", "slow", "--file", "lines", **slow.environment)
         assert code == 0
-        assert re.search(r"\d+% [\d,]+ put, [\d,]+/s, [\d,]+ under way", shown)
+        assert re.search(r"\d+% [\d,]+ put, [\d,]+/s, [\d,]+ in flight", shown)
         assert shown.splitlines()[-1].startswith("put 7,001 records, 6.7 MiB")
         ended = shardline("put", "slow", "--file", "lines", **slow.environment)
     first, *_, last = ended.stderr.splitlines()
-    assert re.match(r"[\d,]+ put, [\d,]+/s, [\d,]+ under way", first)
+    assert re.match(r"[\d,]+ put, [\d,]+/s, [\d,]+ in flight", first)
     assert last.startswith("put 7,001 records")
 
 
@@ -336,7 +336,7 @@ def test_long_input_takes_little_memory(shardline, kinesis, tmp_path):
     running.process.stdin = None
     ended = running.wait()
     assert ended.code == 1
-    assert "102,400 failed, kept nowhere: --failed FILE keeps them (102,400 NoKey)" in ended.stderr
+    assert "102,400 records failed, discarded; use --failed FILE to keep them (102,400 NoKey)" in ended.stderr
     assert ended.stderr.count("\nline ") == 4, "a few of them are told, then no more"
     assert peak < 110 * 1024 * 1024
 

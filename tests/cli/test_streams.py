@@ -181,7 +181,7 @@ def test_a_stream_that_is_there_already(shardline):
         "Error: CreateStream: Stream orders under account 000000000000 already exists (ResourceInUseException)\n"
     )
     ended = shardline("streams", "create", "orders", "--shards", "9", "--exist-ok")
-    assert ended.lines == ["orders was there already: ACTIVE, provisioned, 2 shards"]
+    assert ended.lines == ["orders already exists: ACTIVE, provisioned, 2 shards"]
     assert (
         json.loads(shardline("streams", "create", "orders", "--exist-ok", "--output=json").stdout)["created"] is False
     )
@@ -220,7 +220,7 @@ def test_ctrl_c_while_it_waits_breaks_it_off(shardline, eventually):
 
 def test_nothing_is_deleted_without_a_yes(shardline, kinesis):
     ended = shardline("streams", "delete", "orders", stdin=b"y\n", code=2)
-    assert ended.stderr == "Error: deleting orders needs --yes where nobody can be asked\n"
+    assert ended.stderr == "Error: not a terminal: pass --yes to confirm that orders is deleted\n"
     assert "orders" in kinesis.streams
     assert shardline("streams", "delete", "orders", "--yes").lines == ["deleted orders"]
     assert "orders" not in kinesis.streams
@@ -268,12 +268,12 @@ def test_many_shards_in_steps(shardline, kinesis):
     assert open_shards(kinesis) == 2
     ended = shardline("streams", "reshard", "orders", "--shards", "9")
     assert ended.lines == ["orders has 9 shards"]
-    assert ended.stderr == "the service at most doubles or halves at a time: 2 -> 4 -> 8 -> 9 shards\n"
+    assert ended.stderr == "the service at most doubles or halves the shards at a time: 2 -> 4 -> 8 -> 9 shards\n"
     assert open_shards(kinesis) == 9
     told = json.loads(shardline("streams", "reshard", "orders", "--shards", "2", "--output", "json").stdout)
     assert told == {"name": "orders", "before": 9, "after": 2, "steps": [5, 3, 2], "dry_run": False}
     assert open_shards(kinesis) == 2
-    assert shardline("streams", "reshard", "orders", "--shards", "2").lines == ["it has 2 shards already"]
+    assert shardline("streams", "reshard", "orders", "--shards", "2").lines == ["it already has 2 shards"]
 
 
 def test_a_split_and_a_merge(shardline, kinesis):
@@ -287,10 +287,10 @@ def test_a_split_and_a_merge(shardline, kinesis):
 
 def test_what_cannot_be_resharded(shardline, kinesis, resharded):
     for arguments, said in [
-        ([], "say one of --shards N, --split SHARD and --merge SHARD SHARD"),
+        ([], "give one of --shards N, --split SHARD and --merge SHARD SHARD"),
         (["--split", "0"], "shardId-000000000000 is closed: only open shards are split and merged"),
         (["--merge", "2", "6"], "shardId-000000000002 and shardId-000000000006 cannot be merged: their hash ranges"),
-        (["--shards", "30", "--no-wait"], "that takes 4 steps, each of which has to be waited for"),
+        (["--shards", "30", "--no-wait"], "that takes 4 steps, and each has to be waited for"),
     ]:
         assert f"Error: {said}" in shardline("streams", "reshard", "orders", *arguments, code=2).stderr
 

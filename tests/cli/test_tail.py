@@ -234,16 +234,37 @@ def test_a_stream_that_is_deleted_ends_it(following, ask):
     assert "not found" in ended.stderr
 
 
+@pytest.mark.parametrize("options", [["-f"], ["--follow"], []])
+def test_it_follows_with_and_without_f(shardline, put, kinesis, options):
+    put(b"before")
+    running = shardline.start("tail", *options, "orders", *OLDEST)
+    assert running.process.stdout.readline() == b"before\n"
+    put(b"later")
+    assert running.process.stdout.readline() == b"later\n"
+    running.interrupt()
+    assert running.wait().code == 0
+
+
+def test_what_ends_the_reading_does_not_go_with_f(shardline):
+    assert "-f does not go with --until" in shardline("tail", "-f", "orders", "--until", "latest", code=2).stderr
+    assert "-f does not go with -n" in shardline("tail", "-fn", "10", "orders", code=2).stderr
+
+
+def test_the_format_has_a_letter_of_its_own(shardline, put):
+    put(b"x")
+    assert shardline("tail", "orders", *OLDEST, "-n", "1", "-p", "<{data}>").stdout == b"<x>\n"
+
+
 # ---- its end
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_ends_it_well(following, number):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_in_order(following, number, code):
     running = following()
     began_at = time.monotonic()
     running.interrupt(number)
     ended = running.wait()
-    assert (ended.code, ended.stdout, ended.stderr) == (0, b"", "")
+    assert (ended.code, ended.stdout, ended.stderr) == (code, b"", "")
     assert time.monotonic() - began_at < 30
 
 

@@ -1,4 +1,4 @@
-"""Which commands are there?
+"""The commands of ``shardline``.
 
 A command ``x`` is the attribute ``x`` of the module ``shardline.cli.x``.
 
@@ -20,12 +20,12 @@ from shardline.cli.invocation import global_options
 COMMANDS: Final = {
     "completion": "Print the script that completes commands in your shell.",
     "demo": "See it work: produce, consume, reshard, lose a worker; nothing is lost.",
-    "doctor": "Look for what is wrong with a stream, and with the way to it.",
-    "groups": "Look at consumer groups, and change where they stand.",
+    "doctor": "Diagnose a stream and the connection to it.",
+    "groups": "Show, reset and delete consumer groups.",
     "local": "Serve a local Kinesis until Ctrl-C.",
     "put": "Put records into a stream.",
     "streams": "List, create, describe, delete and reshard streams.",
-    "tail": "Read a stream, and go on as records come.",
+    "tail": "Read a stream, and follow it as records arrive.",
 }
 
 
@@ -59,14 +59,14 @@ class Commands(click.Group):
 def shardline() -> None:
     """Amazon Kinesis Data Streams on the command line.
 
-    Where Kinesis is, and who asks, is said by the options below or by AWS's own variables and files. The options may
-    stand before or after the command.
+    Set the endpoint and credentials with these options, or with AWS's own environment variables and files. The options
+    may stand before or after the command.
 
     \b
-    Begin with:
+    Examples:
       shardline demo                              no account, no flags
       shardline local --stream orders             a Kinesis on this machine
       shardline streams list
       echo hello | shardline put orders
-      shardline tail orders --from TRIM_HORIZON
+      shardline tail -f orders --from TRIM_HORIZON
     """

@@ -1,4 +1,4 @@
-"""How does a shell complete commands, options and names of streams?
+"""Completes commands, options and stream names in the shell.
 
 Invariants:
 
@@ -23,12 +23,12 @@ def completion(context: click.Context, shell: str) -> None:
     """Print the script that completes commands in your shell.
 
     \b
-    Now, in this shell:
+    Examples, for this shell only:
       source <(shardline completion bash)
       source <(shardline completion zsh)
       shardline completion fish | source
     \b
-    For good:
+    Examples, permanently:
       shardline completion bash > ~/.local/share/bash-completion/completions/shardline
       shardline completion fish > ~/.config/fish/completions/shardline.fish
     """

@@ -1,11 +1,12 @@
-"""How is Shardline seen at work, with no account and in half a minute?
+"""Shows Shardline at work, with no account and in half a minute.
 
 ``shardline demo`` runs a whole world on this machine (``demo_story``), shows it as a live picture or in plain lines,
-and ends with a verdict that somebody else has counted.
+and ends with the verdict of an independent reader.
 
 Invariants:
 
-- DM1: the exit code is 0 only if the verdict is good; 1 if it is not, or there is none; 130 after Ctrl-C.
+- DM1: the exit code is 0 only if the verdict is good; 1 if it is not, or there is none; 130 after Ctrl-C, 143 after
+  SIGTERM.
 - DM2: Ctrl-C, SIGTERM and SIGHUP end it at any moment: its processes end and its files are removed first. One that was
   ignored when it started (``nohup``) stays ignored.
 - DM3: it uses none of the user's AWS settings, and refuses to be told where Kinesis is: it brings its own.
@@ -23,7 +24,7 @@ import msgspec
 
 from shardline.cli.demo_lines import PlainLines
 from shardline.cli.demo_story import DemoSettings, Ending, new_scene, play
-from shardline.cli.invocation import Invocation, global_options
+from shardline.cli.invocation import Invocation, only_options
 from shardline.cli.mistakes import WrongUsage, sole_error
 from shardline.cli.terminal import draws
 
@@ -39,22 +40,30 @@ T = TypeVar("T")
     type=click.FloatRange(5, 120),
     default=16.0,
     show_default=True,
-    help="How long orders flow; the demo takes a few seconds more.",
+    help="How long orders flow; the demo takes a few seconds longer.",
 )
-@click.option("--rate", type=click.IntRange(1, 2_000), default=400, show_default=True, help="Orders a second.")
-@click.option("--shards", type=click.IntRange(1, 12), default=3, show_default=True, help="Shards at the start.")
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of all chance in the orders.")
-@click.option("--plain", is_flag=True, help="Plain lines instead of the picture.")
-@global_options
+@click.option("--rate", type=click.IntRange(1, 2_000), default=400, show_default=True, help="Orders per second.")
+@click.option(
+    "--shards", type=click.IntRange(1, 12), default=3, show_default=True, help="Number of shards at the start."
+)
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the random orders.")
+@click.option("--plain", is_flag=True, help="Print plain lines instead of the picture.")
+@only_options("output", "verbose")
 @click.pass_obj
 def demo(invocation: Invocation, *, seconds: float, rate: int, shards: int, seed: int, plain: bool) -> None:
     """See it work: produce, consume, reshard, lose a worker; nothing is lost.
 
-    With no AWS account, in less than half a minute: orders flow into a local Kinesis and out to two workers. A shard
-    throttles and is split, a worker is killed. Then somebody else counts.
+    It needs no AWS account and takes less than half a minute: orders flow into a local Kinesis and out to two workers.
+    A shard throttles and is split, a worker is killed. Then an independent reader verifies that nothing was lost.
+
+    \b
+    Examples:
+      shardline demo
+      shardline demo --plain --seconds 5
+      shardline demo --output json | jq .lost
     """
     if invocation.endpoint_url or invocation.region or invocation.profile:  # DM3
-        raise WrongUsage("the demo runs on a Kinesis of its own: it takes no endpoint, region or profile")
+        raise WrongUsage("the demo runs its own local Kinesis: it takes no endpoint, region or profile")
     settings = DemoSettings(seconds=seconds, rate=rate, shards=shards, seed=seed)
     is_plain = plain or invocation.is_json or invocation.verbose or not _can_draw()
     try:

@@ -22,9 +22,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from shardline.cli.demo_scene import Event, Scene, ShardView, WorkerView, plural
+from shardline.cli.demo_scene import Event, Scene, ShardView, WorkerView
 from shardline.cli.demo_story import Ending
 from shardline.cli.demo_verdict import sentences
+from shardline.cli.terminal import counted
 
 _WIDE: Final = 160
 _WIDEST_END: Final = 110
@@ -125,7 +126,7 @@ def _shards(scene: Scene, room: int) -> Panel:
         table.add_row(*cells, style="" if shard.is_open else "dim")
     note = f"orders flow: {min(scene.flowing_for, scene.seconds):.0f} of {scene.seconds:.0f} s"
     if len(rows) < len(scene.shards):
-        note = f"{plural(len(scene.shards) - len(rows), 'shard')} not shown · {note}"
+        note = f"{counted(len(scene.shards) - len(rows), 'shard')} not shown · {note}"
     return _panel(table, f"shardline demo · {scene.act}", note=note)
 
 
@@ -141,7 +142,7 @@ def _totals(scene: Scene) -> Panel:
     for branch, shard in scene.family():
         counts = f"{shard.put.total:,}", f"{shard.handled.total:,}"
         table.add_row(*_place(scene, branch, shard), "open" if shard.is_open else "closed", *counts)
-    return _panel(table, "shardline demo", note=f"{scene.now:.0f} s, {scene.resent:,} records were sent again")
+    return _panel(table, "shardline demo", note=f"{scene.now:.0f} s, {counted(scene.resent, 'record')} sent again")
 
 
 def _place(scene: Scene, branch: str, shard: ShardView) -> tuple[Text, "_Ring"]:
@@ -215,7 +216,8 @@ def _flow(scene: Scene) -> Panel:
     table.add_row("put", f"{put.total:,}", f"{put.rate:,.0f}/s", _Sparks(put.history, top, "green"))
     table.add_row("handled", f"{handled.total:,}", f"{handled.rate:,.0f}/s", _Sparks(handled.history, top, "blue"))
     table.add_row("lag", f"{scene.waiting:,}", _lag(scene.lag), f"{scene.buffered:,} more wait in the producers")
-    table.add_row("retries", f"{scene.resent:,}", "", f"records sent again, {scene.throttled:,} aggregates refused")
+    refused = counted(scene.throttled, "aggregate")
+    table.add_row("retries", f"{scene.resent:,}", "", f"sent again, {refused} refused")
     workers = Text(no_wrap=True, overflow="ellipsis").append("workers  ", style="dim")
     for worker in scene.workers.values():
         workers.append_text(_worker(scene, worker))
@@ -230,7 +232,7 @@ def _worker(scene: Scene, worker: WorkerView) -> Text:
         return Text(f"{worker.name} starts   ")
     held = sum(shard.owner == worker.name for shard in scene.shards.values())
     name = (worker.name, f"bold {_OWNERS.get(worker.name, '')}")
-    return Text.assemble(name, f" {plural(held, 'shard')}, {worker.handled:,} handled   ")
+    return Text.assemble(name, f" {counted(held, 'shard')}, {worker.handled:,} handled   ")
 
 
 @final

@@ -196,7 +196,3 @@ def listed(names: Iterable[str]) -> str:
     """``1, 2 and 3``."""
     several = list(names)
     return " and ".join([", ".join(several[:-1]), several[-1]]) if len(several) > 1 else "".join(several)
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -19,6 +19,7 @@ import msgspec
 
 from shardline.cli.demo_reader import Stored
 from shardline.cli.demo_worker import Handled
+from shardline.cli.terminal import counted
 
 
 @final
@@ -109,22 +110,22 @@ def sentences(verdict: Verdict, killed: str | None) -> list[str]:
         shown = ", ".join(verdict.missing) + (", ..." if verdict.lost > len(verdict.missing) else "")
         told.append(f"LOST {verdict.lost}: {shown} had a receipt, and did not come through.")
     if verdict.given_up:
-        told.append(f"The producers gave up {verdict.given_up} orders, and said so.")
+        told.append(f"The producers gave up on {counted(verdict.given_up, 'order')}, and reported it.")
     if verdict.strangers:
-        told.append(f"{verdict.strangers} orders were handled that the stream does not hold.")
+        told.append(f"Handled without being in the stream: {counted(verdict.strangers, 'order')}.")
     if verdict.out_of_order:
-        told.append(f"{verdict.out_of_order} orders came after a later one of their customer.")
+        told.append(f"Handled after a later order of the same customer: {counted(verdict.out_of_order, 'order')}.")
     if verdict.is_good:
         told.append("Nothing was lost, and every customer's orders came in order.")
     if verdict.replayed:
         told.append(
-            f"{verdict.replayed} came twice: worker {killed} was killed when it had handled them and not yet committed "
-            "that. At least once: the next owner gets them again."
+            f"{counted(verdict.replayed, 'order')} handled twice: worker {killed} was killed between handling them and "
+            "committing that. Delivery is at least once: the next owner gets them again."
         )
     if verdict.stored_twice:
         told.append(
-            f"{verdict.stored_twice} lie in the stream twice: their aggregate met the split on its way and was sent "
-            "again."
+            f"{counted(verdict.stored_twice, 'order')} stored twice: the shard was split while their aggregate was in "
+            "flight, and it was sent again."
         )
     if not verdict.duplicates:
         told.append("No duplicates: what the killed worker had handled was committed.")

@@ -1,6 +1,6 @@
-"""What is wrong with a stream, for whoever asks?
+"""Diagnoses a stream from the command line.
 
-``shardline doctor`` prints what ``examination`` finds, each with what to do about it.
+``shardline doctor`` prints what ``examination`` finds, and what to do about each problem.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from shardline.cli.examination import Examination, Role, check_store
 from shardline.cli.findings import Finding, Verdict
 from shardline.cli.group_store import StorePlace
 from shardline.cli.invocation import Invocation, global_options
-from shardline.cli.terminal import notice, print_table
+from shardline.cli.terminal import counted, notice, print_table
 from shardline.model.stream import parse_stream
 
 _COLOURS: Final = {
@@ -33,17 +33,23 @@ _COLOURS: Final = {
     type=click.Choice(["all", "producer", "consumer"]),
     default="all",
     show_default=True,
-    help="Whose permissions to check.",
+    help="Which permissions to check.",
 )
-@click.option("--sample/--no-sample", default=True, help="Read a few recent records to see the load; or none at all.")
-@click.option("--store", envvar="SHARDLINE_STORE", metavar="URL", help="Check this lease store too.")
+@click.option("--sample/--no-sample", default=True, help="Read a few recent records to measure the load.")
+@click.option("--store", envvar="SHARDLINE_STORE", metavar="URL", help="Also check this lease store.")
 @global_options
 @click.pass_obj
 def doctor(invocation: Invocation, /, *, stream: str, role: Role, sample: bool, store: str | None) -> None:
-    """Look for what is wrong with a stream, and with the way to it.
+    """Diagnose a stream and the connection to it.
 
-    Settings, credentials, network, clock, the stream, its load, and what this identity may do with it. Nothing is
-    written: puts are asked for by dry runs. The exit code is 1 if something failed.
+    Checks settings, credentials, network, clock, the stream, its load, and the permissions of this identity. Nothing is
+    written: permission to put is checked with dry runs. The exit code is 1 if a check failed.
+
+    \b
+    Examples:
+      shardline doctor orders
+      shardline doctor orders --for consumer --store redis://host/0
+      shardline doctor orders --output json | jq '.checks[] | select(.verdict == "failed")'
     """
 
     async def examine() -> list[Finding]:
@@ -58,8 +64,8 @@ def doctor(invocation: Invocation, /, *, stream: str, role: Role, sample: bool, 
     if invocation.is_json:
         invocation.print_json({"stream": stream, "ok": not failures, "checks": [one._asdict() for one in findings]})
     else:
-        print_table(("", "CHECK", "WHAT WAS SEEN, AND WHAT TO DO"), _rows(findings))
-        notice(f"{failures} failed, {warnings} warnings")
+        print_table(("", "CHECK", "RESULT, AND WHAT TO DO"), _rows(findings))
+        notice(f"{failures} failed, {counted(warnings, 'warning')}")
     if failures:
         raise click.exceptions.Exit(1)
 

@@ -24,6 +24,7 @@ from shardline.cli import permission_checks, stream_checks, way_checks
 from shardline.cli.findings import Finding, failed, not_checked, of_failure, ok, warning
 from shardline.cli.group_store import NO_SUCH_STORE, StorePlace, ask_groups
 from shardline.cli.invocation import Invocation
+from shardline.cli.terminal import counted
 from shardline.codec.shapes import ListStreamConsumersResponse, ListStreamsResponse, StreamSummary
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.page_tokens import PageTokens
@@ -235,4 +236,4 @@ async def check_store(place: StorePlace) -> Finding:
     if isinstance(found, Failure):
         return failed("store", found.message, "consumers that keep their leases there cannot start")
     names = ", ".join(sorted({f"{one.group or '?'} on {one.stream or '?'}" for one in found})[:5])
-    return ok("store", f"reachable, {len(found)} groups{': ' if names else ''}{names}")
+    return ok("store", f"reachable, {counted(len(found), 'group')}{': ' if names else ''}{names}")

@@ -41,7 +41,8 @@ class Outcome:
     """The shards whose rows are as they should be."""
     stopped_by: str | None = None
     """Why the others are not."""
-    is_interrupted: bool = False
+    interrupted_by: int | None = None
+    """The signal that stopped them."""
 
 
 async def carry_out(store: LeaseStore, steps: Sequence[Step], *, force: bool) -> Outcome:
@@ -50,7 +51,7 @@ async def carry_out(store: LeaseStore, steps: Sequence[Step], *, force: bool) ->
     with _interrupts() as came:
         for step in steps:
             if came:
-                outcome.is_interrupted, outcome.stopped_by = True, "interrupted"
+                outcome.interrupted_by, outcome.stopped_by = came[0], "interrupted"
                 break
             try:
                 await _take(store, step, force=force)
@@ -63,18 +64,19 @@ async def carry_out(store: LeaseStore, steps: Sequence[Step], *, force: bool) ->
 
 @contextmanager
 def _interrupts() -> Generator[list[int]]:
-    """The signals of Ctrl-C that came: they break nothing off meanwhile."""
+    """Ctrl-C and SIGTERM, as they come: they break nothing off meanwhile."""
     came: list[int] = []
 
     def remember(number: int, frame: FrameType | None) -> None:
         del frame
         came.append(number)
 
-    before = signal.signal(signal.SIGINT, remember)
+    before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield came
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 async def _take(store: LeaseStore, step: Step, *, force: bool) -> None:

@@ -1,7 +1,7 @@
-"""Which groups does a lease store have, and is one of them alive?
+"""Finds the groups of a lease store, and whether they are alive.
 
-No row says that its owner is alive: a counter that moves does. So the store is watched for a moment, and what is told
-is what was seen.
+No row says that its owner is alive: a counter that moves does. So the store is watched for a moment, and the report
+says what was seen.
 
 Invariants:
 
@@ -24,8 +24,11 @@ from shardline.adapters.leases.dynamodb_connection import AwsAccess
 from shardline.adapters.leases.url import lease_catalog, lease_store
 from shardline.cli.invocation import Invocation
 from shardline.cli.mistakes import WrongUsage
+from shardline.core.consumer.group_rows import foreign_rows
+from shardline.core.consumer.shard_graph import ShardGraph
 from shardline.core.failures import Failure
 from shardline.model.lease import Lease
+from shardline.model.shard import Shard
 from shardline.ports import GroupOnStream, LeaseStore
 
 T = TypeVar("T")
@@ -52,8 +55,8 @@ class StorePlace(NamedTuple):
         """
         if url.lower().startswith("memory:"):
             raise WrongUsage(
-                "the store memory: lives in the process that uses it: no other can look into it; groups that are to be "
-                "seen keep their leases in SQLite, Redis or DynamoDB"
+                "the store memory: exists only inside the process that uses it: no other process can read it; use a "
+                "store in SQLite, Redis or DynamoDB"
             )
         return cls(url, AwsAccess(time.time, region=invocation.region, profile=invocation.profile))
 
@@ -109,6 +112,18 @@ async def find_group(place: StorePlace, group: str, stream: str | None) -> Group
     known = ", ".join(sorted({str(one.group) for one in found})) or "none"
     on = "" if stream is None else f" on the stream {stream!r}"
     raise click.ClickException(f"there is no group {group!r}{on} in this store; its groups: {known}")
+
+
+def foreign_shards(rows: Mapping[str, Lease], shards: Mapping[str, Shard]) -> set[str]:
+    """The shards whose rows cannot be of the stream that has ``shards``: it was re-created.
+
+    ``shards`` must have been listed after ``rows`` were read. A finished row proves nothing: a listing that is a little
+    late has its shard open.
+    """
+    unfinished = {shard_id: row for shard_id, row in rows.items() if not row.checkpoint.is_finished}
+    graph = ShardGraph()
+    graph.handle_listing(shards.values(), unfinished, 0.0, 0.0)
+    return {row.shard_id for row, _ in foreign_rows(graph, unfinished)}
 
 
 @asynccontextmanager
@@ -238,6 +253,6 @@ async def require_quiet(store: LeaseStore, lease_duration: float) -> dict[str, L
         movers = {row.holder for shard_id, row in seen.held.items() if shard_id in seen.moved}
         named = ", ".join(sorted(one for one in movers if one is not None)) or "someone"
         raise click.ClickException(
-            f"the group is alive: {named} wrote to its leases while we watched; stop its workers, or say --force"
+            f"the group is alive: {named} wrote to its leases while we watched; stop its workers, or pass --force"
         )
     return seen.rows

@@ -1,16 +1,17 @@
-"""How are consumer groups looked at, moved and removed?
+"""Shows, resets and deletes consumer groups.
 
-``shardline groups``, over any lease store that another process can look into.
+``shardline groups`` works on any lease store that another process can look into.
 
 Invariants:
 
-- GR1: what changes a group is refused while the group is alive, unless ``--force`` is said; and it is refused by the
-  store, row by row, if a worker writes meanwhile.
-- GR2: exit codes are those of every command; what was done before an interruption or a failure is told.
+- GR1: a command that changes a group is refused while the group is alive, unless ``--force`` is given; and the store
+  refuses each row that a worker writes meanwhile.
+- GR2: exit codes are those of every command; what was done before an interruption or a failure is reported.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NamedTuple
 
 import click
@@ -24,6 +25,7 @@ from shardline.cli.group_store import (
     StorePlace,
     Watch,
     find_group,
+    foreign_shards,
     list_groups,
     list_rows,
     opened,
@@ -34,52 +36,64 @@ from shardline.cli.invocation import Invocation, global_options
 from shardline.cli.mistakes import WrongUsage
 from shardline.cli.moments import DURATION
 from shardline.cli.patience import patiently
-from shardline.cli.terminal import notice, waiting
+from shardline.cli.terminal import counted, notice, waiting
 from shardline.model.lease import Lease
 from shardline.model.shard import Shard
 from shardline.ports import GroupOnStream, LeaseStore
 
-_INTERRUPTED: Final = 130
+_BEYOND_SIGNALS: Final = 128
 
 _store = click.option(
     "--store",
     envvar="SHARDLINE_STORE",
     required=True,
     metavar="URL",
-    help="Where the leases are (also SHARDLINE_STORE).",
+    help="URL of the lease store (also SHARDLINE_STORE).",
 )
-_watch = click.option(
-    "--watch",
-    type=DURATION,
-    default="4s",
-    show_default=True,
-    metavar="DURATION",
-    help="How long to watch the leases to see who is alive; 0: not at all.",
-)
+
+
+def _watch(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        "--watch",
+        type=DURATION,
+        default=default,
+        show_default=True,
+        metavar="DURATION",
+        help="Maximum time to watch the leases, to see which owners are alive; 0 does not watch.",
+    )
+
+
 _lease_duration = click.option(
     "--lease-duration",
     type=DURATION,
     default="10s",
     show_default=True,
     metavar="DURATION",
-    help="That of the group's consumers: who is silent for so long is dead.",
+    help="The group's lease duration; owners silent for longer count as dead.",
 )
-_force = click.option("--force", is_flag=True, help="Also while the group is alive: its workers lose their leases.")
-_dry_run = click.option("--dry-run", is_flag=True, help="Only print what would be done.")
+_force = click.option("--force", is_flag=True, help="Change a live group too: its workers lose their leases.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 
 
 @click.group()
 @global_options
 def groups() -> None:
-    """Look at consumer groups, and change where they stand.
+    """Show, reset and delete consumer groups.
 
-    The leases of a group tell who reads which shard, and how far it is. They are where its consumers keep them:
+    The leases of a group say which worker reads which shard, and how far it is. --store is the URL of the store in
+    which the group's consumers keep them:
 
     \b
       sqlite:///leases.db      sqlite:////absolute/leases.db
       redis://host/0           rediss://user:password@host/0
       dynamodb://table?region=eu-west-1
       dynamodb://table?endpoint_url=http://localhost:8000
+
+    \b
+    Examples:
+      shardline groups list --store sqlite:///leases.db
+      shardline groups describe billing --store redis://host/0
+      shardline groups reset billing --to 15m --store redis://host/0
     """
 
 
@@ -88,29 +102,42 @@ def groups() -> None:
 
 @groups.command("list")
 @_store
-@_watch
+@_watch("0s")
 @global_options
 @click.pass_obj
 def list_(invocation: Invocation, /, *, store: str, watch: float) -> None:
-    """Every group in a store.
+    """List the groups of a store.
 
-    A group is called alive if one of its leases changes while it is watched; consumers renew theirs every third of the
-    lease duration (10 s unless set).
+    The state of a group that has owners is known only with --watch: a group is alive if one of its leases changes while
+    it is watched. Consumers renew their leases every third of the lease duration (which is 10 s by default).
+
+    \b
+    Examples:
+      shardline groups list --store sqlite:///leases.db
+      shardline groups list --store redis://host/0 --watch 4s
+      shardline groups list --store dynamodb://leases --output json | jq '.[].group'
     """
 
     async def look() -> list[tuple[GroupOnStream, Watch]]:
         place = StorePlace.of(store, invocation)
         names = await list_groups(place)
         async with opened(place, *names) as stores:
-            return list(zip(names, await watch_groups(stores, watch), strict=True))
+            with _watching(watch):
+                return list(zip(names, await watch_groups(stores, watch), strict=True))
 
     found = invocation.run(look)
     if invocation.is_json:
         invocation.print_json([group_report.group_object(name, seen) for name, seen in found])
     elif found:
         group_report.print_groups(found)
+        if not watch and any(seen.held for _, seen in found):
+            notice("--watch 4s shows which owners are alive")
     else:
         notice("this store has no groups")
+
+
+def _watching(seconds: float) -> AbstractContextManager[None]:
+    return waiting(f"watching the leases for up to {seconds:g} s") if seconds else nullcontext()
 
 
 class _Description(NamedTuple):
@@ -118,44 +145,60 @@ class _Description(NamedTuple):
     seen: Watch
     shards: Mapping[str, Shard] | None = None
     lags: Mapping[str, Lag] | None = None
+    is_recreated: bool = False
+    """Whether rows are of another stream of that name."""
 
 
 @groups.command()
 @click.argument("group")
 @click.argument("stream", required=False)
 @_store
-@_watch
-@click.option("--lag/--no-lag", default=True, help="Ask Kinesis for the shards, and how far behind each is; or not.")
+@_watch("4s")
+@click.option("--lag/--no-lag", default=True, help="Ask Kinesis for the shards, and how far behind each is.")
 @global_options
 @click.pass_obj
 def describe(invocation: Invocation, /, *, group: str, stream: str | None, store: str, watch: float, lag: bool) -> None:
-    """One group, shard by shard: where it stands, who reads.
+    """Show one group, shard by shard: its position, its lag and its owner.
 
-    And how far behind it is: to ask for that takes one of the five reads a second that Kinesis grants a shard. STREAM
-    is needed only if the group reads several.
+    Asking for the lag takes one of the five reads per second that Kinesis grants a shard. STREAM is needed only if the
+    group reads several streams.
+
+    \b
+    Examples:
+      shardline groups describe billing --store sqlite:///leases.db
+      shardline groups describe billing orders --store redis://host/0 --watch 0
+      shardline groups describe billing --store redis://host/0 --output json | jq '.shards[].lag_ms'
     """
 
     async def look() -> _Description:
         place = StorePlace.of(store, invocation)
         name = await find_group(place, group, stream)
         async with opened(place, name) as stores:
-            (seen,) = await watch_groups(stores, watch)
+            with _watching(watch):
+                (seen,) = await watch_groups(stores, watch)
         if not lag:
             return _Description(name, seen)
         async with invocation.client() as client:
             shards = {shard.shard_id: shard for shard in await patiently(lambda: client.list_shards(str(name.stream)))}
-            there = [row for row in seen.rows.values() if row.shard_id in shards]
-            return _Description(name, seen, shards, await find_lags(client, str(name.stream), there))
+            foreign = foreign_shards(seen.rows, shards)
+            there = [row for row in seen.rows.values() if row.shard_id in shards and row.shard_id not in foreign]
+            lags = await find_lags(client, str(name.stream), there)
+            return _Description(name, seen, shards, lags, is_recreated=bool(foreign))
 
-    name, seen, shards, lags = invocation.run(look)
+    name, seen, shards, lags, is_recreated = invocation.run(look)
     if invocation.is_json:
-        told = group_report.group_object(name, seen)
-        invocation.print_json(told | {"shards": group_report.shard_objects(seen, shards, lags)})
+        description = group_report.group_object(name, seen) | {"recreated": is_recreated if lag else None}
+        invocation.print_json(description | {"shards": group_report.shard_objects(seen, shards, lags)})
     else:
         group_report.print_shards(seen, shards, lags)
         notice(f"{name.group} on {name.stream}: {seen.judgement}")
-    for problem in sorted({lag.problem for lag in (lags or {}).values() if lag.problem is not None})[:3]:
-        notice(f"how far behind is not known everywhere: {problem}")
+    if is_recreated:
+        notice(
+            f"the stream {name.stream} was deleted and re-created: the group's positions are of the old stream; reset "
+            f"it with `shardline groups reset {name.group} --to TRIM_HORIZON`"
+        )
+    for problem in sorted({one.problem for one in (lags or {}).values() if one.problem is not None})[:3]:
+        notice(f"the lag of some shards is not known: {problem}")
 
 
 # ---- changing
@@ -170,7 +213,7 @@ def describe(invocation: Invocation, /, *, group: str, stream: str | None, store
     metavar="WHERE",
     help="TRIM_HORIZON, LATEST, a time (2026-03-01T09:30Z), an age (15m), or with --shard a sequence number.",
 )
-@click.option("--shard", metavar="ID", help="This shard alone.")
+@click.option("--shard", metavar="ID", help="Reset only this shard.")
 @_dry_run
 @_force
 @_lease_duration
@@ -178,14 +221,20 @@ def describe(invocation: Invocation, /, *, group: str, stream: str | None, store
 @global_options
 @click.pass_obj
 def reset(invocation: Invocation, /, *, group: str, stream: str | None, to: str, shard: str | None, **how: Any) -> None:
-    """Let a group go on from somewhere else.
+    """Move a group to another position.
 
-    The whole group then stands as a new one that starts there: at TRIM_HORIZON it reads every shard again, parents
-    before children; at LATEST only what comes from now on. A sequence number, as `describe` shows it, counts as done:
-    the record after it comes next.
+    The group then continues like a new one that starts there: at TRIM_HORIZON it reads every shard again, parents
+    before children; at LATEST only records that arrive from now on. A sequence number, as `describe` shows it, counts
+    as processed: the group continues with the record after it.
 
-    It is refused while the group is alive. With --force its workers lose their leases, and go on from the new place;
-    what they were at work on comes again.
+    A reset is refused while the group is alive. With --force its workers lose their leases and continue from the new
+    position; records that they were processing are delivered again.
+
+    \b
+    Examples:
+      shardline groups reset billing --to TRIM_HORIZON --dry-run --store sqlite:///leases.db
+      shardline groups reset billing --to 2026-03-01T09:30Z --store redis://host/0
+      shardline groups reset billing orders --to LATEST --force --store dynamodb://leases
     """
 
     async def change() -> tuple[GroupOnStream, list[Step], Outcome | None]:
@@ -203,7 +252,7 @@ def reset(invocation: Invocation, /, *, group: str, stream: str | None, to: str,
 @groups.command()
 @click.argument("group")
 @click.argument("stream", required=False)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @_dry_run
 @_force
 @_lease_duration
@@ -211,13 +260,18 @@ def reset(invocation: Invocation, /, *, group: str, stream: str | None, to: str,
 @global_options
 @click.pass_obj
 def delete(invocation: Invocation, /, *, group: str, stream: str | None, yes: bool, **how: Any) -> None:
-    """Forget a group: how far it was, and who reads.
+    """Delete a group: its positions and its leases.
 
-    A consumer of that name is then a new group, and begins where its start says. A DynamoDB table stays, empty.
+    A consumer with that group name then starts as a new group. A DynamoDB table stays, empty.
+
+    \b
+    Examples:
+      shardline groups delete billing --store sqlite:///leases.db
+      shardline groups delete billing orders --yes --store redis://host/0
     """
     place = StorePlace.of(how["store"], invocation)
     if not yes and not how["dry_run"] and not sys.stdin.isatty():
-        raise WrongUsage("there is nobody to ask: say --yes")
+        raise WrongUsage("not a terminal: pass --yes to confirm")
 
     async def look() -> tuple[GroupOnStream, list[Step]]:
         name = await find_group(place, group, stream)
@@ -229,7 +283,8 @@ def delete(invocation: Invocation, /, *, group: str, stream: str | None, yes: bo
     if how["dry_run"]:
         _report(invocation, name, steps, None, verb="delete")
         return
-    if not yes and not click.confirm(f"Delete the group {name.group} on {name.stream}, {len(steps)} leases?", err=True):
+    leases = counted(len(steps), "lease")
+    if not yes and not click.confirm(f"Delete the group {name.group} on {name.stream}, {leases}?", err=True):
         raise click.exceptions.Exit(1)
 
     async def remove() -> Outcome:
@@ -245,7 +300,7 @@ async def _rows_to_change(
     """GR1."""
     if dry_run or force:
         return await list_rows(leases)
-    with waiting(f"watching for up to {lease_duration:g} s whether the group is alive"):
+    with waiting(f"watching the leases for up to {lease_duration:g} s to see whether the group is alive"):
         return await require_quiet(leases, lease_duration)
 
 
@@ -262,8 +317,8 @@ def _report(
         group_report.print_steps(steps, outcome)
     if outcome is None:
         held = len(Watch({step.shard_id: step.before for step in steps if step.before is not None}).held)
-        notice(f"a dry run: nothing was written; {held} of these leases have an owner")
+        notice(f"a dry run: nothing was written; {counted(held, 'lease')} with an owner")
     elif outcome.stopped_by is not None:
-        done = f"{len(outcome.done)} of {len(steps)} shards are done"
+        done = f"{len(outcome.done)} of {counted(len(steps), 'shard')} done"
         notice(f"the {verb} is not finished, {done}: {outcome.stopped_by}")
-        raise click.exceptions.Exit(_INTERRUPTED if outcome.is_interrupted else 1)
+        raise click.exceptions.Exit(1 if outcome.interrupted_by is None else _BEYOND_SIGNALS + outcome.interrupted_by)

@@ -1,4 +1,4 @@
-"""What does Ctrl-C stop?
+"""Handles Ctrl-C and SIGTERM stage by stage.
 
 Invariants:
 
@@ -15,6 +15,7 @@ from typing import Final, final
 import anyio
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_BEYOND_SIGNALS: Final = 128
 
 
 @final
@@ -22,7 +23,8 @@ class Interrupts:
     """The signals that came."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.first: int | None = None
+        """The number of the first signal."""
         self._stage: anyio.CancelScope | None = None
 
     @contextmanager
@@ -35,8 +37,15 @@ class Interrupts:
             finally:
                 self._stage = None
 
-    def handle_signal(self) -> None:
-        self.count += 1
+    @property
+    def exit_code(self) -> int:
+        """What shells expect of a command that a signal broke off: 130 for Ctrl-C, 143 for SIGTERM."""
+        assert self.first is not None, "only asked after a signal"
+        return _BEYOND_SIGNALS + self.first
+
+    def handle_signal(self, number: int) -> None:
+        if self.first is None:
+            self.first = number
         if self._stage is not None:
             self._stage.cancel()
 
@@ -50,7 +59,7 @@ def interrupts() -> Generator[Interrupts]:
     try:
         for one in _SIGNALS:
             try:
-                loop.add_signal_handler(one, heard.handle_signal)
+                loop.add_signal_handler(one, heard.handle_signal, one)
             except NotImplementedError:  # Windows: Ctrl-C then breaks the command off
                 break
             taken.append(one)

@@ -1,10 +1,10 @@
-"""What did the user ask of every command: where Kinesis is, how to print, and how loud to be?
+"""The options that every command has: the endpoint, the output format, and the log.
 
 Invariants:
 
-- CL1: the options of all commands may stand before or after the command's name; what stands last counts.
-- CL2: what goes wrong is one sentence on standard error, with its traceback only under ``-v``: see ``mistakes``.
-- CL3: standard output carries results and nothing else: it can be piped. The library's log is shown under ``-v`` alone.
+- CL1: these options may stand before or after the command's name; the last one counts.
+- CL2: an error is one sentence on standard error, with its traceback only under ``-v``: see ``mistakes``.
+- CL3: standard output carries only results: it can be piped. The library's log is shown only under ``-v``.
 """
 
 import logging
@@ -52,9 +52,7 @@ class Invocation:
         self._set_up_log()
         try:
             return anyio.run(command, *arguments)
-        except BrokenPipeError:
-            raise  # nobody reads what we print: click ends it, in silence
-        except Exception as error:  # noqa: BLE001 - a bug of ours is told in a sentence too
+        except Exception as error:  # noqa: BLE001 - a bug of ours is one sentence too
             if self.verbose:
                 click.echo(traceback.format_exc(), err=True, nl=False)
             raise as_click(sole_error(error), self) from None
@@ -79,6 +77,22 @@ class Invocation:
         handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
         log.handlers = [handler]
         log.setLevel(logging.INFO if self.verbose else logging.WARNING)
+
+
+class _Utf8(click.ParamType[str]):
+    """A text that a record can carry: the shell passes bytes that are not UTF-8 as surrogates."""
+
+    name = "text"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            self.fail(f"{os.fsencode(value)!r} is not valid UTF-8", param, ctx)
+        return value
+
+
+UTF8: Final = _Utf8()
 
 
 def global_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,15 +7,14 @@ Invariants:
 - LD2: a line costs the same however many streams and records there are: it is made of counters that the server keeps.
 """
 
-import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, final
 
 import click
 import msgspec
 
+from shardline.cli.standard_streams import take_problem
 from shardline.cli.terminal import counted
 
 if TYPE_CHECKING:
@@ -69,16 +68,13 @@ class LocalDisplay:
         """LD1."""
         try:
             show()
-        except BrokenPipeError:  # the reader has gone: nobody misses anything
-            _discard_output()
+            lost = take_problem()
+            problem = None if lost is None else lost.strerror or str(lost)
         except Exception as error:  # noqa: BLE001 - whatever it is, the server keeps serving
-            if isinstance(error, OSError):
-                _discard_output()
-            if not self._has_reported:
-                self._has_reported = True
-                reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-                with suppress(OSError):
-                    click.echo(f"Warning: the traffic cannot be shown ({reason}); the server keeps serving", err=True)
+            problem = f"{type(error).__name__}: {error}"
+        if problem is not None and not self._has_reported:
+            self._has_reported = True
+            click.echo(f"Warning: the traffic cannot be shown ({problem}); the server keeps serving", err=True)
 
 
 def traffic_line(new_requests: int, traffic: "Traffic") -> str:
@@ -86,9 +82,3 @@ def traffic_line(new_requests: int, traffic: "Traffic") -> str:
     noun = "request " if new_requests == 1 else "requests"
     streams, records = counted(traffic.streams, "stream"), counted(traffic.records, "record")
     return f"{new_requests:>6,} {noun}  {traffic.requests:,} in all  {streams}  {records}"
-
-
-def _discard_output() -> None:
-    """Send what is still to be printed nowhere: else Python fails when it flushes standard output at its end."""
-    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a device
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -1,39 +1,75 @@
-"""How does ``shardline`` begin, and with which exit code does it end?
+"""Starts ``shardline``, and decides with which exit code it ends.
 
-Exit codes: 0 for success (also when Ctrl-C or SIGTERM ends a command that runs until then), 1 for a failure, 2 for
-wrong usage, 130 for a Ctrl-C that breaks a command off.
+Exit codes: 0 for success (also when Ctrl-C ends a command that runs until then), 1 for a failure, 2 for wrong usage,
+130 when Ctrl-C and 143 when SIGTERM breaks a command off.
 """
 
+import signal
 import sys
+import traceback
 from importlib.util import find_spec
+from types import FrameType
 from typing import Final
+
+from shardline.cli import standard_streams
 
 _NEEDS_EXTRA: Final = "the command line needs an extra: pip install 'shardline[cli]'"
 _INTERRUPTED: Final = 130
+_TERMINATED: Final = 143
+_VERBOSE: Final = frozenset({"-v", "--verbose"})
 
 
 def main() -> None:
     """Run ``shardline``."""
+    standard_streams.guard()
     try:
-        _run()
+        signal.signal(signal.SIGTERM, _terminate)
+        code = _run()
     except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
+        code = _INTERRUPTED
+    except SystemExit as ending:
+        code = ending.code
+    problem = standard_streams.take_problem()
+    if problem is not None:
+        _report_lost_output(problem)
+        code = code or 1
+    sys.exit(code)
 
 
-def _run() -> None:
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """SIGTERM, wherever no command handles it: unwind as for any other exception, so that all is left in order."""
+    del number, frame
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+    sys.exit(_TERMINATED)
+
+
+def _run() -> str | int | None:
     try:
         import click  # noqa: PLC0415 - an extra
     except ImportError:
-        sys.exit(_NEEDS_EXTRA)
+        return _NEEDS_EXTRA
     if find_spec("rich") is None:  # of the same extra
-        sys.exit(_NEEDS_EXTRA)
+        return _NEEDS_EXTRA
     from shardline.cli.commands import shardline  # noqa: PLC0415 - needs click
+    from shardline.cli.invocation import Invocation  # noqa: PLC0415
+    from shardline.cli.mistakes import as_click, show_error  # noqa: PLC0415
 
     try:
         code: object = shardline.main(prog_name="shardline", standalone_mode=False)
+    except click.Abort:  # click's word for Ctrl-C, and for the end of input at a question
+        return _INTERRUPTED
     except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except click.Abort:  # so click tells of Ctrl-C, and of the end of input at a question
-        code = _INTERRUPTED
-    sys.exit(code if isinstance(code, int) else 0)
+        return show_error(error)
+    except Exception as error:  # noqa: BLE001 - a bug of ours is one sentence too
+        if not _VERBOSE.isdisjoint(sys.argv):
+            traceback.print_exc()
+        return show_error(as_click(error, Invocation()))
+    return code if isinstance(code, int) else 0
+
+
+def _report_lost_output(problem: OSError) -> None:
+    import click  # noqa: PLC0415 - as above
+
+    from shardline.cli.mistakes import show_error  # noqa: PLC0415
+
+    show_error(click.ClickException(f"standard output cannot be written: {problem.strerror or problem}"))

@@ -1,14 +1,20 @@
-"""How is what went wrong told, and with which exit code?
+"""Words the errors that users see, and chooses the exit code.
 
 Invariants:
 
-- CL2: what goes wrong is one sentence on standard error, with its traceback only under ``-v``: exit code 2 if the
-  command was wrong, 1 if it could not be carried out.
-- MI1: a stream that is not there is told with the region that was asked: it may be in another.
-- MI2: nothing secret is told: sentences are made of answers and of our own words, never of a request.
+- CL2: an error is one sentence on standard error, with its traceback only under ``-v``: exit code 2 if the command was
+  wrong, 1 if it could not be carried out. With ``--output json`` it is one JSON object: ``{"error": {...}}``.
+- MI1: the error for a missing stream names the region that was asked: the stream may be in another.
+- MI2: an error contains no secret: it is made of answers and of our own words, never of a request.
+- MI3: what the user wrote is quoted as it is: only the library's own sentences about its arguments become sentences
+  about options.
 """
 
+import json
 import re
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, cast
 
 import click
@@ -18,23 +24,36 @@ from shardline.errors import RequestError, ShardlineError, UsageError
 if TYPE_CHECKING:
     from shardline.cli.invocation import Invocation
 
-# The library speaks of its arguments; here they are options.
+# The library speaks of its arguments; here they are options (MI3).
 _OPTIONS: Final = (
     (re.compile(r"\bpass region=, or set\b"), "give --region, or set"),
     (re.compile(r", or pass credentials=Credentials\(\.\.\.\)"), ""),
     (re.compile(r", name a profile"), ", or name a profile with --profile"),
-    (re.compile(r"\bendpoint_url\b"), "--endpoint-url"),
+    (re.compile(r"^endpoint_url(?= must )"), "--endpoint-url"),
+    (re.compile(r"(?<=: check )(the region or )?endpoint_url\b"), r"\1--endpoint-url"),
+    (re.compile(r"\bpass endpoint_url=$"), "give --endpoint-url"),
+    (re.compile(r"\bwithin record_ttl\b"), "within --give-up-after"),
 )
+_JSON: Final = re.compile(r"(-[a-zA-Z]*o|--output)(=?json)?")
+
+
+class Failed(click.ClickException):
+    """A request that failed, with its facts."""
+
+    def __init__(self, message: str, *, code: str, operation: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.operation = operation
 
 
 class WrongUsage(click.ClickException):
-    """What the user asked for cannot be: one sentence, without click's lines about usage."""
+    """The command makes no sense as given: one sentence, without click's lines about usage."""
 
     exit_code = 2
 
 
 def sole_error(error: Exception) -> Exception:
-    """What went wrong, taken out of the groups that tasks wrap it in."""
+    """The error, taken out of the groups that tasks wrap it in."""
     while isinstance(error, ExceptionGroup):
         error = cast("ExceptionGroup[Exception]", error).exceptions[0]
     return error
@@ -45,11 +64,43 @@ def as_click(error: Exception, invocation: "Invocation") -> click.ClickException
     if isinstance(error, click.ClickException):
         return error
     if not isinstance(error, (ShardlineError, OSError)):
-        return click.ClickException(
-            f"something broke that should not: {type(error).__name__}: {error} (-v shows where)"
-        )
-    kind = WrongUsage if isinstance(error, UsageError) else click.ClickException
-    return kind(_sentence(error, invocation))
+        return click.ClickException(f"internal error: {type(error).__name__}: {error} (-v shows the traceback)")
+    sentence = _sentence(error, invocation)
+    if isinstance(error, RequestError):
+        return Failed(sentence, code=error.code, operation=error.operation)
+    return WrongUsage(sentence) if isinstance(error, UsageError) else click.ClickException(sentence)
+
+
+def show_error(error: click.ClickException) -> int:
+    """Print the error to standard error (CL2); give the exit code."""
+    if asks_for_json(sys.argv[1:]):
+        facts = {
+            "message": error.format_message(),
+            "exit_code": error.exit_code,
+            "code": error.code if isinstance(error, Failed) else None,
+            "operation": error.operation if isinstance(error, Failed) else None,
+        }
+        click.echo(json.dumps({"error": facts}), err=True)
+    else:
+        error.show()
+    return error.exit_code
+
+
+def asks_for_json(arguments: Sequence[str]) -> bool:
+    """Whether ``--output json`` is among the arguments, of which the last counts.
+
+    The parser cannot be asked: what it refuses it has not parsed.
+    """
+    found = False
+    for word, following in pairwise([*arguments, ""]):
+        if word == "--":
+            break
+        matched = _JSON.fullmatch(word)
+        if matched is not None:
+            found = matched[2] is not None or following == "json"
+        elif word.startswith("--output="):
+            found = False
+    return found
 
 
 def _sentence(error: ShardlineError | OSError, invocation: "Invocation") -> str:
@@ -58,16 +109,21 @@ def _sentence(error: ShardlineError | OSError, invocation: "Invocation") -> str:
             return (
                 f"{_end(error.message)} (asked in {invocation.place()}; `shardline streams list` shows what is there)"
             )
-        told = f"{error.operation}: {_end(error.message)}"
+        message = f"{error.operation}: {_end(error.message)}"
         if error.status is not None:
-            told += f" ({error.code})"
+            message += f" ({error.code})"
     elif isinstance(error, OSError) and not isinstance(error, ShardlineError):
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
     else:
-        told = str(error)
+        message = str(error)
+    return in_options(message)
+
+
+def in_options(message: str) -> str:
+    """The library's sentence, with options for arguments (MI3)."""
     for pattern, option in _OPTIONS:
-        told = pattern.sub(option, told)
-    return told
+        message = pattern.sub(option, message)
+    return message
 
 
 def _end(message: str) -> str:

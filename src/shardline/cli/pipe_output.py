@@ -39,12 +39,21 @@ class PipeOutput:
 
         Raises:
             BrokenPipeError: nobody reads any more.
+            OSError: it cannot be written.
         """
         view = memoryview(data)
         while view:
             if not self._never_waits:
                 await self._wait_for_room()
-            view = view[os.write(self._descriptor, view if self._never_waits else view[: self._slice]) :]
+            view = view[self._write(view if self._never_waits else view[: self._slice]) :]
+
+    def _write(self, data: memoryview) -> int:
+        try:
+            return os.write(self._descriptor, data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OSError(error.errno, f"cannot be written: {error.strerror}", "standard output") from None
 
     def close(self) -> None:
         """Leave the descriptor as it was."""

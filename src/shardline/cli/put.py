@@ -1,9 +1,9 @@
-"""How are records put from the command line?
+"""Puts records from the command line.
 
 Invariants:
 
-- PU1: nothing is lost in silence: what was read and not delivered is counted, told, and written to ``--failed``; the
-  exit code is 1 if there is any, 130 if it was broken off.
+- PU1: no record is lost silently: what was read and not delivered is counted, reported, and written to ``--failed``;
+  the exit code is 1 if there is any, 130 or 143 if Ctrl-C or SIGTERM broke it off.
 - PU2: a stream that is not there, or may not be asked, is told before anything is read.
 - PU3: standard output has the result alone: where a single record lies, or with ``--output json`` the counts.
 """
@@ -24,10 +24,10 @@ from shardline.aio.producer import Producer
 from shardline.cli.completion import complete_stream
 from shardline.cli.failed_records import FailedRecords
 from shardline.cli.interrupts import interrupts
-from shardline.cli.invocation import Invocation, global_options
+from shardline.cli.invocation import UTF8, Invocation, global_options
 from shardline.cli.json_keys import key_finder
 from shardline.cli.line_input import BLOCK_BYTES, LineSplitter
-from shardline.cli.mistakes import WrongUsage
+from shardline.cli.mistakes import WrongUsage, in_options
 from shardline.cli.moments import DURATION
 from shardline.cli.patience import patiently
 from shardline.cli.put_run import Meaning, PutRun
@@ -39,24 +39,36 @@ from shardline.errors import ServiceError, UsageError
 
 _STDIN: Final = 0
 _BUFFER_BYTES: Final = 16 * 1024 * 1024
-_INTERRUPTED: Final = 130
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path, allow_dash=True)
 
 
 @click.command()
 @click.argument("stream", metavar="STREAM", shell_complete=complete_stream)
 @click.argument("data", required=False)
-@click.option("--file", "file", type=_FILE, help="Put the lines of this file.")
-@click.option("--records", "--retry", "records", type=_FILE, help="Put the records of a file as --failed writes it.")
-@click.option("--whole", is_flag=True, help="Put the whole input as one record, newlines and all.")
-@click.option("--key", help="The partition key of all records. Unset, each goes to the shard that has most room.")
-@click.option("--key-field", metavar="A.B", help="The lines are JSON: take each one's key from this field of it.")
+@click.option("--file", "file", type=_FILE, help="Put each line of this file.")
 @click.option(
-    "--aggregate/--no-aggregate", default=True, show_default=True, help="Pack small records, as the KPL does."
+    "--records",
+    "--retry",
+    "records",
+    type=_FILE,
+    help="Put the records of a file that --failed or a consumer's dead letters wrote.",
 )
-@click.option("--ordered", is_flag=True, help="Keep the order of records of one key, also through retries.")
+@click.option("--whole", is_flag=True, help="Put the whole input as one record.")
 @click.option(
-    "--linger", type=DURATION, default="100ms", show_default=True, metavar="TIME", help="Wait so long for company."
+    "--key", type=UTF8, metavar="KEY", help="Partition key of all records; without it, the least busy shard is used."
+)
+@click.option("--key-field", type=UTF8, metavar="A.B", help="Lines are JSON: take the key of each from this field.")
+@click.option(
+    "--aggregate/--no-aggregate", default=True, show_default=True, help="Pack small records together, as the KPL does."
+)
+@click.option("--ordered", is_flag=True, help="Keep the order of records with the same key, even through retries.")
+@click.option(
+    "--linger",
+    type=DURATION,
+    default="100ms",
+    show_default=True,
+    metavar="TIME",
+    help="Maximum time to wait for a batch to fill.",
 )
 @click.option(
     "--give-up-after",
@@ -64,7 +76,7 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path, allow_das
     default="2m",
     show_default=True,
     metavar="TIME",
-    help="How long a record is tried while the service fails or throttles.",
+    help="Maximum time to retry a record while the service fails or throttles.",
 )
 @click.option(
     "--drain",
@@ -72,27 +84,28 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path, allow_das
     default="10s",
     show_default=True,
     metavar="TIME",
-    help="After Ctrl-C: how long to wait for what is under way.",
+    help="After Ctrl-C: maximum time to wait for records in flight.",
 )
-@click.option("--failed", type=click.Path(dir_okay=False, path_type=Path), help="Add what failed to this file.")
-@click.option("-q", "--quiet", is_flag=True, help="No summary.")
+@click.option("--failed", type=click.Path(dir_okay=False, path_type=Path), help="Append failed records to this file.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no summary.")
 @global_options
 @click.pass_obj
 def put(invocation: Invocation, /, stream: str, data: str | None, **settings: Any) -> None:
     """Put records into a stream.
 
-    A record is DATA, or each line of standard input (`-`, and the default in a pipe) or of --file. Empty lines are left
-    out. Memory stays small however long the input is.
+    A record is DATA, or each line of standard input (`-`, and the default in a pipe) or of --file. Empty lines are
+    skipped. Memory stays small however long the input is.
 
-    What failed goes to the file that --failed names: a line of JSON a record, as `tail --output json` prints it too.
-    --records puts such lines again. The exit code is 1 if any record failed. Ctrl-C ends the reading, waits for what is
-    under way, and hands the rest to --failed too (exit code 130).
+    Failed records are appended to the file that --failed names, one JSON object per line. --retry puts such lines
+    again; it also reads the dead letters of a consumer and what `tail --output json` prints. The exit code is 1 if any
+    record failed. Ctrl-C and SIGTERM stop the reading, wait for the records in flight, and write the rest to --failed
+    too (exit code 130 or 143).
 
     \b
     Examples:
       shardline put orders '{"order": 1}' --key customer-7
       shardline put orders --file orders.jsonl --key-field customer.id --failed failed.jsonl
-      shardline put orders --records failed.jsonl
+      shardline put orders --retry failed.jsonl
       journalctl -f -o json | shardline put logs --key-field _HOSTNAME
       shardline tail orders --from 1h --until latest --output json | shardline put copy --records -
     """
@@ -128,13 +141,13 @@ class _Source(NamedTuple):
         path = settings["file"] or settings["records"]
         given = [name for name in ("file", "records") if settings[name]] + (["data"] if data is not None else [])
         if len(given) > 1:
-            raise WrongUsage("say one of DATA, --file and --records")
+            raise WrongUsage("give only one of DATA, --file and --records")
         if settings["whole"] and (settings["records"] or data not in (None, "-")):
             raise WrongUsage("--whole goes with --file or standard input")
         if data not in (None, "-"):
             return cls(data=os.fsencode(str(data)))
         if data is None and path is None and sys.stdin is not None and sys.stdin.isatty():
-            raise WrongUsage("nothing to put: give DATA or --file, pipe lines in, or say - to type them")
+            raise WrongUsage("nothing to put: give DATA or --file, pipe lines in, or pass - to type them")
         return cls(path=None if path is None or str(path) == "-" else path, is_whole=settings["whole"])
 
     @contextmanager
@@ -271,12 +284,12 @@ def _conclude(invocation: Invocation, run: PutRun, failed: FailedRecords, settin
     if not settings["quiet"] and (receipt is None or failed.count):
         notice(_summary(run, stats))
     if run.cut_bytes:
-        notice(f"the last line was cut off: {run.cut_bytes} bytes of it were read and are not put")
+        notice(f"the last line was cut off and is not put ({counted(run.cut_bytes, 'byte')} read)")
     if failed.count:
-        reasons = "; ".join(f"{count:,} {reason}" for reason, count in failed.reasons.most_common(5))
-        where_to = f"in {settings['failed']}" if settings["failed"] else "kept nowhere: --failed FILE keeps them"
-        notice(f"{failed.count:,} failed, {where_to} ({reasons})")
-    return _INTERRUPTED if run.is_interrupted else int(failed.count > 0)
+        reasons = in_options("; ".join(f"{count:,} {reason}" for reason, count in failed.reasons.most_common(5)))
+        where_to = f"in {settings['failed']}" if settings["failed"] else "discarded; use --failed FILE to keep them"
+        notice(f"{counted(failed.count, 'record')} failed, {where_to} ({reasons})")
+    return run.exit_code if run.is_interrupted else int(failed.count > 0)
 
 
 def _summary(run: PutRun, stats: ProducerStats) -> str:

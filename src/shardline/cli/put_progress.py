@@ -1,9 +1,10 @@
-"""How far has a long put come?
+"""Shows the progress of a long put.
 
 Invariants:
 
-- PP1: a bar is drawn on a terminal alone; elsewhere there is a line now and then, and none for what is over soon.
-- PP2: it looks at the producer, a few times a second; the records know nothing of it.
+- PP1: a bar is drawn only on a terminal; elsewhere there is a line every few seconds, and none for a short put.
+- PP2: it looks at the producer a few times a second; putting a record costs nothing more.
+- PP3: every line has a rate: the first one counts from the start.
 """
 
 from collections.abc import Callable
@@ -40,29 +41,28 @@ class _Counts(ProgressColumn):
 async def show_progress(look: Callable[[], HowFar], total_bytes: int | None) -> None:
     """Until it is cancelled (PP2)."""
     out = console(err=True)
-    rate = _Rate()
+    rate = Rate(anyio.current_time())
     if not out.is_terminal:
         while True:
             await anyio.sleep(_LINE_EVERY)
-            notice(_counts(look(), rate))
+            notice(counts(look(), rate, anyio.current_time()))
     columns = (SpinnerColumn(), BarColumn(20), TextColumn("{task.percentage:>3.0f}%")) if total_bytes else ()
     with Progress(*(columns or (SpinnerColumn(),)), _Counts(), console=out, transient=True, auto_refresh=False) as bar:
         shown = bar.add_task("", total=total_bytes, counts="")
         while True:
             seen = look()
-            bar.update(shown, completed=seen.read_bytes, counts=_counts(seen, rate), refresh=True)
+            bar.update(shown, completed=seen.read_bytes, counts=counts(seen, rate, anyio.current_time()), refresh=True)
             await anyio.sleep(_REDRAW)
 
 
 @final
-class _Rate:
-    """Records a second, over the last few seconds."""
+class Rate:
+    """Records per second, over the last few seconds (PP3)."""
 
-    def __init__(self) -> None:
-        self._seen: list[tuple[float, int]] = []
+    def __init__(self, now: float) -> None:
+        self._seen: list[tuple[float, int]] = [(now, 0)]
 
-    def per_second(self, delivered: int) -> float:
-        now = anyio.current_time()
+    def per_second(self, delivered: int, now: float) -> float:
         self._seen.append((now, delivered))
         while len(self._seen) > 2 and now - self._seen[0][0] > _WINDOW:  # noqa: PLR2004 - a rate needs two
             self._seen.pop(0)
@@ -70,8 +70,10 @@ class _Rate:
         return (delivered - before) / (now - then) if now > then else 0.0
 
 
-def _counts(seen: HowFar, rate: _Rate) -> str:
-    parts = [f"{seen.delivered:,} put", f"{rate.per_second(seen.delivered):,.0f}/s", f"{seen.outstanding:,} under way"]
+def counts(seen: HowFar, rate: Rate, now: float) -> str:
+    """``1,000 put, 200/s, 50 in flight, 2.0 MiB``."""
+    per_second = rate.per_second(seen.delivered, now)
+    parts = [f"{seen.delivered:,} put", f"{per_second:,.0f}/s", f"{seen.outstanding:,} in flight"]
     if seen.retried:
         parts.append(f"{seen.retried:,} retried")
     if seen.failed:

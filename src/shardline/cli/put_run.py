@@ -116,6 +116,11 @@ class PutRun:
                     await self._producer.flush(drain)
             tasks.cancel_scope.cancel()
 
+    @property
+    def exit_code(self) -> int:
+        """Of a run that was interrupted."""
+        return self._heard.exit_code
+
     def stats(self) -> "ProducerStats":
         return self._producer.stats()
 

@@ -15,7 +15,7 @@ import anyio
 
 from shardline.adapters.kinesis import KinesisHttp
 from shardline.cli.findings import Finding, failed, not_checked, ok, warning
-from shardline.cli.terminal import in_units
+from shardline.cli.terminal import counted, in_units
 from shardline.codec.shapes import StreamSummary
 from shardline.core.failures import Failure
 from shardline.core.requests import GetRecords, GetShardIterator
@@ -39,11 +39,12 @@ _RING: Final = HASH_KEY_MAX + 1
 
 def check_stream(summary: StreamSummary) -> list[Finding]:
     """What DescribeStreamSummary tells."""
-    shards = "?" if summary.open_shard_count is None else str(summary.open_shard_count)
-    seen = f"{summary.status}, {summary.mode}, {shards} open shards"
+    count = summary.open_shard_count
+    shards = "open shards unknown" if count is None else counted(count, "open shard")
+    seen = f"{summary.status}, {summary.mode}, {shards}"
     findings = [ok("stream", seen)]
     if summary.status != "ACTIVE":
-        advice = "wait until it is ACTIVE" if summary.status in {"CREATING", "UPDATING"} else "make it anew"
+        advice = "wait until it is ACTIVE" if summary.status in {"CREATING", "UPDATING"} else "create it again"
         usable = summary.status == "UPDATING"
         findings = [warning("stream", seen, advice) if usable else failed("stream", seen, advice)]
     limit = in_units(summary.max_record_bytes)
@@ -75,6 +76,8 @@ def check_ranges(shards: Sequence[Shard]) -> Finding:
     shares = {shard.shard_id: (shard.hash_range.end - shard.hash_range.start + 1) / _RING for shard in opened}
     largest = max(shares, key=lambda shard_id: shares[shard_id])
     even = 1 / len(opened)
+    if len(opened) == 1:
+        return ok("hash ranges", "1 shard, with all the keys")
     seen = f"{len(opened)} shards, each with {min(shares.values()):.1%} to {shares[largest]:.1%} of the keys"
     if shares[largest] > _UNEVEN_SHARE * even:
         advice = f"split {largest}, or reshard evenly: `shardline streams reshard`"
@@ -130,7 +133,11 @@ def check_load(loads: dict[str, Load | Failure], open_count: int) -> Finding:
     if not known:
         problem = next((load.message for load in loads.values() if isinstance(load, Failure)), "no open shard")
         return not_checked("load", f"no shard could be sampled: {problem}")
-    some = f" (a sample of {len(known)} of {open_count} shards)" if len(known) < open_count else " (by a sample)"
+    some = (
+        f" (a sample of {len(known)} of {counted(open_count, 'shard')})"
+        if len(known) < open_count
+        else " (by a sample)"
+    )
     hottest = max(known, key=lambda shard_id: _fill(known[shard_id]))
     load = known[hottest]
     rates = f"{hottest} takes about {load.records:,.0f} records/s and {in_units(load.bytes)}/s"

@@ -31,7 +31,12 @@ _AT_ONCE: Final = 8  # DescribeStreamSummary requests: the service takes 20 a se
 _stream = click.argument("stream", metavar="STREAM", shell_complete=complete_stream)
 _wait = click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is done.")
 _timeout = click.option(
-    "--timeout", type=DURATION, default="5m", show_default=True, metavar="TIME", help="How long to wait for each step."
+    "--timeout",
+    type=DURATION,
+    default="5m",
+    show_default=True,
+    metavar="TIME",
+    help="Maximum time to wait for each step.",
 )
 
 
@@ -53,7 +58,7 @@ def streams() -> None:
 
 
 @streams.command("list")
-@click.option("-q", "--names", is_flag=True, help="Print the names alone, one a line.")
+@click.option("-q", "--names", is_flag=True, help="Print only the names, one per line.")
 @global_options
 @click.pass_obj
 def list_(invocation: Invocation, *, names: bool) -> None:
@@ -121,7 +126,7 @@ async def _summary_if_there(client: Client, name: str) -> StreamSummary | None:
 
 @streams.command()
 @_stream
-@click.option("--open", "only_open", is_flag=True, help="Show open shards alone, by their hash ranges.")
+@click.option("--open", "only_open", is_flag=True, help="Show only open shards, by hash range.")
 @global_options
 @click.pass_obj
 def describe(invocation: Invocation, stream: str, *, only_open: bool) -> None:
@@ -164,10 +169,10 @@ async def _consumers(client: Client, summary: StreamSummary) -> list[StreamConsu
 
 @streams.command()
 @click.argument("stream", metavar="STREAM")
-@click.option("--shards", type=click.IntRange(1), metavar="N", help="How many shards; 1 unless said.")
-@click.option("--on-demand", is_flag=True, help="Let the service decide how many shards there are.")
-@click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Tag it; may be repeated.")
-@click.option("--exist-ok", is_flag=True, help="It is no error if the stream is there already.")
+@click.option("--shards", type=click.IntRange(1), metavar="N", help="Number of shards (default 1).")
+@click.option("--on-demand", is_flag=True, help="Let the service choose the number of shards.")
+@click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Add a tag; repeatable.")
+@click.option("--exist-ok", is_flag=True, help="Succeed if the stream already exists.")
 @_wait
 @_timeout
 @global_options
@@ -182,13 +187,13 @@ def create(invocation: Invocation, /, stream: str, **settings: Any) -> None:
       shardline streams create orders --exist-ok --output json
     """
     if settings["on_demand"] and settings["shards"] is not None:
-        raise WrongUsage("--shards does not go with --on-demand, which decides that itself")
+        raise WrongUsage("--shards does not go with --on-demand: the service chooses the number of shards")
     summary, is_new = invocation.run(_create, invocation, stream, settings)
     if invocation.is_json:
         invocation.print_json(summary_json(summary) | {"created": is_new})
         return
     shards = "" if summary.open_shard_count is None else f", {counted(summary.open_shard_count, 'shard')}"
-    told = f"created {summary.name}" if is_new else f"{summary.name} was there already"
+    told = f"created {summary.name}" if is_new else f"{summary.name} already exists"
     click.echo(f"{told}: {summary.status}, {mode_of(summary)}{shards}")
 
 
@@ -228,8 +233,8 @@ def _tag(text: str) -> tuple[str, str]:
 
 @streams.command()
 @_stream
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--with-consumers", is_flag=True, help="Delete it also if it has registered consumers.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--with-consumers", is_flag=True, help="Also delete its registered consumers.")
 @_wait
 @_timeout
 @global_options
@@ -254,7 +259,7 @@ def delete(invocation: Invocation, /, stream: str, *, yes: bool, **settings: Any
 def _confirm(summary: StreamSummary, invocation: Invocation) -> None:
     """SR2."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise WrongUsage(f"deleting {summary.name} needs --yes where nobody can be asked")
+        raise WrongUsage(f"not a terminal: pass --yes to confirm that {summary.name} is deleted")
     what = f"Delete the stream {summary.name} in {invocation.place()}, with all its records?"
     if not click.confirm(what, err=True):
         raise click.ClickException("nothing was deleted")
@@ -279,11 +284,11 @@ async def _delete(invocation: Invocation, stream: str, settings: dict[str, Any])
 
 @streams.command()
 @_stream
-@click.option("--shards", type=click.IntRange(1), metavar="N", help="Spread the stream evenly over so many shards.")
-@click.option("--split", metavar="SHARD", help="Split this shard (its id, or the number of it).")
-@click.option("--at", metavar="HASH", help="With --split: the first hash key of the upper half. Unset, its middle.")
-@click.option("--merge", nargs=2, metavar="SHARD SHARD", help="Merge these two, which have to be neighbours.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--shards", type=click.IntRange(1), metavar="N", help="Spread the stream evenly over this many shards.")
+@click.option("--split", metavar="SHARD", help="Split this shard (id or number).")
+@click.option("--at", metavar="HASH", help="With --split: first hash key of the upper half (default: the middle).")
+@click.option("--merge", nargs=2, metavar="SHARD SHARD", help="Merge two adjacent shards.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @_wait
 @_timeout
 @global_options
@@ -291,8 +296,8 @@ async def _delete(invocation: Invocation, stream: str, settings: dict[str, Any])
 def reshard(invocation: Invocation, /, stream: str, **settings: Any) -> None:
     """Change the shards of a stream.
 
-    The service at most doubles and at least halves the number of shards at a time, ten times in 24 hours. A longer way
-    is gone in as few steps as it takes, each of which is waited for.
+    The service at most doubles or halves the number of shards at a time, ten times in 24 hours. Larger changes take the
+    minimum number of steps; the command waits for each.
 
     \b
     Examples:
@@ -303,7 +308,7 @@ def reshard(invocation: Invocation, /, stream: str, **settings: Any) -> None:
     """
     ways = [name for name in ("shards", "split", "merge") if settings[name]]
     if len(ways) != 1:
-        raise WrongUsage("say one of --shards N, --split SHARD and --merge SHARD SHARD")
+        raise WrongUsage("give one of --shards N, --split SHARD and --merge SHARD SHARD")
     if settings["at"] is not None and not settings["split"]:
         raise WrongUsage("--at goes with --split")
     work = _reshard_evenly if ways == ["shards"] else _change_shards
@@ -324,12 +329,12 @@ async def _reshard_evenly(invocation: Invocation, stream: str, settings: dict[st
         steps = steps_to(current, target)
         _tell_steps(invocation, current, steps, dry_run=dry_run)
         if len(steps) > 1 and not wait and not dry_run:
-            raise WrongUsage(f"that takes {len(steps)} steps, each of which has to be waited for: leave out --no-wait")
+            raise WrongUsage(f"that takes {len(steps)} steps, and each has to be waited for: leave out --no-wait")
         before = current
         for number, count in enumerate([] if dry_run else steps, 1):
             await patiently(partial(client.update_shard_count, stream, count), changes=True)
             if wait:
-                with waiting(f"step {number} of {len(steps)}: {before} -> {count} shards"):
+                with waiting(f"step {number} of {len(steps)}: {before} -> {counted(count, 'shard')}"):
                     await wait_for_stream(client, stream, "ACTIVE", settings["timeout"])
             before = count
     if steps and not dry_run and not invocation.is_json:
@@ -346,11 +351,16 @@ def _tell_steps(invocation: Invocation, current: int, steps: list[int], *, dry_r
     if invocation.is_json:
         return
     if not steps:
-        click.echo(f"it has {counted(current, 'shard')} already")
+        click.echo(f"it already has {counted(current, 'shard')}")
     elif dry_run:
-        click.echo(f"would go {' -> '.join(map(str, [current, *steps]))} shards")
+        click.echo(f"would go {_path(current, steps)}")
     elif len(steps) > 1:
-        notice(f"the service at most doubles or halves at a time: {' -> '.join(map(str, [current, *steps]))} shards")
+        notice(f"the service at most doubles or halves the shards at a time: {_path(current, steps)}")
+
+
+def _path(current: int, steps: list[int]) -> str:
+    """``8 -> 4 -> 2 -> 1 shard``."""
+    return " -> ".join([*map(str, [current, *steps[:-1]]), counted(steps[-1], "shard")])
 
 
 async def _change_shards(invocation: Invocation, stream: str, settings: dict[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,14 @@
-"""How is a stream read from the command line?
+"""Reads a stream from the command line.
 
 Invariants:
 
 - TA1: it leaves no trace: no lease, no checkpoint, no registered consumer.
-- TA2: it ends well, with exit code 0, when its bound is reached, on Ctrl-C, and when nobody reads what it prints.
+- TA2: it ends with exit code 0 when its bound is reached, on Ctrl-C, and when the reader of its output has gone; with
+  143 on SIGTERM.
 - TA3: with ``-n`` it prints so many records, and no more.
 """
 
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -19,7 +21,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from shardline.aio.client import Client
 from shardline.cli.completion import complete_stream
 from shardline.cli.interrupts import interrupts
-from shardline.cli.invocation import Invocation, global_options
+from shardline.cli.invocation import UTF8, Invocation, global_options
 from shardline.cli.mistakes import WrongUsage
 from shardline.cli.moments import DURATION, parse_moment, parse_start
 from shardline.cli.patience import patiently
@@ -35,14 +37,13 @@ from shardline.model.record import Origin, Record, hand_out
 from shardline.model.shard import Shard
 
 _PAGES_AHEAD: Final = 4
+_TERMINATED: Final = 143
 _CONNECTIONS: Final = 200  # a slow call to one shard should hold up no other
 
 
 @click.command()
 @click.argument("stream", metavar="STREAM", shell_complete=complete_stream)
-@click.option(
-    "--shard", "shards", multiple=True, metavar="ID", help="Read this shard alone, by id or number; repeatable."
-)
+@click.option("--shard", "shards", multiple=True, metavar="ID", help="Read only this shard (id or number); repeatable.")
 @click.option(
     "--from",
     "start",
@@ -51,12 +52,19 @@ _CONNECTIONS: Final = 200  # a slow call to one shard should hold up no other
     metavar="WHERE",
     help="TRIM_HORIZON, LATEST, a time, an age (15m), or with one --shard a sequence number.",
 )
-@click.option("--until", metavar="WHEN", help="Stop: `latest` (at what is newest), at a time, an age, or ahead (+30s).")
-@click.option("-n", "--count", type=click.IntRange(1), metavar="N", help="Stop after so many records.")
-@click.option("--key", "only_keys", multiple=True, metavar="KEY", help="Print records with this key alone; repeatable.")
-@click.option("--deaggregate/--no-deaggregate", default=True, show_default=True, help="Open the aggregates of the KPL.")
 @click.option(
-    "-f",
+    "-f", "--follow", is_flag=True, help="Keep reading as records arrive: the default without --until and -n."
+)
+@click.option(
+    "--until", metavar="WHEN", help="Stop at `latest` (the newest record now), a time, an age, or +30s from now."
+)
+@click.option("-n", "--count", type=click.IntRange(1), metavar="N", help="Stop after this many records.")
+@click.option(
+    "--key", "only_keys", type=UTF8, multiple=True, metavar="KEY", help="Print only records with this key; repeatable."
+)
+@click.option("--deaggregate/--no-deaggregate", default=True, show_default=True, help="Open KPL aggregates.")
+@click.option(
+    "-p",
     "--format",
     "format_",
     default="raw",
@@ -65,45 +73,59 @@ _CONNECTIONS: Final = 200  # a slow call to one shard should hold up no other
     help="raw, json, base64, or a template.",
 )
 @click.option("-k", "--keys", is_flag=True, help="Print the key before the data.")
-@click.option("-t", "--times", is_flag=True, help="Print the time of arrival before the data.")
-@click.option("-d", "--delimiter", default="\\n", show_default=True, metavar="TEXT", help="What follows each record.")
+@click.option("-t", "--times", is_flag=True, help="Print the arrival time before the data.")
 @click.option(
-    "--give-up-after", type=DURATION, default="1m", show_default=True, metavar="TIME", help="If Kinesis fails so long."
+    "-d", "--delimiter", default="\\n", show_default=True, metavar="TEXT", help="Text to print after each record."
+)
+@click.option(
+    "--give-up-after",
+    type=DURATION,
+    default="1m",
+    show_default=True,
+    metavar="TIME",
+    help="Give up after this long without an answer.",
 )
 @global_options
 @click.pass_obj
 def tail(invocation: Invocation, /, stream: str, **settings: Any) -> None:
-    """Read a stream, and go on as records come.
+    """Read a stream, and follow it as records arrive.
 
-    All shards are read, and those that come of a reshard; records of one key come in order. Nothing is kept: no group
-    is touched, and no lease is taken. Ctrl-C ends it (exit code 0), and so does the end of a pipe.
+    It starts at --from (LATEST by default) and follows the stream until Ctrl-C, unless --until or -n ends it; -f only
+    says so. All shards are read, through resharding; records with the same key come in order. Nothing is stored: no
+    group is touched, and no lease is taken. The exit code is 0 also when Ctrl-C or the end of a pipe ends it.
 
     A template has fields in braces: {data} {base64} {key} {hash_key} {time} {timestamp} {shard} {sequence}
     {sub_sequence} {size} {lag} {stream}.
 
     \b
     Examples:
-      shardline tail orders
+      shardline tail -f orders
       shardline tail orders --from 15m --until latest | grep customer-7
       shardline tail orders --from TRIM_HORIZON -n 10 --format '{time} {shard} {key} {data}'
       shardline tail orders --from 2026-03-01T09:30Z --until 2026-03-01T10:00Z --output json | jq .key
       shardline tail orders --shard 3 --from 49590338271490256608559692538361571095921575989136588898
     """
+    if settings["follow"] and settings["until"] is not None:
+        raise WrongUsage("-f does not go with --until, which ends the reading")
+    if settings["follow"] and settings["count"] is not None:
+        raise WrongUsage("-f does not go with -n, which stops after that many records; --from 15m starts in the past")
     now = time.time()
     try:
         start = parse_start(settings["start"], now)
     except UsageError as error:
         raise WrongUsage(f"--from: {error}") from None
     if start.sequence_number is not None and len(settings["shards"]) != 1:
-        raise WrongUsage("--from with a sequence number needs one --shard: it means a place in that shard")
+        raise WrongUsage("--from with a sequence number needs one --shard: it is a position in that shard")
     wish = Wish(stream, start, _bound(settings["until"], now), settings["shards"], settings["give_up_after"])
     printer = Printer(stream, _format(invocation, settings), settings)
     began_at = time.monotonic()
-    invocation.run(_tail, invocation, wish, printer)
+    is_terminated = invocation.run(_tail, invocation, wish, printer)
     if sys.stderr.isatty():
         notice(
             f"{counted(printer.count, 'record')}, {in_units(printer.size_bytes)}, {time.monotonic() - began_at:,.1f} s"
         )
+    if is_terminated:
+        raise click.exceptions.Exit(_TERMINATED)
 
 
 @final
@@ -155,10 +177,12 @@ def _format(invocation: Invocation, settings: dict[str, Any]) -> Format:
         raise WrongUsage(f"--format: {error}") from None
 
 
-async def _tail(invocation: Invocation, wish: Wish, printer: "Printer") -> None:
+async def _tail(invocation: Invocation, wish: Wish, printer: "Printer") -> bool:
+    """Read until the end; give whether SIGTERM was that end."""
     with interrupts() as heard, heard.stage():
         async with invocation.client(max_connections=_CONNECTIONS) as client:
             await _read(client, wish, printer)
+    return heard.first == signal.SIGTERM
 
 
 async def _read(client: Client, wish: Wish, printer: "Printer") -> None:

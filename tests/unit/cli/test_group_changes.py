@@ -60,7 +60,7 @@ def lost(*, maybe_received=True):
 async def test_all_rows_are_changed():
     store = await Store().filled()
     outcome = await carry_out(store, await steps_of(store), force=False)
-    assert (outcome.done, outcome.stopped_by, outcome.is_interrupted) == (SHARDS, None, False)
+    assert (outcome.done, outcome.stopped_by, outcome.interrupted_by) == (SHARDS, None, None)
     for row in (await store.rows()).values():
         assert (row.counter, row.owner, row.latest_at) == (5, None, 7.0)
 
@@ -69,7 +69,7 @@ async def test_gc1_ctrl_c_ends_the_row_at_hand_and_begins_no_other():
     store = await Store(lambda number: os.kill(os.getpid(), signal.SIGINT) if number == 2 else None).filled()
     before = signal.getsignal(signal.SIGINT)
     outcome = await carry_out(store, await steps_of(store), force=False)
-    assert (outcome.done, outcome.stopped_by, outcome.is_interrupted) == (["s0", "s1"], "interrupted", True)
+    assert (outcome.done, outcome.stopped_by, outcome.interrupted_by) == (["s0", "s1"], "interrupted", 2)
     assert [row.counter for row in (await store.rows()).values()] == [5, 5, 4]
     assert signal.getsignal(signal.SIGINT) == before
 
@@ -130,4 +130,4 @@ async def test_gc2_a_store_that_fails_is_told_with_what_was_done(maybe_received,
     outcome = await carry_out(store, await steps_of(store), force=False)
     assert outcome.done == ["s0"]
     assert outcome.stopped_by == f"the store failed: no{doubt}"
-    assert not outcome.is_interrupted
+    assert outcome.interrupted_by is None

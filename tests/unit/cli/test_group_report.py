@@ -101,7 +101,7 @@ def test_gp1_to_people_it_is_a_question_mark(capsys):
 
 def test_steps_that_were_not_taken_stand_out(capsys):
     steps = [Step("s0", Action.RESET, HELD, lease(LATEST)), Step("s1", Action.DELETE, lease(SHARD_END), None)]
-    print_steps(steps, Outcome(done=["s0"], stopped_by="interrupted", is_interrupted=True))
+    print_steps(steps, Outcome(done=["s0"], stopped_by="interrupted", interrupted_by=2))
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[1:] == [["s0", "reset", "TRIM_HORIZON", "LATEST"], ["s1", "NOT", "DONE", "finished", "-"]]
     told = step_objects(steps, Outcome(done=["s0"]))

@@ -80,7 +80,7 @@ def lease_catalog(url: str, aws: AwsAccess) -> LeaseCatalog:
 def _made(url: str, group: str, stream: str, aws: AwsAccess, *, existing: bool) -> _Store:
     scheme = url.partition(":")[0].lower()
     if scheme not in _MAKERS:
-        _refuse(f"store {shown_url(url)} has no scheme that is known")
+        _refuse(f"store {shown_url(url)} has an unknown scheme")
     return _MAKERS[scheme](url, group, stream, aws, existing=existing)
 
 
@@ -139,7 +139,10 @@ def _dynamodb(url: str, group: str, stream: str, aws: AwsAccess, *, existing: bo
     if "region" in settings and not _REGION.fullmatch(settings["region"]):
         raise UsageError(f"the region of a store must look like 'eu-west-1', not {settings['region']!r}")
     if "endpoint_url" in settings:
-        parse_endpoint(settings["endpoint_url"])
+        try:
+            parse_endpoint(settings["endpoint_url"])
+        except UsageError as error:
+            raise UsageError(f"store {shown_url(url)}: its {error}") from None
     access = replace(
         aws, region=settings.get("region", aws.region), endpoint_url=settings.get("endpoint_url", aws.endpoint_url)
     )
