@@ -201,9 +201,9 @@ def test_a_worker_that_ends_by_itself_ends_the_demo(begin):
 
 @pytest.mark.parametrize("option", ["--endpoint-url", "--region", "--profile"])
 def test_the_demo_brings_its_own_kinesis(option):
-    ended = CliRunner().invoke(shardline, ["demo", option, "http://127.0.0.1:1"])
+    ended = CliRunner().invoke(shardline, [option, "http://127.0.0.1:1", "demo"])
     assert ended.exit_code == 2
-    assert ended.stderr == "Error: the demo runs on a Kinesis of its own: it takes no endpoint, region or profile\n"
+    assert ended.stderr == "Error: the demo runs its own local Kinesis: it takes no endpoint, region or profile\n"
 
 
 def test_the_summary_is_the_first_sentence_of_the_help():

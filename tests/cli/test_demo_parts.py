@@ -14,10 +14,11 @@ from shardline.cli import demo_story
 from shardline.cli.demo_fleet import DemoFailedError, Worker
 from shardline.cli.demo_orders import PRODUCERS, Shop, producer_of, resellers_of
 from shardline.cli.demo_reader import Stored, open_record, read_stream
-from shardline.cli.demo_scene import Flow, Scene, ShardView, Waiting, listed, plural, shards_named, short
+from shardline.cli.demo_scene import Flow, Scene, ShardView, Waiting, listed, shards_named, short
 from shardline.cli.demo_thread import in_daemon_thread
 from shardline.cli.demo_verdict import headline, judge, sentences
 from shardline.cli.demo_worker import Handled, WorkerSettings
+from shardline.cli.terminal import counted
 from shardline.model.hashing import HashRange, hash_key_of
 from shardline.testing import LocalKinesis
 
@@ -71,8 +72,8 @@ def test_duplicates_are_told_apart():
     assert (verdict.duplicates, verdict.replayed, verdict.stored_twice) == (3, 2, 1)
     assert verdict.is_good
     assert [text.partition(":")[0] for text in sentences(verdict, "B")[1:]] == [
-        "2 came twice",
-        "1 lie in the stream twice",
+        "2 orders handled twice",
+        "1 order stored twice",
     ]
 
 
@@ -276,5 +277,5 @@ def test_children_stand_below_their_parents():
 def test_words():
     assert (listed([]), listed(["1"]), listed(["1", "2"]), listed("123")) == ("", "1", "1 and 2", "1, 2 and 3")
     assert (shards_named(["1"]), shards_named(["1", "2"])) == ("shard 1", "shards 1 and 2")
-    assert (plural(0, "shard"), plural(1, "shard"), plural(2, "shard")) == ("0 shards", "1 shard", "2 shards")
+    assert [counted(count, "shard") for count in (0, 1, 2_000)] == ["0 shards", "1 shard", "2,000 shards"]
     assert short("shardId-000000000012") == "12"

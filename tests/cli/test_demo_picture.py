@@ -158,7 +158,7 @@ def check_frames(frames):
         "B, dead",
         "shard 1 is split into 3 and 4",
         "kill -9: worker B is gone, and still owns shard",
-        "records sent again",
+        "sent again, ",
         "a lease lasts 2 s here, 10 s by default",
     ):
         assert words in seen, words

@@ -451,7 +451,7 @@ def test_a_store_is_checked_too(kinesis, tmp_path):
         await store.close()
 
     asyncio.run(fill())
-    assert examined(kinesis, SHARDLINE_STORE=url)["store"]["seen"] == "reachable, 1 groups: billing on orders"
+    assert examined(kinesis, SHARDLINE_STORE=url)["store"]["seen"] == "reachable, 1 group: billing on orders"
 
     other = tmp_path / "other.db"
     with contextlib.closing(sqlite3.connect(other)) as connection:
