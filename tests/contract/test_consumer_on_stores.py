@@ -3,13 +3,16 @@
 The stores are real: a SQLite file, Valkey, and DynamoDB twice (dynalite and ministack); Kinesis is the embedded one.
 """
 
+import time
 from collections import defaultdict
+from dataclasses import replace
 
 import anyio
 import pytest
 
 import shardline.sync
 from shardline import Client, Consumer, ConsumerConfig, StoreError
+from shardline.core.consumer.events import LeaseLost, WorkerIdShared
 from shardline.testing import LocalKinesis
 
 pytestmark = [pytest.mark.anyio, pytest.mark.interop]
@@ -182,3 +185,61 @@ async def test_a_table_serves_one_group(make, connection, store, put):
     with pytest.raises(StoreError, match="another"):
         async with other:
             await take(other, 1)
+
+
+# ---- who holds a lease
+
+SHORT, LONG = replace(QUICK, lease_duration=1.0), replace(QUICK, lease_duration=6.0)
+
+
+async def test_two_live_processes_under_one_name_leave_each_others_shards_alone_and_say_so(make, put, caplog):
+    handled, events = defaultdict(list), []
+
+    def handler(name):
+        async def handle(record):
+            handled[name].append(int(record.data))
+
+        return handle
+
+    async with anyio.create_task_group() as tasks:
+        first, second = make("twin", config=SHORT), make("twin", config=SHORT, sink=events.append)
+        await first.start()
+        tasks.start_soon(first.run, handler("first"))
+        await first.wait_ready(timeout=LIMIT)
+        await second.start()
+        tasks.start_soon(second.run, handler("second"))
+        for number in range(10):
+            await put([number])
+            await anyio.sleep(0.05)
+        await wait_until(lambda: any(isinstance(event, WorkerIdShared) for event in events))
+        await wait_until(lambda: len(handled["first"]) >= 10)
+        await second.close()
+        await put([10])
+        await wait_until(lambda: len(handled["first"]) >= 11)
+        await first.close()
+    assert sorted(handled["first"]) == list(range(11)), "each once"
+    assert handled["second"] == []
+    (line,) = [line for line in caplog.records if "another live process uses the worker_id 'twin'" in line.message]
+    assert line.levelname == "ERROR"
+    assert "give each process a worker_id of its own" in line.message
+
+
+async def test_a_token_grows_through_every_change_of_hands_and_is_a_time(make, put):
+    began = time.time() * 1000
+    tokens = []
+    for turn in range(3):
+        await put(range(2 * turn, 2 * turn + 2))
+        async with make("restarted") as consumer:
+            tokens.append(min(record.lease.token for record in await take(consumer, 1)))
+    assert tokens == sorted(set(tokens))
+    assert all(began - 2_000 <= token <= time.time() * 1000 + 2_000 for token in tokens)
+
+
+async def test_a_worker_of_another_lease_duration_keeps_its_leases(make):
+    events = []
+    async with make("slow", config=LONG, sink=events.append) as slow:
+        await slow.wait_ready(timeout=LIMIT)
+        async with make("quick", config=SHORT) as quick:
+            await wait_until(lambda: [shard.state for shard in quick.status().shards].count("reading") == 1)
+            await anyio.sleep(2.5 * SHORT.lease_duration)
+    assert [event for event in events if isinstance(event, LeaseLost)] == []

@@ -98,6 +98,23 @@ def test_w8_tokens_grow_though_the_store_comes_back_as_it_was():
     assert given == sorted(set(given))
 
 
+def test_who_holds_the_lease_when_the_store_is_set_back_commits_again_what_it_has_done():
+    group, worker = hold_one()
+    worker.read(A, 5)
+    group.run(5.0)
+    backup = dict(group.rows)
+    worker.read(A, 9)
+    group.run(5.0)
+    assert group.rows[A].checkpoint == at(9)
+    group.rows.update(backup)
+    group.run(5.0)
+    assert A in worker.held
+    assert group.rows[A].checkpoint == at(9)
+    assert len(group.done(CommitCheckpoint)) == 3
+    group.run(20.0)
+    assert len(group.done(CommitCheckpoint)) == 3
+
+
 def test_w8_renewals_move_the_counter_by_one():
     group, worker = hold_one(latest_at=1.7e9)
     group.run(30.0)

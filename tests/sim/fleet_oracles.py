@@ -41,6 +41,8 @@ class Watch:
         self.row_epochs = {}  # by shard: of which life of the stream its row is
         self.makers = {}  # by shard: which worker made its row at LATEST
         self.pins = []  # of the rows at LATEST: when each was made, by whom, and since when it is read
+        self.tokens = {}  # by shard: the last that was given out, whatever the store has forgotten
+        self.takers = {}  # by shard: the process that took it last, by name and incarnation
         self.alarms = set()  # shards for which a loss was told
         self.places = {}  # by shard: since when a reader had not read, and when its next page came
         self.unjudged = set()  # shards whose worker ended before it could know what retention did
@@ -62,8 +64,8 @@ class Watch:
         match operation:
             case CreateLease(lease):
                 self._see_created(worker_id, lease, late=late)
-            case TakeLease(by=by):
-                self._see_taken(by, row)
+            case TakeLease():
+                self._see_taken(operation, row, answer)
             case AskHandOver():
                 self.reached.add("steal: a lease asked for")
             case CancelHandOver():
@@ -124,7 +126,8 @@ class Watch:
         """L6: a group begins once. Who makes a row of it begins no later than the rows that it has seen."""
         if self.truth.epoch:
             return
-        worker = next((one for one in self.world.processes if one.name == worker_id), None)
+        named = [one for one in self.world.processes if one.name == worker_id]
+        worker = named[0] if len(named) == 1 else None
         if worker is not None and not late:
             scanned_at = worker.clock.world_time(worker.coordinator._rows_sent_at)
             seen = [(maker, since) for at, maker, since in self.pins if at < scanned_at]
@@ -136,15 +139,59 @@ class Watch:
         if len(self.pins) == 1:
             self.world.handle_begun(worker_id)
 
-    def _see_taken(self, by, row):
+    def _see_taken(self, operation, row, answer):
+        by, shard_id = operation.by, row.shard_id
+        last = self.tokens.get(shard_id, 0)
+        assert answer.counter > last, f"W8: {shard_id} was given out with the token {last}, and now {answer.counter}"
+        self.tokens[shard_id] = answer.counter
+        if row.counter < last:
+            self.reached.add("a token above one that the store has forgotten")
+        self._check_lapsed(operation, row)
+        taker, before = (by, operation.incarnation.id), self.takers.get(shard_id)
+        if before is not None and before[0] == by and before != taker and row.holder == by:
+            self.reached.add("a process took what another of its name had left")
+        self.takers[shard_id] = taker
         if row.holder not in {None, by}:
             self.reached.add("an expired lease taken")
         if row.owner == by and row.checkpoint_owner is None:
             self.reached.add("a take whose answer was lost was completed")
         self.holders[row.shard_id] = by
 
+    def _check_lapsed(self, operation, row):
+        """LV1: no lease is taken from a live worker that renews within its own lease duration.
+
+        But from one that was asked for it and had its time (PL4), and while a store that was set back names another.
+        """
+        if row.checkpoint_owner is not None or row.holder is None or self.world.store.is_forgetful or self.truth.epoch:
+            return
+        for other in self.world.processes:
+            holding = other.coordinator.held.holdings.get(row.shard_id)
+            if holding is None or other.incarnation == operation.incarnation.id:
+                continue
+            now = other.clock.read(self.world.now) + 2 * abs(other.clock.drift) * other.config.lease_duration + SLACK
+            assert not holding.grant.in_force(now), f"LV1: {row.shard_id} is taken from {other.name}, which is alive"
+        stated = row.incarnation_of(row.holder)
+        if stated is not None and stated.lease_duration != operation.incarnation.lease_duration:
+            self.reached.add("a dead worker of another lease duration replaced")
+
+    def see_set_back(self, before, after):
+        """The store has forgotten what was written last: our books are those of the rows that are left."""
+        self.holders = {shard_id: row.holder for shard_id, row in after.items()}
+        for shard_id in before.keys() | after.keys():
+            known, row = self.truth.shards.get(shard_id), after.get(shard_id)
+            if known is None:
+                continue
+            number = None if row is None else row.checkpoint.sequence_number
+            known.committed = None if number is None else (number.number, number.sub_sequence)
+            known.finished = row is not None and row.checkpoint.is_finished
+            known.checked = 0
+            if row is None:
+                known.starts_at = None
+
     def _check_committed(self, worker_id, row):
         """HO2: who lets go has committed what its user was done with: nothing of it comes again."""
+        if self.world.store.set_back_at is not None:
+            return  # what it has committed, the store may have forgotten
         for worker in self.world.processes:
             holding = worker.coordinator.held.holdings.get(row.shard_id) if worker.name == worker_id else None
             if holding is not None and holding.tracker.watermark is not None:
@@ -225,13 +272,13 @@ class Watch:
 
         Not while a stream that was made anew is taken over: rows of the old one are deleted under those who hold them.
         """
-        if self.truth.epoch:
+        if self.truth.epoch or self.world.store.is_forgetful:
             return
         for other in self.world.processes:
             user = None if other is worker else other.users.get(shard_id)
             if user is None or not user.has_records:
                 continue
-            drift = (abs(worker.clock.drift) + abs(other.clock.drift)) * self.world.fleet.config.lease_duration
+            drift = (abs(worker.clock.drift) + abs(other.clock.drift)) * self.world.fleet.longest_lease
             assert not user.grant.in_force(other.clock.read(self.world.now) + drift + SLACK), (
                 f"L2: {worker.name} and {other.name} both act on {shard_id}"
             )
@@ -344,6 +391,8 @@ class Watch:
         return self.truth.drops and not known.records[place].in_range
 
     def _find_unbalanced(self):
+        if self.world.fleet.has_twins:
+            return None  # they count as one worker, and neither asks the other
         live = self.world.live
         loads = [len(worker.coordinator.held.holdings) for worker in live if worker.plan.max_leases is None]
         if loads and max(loads) - min(loads) > 1:

@@ -21,6 +21,13 @@ STATES = frozenset({
     "a worker without leases",
     "max_leases left some to others",
     "rows deleted",
+    "a dead worker of another lease duration replaced",
+    "two processes under one name: reported",
+    "a process took what another of its name had left",
+    "the store came back empty",
+    "the store came back empty: told",
+    "the store came back as it was",
+    "a token above one that the store has forgotten",
     # the store
     "lost answer landed",
     "lost answer not landed",

@@ -42,11 +42,12 @@ class StoreKind:
     checkpoint_interval: float
     pages: int = 1
     """How many a listing has: rows may change between two of them."""
+    has_clock: bool = False
 
 
 MEMORY = StoreKind("memory", (0.0, 0.0), 0.5, 1.0)
 SQLITE = StoreKind("sqlite", (0.0005, 0.02), 0.5, 1.0)
-REDIS = StoreKind("redis", (0.0005, 0.005), 0.5, 1.0)
+REDIS = StoreKind("redis", (0.0005, 0.005), 0.5, 1.0, has_clock=True)
 DYNAMODB = StoreKind("dynamodb", (0.003, 0.03), 2.0, 10.0, pages=3)
 STORES = (MEMORY, SQLITE, REDIS, DYNAMODB)
 
@@ -61,8 +62,23 @@ class WorkerPlan:
     wall_skew: float
     """By how much its wall clock is off: only what LATEST means could depend on it, and must not."""
     max_leases: int | None
+    name: str | None = None
+    """Its worker_id in all its lives. ``None``: another one in each."""
+    lease_duration: float | None = None
+    """Its own. ``None``: the fleet's."""
     trouble: list[tuple[float, str, float]] = field(default_factory=list)
     """When, ``crash``, ``close`` or ``pause``, and for how long it is gone."""
+
+
+@dataclass
+class SetBack:
+    """The lease store fails over, or is restored, and has lost what was written last."""
+
+    at: float
+    """When it is lost; it is down for a while then."""
+    until: float
+    to: float | None
+    """As of when it comes back. ``None``: empty."""
 
 
 @dataclass
@@ -132,7 +148,20 @@ class Fleet:
     duration: float
     dies_beginning: float | None = None
     """At LATEST: for how long the worker is gone that dies when it has made the group's first row."""
+    set_back: SetBack | None = None
+    store_clocks: tuple[float, float] = (0.0, 0.0)
+    """By how much the clock of a store that has one is off: at first, and after it was set back. Never ahead."""
     calm_at: float = 0.0
+
+    @property
+    def has_twins(self):
+        """Whether two of its processes have one name."""
+        names = [plan.name for plan in self.workers if plan.name is not None]
+        return len(names) > len(set(names))
+
+    @property
+    def longest_lease(self):
+        return max([self.config.lease_duration, *(plan.lease_duration or 0.0 for plan in self.workers)])
 
     def store_faulty_at(self, time):
         return any(start <= time < end for start, end in self.store_windows)
@@ -185,6 +214,9 @@ def draw_fleet(seed: int) -> Fleet:
     if fleet.start == "LATEST" and fleet.recreated_at is None:
         _stress_beginning(Random(f"beginning {seed}"), fleet)
         _die_beginning(Random(f"dies beginning {seed}"), fleet)
+    _draw_identities(Random(f"identities {seed}"), fleet)
+    _draw_durations(Random(f"durations {seed}"), fleet, lease)
+    _draw_set_back(Random(f"set back {seed}"), fleet)
     ends = [at + length for plan in fleet.workers for at, _, length in plan.trouble]
     ends += [plan.starts_at for plan in fleet.workers] + [end for _, end in fleet.outages]
     ends += [load.puts[-1][0] for load in fleet.producing.loads] + [at for at, _ in fleet.retention_changes]
@@ -216,6 +248,33 @@ def _draw_retention_changes(chance, retention, duration):
         return []
     moments = sorted(chance.uniform(0.1, 1.0) * duration for _ in range(chance.choice([1, 1, 2, 3])))
     return [(moment, chance.choice([1.5, 3.0, 8.0, 30.0])) for moment in moments]
+
+
+def _draw_identities(chance, fleet):
+    """Workers keep their names when they are restarted, and some share one."""
+    if chance.random() < 0.25:
+        for number, plan in enumerate(fleet.workers):
+            plan.name = f"worker-{number}"
+        if len(fleet.workers) > 1 and chance.random() < 0.5:
+            fleet.workers[1].name = fleet.workers[0].name
+
+
+def _draw_durations(chance, fleet, lease):
+    """As during a roll-out that changes the setting."""
+    if chance.random() < 0.2:
+        for plan in fleet.workers:
+            plan.lease_duration = max(1.0, lease * chance.choice([0.5, 1.0, 3.0]))
+
+
+def _draw_set_back(chance, fleet):
+    """The rows of a group tell where it began, if at LATEST; retention and re-created streams are trouble enough."""
+    if chance.random() > 0.15 or fleet.start == "LATEST" or fleet.retention or fleet.recreated_at is not None:
+        return
+    at = chance.uniform(0.3, 1.0) * fleet.duration
+    to = chance.choice([None, max(0.1, at - chance.choice([0.5, 2.0, 5.0]))])
+    fleet.set_back = SetBack(at, at + chance.uniform(1.5, 3.0), to)
+    fleet.outages = [*fleet.outages, (at, fleet.set_back.until)]
+    fleet.store_clocks = (chance.choice([0.0, -0.5]), chance.choice([0.0, -3_600.0]))
 
 
 def _some(chance, kinds, count, chances):

@@ -3,7 +3,10 @@
 The kinds of store differ in their pace, and in how a listing is read: at one moment, or (DynamoDB) page by page.
 """
 
+from dataclasses import replace
 from random import Random
+
+from producer_endpoint import BEGIN
 
 from shardline.core.consumer.coordinator import ScanLeases
 from shardline.core.failures import Failure, FailureKind
@@ -26,11 +29,30 @@ class Store:
         self.watch = watch
         self.chance = Random(f"store {world.fleet.seed}")
         self.rows = {}
+        self._backup = {}
+        self.set_back_at = None
         self._hidden = {}  # operations whose answer was lost, and whether they were applied
 
     @property
     def is_down(self):
         return self.fleet.is_store_down(self.world.time)
+
+    @property
+    def is_forgetful(self):
+        """Whether it was set back so lately that those who held leases before may not know it."""
+        if self.set_back_at is None:
+            return False
+        return self.world.now <= self.set_back_at + 1.01 * self.fleet.longest_lease
+
+    def back_up(self):
+        self._backup = dict(self.rows)
+
+    def set_back(self):
+        """It comes back as it was backed up, or empty (``SetBack``)."""
+        self.world.note("store", "comes back", "as it was" if self._backup else "empty")
+        self.watch.reached.add(f"the store came back {'as it was' if self._backup else 'empty'}")
+        self.watch.see_set_back(self.rows, self._backup)
+        self.rows, self.set_back_at = dict(self._backup), self.world.now
 
     def latency(self):
         return self.chance.uniform(*self.kind.latency)
@@ -89,7 +111,7 @@ class Store:
 
     def _apply(self, worker_id, operation, *, late=False):
         row = self.rows.get(operation.shard_id)
-        answer = apply(row, operation)
+        answer = apply(row, self._with_our_time(operation))
         self.watch.see_write(worker_id, operation, row, answer, late=late)
         if isinstance(answer, Refused):
             self._note_refused(worker_id, operation, row)
@@ -101,6 +123,14 @@ class Store:
         else:
             self.rows[operation.shard_id] = answer
         return answer
+
+    def _with_our_time(self, operation):
+        """W8: a store that has a clock raises the floor of a token to its time."""
+        if not self.kind.has_clock or not isinstance(operation, TakeLease):
+            return operation
+        skew = self.fleet.store_clocks[self.set_back_at is not None]
+        time = int((BEGIN + self.world.time + skew) * 1000)
+        return replace(operation, floor=max(operation.floor, time))
 
     def _note_refused(self, worker_id, operation, row):
         if isinstance(operation, DeleteLease) or row is None:

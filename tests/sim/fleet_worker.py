@@ -31,21 +31,20 @@ class Worker(Process):
 
     def __init__(self, world, number, life, plan):
         fleet = world.fleet
-        super().__init__(world, f"worker-{number}.{life}", Clock(world.now, 100.0 * number, plan.drift))
+        super().__init__(world, plan.name or f"worker-{number}.{life}", Clock(world.now, 100.0 * number, plan.drift))
+        self.began_at = world.now
         self.plan = plan
         self.place = number
         self.user_chance = Random(f"user {fleet.seed} {number} {life}")
         self.chance = Random(f"worker {fleet.seed} {number} {life}")
-        config = fleet.config
-        if plan.max_leases is not None:
-            config = world.limited_config(plan.max_leases)
-        self.config = config
+        config = self.config = world.config_of(plan)
+        self.incarnation = f"{number}.{life}"
         self.latest_at = self._latest_at()
         self.coordinator = Coordinator(
             StreamRef(STREAM),
             self.name,
             self._start(),
-            incarnation=f"{fleet.seed}-{number}-{life}",
+            incarnation=self.incarnation,
             config=config,
             scan_interval=fleet.store.scan_interval,
             checkpoint_interval=fleet.store.checkpoint_interval,
@@ -131,16 +130,27 @@ class Worker(Process):
             self.note("has ended")
             self.world.reached.add("closed in good order")
             assert not self._flights, "nothing is under way"
-            if not self.world.store.is_down:
+            if not self.world.store.is_down and not self._has_seen_set_back:
                 self._check_released()
             self.is_dead = True
             self.world.handle_ended(self)
+
+    @property
+    def _has_seen_set_back(self):
+        """Whether the store has forgotten, in our time, what we let go of."""
+        set_back_at = self.world.store.set_back_at
+        return set_back_at is not None and self.began_at <= set_back_at
 
     def _check_released(self):
         """L5, also for what it only asked for. What lapsed, or came by a write whose answer was lost, is not its to give back."""
         assert not self.users, "HL1: every lease was told to be gone"
         rows = [row for row in self.world.store.rows.values() if not row.checkpoint.is_finished]
-        held = {row.shard_id for row in rows if self.name in {row.owner, row.checkpoint_owner}}
+        ours = [row for row in rows if not row.is_foreign_to(self.coordinator._twins.me)]
+        held = {row.shard_id for row in ours if self.name in {row.owner, row.checkpoint_owner}}
+        if (
+            self.world.fleet.has_twins
+        ):  # what the other asked for, or was handed, and has not taken yet, bears our name too
+            held = {row.shard_id for row in ours if row.incarnation_of(self.name) is not None} & held
         assert held <= self._excused, f"L5: {self.name} has ended, and still has, or asks for, {held - self._excused}"
 
     # ---- the coordinator
@@ -244,6 +254,7 @@ class Worker(Process):
 
     def _answered_request(self, answer):
         now = self.now
+        self.coordinator.handle_service_time(float(int(BEGIN + self.world.time)), now)  # the answer's Date
         if isinstance(answer, Failure):
             self.coordinator.handle_request_failed(answer, now)
         elif isinstance(answer, ListShardsResponse):
@@ -299,6 +310,9 @@ class Worker(Process):
             case told.StreamMissing():
                 assert self.config.if_recreated == "restart", "TO5: it was to stop"
                 self._was_missing = True
+            case told.WorkerIdShared(worker_id=name):
+                assert self.world.fleet.has_twins, f"TW3: there is no other live process under the name {name}"
+                reached.add("two processes under one name: reported")
             case told.ConsumerFailed(operation, failure):
                 self._check_failed(failure)
                 self.fail(f"{operation} {failure.code}")
@@ -307,7 +321,10 @@ class Worker(Process):
                 if self.coordinator.held.holdings and self.world.has_been_down:
                     reached.add("store outage within lease")
             case told.ProgressLost():
-                assert self.world.truth.epoch, "LV6: the store has lost nothing"
+                was_emptied = self.world.store.set_back_at is not None
+                assert self.world.truth.epoch or was_emptied, "LV6: the store has lost nothing"
+                if was_emptied:
+                    reached.add("the store came back empty: told")
             case told.RecordsTrimmed(shard_id):
                 self.world.watch.see_trimmed(shard_id)
             case told.ShardTrimmed(shard_id):

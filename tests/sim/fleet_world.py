@@ -44,7 +44,7 @@ class FleetWorld:
         self.shells = [Shell(self, number, load) for number, load in enumerate(self.scenario.loads)]
         self.slots = [None] * len(self.fleet.workers)
         self._lives = [0] * len(self.slots)
-        self._limited = {}
+        self._configs = {}
         self.has_stopped = False
         """Whether the fleet gave up on a stream that was made anew, as it was told to."""
         self.is_ending = False
@@ -68,10 +68,13 @@ class FleetWorld:
     def has_been_down(self):
         return any(end <= self.time for _, end in self.fleet.outages)
 
-    def limited_config(self, max_leases):
-        if max_leases not in self._limited:
-            self._limited[max_leases] = replace(self.fleet.config, max_leases=max_leases)
-        return self._limited[max_leases]
+    def config_of(self, plan):
+        """A worker's own, which is the same object for all that are alike."""
+        duration = plan.lease_duration or self.fleet.config.lease_duration
+        wanted = (plan.max_leases, duration)
+        if wanted not in self._configs:
+            self._configs[wanted] = replace(self.fleet.config, max_leases=plan.max_leases, lease_duration=duration)
+        return self._configs[wanted]
 
     def at(self, moment, action, *arguments):
         heappush(self._heap, (max(moment, self.now), next(self._numbers), action, arguments))
@@ -90,6 +93,10 @@ class FleetWorld:
         if fleet.recreated_at is not None:
             self.at(START + fleet.recreated_at, self._delete)
             self.at(START + fleet.recreated_at + fleet.missing_for, self._create_again)
+        if fleet.set_back is not None:
+            self.at(START + fleet.set_back.until, self.store.set_back)
+            if fleet.set_back.to is not None:
+                self.at(START + fleet.set_back.to, self.store.back_up)
         for number, plan in enumerate(fleet.workers):
             self.at(START + plan.starts_at, self._start, number)
             for moment, kind, length in plan.trouble:

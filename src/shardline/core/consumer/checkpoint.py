@@ -205,6 +205,11 @@ class CheckpointTracker:
         self._in_flight = None
         self._due_at -= self._interval  # as if it had not been sent
 
+    def handle_set_back(self, checkpoint: Checkpoint) -> None:
+        """The store has lost commits of ours, and is at ``checkpoint`` again: what is acknowledged is written anew."""
+        at = checkpoint.sequence_number
+        self._committed = None if at is None else _place(str(at), at.sub_sequence)
+
     # ---- within
 
     def _target(self, *, may_end: bool = True) -> _Place | Checkpoint | None:

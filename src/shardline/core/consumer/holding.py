@@ -272,7 +272,8 @@ class Holding:
     def _handle_current(self, row: Lease | None, counter: int | None) -> None:
         """The row as it stands: still ours, if it names us, and its counter is not beyond ``counter`` (HO3).
 
-        It may be one that we were asked for meanwhile, or an older one, of a store that was set back.
+        It may be one that we were asked for meanwhile, or an older one, of a store that was set back: then what is
+        acknowledged is committed again.
         """
         if row is None:
             self.lose("its row was deleted")
@@ -284,6 +285,8 @@ class Holding:
             self.is_contested = True
             self.lose(f"another process with the worker_id {self._me!r} writes to it")
         else:
+            if row.counter < self.row.counter:
+                self.tracker.handle_set_back(row.checkpoint)
             self.row = row
 
     def _end(self, phase: Phase) -> None:

@@ -20,7 +20,7 @@ from shardline.core.leases import (
     apply,
 )
 from shardline.model.lease import Checkpoint, Incarnation, Lease
-from shardline.model.position import SHARD_END, at_sequence_number
+from shardline.model.position import SHARD_END, TRIM_HORIZON, at_sequence_number
 from shardline.model.record import Record
 from shardline.model.sequence import SequenceNumber
 
@@ -207,6 +207,17 @@ def test_a_refusal_that_leaves_it_ours_is_taken_over(world):
     world.holding.handle_applied(world.apply(operation))
     assert not world.holding.is_over
     assert world.step(101.0) == CommitCheckpoint("s", "me", 5, at(1))
+
+
+def test_what_a_store_that_was_set_back_has_lost_is_committed_again(world):
+    world.done(1)
+    assert world.step(101.0) == CommitCheckpoint("s", "me", 7, at(1))
+    world.row = replace(world.row, counter=3, checkpoint=Checkpoint(TRIM_HORIZON))
+    world.holding.handle_seen(world.row)
+    assert world.step(103.0) == CommitCheckpoint("s", "me", 3, at(1))
+    world.row = replace(world.row, counter=3, checkpoint=at(1))
+    world.holding.handle_seen(world.row)
+    assert world.poll(104.0) is None
 
 
 def test_a_renewal_that_is_refused_and_leaves_it_ours_comes_again(world):
