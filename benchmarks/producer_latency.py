@@ -15,6 +15,7 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from producer_clients import (
     ENTRIES,
@@ -63,9 +64,13 @@ async def pace(records: list[Record], put: Callable[[str, bytes], Awaitable[Wait
 
 
 async def measure_shardline(job: Job, records: list[Record]) -> list[float]:
+    return await measure_producer(default_arguments(job), records)
+
+
+async def measure_producer(arguments: dict[str, Any], records: list[Record]) -> list[float]:
     from shardline import Producer
 
-    async with Producer(STREAM, **default_arguments(job)) as producer:
+    async with Producer(STREAM, **arguments) as producer:
 
         async def put(key: str, data: bytes) -> Wait:
             return (await producer.put(data, key=key)).outcome

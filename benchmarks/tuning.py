@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from producer_clients import Job, say, shardline_arguments, shardline_put
-from producer_latency import RATE, SIZE, make_records, measure_async
+from producer_latency import RATE, SIZE, make_records, measure_producer
 from producer_sink import ProducerSink, running_producer_sink
 
 HERE = Path(__file__)
@@ -44,7 +44,7 @@ def steady(url: str, linger: float, seconds: int) -> None:
 
     arguments = shardline_arguments(Job(url, SIZE, 0, 0), linger=linger)
     records = make_records((seconds + 1) * RATE)
-    took = sorted(anyio.run(measure_async, arguments, records)[RATE:])  # the first second does not count
+    took = sorted(anyio.run(measure_producer, arguments, records)[RATE:])  # the first second does not count
     say(p50=took[len(took) // 2] * 1e3, p99=took[len(took) * 99 // 100] * 1e3)
     os._exit(0)
 

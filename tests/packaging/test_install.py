@@ -11,6 +11,7 @@ from pathlib import Path
 from runpy import run_path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "requirements" / "install.py"
@@ -44,6 +45,27 @@ def test_every_group_belongs_to_one_set():
     """The security tools have an environment of their own."""
     of_sets = [group for _, groups, _ in install["SETS"].values() for group in groups]
     assert sorted([*of_sets, "security"]) == sorted(PROJECT["dependency-groups"])
+
+
+def imports_of(path):
+    """The names of the packages that a script imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module.partition(".")[0]
+
+
+def test_the_benchmarks_have_what_they_import():
+    scripts = list((ROOT / "benchmarks").glob("*.py"))
+    peers = {"aiokpl", "kinesis", "uvloop"}  # in an environment of their own, .servers/clients
+    ours = {script.stem for script in scripts} | {"shardline"}
+    imported = {name for script in scripts for name in imports_of(script)} - sys.stdlib_module_names - peers - ours
+    extras = [text for needed in PROJECT["project"]["optional-dependencies"].values() for text in needed]
+    listed = PROJECT["project"]["dependencies"] + extras + PROJECT["dependency-groups"]["bench"]
+    names = {Requirement(text).name.replace("-", "_") for text in listed}
+    assert {"boto3", "cbor2"} <= imported
+    assert imported <= names
 
 
 def test_make_knows_the_same_sets():
