@@ -76,6 +76,8 @@ STATES = frozenset({
     "redelivered",
     "a thread outlived its lease",
     "a handler slower than the lease",
+    "a stuck handler was reported",
+    "a stuck handler went on, or lost its shard",
     # lives
     "crash with records in hand",
     "crash with a commit under way",

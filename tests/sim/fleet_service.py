@@ -54,7 +54,7 @@ class FleetService(Endpoint):
         self._prepare_stream()
         self.stale_listing = None
         self.stale_summary = None
-        self.listings = self.bad_listings = self.changes = 0
+        self.listings = self.bad_listings = self.changes = self.oddities = 0
         self.auto_ever = False
         self._stale_until = -1.0
         self.retention = fleet.retention

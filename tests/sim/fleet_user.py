@@ -10,6 +10,7 @@ from fleet_scenario import UNHANDLED
 
 from shardline.core.clock import NEVER
 from shardline.core.consumer.failure_policy import BatchWork
+from shardline.core.consumer.handler_watch import Work
 from shardline.core.consumer.polling_reader import ReaderState
 
 
@@ -33,6 +34,8 @@ class ShardUser:
         self.unacknowledged = 0
         self._offset = 0  # in the first page: what of it was taken
         self._taken = None  # of the batch in hand: bytes to release, whether it is the last, children
+        self.call = None  # of the user's code, under way: what it was given, and when
+        self._was_watched = False  # whether the host has looked since
         self._untold = 0  # failures that no event has told of
         self._calls = 0  # of the user's code, or waits between them, that have not come back
 
@@ -70,7 +73,7 @@ class ShardUser:
         self.cancel()
 
     def cancel(self):
-        self.work = None
+        self.work = self.call = None
         self.unacknowledged = 0
         self.worker.end_turn(self)
 
@@ -158,9 +161,20 @@ class ShardUser:
         fails = self.chance.random() < self.plan.fail_chance and world.time < world.fleet.repaired_at
         if world.time < world.fleet.repaired_at or self.plan.policy.finally_ == "dead-letter":
             fails = fails or any(UNHANDLED in record.data for record in part)
+        self.call, self._was_watched = (part, self.worker.now), False
         self._later(duration, self._attempted, part, fails)
 
+    def look(self):
+        """What a host sees of the call that is under way."""
+        part, since = self.call
+        self._was_watched = True
+        return Work(part[0].sequence_number, part[0].sub_sequence, len(part), since)
+
     def _attempted(self, part, fails):
+        is_stuck = self.worker.now > self.call[1] + self.worker.stuck_after
+        if is_stuck and self._was_watched and not self.worker.was_paused:  # else it may return before the host looks
+            assert self.shard_id in self.worker.stuck, "HW1: a stuck handler was not told"
+        self.call = None
         if fails:
             self._untold += 1
             self.work.handle_error("sim", self.worker.now)

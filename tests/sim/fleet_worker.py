@@ -15,6 +15,7 @@ from shardline.codec.shapes import ListShardsResponse
 from shardline.core.clock import NEVER
 from shardline.core.consumer import events as told
 from shardline.core.consumer.coordinator import Coordinator, ScanLeases
+from shardline.core.consumer.handler_watch import HandlerWatch
 from shardline.core.consumer.prefetch import PrefetchBudget
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import CommitCheckpoint, FinishHandOver, ReleaseLease, RenewLease
@@ -55,6 +56,9 @@ class Worker(Process):
         )
         self.budget = PrefetchBudget(config.prefetch_max_bytes)
         self.users = {}
+        self.stuck_after = config.lease_duration  # so that the slowest handlers of a scenario are stuck for a while
+        self.handlers = HandlerWatch(self.stuck_after)
+        self.stuck = {}  # by shard: since when, as far as was told
         self.threads = {}  # shards whose handler runs on, after the lease was lost
         self.failure = None
         self.is_closing = False
@@ -169,10 +173,28 @@ class Worker(Process):
             self._ask(request)
         for event in coordinator.take_events():
             self._follow(event)
+        self._watch_handlers(now)
         self.admit()
         self._end_if_closed()
         if not self.is_dead:
-            self._arm(coordinator.next_deadline())
+            self._arm(min(coordinator.next_deadline(), self.handlers.next_deadline()))
+
+    def _watch_handlers(self, now):
+        """HW1: what is told of stuck handlers is so, and each spell is told once."""
+        at_work = {shard_id: user.look() for shard_id, user in self.users.items() if user.call is not None}
+        self.handlers.handle_work(at_work, now)
+        for event in self.handlers.take_events():
+            self.note(type(event).__name__, *event)
+            if isinstance(event, told.HandlerStuck):
+                since = at_work[event.shard_id].since
+                assert event.shard_id not in self.stuck, "HW1: it was told before"
+                assert now >= since + self.stuck_after, "HW1: it is not stuck"
+                self.stuck[event.shard_id] = since
+                self.world.reached.add("a stuck handler was reported")
+            else:
+                since = self.stuck.pop(event.shard_id)
+                assert event.shard_id not in at_work or at_work[event.shard_id].since != since, "HW1: it is stuck still"
+                self.world.reached.add("a stuck handler went on, or lost its shard")
 
     def _arm(self, deadline):
         if deadline <= self.now:
