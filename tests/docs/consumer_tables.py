@@ -48,6 +48,7 @@ KCL = [
     ("nothing: an aggregate with a misplaced record is dropped", "", "`out_of_range`"),
     ("nothing", "", "`if_recreated`"),
     ("nothing", "", "`store_patience`"),
+    ("nothing", "", "`max_unacknowledged`"),
 ]  # fmt: skip
 
 # Of async-kinesis: its argument, its default, what is here.

@@ -185,6 +185,11 @@ CONSUMER = {
         '`"auto"`: one after the other',
         "manual: what is never acknowledged holds up the checkpoint, and memory grows with the gap",
     ),
+    "max_unacknowledged": (
+        "up: many records are worked on at once, or acknowledged in large groups",
+        "down: memory is short, or a forgotten acknowledgement should show early",
+        "down: a shard pauses when one record takes long; below the number that you acknowledge together, for good",
+    ),
     "out_of_range": (
         '`"drop"`: only KPL-like producers write, and duplicates after a reshard hurt',
         '`"deliver"`: anybody else writes aggregates',

@@ -14,6 +14,7 @@ from shardline.core.consumer.events import (
     StoreFailed,
     StreamMissing,
     StreamRecreated,
+    TooManyUnacknowledged,
 )
 from shardline.core.failures import Failure, FailureKind
 
@@ -261,3 +262,20 @@ def test_to5_a_stream_whose_shards_alone_are_missing_is_waited_for_too():
     group.listing_fails = None
     group.run(60.0)
     assert worker.held.keys() == {A, B}
+
+
+# ---- the user
+
+
+def test_hl2_a_user_that_acknowledges_nothing_is_handed_a_bounded_number():
+    group = Group(shard(0), ack="manual", max_unacknowledged=100)
+    worker = group.worker()
+    group.run(30.0)
+    records = [record for number in range(1, 101) for record in worker.read(A, number, ack=False)]
+    held = worker.machine.held
+    assert held.is_full(A)
+    assert worker.seen(TooManyUnacknowledged) == [TooManyUnacknowledged(A, 100)]
+    held.ack(A, records[50])
+    assert held.is_full(A)
+    held.ack(A, records[0])
+    assert not held.is_full(A)

@@ -141,6 +141,14 @@ class ConsumerReporter:
                     name,
                     "1 shard" if shards == 1 else f"{shards} shards",
                 )
+            case told.TooManyUnacknowledged(shard_id, count):
+                _log.warning(
+                    "%s: %d records of %s are not acknowledged: no more are handed out until some are "
+                    "(max_unacknowledged)",
+                    name,
+                    count,
+                    shard_id,
+                )
             case told.StreamMissing(failure):
                 _log.error(
                     "%s: the stream is missing (%s: %s); the consumer waits until it is re-created",

@@ -50,6 +50,9 @@ class ShardStatus:
     """How many records your code has: it was handed them, and is not done with them."""
     handler_started_at: float | None = None
     """Since when your code has had the same records, in seconds since 1970; ``None`` if it has none."""
+    unacknowledged: int = 0
+    """With manual acknowledgements: how many records are handed out and not acknowledged, or wait behind one that is
+    not. At ``max_unacknowledged`` no more of the shard are handed out or read."""
 
 
 @final
@@ -165,6 +168,7 @@ def _status(custody: Custody, shard_id: str) -> ShardStatus:
         prefetched=0 if worker is None else worker.queued + state.waiting,
         token=None if holding is None else holding.grant.token,
         out_of_range=0 if worker is None else worker.deaggregator.out_of_range,
+        unacknowledged=0 if holding is None else holding.tracker.remembered,
         handling_lag=None if worker is None else _handling_lag(custody, worker, state),
         in_hand=holding.tracker.unacknowledged if holding is not None and is_manual else state.records,
         handler_started_at=None if since is None else time.time() - (custody.clock() - since),

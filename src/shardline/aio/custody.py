@@ -201,12 +201,17 @@ class Custody:
 
     def first_ready(self) -> ShardWorker | None:
         """Whose turn it is."""
-        return next((worker for worker in self.ready.values() if not self.is_busy(worker)), None)
+        ready = self.ready.values()
+        return next((worker for worker in ready if not self.is_busy(worker) and not self.is_full(worker)), None)
+
+    def is_full(self, worker: ShardWorker) -> bool:
+        """Whether too many records of the shard are not acknowledged: no more of them are handed out."""
+        return self.coordinator.held.is_full(worker.shard_id)
 
     @property
     def patience(self) -> float:
         """How long to wait for pages, if it is nobody's turn: threads ring no bell."""
-        return THREAD_POLL if self.ready else NEVER
+        return THREAD_POLL if any(map(self.is_busy, self.ready.values())) else NEVER
 
     def hold(self, worker: ShardWorker, in_hand: InHand, taken: Taken) -> None:
         """The user has this of the shard from now on, until ``finish``; then it is the others' turn (CU1)."""
@@ -240,10 +245,13 @@ class Custody:
         holding = held.holdings.get(shard_id)
         if holding is None or holding.grant is not grant or not holding.grant.held:
             return False
-        was_arranged = holding.is_arranged
+        was_arranged, was_full = holding.is_arranged, held.is_full(shard_id)
         accepted = held.ack_through(shard_id, record) if through else held.ack(shard_id, record)
         if accepted and (not was_arranged or holding.tracker.has_ended):
             self.wake()
+        if was_full and not held.is_full(shard_id):
+            self.pages.ring()
+            self.workers[shard_id].news.ring()
         return accepted
 
     def handle_failures(self, events: Sequence[HandlingEvent]) -> None:

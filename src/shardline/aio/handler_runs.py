@@ -222,7 +222,9 @@ class ShardRun:
                 self._yield_at = now + SLICE
             if worker.is_stopping or self._stop or custody.is_closing or custody.failure is not None:
                 return False
-            if worker.has_pages:
+            if worker.has_pages and custody.is_full(worker):
+                await worker.news.wait()
+            elif worker.has_pages:
                 left = worker.oldest_at + run.max_wait - now
                 enough = run.batch is None or worker.queued >= run.batch or worker.has_last_page
                 if left <= 0 or enough:
@@ -282,7 +284,7 @@ class ShardRun:
                 await anyio.lowlevel.checkpoint()
                 now = clock()
                 self._yield_at = now + SLICE
-            if self._stop:
+            if self._stop or (self._is_manual and custody.is_full(self.worker)):
                 return
 
     async def _handle_in_thread(self, records: list[Record]) -> None:

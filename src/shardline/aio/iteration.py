@@ -74,6 +74,11 @@ class _RecordsInHand:
         self.handed_at = -NEVER  # when the last one was handed out; on the quick way up to SLICE earlier
         self.is_open = False  # whether any may be handed out (IT5)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the user has to acknowledge something first. What is left of the page goes back meanwhile."""
+        return self.is_manual and self.worker is not None and self.custody.is_full(self.worker)
+
     def open(self) -> None:
         """Once the iterator has it: from now on the user has this page of the shard."""
         assert self.worker is not None
@@ -183,7 +188,7 @@ class RecordIterator:
                 if in_hand.worker is not None and not in_hand.worker.grant.held:
                     in_hand.truncate()
             place = in_hand.place
-            if place < in_hand.end:
+            if place < in_hand.end and not in_hand.is_full:
                 record = in_hand.records[place]
                 if in_hand.is_manual and in_hand.worker is not None:
                     custody.deliver(in_hand.worker, (record,))
@@ -376,6 +381,8 @@ def due_worker(
     for worker in custody.ready.values():
         if custody.is_busy(worker):
             delay = min(delay, custody.patience)
+            continue
+        if custody.is_full(worker):
             continue
         left = worker.oldest_at + max_wait - now
         if left <= 0 or worker.has_last_page or (max_records is not None and worker.queued >= max_records):

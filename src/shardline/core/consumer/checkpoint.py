@@ -87,6 +87,11 @@ class CheckpointTracker:
         return len(self._open)
 
     @property
+    def remembered(self) -> int:
+        """The same, and those that are acknowledged and wait behind one that is not: they all take memory."""
+        return len(self._order)
+
+    @property
     def oldest_unacknowledged(self) -> tuple[SequenceNumber, float | None] | None:
         """The first of them, and when it arrived."""
         first = next((place for place in self._order if place in self._open), None)

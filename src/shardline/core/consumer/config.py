@@ -54,6 +54,9 @@ class ConsumerConfig:
     bytes_per_second: float = SHARD_READ_BYTES_PER_SECOND
     ack: Ack = "auto"
     """``auto``: a record is done when the next one is asked for. ``manual``: when the user says so."""
+    max_unacknowledged: int = 100_000
+    """With ``manual``: while so many records of a shard are handed out and not acknowledged, or wait behind one that is
+    not, no more of that shard are handed out or read."""
     out_of_range: OutOfRange = "deliver"
     """Records in an aggregate that belong to another shard: ``deliver`` or ``drop``. They are counted either way."""
     if_recreated: IfRecreated = "stop"
@@ -129,6 +132,7 @@ _CHECKS: Final[dict[str, _Check]] = {
     "calls_per_second": _number(0.1, 1_000_000.0),
     "bytes_per_second": _number(1.0 * KIB, 1e12),
     "ack": _one_of("auto", "manual"),
+    "max_unacknowledged": _whole(1, math.inf),
     "out_of_range": _one_of("deliver", "drop"),
     "if_recreated": _one_of("stop", "restart"),
     "store_patience": _number(0.0, 86_400.0),

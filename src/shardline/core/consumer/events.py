@@ -115,6 +115,14 @@ class ShardTrimmed(NamedTuple):
 
 
 @final
+class TooManyUnacknowledged(NamedTuple):
+    """``max_unacknowledged`` is reached: no more of this shard are handed out until records are acknowledged."""
+
+    shard_id: str
+    unacknowledged: int
+
+
+@final
 class ReadFailed(NamedTuple):
     """A call to a shard failed; it is tried again at ``retry_at`` (NEVER: it is not)."""
 
@@ -276,6 +284,7 @@ Event: TypeAlias = (
     | PositionLost
     | RecordsTrimmed
     | ShardTrimmed
+    | TooManyUnacknowledged
     | ReadFailed
     | StoreFailed
     | StoreRecovered

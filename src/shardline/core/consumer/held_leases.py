@@ -8,6 +8,7 @@ Invariants (docs/guarantees.md):
 - L2, L4: a lease that lapsed, or that someone else took, is told as lost once, and its acknowledgements are refused.
 - C3: a shard that was read to its end may be finished once each of its children has a row. That it has none is believed
   only after two listings without any, the second of them begun a second after the first came.
+- HL2: a shard whose user leaves too many records unacknowledged is full until it acknowledges some. This is told once.
 - HL1: whoever gains a lease is told where to read, and who lost it, or let go of it, is told exactly once.
 """
 
@@ -18,7 +19,14 @@ from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.agenda import Agenda
 from shardline.core.consumer.checkpoint import CheckpointTracker
 from shardline.core.consumer.config import ConsumerConfig
-from shardline.core.consumer.events import HandOverAsked, HandOverOverdue, LeaseGained, LeaseLost, LeaseReleased
+from shardline.core.consumer.events import (
+    HandOverAsked,
+    HandOverOverdue,
+    LeaseGained,
+    LeaseLost,
+    LeaseReleased,
+    TooManyUnacknowledged,
+)
 from shardline.core.consumer.grant import Grant
 from shardline.core.consumer.group_rows import unrowed_children
 from shardline.core.consumer.holding import Holding, HoldingOperation, Phase
@@ -30,7 +38,7 @@ from shardline.model.lease import Lease
 from shardline.model.position import LATEST, at_timestamp
 from shardline.model.record import Record
 
-HeldEvent: TypeAlias = LeaseGained | HandOverAsked | HandOverOverdue | LeaseLost | LeaseReleased
+HeldEvent: TypeAlias = LeaseGained | HandOverAsked | HandOverOverdue | LeaseLost | LeaseReleased | TooManyUnacknowledged
 
 
 @final
@@ -51,6 +59,7 @@ class HeldLeases:
         "_clock",
         "_config",
         "_events",
+        "_full",
         "_gone",
         "_graph",
         "_lapses",
@@ -82,6 +91,7 @@ class HeldLeases:
         self._lapses: Agenda = Agenda()
         self._work: Agenda = Agenda()
         self._events: list[HeldEvent] = []
+        self._full: set[str] = set()  # shards with too many records that are not acknowledged (HL2)
         self._gone: set[str] = set()  # shards that the service denies to know
         self.holdings: dict[str, Holding] = {}
         self._childless_since: dict[str, Instant] = {}  # ended shards: when a listing came that had no children of them
@@ -97,6 +107,18 @@ class HeldLeases:
         holding = self.holdings.get(shard_id)
         if holding is not None:
             holding.tracker.deliver(records)
+            count = holding.tracker.remembered
+            if count >= self._config.max_unacknowledged and shard_id not in self._full:
+                self._full.add(shard_id)
+                self._events.append(TooManyUnacknowledged(shard_id, count))
+
+    def is_full(self, shard_id: str) -> bool:
+        """Whether no more of it should be handed out (HL2)."""
+        if shard_id in self._full:
+            holding = self.holdings.get(shard_id)
+            if holding is None or holding.tracker.remembered < self._config.max_unacknowledged:
+                self._full.discard(shard_id)
+        return shard_id in self._full
 
     def ack(self, shard_id: str, record: Record) -> bool:
         """The user is done with this one (manual). False: nothing new, or the lease is not ours any more."""

@@ -295,3 +295,15 @@ def test_the_oldest_that_is_not_acknowledged_is_known_with_its_arrival():
     assert one.oldest_unacknowledged == (SequenceNumber(9), None)
     one.close()
     assert (one.unacknowledged, one.oldest_unacknowledged) == (0, None)
+
+
+def test_k1_what_is_acknowledged_behind_a_gap_is_remembered():
+    tracker = CheckpointTracker(Checkpoint(TRIM_HORIZON), interval=1.0, now=0.0, manual=True)
+    records = [Record(b"", "k", sequence_number=str(number)) for number in (1, 2, 3)]
+    tracker.deliver(records)
+    tracker.ack(records[2])
+    assert (tracker.unacknowledged, tracker.remembered) == (2, 3)
+    tracker.ack(records[0])
+    assert (tracker.unacknowledged, tracker.remembered) == (1, 2)
+    tracker.ack(records[1])
+    assert (tracker.unacknowledged, tracker.remembered) == (0, 0)

@@ -12,6 +12,7 @@ from shardline.core.consumer.events import (
     LeaseGained,
     LeaseLost,
     LeaseReleased,
+    TooManyUnacknowledged,
     WorkerIdShared,
 )
 from shardline.core.consumer.held_leases import HeldLeases
@@ -307,3 +308,31 @@ def test_what_another_process_writes_in_our_name_is_contested(stream):
     assert not world.twins.is_ours(row)
     world.held.handle_taken(row, 100.0, 100.0)
     assert world.twins.is_ours(row)
+
+
+def test_hl2_a_shard_with_too_many_unacknowledged_records_is_full_until_some_are_acknowledged(stream):
+    world = World(stream, ack="manual", max_unacknowledged=3)
+    shard_id = world.gain(4)
+    world.held.take_events()
+    records = [record(number) for number in range(1, 7)]
+    world.held.deliver(shard_id, records[:2])
+    assert not world.held.is_full(shard_id)
+    world.held.deliver(shard_id, records[2:5])
+    world.held.deliver(shard_id, records[5:])
+    assert world.held.is_full(shard_id)
+    assert world.held.take_events() == [TooManyUnacknowledged(shard_id, 5)]
+    world.held.ack(shard_id, records[5])  # it waits behind the others
+    assert world.held.is_full(shard_id)
+    world.held.ack_through(shard_id, records[3])
+    assert not world.held.is_full(shard_id)
+    world.held.deliver(shard_id, [record(number) for number in range(7, 9)])
+    assert [type(event) for event in world.held.take_events()] == [TooManyUnacknowledged]
+    world.held.lose(shard_id, "why")
+    assert not world.held.is_full(shard_id)
+
+
+def test_hl2_in_order_no_shard_is_ever_full(stream):
+    world = World(stream, max_unacknowledged=1)
+    shard_id = world.gain(4)
+    world.held.deliver(shard_id, [record(1), record(2)])
+    assert not world.held.is_full(shard_id)
