@@ -291,9 +291,12 @@ class ProducerMachine:
             self._sort(now)
             changed = self._facts.handle_summary(answer, now)
             self.readiness.see_summary(answer if isinstance(answer, Failure) else None)
+            is_lower = self._facts.record_max_bytes < self.record_max_bytes
             self.record_max_bytes = self._facts.record_max_bytes
             self.plain_max_bytes = self.record_max_bytes - WRAP_MAX_BYTES
             self._router.limit_aggregates(self.record_max_bytes)
+            if is_lower:
+                self._returns.enforce_limit(self.record_max_bytes, now)
             if self._facts.made_anew:
                 self._map.begin_anew(now)
             if changed or self._facts.made_anew:

@@ -15,7 +15,7 @@ from typing import Final, final
 
 from shardline.core.clock import Instant
 from shardline.core.events import RecordsRetried
-from shardline.core.producer.aggregate import Aggregate
+from shardline.core.producer.aggregate import WRAP_MAX_BYTES, Aggregate, wrapped_bytes
 from shardline.core.producer.collector import Collector
 from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.isolation import Family, Isolation
@@ -26,6 +26,7 @@ from shardline.core.producer.router import Router
 from shardline.core.producer.verdicts import WRONG_SHARD
 
 EXPIRED: Final = "Expired"
+TOO_LARGE: Final = "RecordTooLarge"
 
 
 @final
@@ -130,13 +131,16 @@ class Returns:
             self._isolation.sift(lambda shipment, family: self._without_expired(shipment, family, now))
 
     def _without_expired(self, shipment: Shipment, family: Family, now: Instant) -> Shipment | None:
-        aggregate, lane = shipment
-        rest = [record for record in aggregate.records if record.expires_at > now]
-        if len(rest) == len(aggregate.records):
-            return shipment
+        expired = [record for record in shipment.aggregate.records if record.expires_at <= now]
         ttl = f"record_ttl ({self._config.record_ttl:g} s)"
         message = f"{family.message} (said of a request with other records; {ttl} ended before this one was sent alone)"
-        self._ledger.fail([record for record in aggregate.records if record.expires_at <= now], family.code, message)
+        self._ledger.fail(expired, family.code, message)
+        return self._without_ended(shipment, now) if expired else shipment
+
+    def _without_ended(self, shipment: Shipment, now: Instant) -> Shipment | None:
+        """What is left of a shipment that waits, some of whose records have failed."""
+        aggregate, lane = shipment
+        rest = [record for record in aggregate.records if record.ending is None]
         lane.handle_ended(aggregate.records)
         lane.in_flight -= not rest
         self._collector.note_returned(lane, now)
@@ -155,6 +159,37 @@ class Returns:
             else:
                 lane.requeue(aggregate)
         self._route(homeless, now)
+
+    # ---- a lower record limit
+
+    def enforce_limit(self, max_bytes: int, now: Instant) -> None:
+        """The stream takes smaller records than it did: what waits and is larger fails now, and not alone later."""
+        for lane in self._router.all_lanes():
+            if any(_is_larger(record, max_bytes) for record in lane.unsent()):
+                released = lane.released
+                records = lane.take_unsent()
+                self._fail_larger(records, max_bytes)
+                for record in sorted(records, key=lambda record: record.expires_at):
+                    if record.ending is None:
+                        lane.add_again(record)
+                if released:
+                    lane.release()
+                self._collector.note_expired(lane, now)
+        self._isolation.sift(lambda shipment, _family: self._without_larger(shipment, max_bytes, now))
+
+    def _without_larger(self, shipment: Shipment, max_bytes: int, now: Instant) -> Shipment | None:
+        return (
+            self._without_ended(shipment, now) if self._fail_larger(shipment.aggregate.records, max_bytes) else shipment
+        )
+
+    def _fail_larger(self, records: list[BufferedRecord], max_bytes: int) -> bool:
+        """Fail the records that the stream does not take any more. Says whether there were any."""
+        larger = [record for record in records if _is_larger(record, max_bytes)]
+        message = (
+            f"larger than the {max_bytes:,} bytes of data and key that the stream takes now: its limit was lowered"
+        )
+        self._ledger.fail(larger, TOO_LARGE, message)
+        return bool(larger)
 
     # ---- lanes whose predictions are wrong
 
@@ -244,6 +279,13 @@ class Returns:
                 lane.held = False
                 self._collector.note_returned(lane, now)
         self._router.forget_settled()
+
+
+def _is_larger(record: BufferedRecord, max_bytes: int) -> bool:
+    assert record.data is not None
+    if len(record.data) + WRAP_MAX_BYTES <= max_bytes:  # nearly all
+        return False
+    return wrapped_bytes(record.data, record.key, record.explicit_hash_key) > max_bytes
 
 
 def _is_split_up(aggregate: Aggregate, lane: Lane) -> bool:

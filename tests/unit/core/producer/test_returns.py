@@ -265,6 +265,49 @@ def test_p9_a_half_that_is_refused_for_good_too(rig):
 # ---- order
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("aggregation", [True, False])
+def test_a_lower_limit_fails_what_waits_and_is_larger_and_nothing_else(rig, ordered, aggregation):
+    one = rig(ordered=ordered, aggregation=aggregation, facts=False, request_max_bytes=10 << 20)
+    assert one.asks_for_summary()
+    one.summary(kib=10_240)
+    small = one.put(b"first", "k", 1)
+    large = one.put(b"x" * (2 << 20), "k", 1)
+    after = one.put(b"after", "k", 1)
+    other = one.put(b"other", "o", 9)
+    one.machine._facts._wanted_at = one.now
+    assert one.asks_for_summary()
+    one.summary(kib=1_024)
+    assert one.machine.record_max_bytes == 1 << 20
+    assert large.conclusion.code == "RecordTooLarge"
+    assert large.conclusion.message.startswith("larger than the 1,048,576 bytes")
+    one.machine.flush()
+    sent = []
+    while one.machine.outstanding:
+        sent += [data for entry in until_sent(one) for data in entry]
+        one.stored()
+    assert sent.index(b"first") < sent.index(b"after")
+    assert all(record.conclusion.delivered for record in (small, after, other))
+    assert one.is_empty
+
+
+def test_a_lower_limit_fails_what_is_larger_in_parts_of_refused_requests(rig):
+    one = rig(facts=False, request_max_bytes=10 << 20, aggregation=False, bytes_per_second=1e9)
+    assert one.asks_for_summary()
+    one.summary(kib=10_240)
+    one.wait(60.0)
+    records = [one.put(bytes(2 << 20 if number < 2 else 10), f"{number}", 1) for number in range(6)]
+    one.flush()
+    one.failed("ValidationException", 400, message="Record size exceeds the limit")
+    assert one.asks_for_summary()
+    one.summary(kib=1_024)
+    assert [record.conclusion and record.conclusion.code for record in records] == ["RecordTooLarge"] * 2 + [None] * 4
+    while one.machine.outstanding:
+        until_sent(one)
+        one.stored()
+    assert one.lane("a").is_idle
+
+
 def test_p9_after_a_merge_records_stand_by_the_time_of_their_put(rig):
     """Two parents' records meet in one lane. By the order of the parents, the third would be due before the second."""
     one = rig(ordered=True, linger=10.0, aggregate_max_count=2)
