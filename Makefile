@@ -33,8 +33,14 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal -
 PYTEST_CLOCK := $(BIN)/python -m pytest -m clock tests/shell
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
+# Where python -O can make a difference: the machines under the simulation's oracles, whose own assertions are kept, and
+# what checks objects that others made (transports, stored rows).
+OPTIMIZED := tests/sim/test_keep_assertions.py tests/sim/test_producer.py tests/sim/test_fleet.py \
+	tests/machines/test_producer_promises.py tests/machines/test_consumer_promises.py tests/unit/server/test_storage.py \
+	tests/unit/adapters/test_wire_streams.py tests/shell/test_uvloop_policy.py tests/shell/test_client_calls.py
+
 .DEFAULT_GOAL := help
-.PHONY: help setup sets demo test static cover suite clock quick sim sim-soak drill drill-full java soak proof check fmt lint types mypy pyright arch bench bench-report bench-guard docs pictures mutants fuzz audit sbom build clean
+.PHONY: help setup sets demo test test-optimized static cover suite clock quick sim sim-soak drill drill-full java soak proof check fmt lint types mypy pyright arch bench bench-report bench-guard docs pictures mutants fuzz audit sbom build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,6 +109,9 @@ suite: $(TEST) $(SERVERS)
 
 clock: $(TEST) $(SERVERS)
 	$(PYTEST_CLOCK)
+
+test-optimized: $(TEST) ## run the tests with python -O where that can make a difference
+	$(BIN)/python -O -m pytest --numprocesses $(PROCESSES) --dist worksteal $(OPTIMIZED)
 
 quick: $(TEST) ## run the part of the tests that takes a minute and needs no Node; CI runs it with every Python
 	$(PYTEST) -m 'not clock and not interop' $(QUICK)
