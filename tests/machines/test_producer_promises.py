@@ -59,8 +59,10 @@ class Stream:
         self.listing = lambda: ListShardsResponse(self.shards)
         self.distribution = None
         self.created_at = 1.0
+        self.status = "ACTIVE"
         self.answers = []  # under way: (due, what)
         self.count = 0
+        self.life = 0  # the first sequence number of every shard, if numbers tell when it was created
         self.pump()
 
     def put(self, data=b"x", key="k", hash_key=None):
@@ -90,7 +92,7 @@ class Stream:
                 summary = StreamSummary(
                     name="s",
                     arn="a",
-                    status="ACTIVE",
+                    status=self.status,
                     created_at=self.created_at,
                     record_distribution=self.distribution,
                 )
@@ -116,7 +118,7 @@ class Stream:
             self.count += 1
             shard_id = self.shard_of(place_of(entry))
             code = self.refuse(entry, shard_id)
-            stored = PutRecordsResult(str(self.count), shard_id)
+            stored = PutRecordsResult(str(self.life + (self.count << 80) if self.life else self.count), shard_id)
             results.append(stored if code is None else PutRecordsResult(None, None, code, "why"))
         return PutRecordsResponse(results)
 
@@ -547,6 +549,137 @@ def test_p4_if_every_map_is_wrong_a_record_is_stored_three_times_and_then_delive
     stream.run(20.0)
     assert all(stream.delivered())
     assert Counter(stream.stored()) == {0: 3, 1: 3}
+
+
+def life_of(second):
+    """The first sequence number of a shard that was created then, as AWS lays it out."""
+    return (2 << 184) | (second << 148) | 2
+
+
+def born(shard_id, second, start=0, end=HASH_KEY_MAX):
+    numbers = SequenceNumberRangeShape(str(life_of(second)))
+    return ShardShape(shard_id, HashKeyRangeShape(str(start), str(end)), numbers)
+
+
+def two_lives(**config):
+    """A stream of one shard; its next life has two, the first of which has the id of the old one."""
+    stream = Stream(born("a", 1_700_000_000), latency=0.02, **config)
+    stream.life = life_of(1_700_000_000)
+    stream.run(1.0)
+    stream.put(b"0", hash_key=1)
+    stream.run(1.0)
+    assert stream.records[0].conclusion.delivered
+    return stream
+
+
+def recreate(stream, *, with_numbers=True):
+    second = 1_700_000_060 if with_numbers else 1_700_000_000
+    stream.life = life_of(second)
+    stream.shards = [born("a", second, 0, HALF - 1), born("b", second, HALF)]
+    stream.created_at = 2.0
+
+
+def misplaced(stream, since):
+    """The data of records that have a receipt for an entry which a KCL reader drops."""
+    dropped = set()
+    for entry in stream.sent(since):
+        inner = split_aggregate(entry.data)
+        held = {place_of(one) < HALF for one in inner or ()}
+        if len(held) > 1:
+            dropped |= {int(one.data) for one in inner}
+    counts = Counter(stream.stored())
+    return {number for number in dropped if stream.records[number].conclusion.delivered and counts[number] == 1}
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_x4_a_stream_that_was_recreated_unseen_is_recognised_by_its_sequence_numbers(ordered):
+    stream = two_lives(ordered=ordered)
+    recreate(stream)
+    since = stream.now
+    for number in range(1, 400):
+        stream.put(b"%d" % number, f"key {number % 7}", (number + 1) % 7 % 2 * HALF)  # the first of them is in "a"
+        stream.run(0.002)
+    stream.run(5.0)
+    assert all(stream.delivered())
+    assert misplaced(stream, since) == set()
+    assert [lane.shard_id for lane in stream.machine._router.lanes] == ["a", "b"]
+    assert max(Counter(stream.stored()).values()) <= 3
+
+
+def test_x4_after_the_stream_was_missing_neither_map_nor_facts_are_used_until_both_were_read():
+    stream = two_lives()
+    missing = Failure(FailureKind.NOT_FOUND, "ResourceNotFoundException", "why", 400)
+    stream.fail = lambda _: missing
+    stream.listing = lambda: missing
+    stream.put(b"1", hash_key=1)
+    stream.flush()
+    stream.run(1.0)
+    assert stream.records[1].conclusion.code == "ResourceNotFoundException"
+    assert not stream.machine._router.lanes
+    recreate(stream, with_numbers=False)
+    stream.fail = lambda _: None
+    since = stream.now
+    for number in range(2, 100):
+        stream.put(b"%d" % number, hash_key=number % 2 * HALF)
+    stream.flush()
+    stream.run(0.5)
+    assert all(split_aggregate(entry.data) is None for entry in stream.sent(since))  # one per entry
+    stream.listing = lambda: ListShardsResponse(stream.shards)
+    stream.run(60.0)
+    for number in range(100, 200):
+        stream.put(b"%d" % number, hash_key=number % 2 * HALF)
+    stream.run(5.0)
+    assert stream.delivered() == [True, False] + [True] * 198
+    assert misplaced(stream, since) == set()
+    assert len(stream.sent()[-1].data) > 100  # they share entries again
+
+
+def test_x4_a_stream_that_is_being_deleted_tells_nothing_of_the_next():
+    stream = two_lives()
+    missing = Failure(FailureKind.NOT_FOUND, "ResourceNotFoundException", "why", 400)
+    stream.fail = lambda _: missing
+    stream.status = "DELETING"  # the old shards are still listed
+    stream.put(b"1", hash_key=1)
+    stream.flush()
+    stream.run(1.0)
+    stream.fail = lambda _: None
+    recreate(stream, with_numbers=False)
+    since = stream.now
+    for number in range(2, 100):
+        stream.put(b"%d" % number, hash_key=number % 2 * HALF)
+        stream.run(0.01)
+    assert all(split_aggregate(entry.data) is None for entry in stream.sent(since))
+    stream.status = "ACTIVE"
+    stream.run(60.0)
+    assert misplaced(stream, since) == set()
+    assert [lane.shard_id for lane in stream.machine._router.lanes] == ["a", "b"]
+
+
+def test_m7_where_numbers_are_laid_out_otherwise_they_are_not_asked_again_and_again():
+    stream = Stream(born("a", 1_700_000_000), latency=0.02)
+    stream.life = life_of(1_800_000_000)  # not the second in which the shard was created
+    stream.run(1.0)
+    for number in range(200):
+        stream.put(b"%d" % number, hash_key=number)
+        stream.run(0.02)
+    stream.run(5.0)
+    assert all(stream.delivered())
+    assert len(stream.listings) <= 4
+    assert len(stream.sent()) < 100
+
+
+def test_m2_a_page_token_that_is_refused_is_no_reason_to_give_up_records():
+    """It is of a stream that was re-created since, or too old."""
+    stream = Stream(ordered=True)
+    pages = [
+        ListShardsResponse([shard("a", 0, HALF - 1)], "token"),
+        Failure(FailureKind.INVALID, "InvalidArgument", ""),
+    ]
+    stream.machine = ProducerMachine(StreamRef("s"), stream.config, Random(0), stream.now)
+    stream.answers, stream.listing = [], lambda: pages.pop(0) if pages else ListShardsResponse(stream.shards)
+    stream.put()
+    stream.run(10.0)
+    assert all(stream.delivered())
 
 
 def test_p1_what_waits_for_a_map_ends_with_the_producer():

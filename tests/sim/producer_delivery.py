@@ -33,6 +33,8 @@ def check_delivered(shell):
     """At the end of a world."""
     config, scenario = shell.config, shell.world.scenario
     refused = FATAL & scenario.faults.keys() or (config.ordered and "denied" in scenario.listing_faults)
+    if scenario.recreated is not None and scenario.recreated[0] < scenario.recreated[1]:
+        return  # while the stream is missing records fail at once
     if refused or config.fail_if_throttled or config.max_attempts is not None or shell.closed:
         return
     needed = _needed(shell)
@@ -65,6 +67,7 @@ def _calm_at(scenario):
     """From when on nothing goes wrong any more."""
     faulty = scenario.faults or scenario.listing_faults or scenario.summary_faults
     ends = [end for _, end in scenario.fault_windows] if faulty else []
+    ends += [] if scenario.recreated is None else [scenario.recreated[1]]
     return max([0.0, *ends, *(moment for moment, _ in scenario.reshards), *scenario.toggles])
 
 

@@ -32,6 +32,8 @@ class Endpoint:
             write_bytes_per_second=scenario.byte_rate,
         )
         settings = ServiceSettings(limits=limits, on_demand_shards=scenario.shards)
+        if scenario.recreated is not None:
+            settings = replace(settings, delays=replace(settings.delays, delete=0.0, create=0.0))
         self.service = Service(settings, Random(f"service {scenario.seed}"), BEGIN)
         self.faults = Faults(Random(f"faults {scenario.seed}"), lambda: self.service.state.now)
         self.service.use_faults(self.faults)
@@ -44,6 +46,8 @@ class Endpoint:
         self.changes = 0
         """How often shards or their distribution changed."""
         self.auto_ever = scenario.auto_at_first
+        self.past_shards = []
+        """Of the stream that was deleted."""
         self.oddities = 0
         """How often an answer named a shard that does not exist."""
         self.frozen = None  # what a listing that stays stale tells
@@ -90,6 +94,22 @@ class Endpoint:
     def is_blacked_out_for_good(self):
         blackout = self.scenario.blackout
         return blackout is not None and blackout.end == NEVER
+
+    def delete(self, now):
+        self.past_shards += self.stream.shards.values()
+        self.stale_listing = None
+        answer = self.service.handle("DeleteStream", {"StreamName": STREAM}, BEGIN + now)
+        assert answer.refusal is None, answer.refusal
+        self.changes += 1
+
+    def recreate(self, shards, now):
+        answer = self.service.handle("CreateStream", {"StreamName": STREAM, "ShardCount": shards}, BEGIN + now)
+        assert answer.refusal is None, answer.refusal
+        self.changes += 1
+
+    @property
+    def exists(self):
+        return STREAM in self.service.state.streams
 
     def toggle(self, now):
         self.stale_summary = self._summary(now)
@@ -250,6 +270,8 @@ class Endpoint:
 
     def _summary(self, now):
         answer = self.service.handle("DescribeStreamSummary", {"StreamName": STREAM}, BEGIN + now)
+        if answer.refusal is not None:
+            return Failure(classify(answer.refusal.code, 400), answer.refusal.code, answer.refusal.message, 400)
         return msgspec.convert(answer.body["StreamDescriptionSummary"], StreamSummary)
 
 

@@ -7,6 +7,8 @@ from shardline.core.producer import settlement
 from shardline.core.producer.lane import Lane
 from shardline.core.producer.returns import Returns
 from shardline.core.producer.settlement import Settlement
+from shardline.core.producer.shard_map import ShardMap
+from shardline.core.producer.stream_facts import StreamFacts
 from shardline.core.producer.verdicts import Rules
 
 STATES = frozenset({
@@ -26,6 +28,8 @@ STATES = frozenset({
     "rates lowered",
     "rates recovered",
     "several keys of an ordered lane under way",
+    "stream re-created, and recognised by a sequence number",
+    "stream re-created, and recognised by its age",
     "lane distrusted",
     "lane trusted again",
     "held lane",
@@ -83,6 +87,8 @@ class Reached:
         with ExitStack() as taps:
             for name in _JUDGES:
                 taps.enter_context(_tap(settlement, name, self._see_verdict))
+            taps.enter_context(_tap(ShardMap, "question", self._see_question))
+            taps.enter_context(_tap(StreamFacts, "handle_summary", self._see_summary))
             taps.enter_context(_tap(Lane, "take_expired", self._see_expired_in_lane))
             taps.enter_context(_tap(Settlement, "expire_parked", self._see_failures("expired while parked")))
             taps.enter_context(_tap(Returns, "expire_isolated", self._see_failures("expired while isolated")))
@@ -93,6 +99,16 @@ class Reached:
         if rule is not None:
             self.rules.add(rule)
         return rule
+
+    def _see_question(self, question, *arguments):
+        self.add("stream re-created, and recognised by a sequence number")
+        return question(*arguments)
+
+    def _see_summary(self, handle, facts, *arguments):
+        changed = handle(facts, *arguments)
+        if facts.made_anew:
+            self.add("stream re-created, and recognised by its age")
+        return changed
 
     def _see_expired_in_lane(self, take_expired, lane, now):
         expired = take_expired(lane, now)

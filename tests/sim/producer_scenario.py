@@ -91,6 +91,8 @@ class Scenario:
     """When AUTO record distribution is switched."""
     wants_order: bool = False
     blackout: Blackout | None = None
+    recreated: tuple[float, float, int] | None = None
+    """When the stream is deleted, when it is created again, and with how many shards."""
     lists_closed: bool = False
     """Listings have the closed shards too, as those of servers that ignore the filter."""
     naming: str = "none"
@@ -141,6 +143,7 @@ def draw_scenario(seed: int) -> Scenario:
     if Random(f"unhurried {seed}").random() < 0.15:
         _be_patient(scenario)
     _draw_listing_trouble(Random(f"blackout {seed}"), scenario)
+    _draw_second_life(Random(f"second life {seed}"), scenario)
     if Random(f"interrupts {seed}").random() < 0.2:
         for load in scenario.loads:
             load.interrupts = Random(f"how often {seed}").choice([0.03, 0.3])
@@ -201,6 +204,21 @@ def _draw_listing_trouble(chance, scenario):
     scenario.reshards = sorted([*scenario.reshards, *((moment, chance.choice(kinds)) for moment in moments)])
     if chance.random() < 0.7:
         _be_patient(scenario)
+
+
+def _draw_second_life(chance, scenario):
+    """The stream is deleted and re-created with other shards; often so fast that no request is refused meanwhile."""
+    if chance.random() >= 0.15 or scenario.on_demand or scenario.blackout is not None:
+        return
+    second = chance.randint(1, max(1, int(scenario.duration) - 1))
+    deleted_at = second + chance.uniform(0.0, 0.9)
+    # A shard tells the second in which it was created: none of the first life may be as young as those of the second.
+    scenario.reshards = [one for one in scenario.reshards if int(one[0]) != second]
+    gap = chance.choice([0.0, 0.0, 0.1, 2.0])
+    shards = chance.choice([count for count in (1, 2, 3, 5, 8) if count != scenario.shards])
+    scenario.recreated = (deleted_at, deleted_at + gap, shards)
+    scenario.listing_faults.pop("stale", None)
+    scenario.summary_faults.pop("stale", None)
 
 
 def _stress_order(chance, scenario):

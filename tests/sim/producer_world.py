@@ -13,6 +13,7 @@ from producer_reached import Reached
 from producer_scenario import draw_scenario
 
 from shardline.core.clock import NEVER
+from shardline.core.failures import FailureKind
 from shardline.core.producer.intake import Put
 from shardline.core.producer.machine import ProducerMachine
 from shardline.core.producer.record import BufferedRecord
@@ -48,6 +49,10 @@ class World:
         self.shells = [Shell(self, number, load) for number, load in enumerate(self.scenario.loads)]
         for moment, kind in self.scenario.reshards:
             self.at(START + moment, self._reshard, kind)
+        if self.scenario.recreated is not None:
+            deleted_at, created_at, shards = self.scenario.recreated
+            self.at(START + deleted_at, self._delete)
+            self.at(START + created_at, self._recreate, shards)
         if self.scenario.blackout is not None:
             self.at(START + self.scenario.blackout.start, self._freeze)
         for moment in self.scenario.toggles:
@@ -73,7 +78,17 @@ class World:
             check_delivered(shell)
         return self
 
+    def _delete(self):
+        self.endpoint.delete(self.now - START)
+        self.note("deleted")
+
+    def _recreate(self, shards):
+        self.endpoint.recreate(shards, self.now - START)
+        self.note("created again", shards)
+
     def _reshard(self, kind):
+        if not self.endpoint.exists:
+            return
         self.endpoint.reshard(kind, self.now - START)
         self.note("reshard", kind, len(self.endpoint.stream.open_shards))
 
@@ -105,6 +120,7 @@ class Shell:
         self.closed = False
         self.map_requests = 0
         self.summary_requests = 0
+        self.missing_answers = 0
         self._wake_at = NEVER
         self.oracles = StepOracles(self)
         for put in load.puts:
@@ -262,6 +278,7 @@ class Shell:
 
     def _answer(self, name, answer, handle, numbers):
         self.note("answered", name, _brief(answer))
+        self.missing_answers += getattr(answer, "kind", None) is FailureKind.NOT_FOUND
         handle(*numbers, answer, self.now)
         self.oracles.check_step()
         self.pump()

@@ -1,9 +1,9 @@
-"""The order of records in a shard. Q1 to Q3 are the invariants of ``shardline.model.sequence``."""
+"""The order of records in a shard. Q1 to Q4 are the invariants of ``shardline.model.sequence``."""
 
 import pytest
 
 from shardline.errors import UsageError
-from shardline.model.sequence import SequenceNumber
+from shardline.model.sequence import ANY_NUMBER, SequenceNumber, numbers_of_shard
 
 REAL = "49590338271490256608559692538361571095921575989136588898"
 
@@ -64,3 +64,23 @@ def test_what_is_no_str_is_refused_by_its_type(value):
 def test_negative_numbers_are_refused(number, sub_sequence):
     with pytest.raises(UsageError, match="not negative"):
         SequenceNumber(number, sub_sequence)
+
+
+AWS_NUMBER = "49543463076548007577105092703039560359975228518395019266"  # from AWS's documentation, of 2014
+
+
+def test_q4_the_numbers_of_a_shard_begin_with_the_second_of_its_creation():
+    numbers = numbers_of_shard(AWS_NUMBER)
+    assert numbers.first <= AWS_NUMBER < numbers.limit
+    assert int(numbers.limit) - int(numbers.first) == 1 << 148
+    assert int(numbers.first) >> 148 & (1 << 36) - 1 == 1_411_403_981  # 2014-09-22
+    assert numbers.first <= "49543463076570308322303623326179887152428262250726293588" < numbers.limit
+    later = numbers_of_shard(str(int(AWS_NUMBER) + (1 << 148)))
+    assert later.first == numbers.limit
+
+
+@pytest.mark.parametrize("text", ["0", "1" * 56, "9" * 56, "x" * 56, AWS_NUMBER + "0", ""])
+def test_q4_numbers_of_another_layout_tell_nothing(text):
+    assert numbers_of_shard(text) is ANY_NUMBER
+    assert ANY_NUMBER.first <= "0" < ANY_NUMBER.limit
+    assert ANY_NUMBER.first <= "9" * 129 < ANY_NUMBER.limit

@@ -37,6 +37,7 @@ from shardline.core.producer.stats import LaneStats
 from shardline.core.producer.tokens import TokenBucket
 from shardline.model.hashing import WHOLE_RING, HashRange
 from shardline.model.limits import SHARD_WRITE_BYTES_PER_SECOND, SHARD_WRITE_RECORDS_PER_SECOND
+from shardline.model.sequence import ANY_NUMBER
 
 TRIP: Final = 5  # failures in a row that open the circuit
 TRUST: Final = 32  # entries in a row that land as predicted before a lane aggregates again (A4)
@@ -61,8 +62,8 @@ class Lane:
         "_life_after_due", "_misdirected_at", "_opened_due_at", "_ordered", "_queue", "_rates", "_sealed_so_far",
         "_share", "_share_changed_at", "_sick_at", "_sickness", "_spare_address",
         "aggregates", "counted_bytes", "counted_entries", "fresh", "hash_range", "held", "in_flight", "is_ready",
-        "max_bytes", "max_count", "open", "queued", "queued_bytes", "released", "sends_no_key", "shard_id",
-        "vanished",
+        "max_bytes", "max_count", "numbers", "open", "predicted", "queued", "queued_bytes", "released", "sends_no_key",
+        "shard_id", "vanished",
     )
     # fmt: on
 
@@ -70,12 +71,15 @@ class Lane:
         self, shard_id: str | None, hash_range: HashRange | None, config: ProducerConfig, chance: Chance, now: Instant
     ) -> None:
         self.shard_id = shard_id
+        self.predicted = shard_id
+        """The shard in which landings are as predicted; empty once the stream is known to be another one (X4)."""
+        self.numbers = ANY_NUMBER
+        """The sequence numbers that the shard gives out."""
         self.hash_range = hash_range or WHOLE_RING
         self.aggregates = config.aggregation and shard_id is not None
         """Its records share entries."""
         self._config = config
-        self._misdirected_at: Instant = -NEVER  # when an entry was last seen to have landed elsewhere (A4)
-        self._as_predicted = 0  # how many landed as predicted since
+        self._misdirected_at, self._as_predicted = -NEVER, 0  # when an entry last landed elsewhere; how many did not
         self.vanished = False
         """The map no longer has it: nothing new comes, and what is unsent goes elsewhere."""
         self.in_flight = 0

@@ -25,7 +25,7 @@ from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, Strea
 from shardline.core.backoff import Chance
 from shardline.core.clock import NEVER, Instant
 from shardline.core.events import Event, ShardMapFailed, ShardsChanged
-from shardline.core.failures import Failure
+from shardline.core.failures import Failure, FailureKind
 from shardline.core.producer.aggregate import WRAP_MAX_BYTES
 from shardline.core.producer.collector import Collector
 from shardline.core.producer.config import ProducerConfig
@@ -269,6 +269,8 @@ class ProducerMachine:
         with self.turn:
             all_delivered = self._settlement.settle(self._flights[number], answer, now)
             del self._flights[number]  # not before: if it breaks, its records are still found (P1)
+            if _is_missing(answer) or (self._map.snapshot is None and self._router.lanes):
+                self._forget_stream(now)
             # Only what comes back can be due, or expire, before what waits. And who has nothing left is not woken.
             if not all_delivered or not self._ledger.records:
                 self._arm(now)
@@ -281,6 +283,8 @@ class ProducerMachine:
                 self._install(now)
             elif self._map.failure is not None:
                 self._ledger.events.append(ShardMapFailed(self._map.failure))
+                if _is_missing(answer):
+                    self._forget_stream(now)
                 self._settlement.reconsider_parked(now)
                 self._arm(now)
             self.readiness.see_listing(self._map.failure, has_map=self._map.snapshot is not None)
@@ -289,6 +293,7 @@ class ProducerMachine:
         """What became of a DescribeStreamSummary."""
         with self.turn:
             self._sort(now)
+            was_settled = self._facts.is_settled
             changed = self._facts.handle_summary(answer, now)
             self.readiness.see_summary(answer if isinstance(answer, Failure) else None)
             is_lower = self._facts.record_max_bytes < self.record_max_bytes
@@ -298,8 +303,11 @@ class ProducerMachine:
             if is_lower:
                 self._returns.enforce_limit(self.record_max_bytes, now)
             if self._facts.made_anew:
+                self._router.disown_all()
                 self._map.begin_anew(now)
-            if changed or self._facts.made_anew:
+            if _is_missing(answer):
+                self._forget_stream(now)
+            elif changed or self._facts.made_anew or self._facts.is_settled is not was_settled:
                 self._router.catch_all.send_no_key(on=self._facts.auto)
                 self._install(now)
             else:
@@ -401,10 +409,22 @@ class ProducerMachine:
         self._due_at = min(self._due_at, self._whereabouts.due_at(now))
         self._begin_round()  # P11: if nothing is armed now, the next record has to arm it
 
+    def _forget_stream(self, now: Instant) -> None:
+        """The stream is missing, or another one: use neither map nor facts until both have been read again (X4)."""
+        if self._map.snapshot is None and not self._router.lanes:
+            return  # there is nothing to forget: they are read again after their own pauses
+        self._map.begin_anew(now)
+        self._facts.begin_anew(now)
+        self._router.disown_all()
+        self._blind_at = now + BLIND_PATIENCE
+        self._sort(now)
+        self._install(now)
+
     def _install(self, now: Instant) -> None:
         """The map is new, or whether it is to be used: records of lanes that vanished find new ones."""
         had_lanes = bool(self._router.lanes)
-        fresh, gone = self._router.install(self._map.snapshot if self._facts.may_aggregate else None, now)
+        is_known = self._facts.may_aggregate and self._facts.is_settled
+        fresh, gone = self._router.install(self._map.snapshot if is_known else None, now)
         self._round_records, self._round_bytes = round_limits(self._config, len(self._router.lanes))
         was_released = self._returns.take_over(fresh, gone, now)
         catch_all = self._router.catch_all
@@ -420,3 +440,7 @@ class ProducerMachine:
             self.flush()  # A3: what a flush found without a map, or in a lane that vanished, does not linger again
         if fresh or gone or not had_lanes:
             self._ledger.events.append(ShardsChanged(len(self._router.lanes), ids_of(fresh), ids_of(gone)))
+
+
+def _is_missing(answer: object) -> bool:
+    return isinstance(answer, Failure) and answer.kind is FailureKind.NOT_FOUND

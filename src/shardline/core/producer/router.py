@@ -157,6 +157,8 @@ class Router:
             lane.max_bytes = self._aggregate_max_bytes
         known = current | {(lane.shard_id, lane.hash_range): lane for lane in fresh}
         self.lanes = tuple(known[shard] for shard in shards)
+        for lane, numbers in zip(self.lanes, () if snapshot is None else snapshot.numbers, strict=True):
+            lane.numbers = numbers
         self._endings = () if snapshot is None else snapshot.endings
         self._by_first_byte = self._lanes_by_prefix(8)
         by_twelve_bits = self._lanes_by_prefix(12)
@@ -165,6 +167,8 @@ class Router:
         gone = [lane for shard, lane in current.items() if shard not in set(shards)]
         for lane in gone:
             lane.vanished = True
+            if snapshot is not None and lane.shard_id in snapshot.shard_ids:
+                lane.predicted = ""  # the id has another range now: it is another shard
         self.vanished += gone
         return fresh, gone
 
@@ -185,6 +189,11 @@ class Router:
         self._aggregate_max_bytes = min(self._config.aggregate_max_bytes, record_max_bytes - KIB)
         for lane in self.all_lanes():
             lane.max_bytes = self._aggregate_max_bytes
+
+    def disown_all(self) -> None:
+        """The stream may be another one: a landing in a shard that has the id of a lane is not as predicted (X4)."""
+        for lane in self.lanes:
+            lane.predicted = ""
 
     def forget_settled(self) -> None:
         """Drop lanes that vanished and have nothing left (J1)."""

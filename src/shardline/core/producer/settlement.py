@@ -14,6 +14,8 @@ Invariants:
   its answer is sent again then, and if it lands so again, waits longer (X5).
 - Q2: a map that is newer than a landing and does not know its shard is stale: it is read again, not at once
   (``shard_map.M6``).
+- Q4: the same shard id is not the same shard if its sequence numbers tell that it was created at another time: the
+  stream was deleted and re-created. Map and facts are dropped, and what landed is judged by the new map (X4).
 - Q3: under AUTO entries may go without a key. Once one is refused the stream is asked whether keys count again, and
   until it says that they do not, every record gets one.
 """
@@ -193,7 +195,9 @@ class Settlement:
             result = results[at]
             at += 1
             shard_id, number = result.shard_id, result.sequence_number
-            if number and shard_id and shard_id == lane.shard_id:  # where it belongs: nearly all, so without detours
+            numbers = lane.numbers
+            # Where it belongs: nearly all, so without detours.
+            if number and shard_id and shard_id == lane.predicted and numbers.first <= number < numbers.limit:
                 lane.handle_success(now)
                 lane.in_flight -= 1
                 ledger.deliver(aggregate, Landing(shard_id, number, sent))
@@ -215,7 +219,7 @@ class Settlement:
     ) -> int:
         """Each record of a bundle by its own result. Returns how many were refused."""
         aggregate, lane = shipment
-        others = self._ledger.deliver_alone(aggregate, results, lane.shard_id, sent)
+        others = self._ledger.deliver_alone(aggregate, results, lane.predicted, sent)
         if len(others) < len(results):
             lane.handle_success(now)
         lane.in_flight += len(others) - 1
@@ -247,7 +251,9 @@ class Settlement:
         """An entry was stored: is it where it belongs (P4)?"""
         aggregate, lane = landed.shipment
         landing = landed.landing
-        predicted = lane.shard_id if self._facts.may_aggregate else None
+        if landing.shard_id == lane.predicted:  # and it is here: its number is not one of that shard
+            self._note_other_life(landed, now)
+        predicted = lane.predicted if self._facts.may_aggregate else None
         count = len(aggregate.records)
         rule = judge_landing(predicted, landing.shard_id, count)
         if rule is None:
@@ -269,6 +275,14 @@ class Settlement:
             message = f"stored in {landing.shard_id}, not in {lane.shard_id}"
             self._ledger.events.append(RecordsRetried(count, lane.shard_id, WRONG_SHARD, message))
             self._send_again(landed, now)
+
+    def _note_other_life(self, landed: _Parked, now: Instant) -> None:
+        """The id of the shard is the predicted one, and it is another shard (Q4)."""
+        lane = landed.shipment.lane
+        lane.predicted = ""
+        if not lane.vanished:
+            self._map.question(landed.landing.shard_id, lane.numbers)
+            self._map.begin_anew(now)  # at once: its ranges must not decide any more
 
     def _inquire(self, landed: _Parked, now: Instant) -> bool:
         """An entry landed elsewhere than predicted: ask the map, or the stream, why. Says whether it was the stream."""

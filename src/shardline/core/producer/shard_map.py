@@ -17,6 +17,8 @@ Invariants:
 - M5: a listing that does not cover the ring exactly once, or does not end (PT2), is no map: it counts as a failed
   refresh. A shard that has an ending sequence number is closed, whatever the listing was asked for: some servers ignore
   the filter.
+- M7: a shard's numbers tell in which life of the stream it was created. If a listing that was asked for because of a
+  number says twice that the shard is still the same, numbers are laid out in another way here, and tell nothing.
 - M6: a map that is newer than a landing and does not explain it is stale. It is read again after pauses that grow from
   1 s to 30 s, and so it is whenever the last listing was the same as the one before.
 """
@@ -34,6 +36,7 @@ from shardline.core.requests import ListShards, ShardFilter
 from shardline.errors import UsageError
 from shardline.model.hashing import HASH_KEY_COUNT, HashRange
 from shardline.model.limits import LIST_SHARDS_MAX_RESULTS
+from shardline.model.sequence import ANY_NUMBER, NumberRange, numbers_of_shard
 from shardline.model.stream import StreamRef
 
 _BACKOFF_FIRST: Final = 1.0  # as the KPL's
@@ -55,6 +58,8 @@ class Snapshot(NamedTuple):
     """The last hash key of each, as 16 bytes: they compare as the numbers do."""
     shard_ids: tuple[str, ...]
     ranges: tuple[HashRange, ...]
+    numbers: tuple[NumberRange, ...]
+    """The sequence numbers of each (M7)."""
 
     def predict(self, digest: bytes) -> str:
         """The shard that a hash key belongs to (M1)."""
@@ -71,7 +76,8 @@ class ShardMap:
         self._backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
         self._doubts = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)  # M6
         self._is_unchanged = False  # whether the last listing brought nothing new
-        self._pages: list[tuple[str, HashRange]] = []
+        self._pages: list[_Listed] = []
+        self._questioned: list[tuple[str, NumberRange]] = []  # shards whose numbers made us ask (M7)
         self._tokens = PageTokens()
         self._next_token: str | None = None
         self._wanted_at: Instant = 0.0  # when the next request may go; NEVER while READY
@@ -116,8 +122,13 @@ class ShardMap:
         """Whether a newer map may come by then: a listing is under way or is about to be, and the last one worked."""
         return self.failure is None and (self._in_flight or self._wanted_at <= until)
 
+    def question(self, shard_id: str, numbers: NumberRange) -> None:
+        """A landing in this shard had another number than it may give out (M7)."""
+        self._questioned.append((shard_id, numbers))
+
     def begin_anew(self, now: Instant) -> None:
-        """The stream is another one: its shards may have the ids of the old ones, and other ranges."""
+        """The stream may be another one: its shards may have the ids of the old ones, and other ranges."""
+        self.answered = False
         self._next_token = None
         self._wanted_at = now
         self._is_outdated = self._in_flight
@@ -144,10 +155,16 @@ class ShardMap:
             self._is_outdated = False
             return False
         if isinstance(answer, Failure):
+            if self._next_token is not None and answer.kind in {FailureKind.INVALID, FailureKind.EXPIRED_TOKEN}:
+                answer = answer._replace(kind=FailureKind.TRANSIENT)  # the token is too old, not the request wrong
             return self._fail(answer, now)
         try:
             self._pages += [
-                (shard.shard_id, shard.hash_key_range.to_range())
+                _Listed(
+                    shard.shard_id,
+                    shard.hash_key_range.to_range(),
+                    numbers_of_shard(shard.sequence_number_range.starting_sequence_number),
+                )
                 for shard in answer.shards or ()
                 if shard.sequence_number_range.ending_sequence_number is None
             ]
@@ -178,6 +195,9 @@ class ShardMap:
         return False
 
     def _install(self, snapshot: Snapshot, now: Instant) -> None:
+        same = [shard for shard in zip(snapshot.shard_ids, snapshot.numbers, strict=True) if shard in self._questioned]
+        if any(self._questioned.count(shard) > 1 for shard in same):
+            snapshot = snapshot._replace(numbers=(ANY_NUMBER,) * len(snapshot.numbers))
         self.failure = None
         self._backoff.reset()
         self._wanted_at = NEVER
@@ -195,18 +215,29 @@ class ShardMap:
         self._ranges |= opened
 
 
-def _make_snapshot(shards: list[tuple[str, HashRange]]) -> Snapshot | None:
+@final
+class _Listed(NamedTuple):
+    shard_id: str
+    hash_range: HashRange
+    numbers: NumberRange
+
+
+def _make_snapshot(shards: list[_Listed]) -> Snapshot | None:
     """The shards as a map, or ``None`` if they do not cover the ring exactly once (M5)."""
-    ordered = sorted(set(shards), key=lambda shard: shard[1])
+    ordered = sorted(set(shards), key=lambda shard: shard.hash_range)
     covered = 0
-    for _, hash_range in ordered:
-        if hash_range.start != covered:
+    for shard in ordered:
+        if shard.hash_range.start != covered:
             return None
-        covered = hash_range.end + 1
+        covered = shard.hash_range.end + 1
     if covered != HASH_KEY_COUNT:
         return None
-    endings = tuple(hash_range.end.to_bytes(16, "big") for _, hash_range in ordered)
-    return Snapshot(endings, tuple(shard_id for shard_id, _ in ordered), tuple(range_ for _, range_ in ordered))
+    return Snapshot(
+        tuple(shard.hash_range.end.to_bytes(16, "big") for shard in ordered),
+        tuple(shard.shard_id for shard in ordered),
+        tuple(shard.hash_range for shard in ordered),
+        tuple(shard.numbers for shard in ordered),
+    )
 
 
 def _nonsense(message: str) -> Failure:

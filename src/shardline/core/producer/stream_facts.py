@@ -9,8 +9,9 @@ Invariants:
 - X2: under AUTO record distribution the service ignores keys: nothing may be aggregated (``may_aggregate`` is false),
   and nothing is judged by hash range. The same holds when the stream, asked again, does not answer.
 - X3: under AUTO the stream is asked again every minute: nothing else would tell that keys count again.
-- X4: a stream that was deleted and made anew under its name is recognised by when it was created: nothing that was
-  known of its shards holds any more, though they have the old ones' ids.
+- X4: a stream that was deleted and re-created under its name is recognised by when it was created: nothing that was
+  known of its shards holds any more, though they have the old ones' ids. Until it has answered again after it was not
+  found, or is being deleted, nothing that it said before counts (``is_settled``).
 - X5: as long as its answers do not explain the landings, the stream is asked after pauses that grow as those between
   attempts do: what waits for the answer is stored once more after each, where readers may drop it again.
 """
@@ -21,13 +22,14 @@ from shardline.codec.shapes import StreamSummary
 from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import NEVER, Instant
 from shardline.core.events import AggregationStopped, DistributionChanged, Event, StreamUnknown
-from shardline.core.failures import Failure
+from shardline.core.failures import Failure, FailureKind
 from shardline.core.producer.config import ProducerConfig
 from shardline.core.requests import DescribeStreamSummary
 from shardline.model.limits import RECORD_DEFAULT_MAX_BYTES, RECORD_HIGHEST_MAX_BYTES
 from shardline.model.stream import StreamRef
 
 _AUTO: Final = "AUTO"
+_DELETING: Final = "DELETING"
 _AUTO_INTERVAL: Final = 60.0  # how often to look whether keys count again
 _LIMIT_PAUSE: Final = 10.0  # between two reads of the record limit that refusals cause
 _RIDDLE_MEMORY: Final = 60.0  # after so long without one, a landing that nothing explains is the first again (X5)
@@ -50,6 +52,9 @@ class StreamFacts:
         self._created_at: float | None = None
         self.made_anew = False
         """Whether the last answer was about another stream of the same name (X4)."""
+        self.is_settled = True
+        """Whether what it said still holds, as far as we know (X4)."""
+        self._is_outdated = False  # whether what is in flight was asked for before that ended
         self.asked_again = False
         """Entries landed where no map explains it, and the stream has not said why yet."""
         self.answered = False
@@ -78,6 +83,13 @@ class StreamFacts:
         if self._told and self._fixed_max_bytes is None and not self.is_asking:
             self._wanted_at = max(now, self._limit_read_at + _LIMIT_PAUSE)
 
+    def begin_anew(self, now: Instant) -> None:
+        """The stream may be another one (X4)."""
+        self.is_settled = self.answered = self.asked_again = False
+        self._is_outdated = self._in_flight
+        self._backoff.reset()
+        self._wanted_at = now
+
     def poll_request(self, now: Instant) -> DescribeStreamSummary | None:
         if self._in_flight or now < self._wanted_at:
             return None
@@ -88,12 +100,18 @@ class StreamFacts:
         """What came of it. Says whether the way of aggregating changed."""
         assert self._in_flight
         self._in_flight = False
+        if self._is_outdated:
+            self._is_outdated = False
+            return False
         self.answered = True
         before = self.may_aggregate
         self.made_anew = False
         if isinstance(answer, Failure):
             self._fail(answer, now)
+        elif answer.status == _DELETING:
+            self._wanted_at = now + self._backoff.next_delay()
         else:
+            self.is_settled = True
             self._backoff.reset()
             self._compare_age(answer)
             self._told = True
@@ -127,7 +145,9 @@ class StreamFacts:
         if failure.retryable:
             self._wanted_at = now + self._backoff.next_delay(failure.retry_after)
             return
-        self._wanted_at = NEVER
+        is_missing = failure.kind is FailureKind.NOT_FOUND  # and may come back
+        self._wanted_at = now + self._backoff.next_delay() if is_missing else NEVER
+        self.is_settled |= not is_missing
         if not self._told:  # what the stream once said still holds
             self.record_max_bytes = self._fixed_max_bytes or RECORD_DEFAULT_MAX_BYTES
         if self.asked_again:

@@ -595,3 +595,80 @@ def test_tu1_who_puts_while_another_is_in_the_machine_joins_the_next_round(rig):
     assert (one.machine.outstanding, one.machine.buffered_bytes) == (2, 4)
     assert one.machine.next_deadline() == one.now + 0.2
     assert one.flush() == [[b"1", b"2"]]
+
+
+def test_x4_when_the_stream_is_missing_map_and_facts_are_read_again_and_once(rig):
+    one = rig()
+    one.put()
+    one.flush()
+    one.failed("ResourceNotFoundException", 400)
+    assert not one.machine._router.lanes
+    assert one.asks_for_map()
+    assert one.asks_for_summary()
+    one.put()
+    assert one.flush() is None
+    one.not_listed("ResourceNotFoundException")
+    one.no_summary("ResourceNotFoundException")
+    assert one.send() is not None  # alone
+    one.failed("ResourceNotFoundException", 400)
+    assert not one.asks_for_map()  # there is nothing to forget: a pause first
+    assert not one.asks_for_summary()
+
+
+def test_x4_the_map_alone_is_not_used(rig):
+    one = rig()
+    one.put()
+    one.flush()
+    one.failed("ResourceNotFoundException", 400)
+    assert one.asks_for_map()
+    assert one.asks_for_summary()
+    one.listed(a=(0, 8), b=(8, 16))
+    assert not one.machine._router.lanes
+    one.summary()
+    assert len(one.machine._router.lanes) == 2
+
+
+@pytest.mark.parametrize("listing", [True, False])
+def test_x4_whatever_says_that_the_stream_is_missing(rig, listing):
+    one = rig()
+    if listing:
+        one.machine._map.invalidate(one.now, "a", one.now)
+        assert one.asks_for_map()
+        one.not_listed("ResourceNotFoundException")
+    else:
+        one.machine._facts.ask_again(one.now)
+        assert one.asks_for_summary()
+        one.no_summary("ResourceNotFoundException")
+    assert not one.machine._router.lanes
+    assert one.asks_for_summary()
+    assert one.asks_for_map()
+
+
+def test_x4_what_is_under_way_when_the_stream_is_another_one_is_judged_by_its_new_shards(rig):
+    one = rig()
+    inside, across = one.puts(1, 2), one.puts(1, 5)
+    one.machine._sort(one.now)
+    first = one.puts(1, 2) and one.flush() and one.number
+    assert first
+    one.put(b"gone", "k", 9)
+    one.flush()
+    one.failed("ResourceNotFoundException", 400)
+    assert one.asks_for_map()
+    assert one.asks_for_summary()
+    one.stored("a", number=first)
+    assert inside[0].conclusion is None  # in a shard of which nothing is known yet
+    one.listed(a=(0, 4), b=(4, 16))
+    one.summary()
+    assert one.send() is not None
+    assert across[1].conclusion is None
+
+
+def test_j1_a_lane_whose_id_has_another_range_now_predicts_nothing(rig):
+    one = rig()
+    records = one.puts(1, 5)
+    one.flush()
+    one.machine._map.invalidate(one.now, "a", one.now)
+    assert one.asks_for_map()
+    one.listed(a=(0, 4), b=(4, 16))
+    one.stored("a")
+    assert [record.conclusion for record in records] == [None, None]

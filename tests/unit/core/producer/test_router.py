@@ -13,6 +13,7 @@ from shardline.core.producer.router import Router
 from shardline.core.producer.shard_map import Snapshot
 from shardline.model.hashing import HASH_KEY_COUNT, HASH_KEY_MAX, HashRange, hash_key_of
 from shardline.model.limits import KIB
+from shardline.model.sequence import ANY_NUMBER
 
 CONFIG = ProducerConfig()
 
@@ -22,7 +23,8 @@ def snapshot(*names, start=0, end=HASH_KEY_MAX):
     starts = [start + width * place for place in range(len(names))]
     ends = [*(one - 1 for one in starts[1:]), end]
     ranges = tuple(HashRange(low, high) for low, high in zip(starts, ends, strict=True))
-    return Snapshot(tuple(one.end.to_bytes(16, "big") for one in ranges), names, ranges)
+    numbers = (ANY_NUMBER,) * len(names)
+    return Snapshot(tuple(one.end.to_bytes(16, "big") for one in ranges), names, ranges, numbers)
 
 
 def router(*names, **changes):
@@ -201,6 +203,7 @@ def test_j1_lanes_that_stay_keep_their_state_and_others_vanish():
         tuple(end.to_bytes(16, "big") for end in (HASH_KEY_COUNT // 2 - 1, middle - 1, HASH_KEY_MAX)),
         ("a", "c", "d"),
         (HashRange(0, HASH_KEY_COUNT // 2 - 1), HashRange(high.start, middle - 1), HashRange(middle, high.end)),
+        (ANY_NUMBER,) * 3,
     )
     fresh, gone = one.install(split, 1.0)
     assert one.lanes[0] is a

@@ -17,6 +17,7 @@ from shardline.core.events import (
 from shardline.core.producer.lane import TRUST
 from shardline.core.producer.record import Receipt
 from shardline.core.producer.settlement import PARKING_PATIENCE
+from shardline.model.sequence import NumberRange
 
 THROTTLED = "ProvisionedThroughputExceededException"
 SPLIT = {"b": (8, 16), "c": (0, 4), "d": (4, 8)}
@@ -716,3 +717,38 @@ def test_p4_parked_ones_expire_one_by_one(rig):
         one.send()
     assert one.elapsed == pytest.approx(2.2)
     assert one.is_empty
+
+
+def test_q4_the_same_shard_id_with_a_number_of_another_life_is_another_shard(rig):
+    one = rig()
+    one.lane("a").numbers = NumberRange("0", "1")  # as if the listing told of shards that give out no such numbers
+    alone = one.put(b"alone", "x", 1)
+    one.flush()
+    first = one.number
+    one.wait(0.1)
+    records = one.puts(1, 5)
+    one.flush()
+    one.stored(number=first)
+    assert alone.conclusion.delivered  # it went alone
+    assert not one.machine._router.lanes
+    assert one.asks_for_map()
+    assert one.asks_for_summary()
+    one.stored("a")
+    assert [record.conclusion for record in records] == [None, None]
+    one.listed(a=(0, 4), b=(4, 16))
+    one.summary()
+    assert one.send() == [[b"0"], [b"1"]]  # each to its own shard
+
+
+def test_q4_also_for_a_lane_that_has_vanished(rig):
+    one = rig(closed_shard_ttl=0.0)
+    records = one.puts(1, 5)
+    one.flush()
+    lane = one.lane("a")
+    lane.numbers = NumberRange("0", "1")
+    one.machine._map.invalidate(one.now, "a", one.now)
+    assert one.asks_for_map()
+    one.listed(**SPLIT)
+    one.stored("a")
+    assert [record.conclusion for record in records] == [None, None]
+    assert one.send() == [[b"0"], [b"1"]]

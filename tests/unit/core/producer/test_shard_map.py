@@ -1,4 +1,4 @@
-"""Which shard does a hash key belong to? P3 and M1 to M5 are invariants of ``shardline.core.producer.shard_map``."""
+"""Which shard does a hash key belong to? P3 and M1 to M7 are invariants of ``shardline.core.producer.shard_map``."""
 
 from itertools import count, cycle, repeat
 from random import Random
@@ -11,6 +11,7 @@ from shardline.core.failures import Failure, FailureKind
 from shardline.core.producer.shard_map import MapState, ShardMap
 from shardline.core.requests import ListShards, ShardFilter
 from shardline.model.hashing import HASH_KEY_COUNT, HASH_KEY_MAX, HashRange
+from shardline.model.sequence import ANY_NUMBER
 from shardline.model.stream import StreamRef, parse_stream
 
 STREAM = parse_stream("orders")
@@ -426,3 +427,44 @@ def test_what_was_asked_of_the_old_stream_is_no_map_of_the_new_one():
     assert shard_map.handle_page(page((PARENT[0], 0, HASH_KEY_MAX)), 3.0) is False
     assert shard_map.snapshot is None
     assert refresh(shard_map, 3.0, ("other", 0, HASH_KEY_MAX))
+
+
+# ---- two lives of a stream
+
+
+def listed_with(number):
+    return ListShardsResponse([ShardShape(PARENT[0], HashKeyRangeShape("0", str(HASH_KEY_MAX)), number)], None)
+
+
+def test_m7_numbers_that_tell_nothing_are_not_asked_about_a_third_time():
+    numbers = SequenceNumberRangeShape(str((2 << 184) | (1_700_000_000 << 148) | 2))
+    shard_map = new_map()
+    shard_map.poll_request(0.0)
+    shard_map.handle_page(listed_with(numbers), 0.0)
+    (told,) = shard_map.snapshot.numbers
+    assert told is not ANY_NUMBER
+    for time, expected in ((1.0, told), (2.0, ANY_NUMBER), (3.0, ANY_NUMBER)):
+        shard_map.question(PARENT[0], told)
+        shard_map.begin_anew(time)
+        assert shard_map.poll_request(time) is not None
+        assert shard_map.handle_page(listed_with(numbers), time)
+        assert shard_map.snapshot.numbers == (expected,)
+
+
+@pytest.mark.parametrize("kind", [FailureKind.INVALID, FailureKind.EXPIRED_TOKEN])
+def test_m2_a_token_that_is_refused_begins_the_listing_again(kind):
+    shard_map = new_map()
+    shard_map.poll_request(0.0)
+    shard_map.handle_page(page(LOW, token="next"), 0.0)
+    shard_map.poll_request(0.0)
+    assert not shard_map.handle_page(Failure(kind, "Code", "words", 400), 0.0)
+    assert shard_map.failure.retryable
+    assert shard_map.poll_request(2.0).next_token is None
+
+
+def test_m5_closed_shards_are_left_out_whatever_the_filter_says():
+    closed = ShardShape(PARENT[0], HashKeyRangeShape("0", str(HASH_KEY_MAX)), SequenceNumberRangeShape("1", "9"))
+    shard_map = new_map()
+    shard_map.poll_request(0.0)
+    assert shard_map.handle_page(ListShardsResponse([closed, shape(*LOW), shape(*HIGH)], None), 0.0)
+    assert shard_map.snapshot.shard_ids == (LOW[0], HIGH[0])

@@ -3,6 +3,7 @@
 from random import Random
 
 import pytest
+from msgspec import structs
 
 from shardline.codec.shapes import StreamSummary
 from shardline.core.clock import NEVER
@@ -95,6 +96,9 @@ def test_x1_a_failure_for_good_leaves_the_default_and_is_told(kind):
     assert known.record_max_bytes == MIB
     assert known.events == [StreamUnknown(failure)]
     assert known.may_aggregate
+    if kind is FailureKind.NOT_FOUND:  # it may be created, or be created again
+        assert 0.5 <= known.next_deadline() <= 1.0
+        return
     assert not known.is_asking
     assert known.next_deadline() == NEVER
 
@@ -297,3 +301,42 @@ def test_x4_another_time_of_creation_is_another_stream():
         known.handle_summary(answer, 1.0)
         told.append(known.made_anew)
     assert told == [False, False, False, True, False]
+
+
+def test_x4_after_the_stream_was_missing_what_it_said_does_not_count_until_it_answers_again():
+    known = answered(summary())
+    assert known.is_settled
+    known.begin_anew(5.0)
+    assert (known.is_settled, known.answered) == (False, False)
+    assert known.poll_request(5.0) is not None
+    known.handle_summary(Failure(FailureKind.NOT_FOUND, "ResourceNotFoundException", "words", 400), 5.0)
+    assert not known.is_settled
+    at = known.next_deadline()
+    assert 5.5 <= at <= 6.0
+    known.poll_request(at)
+    known.handle_summary(structs.replace(summary(), status="DELETING"), at)
+    assert not known.is_settled
+    later = known.next_deadline()
+    assert at + 1.0 <= later <= at + 2.0
+    known.poll_request(later)
+    known.handle_summary(summary(), later)
+    assert known.is_settled
+
+
+def test_x4_an_answer_that_was_asked_for_before_is_not_used():
+    known = answered(summary())
+    known.ask_again(4.0)
+    assert known.poll_request(4.0) is not None
+    known.begin_anew(5.0)
+    assert known.poll_request(5.0) is None
+    assert known.handle_summary(summary(), 5.0) is False
+    assert not known.is_settled
+    assert known.poll_request(5.0) is not None
+
+
+def test_x4_if_the_stream_may_not_be_asked_its_facts_are_done_without():
+    known = answered(summary())
+    known.begin_anew(5.0)
+    known.poll_request(5.0)
+    known.handle_summary(DENIED, 5.0)
+    assert known.is_settled
