@@ -738,3 +738,26 @@ def test_a_large_imbalance_is_over_in_a_few_scans(world):
     assert (len(old.shards), len(new.shards)) == (75, 75)
     world.run(60.0)
     assert (len(old.of(LeaseGained)), len(new.of(LeaseGained))) == (150, 75)
+
+
+def test_a_store_that_denies_for_too_long_is_given_up(world):
+    worker = world.worker()
+    world.run(5.0)
+    machine, now = worker.machine, world.now + 1.0
+    for passed in (0.0, 300.0, 301.0):
+        while not isinstance(machine.poll_operation(now + passed), ScanLeases):
+            assert passed == 0.0
+        machine.handle_scan_failed(DENIED, now + passed)
+        machine._scan_at = now + passed  # it would be left alone from now on
+        failed = [event for event in machine.take_events() if isinstance(event, ConsumerFailed)]
+        assert failed == ([ConsumerFailed("ListLeases", DENIED)] if passed == 300.0 else [])
+
+
+def test_a_listing_that_fails_does_not_end_the_wait_for_a_summary(world):
+    worker = world.worker()
+    world.run(5.0)
+    machine = worker.machine
+    machine.trims.handle_page("a", 82_800.0, 108_000.0, world.now)
+    machine.poll_request(world.now)
+    machine.handle_request_failed(Failure(FailureKind.TRANSIENT, "Down", "why"), world.now)
+    assert machine.trims.take_events() == []

@@ -14,7 +14,7 @@ from shardline.codec.shapes import (
 )
 from shardline.core.clock import NEVER
 from shardline.core.consumer.discovery import Discovery
-from shardline.core.consumer.events import ListingFailed, ShardTrimmed, StreamRecreated
+from shardline.core.consumer.events import ListingFailed, ShardTrimmed, StreamMissing, StreamRecreated
 from shardline.core.consumer.topology import Topology
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.requests import DescribeStreamSummary
@@ -230,3 +230,17 @@ def test_a_listing_can_be_asked_for(stream):
     world.look(stream.all, {})
     world.topology.list_by(105.0)
     assert world.topology.next_deadline() == 105.0
+
+
+def test_to5_a_stream_that_is_missing_is_waited_for_and_told_once(stream):
+    world = World("restart")
+    world.look(stream.all, {})
+    missing = Failure(FailureKind.NOT_FOUND, "ResourceNotFoundException", "no stream")
+    for _ in range(2):
+        world.now = world.topology.next_deadline()
+        world.topology.poll_request({}, world.now)
+        world.topology.handle_failure(missing, world.now)
+        assert not world.topology.is_settled
+    assert world.topology.take_events() == [StreamMissing(missing)]
+    world.look(stream.all, {})
+    assert world.topology.is_settled
