@@ -291,6 +291,26 @@ def test_a_lower_limit_fails_what_waits_and_is_larger_and_nothing_else(rig, orde
     assert one.is_empty
 
 
+def test_a_lower_limit_does_not_hold_back_what_a_flush_has_released(rig):
+    one = rig(facts=False, ordered=True, request_max_bytes=10 << 20, linger=10.0)
+    assert one.asks_for_summary()
+    one.summary(kib=10_240)
+    one.put(b"first", "k", 1)
+    one.machine.flush()
+    assert one.send() == [[b"first"]]
+    small, large = one.put(b"small", "k", 1), one.put(b"x" * (2 << 20), "k", 1)
+    one.machine.flush()
+    assert one.machine.poll_put(one.now) is None  # in order, it waits for the answer to the first
+    one.machine._facts._wanted_at = one.now
+    assert one.asks_for_summary()
+    one.summary(kib=1_024)
+    assert large.conclusion.code == "RecordTooLarge"
+    one.stored()
+    assert one.send() == [[b"small"]]
+    one.stored()
+    assert small.conclusion.delivered
+
+
 def test_a_lower_limit_fails_what_is_larger_in_parts_of_refused_requests(rig):
     one = rig(facts=False, request_max_bytes=10 << 20, aggregation=False, bytes_per_second=1e9)
     assert one.asks_for_summary()
