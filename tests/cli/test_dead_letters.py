@@ -111,7 +111,7 @@ def test_failed_puts_are_put_again_as_they_were(shardline, kinesis, connection, 
     ended = shardline(
         "put", "again", "--retry", "dead.jsonl", "--failed", "failed.jsonl", "--give-up-after", "1s", code=1
     )
-    assert f"{len(RECORDS)} failed" in ended.stderr
+    assert f"{len(RECORDS)} records failed" in ended.stderr
     kinesis.faults.clear()
     shardline("put", "again", "--retry", "failed.jsonl")
     assert stored(kinesis, "again") == stored(kinesis)

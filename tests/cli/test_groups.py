@@ -814,11 +814,11 @@ def test_ctrl_c_while_kinesis_is_asked_leaves_all_as_it_was(own_world):
 
 
 class HoldingRelay:
-    """Passes bytes to a Redis, but holds back the second write until it is let go."""
+    """Passes bytes to a Redis, but holds back the first write to one row until it is let go."""
 
-    def __init__(self, port):
+    def __init__(self, port, row):
         self._port = port
-        self._writes = 0
+        self._row = row.encode()
         self.holds, self.let_go = threading.Event(), threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._ends = [self._listener]
@@ -837,8 +837,7 @@ class HoldingRelay:
     def _pass(self, source, sink):
         with contextlib.suppress(OSError):
             while chunk := source.recv(65536):
-                self._writes += chunk.count(b"EVAL")
-                if self._writes == 2 and b"EVAL" in chunk:
+                if b"EVAL" in chunk and self._row in chunk:
                     self.holds.set()
                     assert self.let_go.wait(PATIENCE)
                 sink.sendall(chunk)
@@ -857,7 +856,8 @@ def test_ctrl_c_while_it_writes_ends_the_row_at_hand_and_says_what_was_done(shar
     world = World(shared_kinesis, place("redis"))
     names = [f"shardId-{n:012d}" for n in range(4)]
     before = world.make(*(Lease(name, counter=5) for name in names))
-    with contextlib.closing(HoldingRelay(int(world.store.rpartition(":")[2].partition("/")[0]))) as relay:
+    port = int(world.store.rpartition(":")[2].partition("/")[0])
+    with contextlib.closing(HoldingRelay(port, names[1])) as relay:
         through = f"redis://127.0.0.1:{relay.port}/0"
         with world.begin("delete", world.group, "--yes", "--store", through, "--output", "json") as process:
             assert relay.holds.wait(PATIENCE)

@@ -62,7 +62,7 @@ def _message(error: object, records: Sequence[Record]) -> str:
         sought = word.lower().encode(errors="replace")
         return _LEFT_OUT if any(sought in text for text in held) else found[0]
 
-    message = _WORD.sub(show, message)
+    message = _WORD.sub(show, message).encode(errors="backslashreplace").decode()
     return message if len(message) <= _MESSAGE_MAX_LENGTH else message[: _MESSAGE_MAX_LENGTH - 1] + _LEFT_OUT
 
 

@@ -98,3 +98,9 @@ def test_he3_an_error_of_our_own_is_placed_in_our_code():
     error = failed.value
     error.__traceback__ = error.__traceback__.tb_next
     assert summarize_error(error, []).place == "<module> (<string>:1)"
+
+
+def test_he2_a_message_that_utf_8_has_no_bytes_for_can_be_logged():
+    summary = summarize_error(ValueError("bad \udcff byte"), [])
+    assert summary.message == r"bad \udcff byte"
+    summary.message.encode()
