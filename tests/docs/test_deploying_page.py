@@ -127,7 +127,7 @@ def test_the_image_starts_the_worker_so_that_it_gets_signals():
     assert words[:2] == ["python", "/app/worker.py"]
     usage = run_path(str(ROOT / "examples" / "worker.py"))["__doc__"].splitlines()[0]
     assert len(words) - 2 == len(re.findall(r"\b[A-Z_]{4,}\b", usage)), usage
-    [extra] = re.findall(r"'shardline\[(\w+)\]'", recipe)
+    [extra] = re.findall(r"shardline-\*\.whl\)\[(\w+)\]", recipe)
     assert f"{extra} = [" in pages["text_of"]("pyproject.toml")
 
 

@@ -54,6 +54,11 @@ class ShardStatus:
     """With manual acknowledgements: how many records are handed out and not acknowledged, or wait behind one that is
     not. At ``max_unacknowledged`` no more of the shard are handed out or read."""
 
+    @property
+    def lag(self) -> float | None:
+        """The former name of ``reading_lag``."""
+        return self.reading_lag
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,11 @@ class ConsumerStatus:
     def reading_lag(self) -> float | None:
         """The largest of the shards that we read. A slow handler does not show in it."""
         return max((shard.reading_lag for shard in self.shards if shard.reading_lag is not None), default=None)
+
+    @property
+    def lag(self) -> float | None:
+        """The former name of ``reading_lag``."""
+        return self.reading_lag
 
     @property
     def in_hand(self) -> int:

@@ -92,6 +92,8 @@ async def test_the_age_of_the_oldest_record_that_is_not_done(
         await first.wait()
         await eventually(lambda: consumer.status().reading_lag == 0.0)
         status = consumer.status()
+        assert status.lag == 0.0  # its old name
+        assert [shard.lag for shard in status.shards] == [shard.reading_lag for shard in status.shards]
         shard = shard_at_work(status)
         assert status.handling_lag == shard.handling_lag
         assert 28.9 <= shard.handling_lag <= 31 + (time.time() - began)
