@@ -126,9 +126,12 @@ class ShardMaps(RuleBasedStateMachine):
     @precondition(lambda self: self.in_flight)
     @rule(kind=st.sampled_from(FailureKind), retry_after=st.sampled_from([None, None, 0.0, 3.0, 45.0]))
     def fail(self, kind, retry_after):
+        is_page_token = self.token is not None
         self.answered()
         failure = Failure(kind, "Code", "words", 400, retry_after=retry_after)
         assert self.map.handle_page(failure, self.now) is False
+        if is_page_token and kind in {FailureKind.INVALID, FailureKind.EXPIRED_TOKEN}:
+            failure = failure._replace(kind=FailureKind.TRANSIENT)  # the token is too old, not the request wrong
         assert self.map.failure == failure
         self.failed(min(retry_after or 0.0, 30.0))
 

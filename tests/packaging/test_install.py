@@ -83,6 +83,7 @@ TOOLS = {
     "codespell": {"DOCS"},
     "mkdocs": {"DOCS"},
     "python -m pytest": {"TEST"},
+    "python -O -m pytest": {"TEST"},
     "python -m coverage": {"TEST"},
     "python -m hatchling": {"BUILD"},
     "python benchmarks": {"BENCH", "TEST"},

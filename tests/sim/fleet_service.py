@@ -56,6 +56,7 @@ class FleetService(Endpoint):
         self.stale_summary = None
         self.listings = self.bad_listings = self.changes = self.oddities = 0
         self.auto_ever = False
+        self.past_shards = []
         self._stale_until = -1.0
         self.retention = fleet.retention
         self.retentions = []  # those before: until when, and which

@@ -160,7 +160,7 @@ def _poison_steadily(chance, scenario):
     scenario.latency, scenario.slow_chance, scenario.duration = (0.01, 0.03), 0.0, 2.0
     scenario.faults, scenario.listing_faults, scenario.summary_faults = {}, {}, {}
     scenario.reshards, scenario.toggles, scenario.wants_order = [], [], False
-    scenario.blackout, scenario.lists_closed = None, False
+    scenario.blackout, scenario.lists_closed, scenario.recreated = None, False, None
     share = scenario.steady_poison = chance.choice([0.005, 0.01, 0.02, 1.0])
     config = ProducerConfig(
         linger=chance.choice([0.0, 0.1]),
