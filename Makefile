@@ -21,10 +21,11 @@ PROOF_SEEDS ?= 5000
 # The pure half is covered whole by these, which only compute: one process a core. All else, also the machines and the
 # properties, runs without the cost of tracing.
 TRACED := tests/unit/model tests/unit/codec tests/unit/core tests/wire
-# What differs from one Python to the next, as far as that is tested in a minute: the pure code, and the shells' start, end,
-# cancellation, threads and TLS. None of these needs a third-party server.
-QUICK := tests/unit tests/wire tests/packaging $(addprefix tests/shell/test_,client_calls.py host_tasks.py lifecycle.py tls.py \
-	waiting.py) $(addprefix tests/shell/producer/test_,delivery.py producer_lifecycle.py sync_producer.py) \
+# What differs from one Python to the next, as far as that is tested in a minute: adapters and codecs, and the shells' start,
+# end, cancellation, threads and TLS. None of these needs a third-party server.
+QUICK := tests/unit/adapters tests/unit/codec tests/wire tests/packaging \
+	$(addprefix tests/shell/test_,client_calls.py host_tasks.py lifecycle.py tls.py waiting.py) \
+	$(addprefix tests/shell/producer/test_,delivery.py producer_lifecycle.py sync_producer.py) \
 	$(addprefix tests/shell/consumer/test_,handlers.py iteration.py resharding.py)
 # Four at a time, also on two cores: many tests wait more than they compute. Each has its own servers, ports and directories.
 # Only those that go by the clock run one by one.
@@ -35,7 +36,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 # Where python -O can make a difference: the machines under the simulation's oracles, whose own assertions are kept, and
 # what checks objects that others made (transports, stored rows).
-OPTIMIZED := tests/sim/test_keep_assertions.py tests/sim/test_producer.py tests/sim/test_fleet.py \
+OPTIMIZED := tests/sim/test_keep_assertions.py \
 	tests/machines/test_producer_promises.py tests/machines/test_consumer_promises.py tests/unit/server/test_storage.py \
 	tests/unit/adapters/test_wire_streams.py tests/shell/test_uvloop_policy.py tests/shell/test_client_calls.py
 
@@ -112,6 +113,8 @@ clock: $(TEST) $(SERVERS)
 
 test-optimized: $(TEST) ## run the tests with python -O where that can make a difference
 	$(BIN)/python -O -m pytest --numprocesses $(PROCESSES) --dist worksteal $(OPTIMIZED)
+	$(BIN)/python -O tests/sim/simulate.py --world producer --seeds 200
+	$(BIN)/python -O tests/sim/simulate.py --world fleet --seeds 100
 
 quick: $(TEST) ## run the part of the tests that takes a minute and needs no Node; CI runs it with every Python
 	$(PYTEST) -m 'not clock and not interop' $(QUICK)

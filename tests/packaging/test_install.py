@@ -84,6 +84,7 @@ TOOLS = {
     "mkdocs": {"DOCS"},
     "python -m pytest": {"TEST"},
     "python -O -m pytest": {"TEST"},
+    "python -O tests": {"TEST"},
     "python -m coverage": {"TEST"},
     "python -m hatchling": {"BUILD"},
     "python benchmarks": {"BENCH", "TEST"},
