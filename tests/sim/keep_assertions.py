@@ -21,7 +21,7 @@ class AssertingLoader(SourceFileLoader):
 
 
 def _asserting_finder(path):
-    if not Path(path).is_relative_to(TESTS):
+    if not Path(path).is_relative_to(TESTS) or not Path(path).is_dir():  # runpy asks about files
         raise ImportError(f"{path} holds none of the tests' modules")
     return FileFinder(path, (AssertingLoader, SOURCE_SUFFIXES))
 
