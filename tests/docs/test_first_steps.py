@@ -59,7 +59,7 @@ def test_the_pages_have_no_other_kind_of_block():
 
 
 def test_the_pages_install_nothing_from_pypi_under_our_name():
-    """Shardline is not there: whatever answers to the name would be somebody else's."""
+    """Shardline is not on PyPI: a package of that name there would be a stranger's."""
     for page in (README, QUICKSTART):
         assert not re.search(r"pip install\s+['\"]?shardline", pages["text_of"](page)), page
         assert "not on PyPI yet" in pages["prose_of"](page)

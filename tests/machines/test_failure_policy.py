@@ -130,7 +130,7 @@ class Handling(RuleBasedStateMachine):
         self.collect()
 
     def check_told_of_handler(self):
-        """FP4: at once, unless it is told by the dead letter."""
+        """FP4: at once, unless the event of the dead letter reports it."""
         events = self.work.take_events()
         if self.work.is_stopped:
             assert events == [HandlingStopped("", self.failures[0][0], 0, *self.failures.pop()[1:], *WHY)]
@@ -151,7 +151,7 @@ class Handling(RuleBasedStateMachine):
     @invariant()
     def every_failure_is_told(self):
         if hasattr(self, "work"):
-            assert self.work.take_events() == [], "FP4: each is told when it happens"
+            assert self.work.take_events() == [], "FP4: each failure is reported when it happens"
             assert not self.failures or not self.work.is_done
 
     @invariant()

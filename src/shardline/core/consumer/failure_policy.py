@@ -11,8 +11,8 @@ Invariants:
 - FP3: the whole batch, and a record that is alone, get all attempts, with growing and jittered waits between them; the
   parts on the way from one to the other get a single one, at once: finding a poisonous record among ten thousand takes
   some thirty calls, not thirty times the attempts.
-- FP4: each failure is told by exactly one event (``take_events``): the handler's by ``HandlerRetried``,
-  ``RecordsDeadLettered`` or ``HandlingStopped``, that of a dead letter by ``DeadLetterFailed``.
+- FP4: each failure makes exactly one event (``take_events``). A failed handler makes ``HandlerRetried``,
+  ``RecordsDeadLettered`` or ``HandlingStopped``; a dead letter that cannot be written makes ``DeadLetterFailed``.
 """
 
 from collections.abc import Sequence

@@ -8,7 +8,7 @@ Invariants (docs/guarantees.md):
 - L2, L4: a lease that lapsed, or that someone else took, is told as lost once, and its acknowledgements are refused.
 - C3: a shard that was read to its end may be finished once each of its children has a row. That it has none is believed
   only after two listings without any, the second of them begun a second after the first came.
-- HL2: a shard whose user leaves too many records unacknowledged is full until it acknowledges some. This is told once.
+- HL2: a shard with too many unacknowledged records is full until the user acknowledges some. One event reports it.
 - HL1: whoever gains a lease is told where to read, and who lost it, or let go of it, is told exactly once.
 """
 
