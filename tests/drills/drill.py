@@ -21,13 +21,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from fleet import DrillError
+from fleet import BrokenPromiseError, DrillError
 from report import Line, catalogue, results, split_at, write_part
+from standstill import Standstill
 from stores import STORES
+from verdict import LEASE
 
 from drills import DRILLS, LONG
 
 ALL = DRILLS | LONG
+LONGEST_STANDSTILL = LEASE / 2  # beyond it, a worker may lose its leases without any fault of ours
+ATTEMPTS = 3
 
 
 class Ended(KeyboardInterrupt):
@@ -84,22 +88,46 @@ def interrupt_behind(failure):
     return failure
 
 
-def run_one(name, store, directory, *, full):
-    """Tell it on a line, as it ends; gives that line."""
-    began_at = time.monotonic()
+def run_once(name, store, directory, *, full):
+    """What the drill saw, and what it failed of: None if it went well."""
     try:
         directory.mkdir(parents=True)
-        facts, problem = ALL[name][0](directory, store, full=full), None
+        return ALL[name][0](directory, store, full=full), None
     except Exception as failure:  # noqa: BLE001 - whatever it is, the other drills are run, and it is told
         if interrupt := interrupt_behind(failure):
             raise interrupt from None
-        facts, problem = {}, str(failure) or repr(failure)
-        if not isinstance(failure, DrillError | OSError):  # a mistake in the drill, or in the library
-            traceback.print_exc()
-            problem = repr(failure)
-    line = Line(name, store, time.monotonic() - began_at, facts, problem)
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+        return {}, failure
+
+
+def is_excused(failure, standstill):
+    """Whether it is the machine that failed: only what goes by time is excused, and never a broken promise."""
+    is_of_time = isinstance(failure, DrillError) and not isinstance(failure, BrokenPromiseError)
+    return is_of_time and standstill > LONGEST_STANDSTILL
+
+
+def problem_of(failure):
+    if failure is None:
+        return None
+    if isinstance(failure, DrillError | OSError):
+        return str(failure) or repr(failure)
+    traceback.print_exception(failure)  # a mistake in the drill, or in the library
+    return repr(failure)
+
+
+def run_one(name, store, directory, *, full):
+    """Tell it on a line, as it ends; gives that line. A drill that the machine spoilt runs again."""
+    for attempt in range(1, ATTEMPTS + 1):
+        began_at = time.monotonic()
+        with Standstill() as standstill:
+            facts, failure = run_once(name, store, directory, full=full)
+        line = Line(name, store, time.monotonic() - began_at, facts, problem_of(failure))
+        is_again = attempt < ATTEMPTS and is_excused(failure, standstill.longest)
+        again = f" [the machine stood still for {standstill.longest:.1f} s: the drill runs again]" if is_again else ""
+        sys.stdout.write(f"{line}{again}\n")
+        sys.stdout.flush()
+        if not is_again:
+            break
+        directory = directory.with_name(f"{directory.name}-again-{attempt}")
     return line
 
 

@@ -38,9 +38,18 @@ class DrillError(AssertionError):
     """The drill saw what must not be."""
 
 
+class BrokenPromiseError(DrillError):
+    """What the library promises did not hold. No state of the machine excuses it."""
+
+
 def require(holds, what):
     if not holds:
         raise DrillError(what)
+
+
+def require_promise(holds, what):
+    if not holds:
+        raise BrokenPromiseError(what)
 
 
 class Process:

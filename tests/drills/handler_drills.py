@@ -4,7 +4,7 @@ import signal
 import time
 from itertools import pairwise
 
-from fleet import require, running_fleet, wait_for
+from fleet import require, require_promise, running_fleet, wait_for
 from process_drills import hanging
 from verdict import LEASE, finish
 
@@ -61,7 +61,7 @@ def poison(directory, store, *, full):
         wait_for(lambda: not set(fleet.tally().lost) - bad, 15, "all others are handled")
         fleet.workers["a"].end()
         tally = fleet.tally()
-        require(set(tally.lost) == bad, f"only the poison was not handled: {tally}")
+        require_promise(set(tally.lost) == bad, f"only the poison was not handled: {tally}")
         require(not tally.repeated, f"duplicates: {tally.repeated[:3]}")
         lines = letters.read_text().splitlines()
         require(len(lines) == len(bad), f"each is one dead letter, not {len(lines)}")

@@ -11,7 +11,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import drill
-from fleet import DrillError
+from fleet import BrokenPromiseError, DrillError
+from standstill import Standstill
 
 HERE = Path(__file__).resolve().parent
 PAGE = "".join(f"<!-- results: {part} -->\n<!-- end of results -->\n" for part in ("catalogue", "drills"))
@@ -92,6 +93,54 @@ def test_whatever_fails_the_others_are_run_and_the_report_is_written(ran, tmp_pa
     assert "Traceback" in told.err
     assert "| broken | sqlite | | | | | | **failed**: KeyError('tally') |" in page.read_text()
     assert "**failed**: lost 1 record |" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("failure", "standstill", "attempts", "code"),
+    [
+        (DrillError("duplicates: 57"), 13.0, 2, 0),
+        (DrillError("duplicates: 57"), 0.3, 1, 1),
+        (BrokenPromiseError("lost 1 record"), 13.0, 1, 1),
+        (KeyError("tally"), 13.0, 1, 1),
+    ],
+)
+def test_a_drill_that_the_machine_spoilt_runs_again(failure, standstill, attempts, code, monkeypatch, capsys):
+    ran = []
+
+    def fails_once(directory, store, *, full):
+        directory.joinpath("journal").touch(exist_ok=False)
+        ran.append(directory)
+        if len(ran) == 1:
+            raise failure
+        return {"tally": "put 3"}
+
+    class Stood(Standstill):
+        def __exit__(self, *_):
+            super().__exit__()
+            self.longest = standstill
+
+    monkeypatch.setattr(drill, "ALL", {"spoilt": (fails_once, ("sqlite",))})
+    monkeypatch.setattr(drill, "Standstill", Stood)
+    assert (drill.main(["spoilt"]), len(ran)) == (code, attempts)
+    assert ("stood still for 13.0 s: the drill runs again" in capsys.readouterr().out) == (attempts == 2)
+
+
+def test_a_machine_that_always_stands_still_is_told_and_fails(monkeypatch, capsys):
+    def fails(directory, store, *, full):
+        raise DrillError("duplicates: 57")
+
+    monkeypatch.setattr(drill, "ALL", {"spoilt": (fails, ("sqlite",))})
+    monkeypatch.setattr(drill, "LONGEST_STANDSTILL", -1.0)
+    assert drill.main(["spoilt"]) == 1
+    assert capsys.readouterr().out.count("FAILED") == 3
+
+
+def test_a_standstill_is_what_the_longest_nap_took_too_long():
+    times = iter([0.0, 0.06, 1.0, 14.25, 20.0, 20.05])
+    standstill = Standstill(monotonic=lambda: next(times), nap=lambda _: None)
+    with pytest.raises(StopIteration):
+        standstill._watch()
+    assert standstill.longest == pytest.approx(13.2)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

@@ -4,7 +4,7 @@ Whatever it was about: when everything that was put was handled, what came twice
 records of a key came in order, and no checkpoint ever went back.
 """
 
-from fleet import STREAM, require
+from fleet import STREAM, require, require_promise
 
 LEASE = 2.0
 
@@ -20,21 +20,23 @@ def finish(fleet, load=None, *, duplicates=None, ordered=True, limit=20.0):
     fleet.leases()
     tally = fleet.tally()
     require(tally.put, "nothing was put: this drill says nothing")
-    require(not tally.lost, f"lost {len(tally.lost)} records, the first {tally.lost[:5]}; {tally}")
-    require(not tally.unknown, f"handled what was never put: {tally.unknown[:5]}; {tally}")
+    require_promise(not tally.lost, f"lost {len(tally.lost)} records, the first {tally.lost[:5]}; {tally}")
+    require_promise(not tally.unknown, f"handled what was never put: {tally.unknown[:5]}; {tally}")
     if ordered:
         late = tally.out_of_order
-        require(not late, f"{len(late)} records came after a later one of their key, the first {late[:2]}; {tally}")
+        require_promise(
+            not late, f"{len(late)} records came after a later one of their key, the first {late[:2]}; {tally}"
+        )
     if duplicates is not None:
         require(len(tally.repeated) <= duplicates, f"duplicates {tally.repeated[:3]}; {tally}")
     back = fleet.checkpoints_went_back()
-    require(not back, f"checkpoints went back: {back[:3]}")
+    require_promise(not back, f"checkpoints went back: {back[:3]}")
     return tally
 
 
 def require_parents_first(fleet, tally):
     early = tally.before_parents(fleet.parents())
-    require(not early, f"{len(early)} records were handled before the end of a parent, the first {early[:2]}")
+    require_promise(not early, f"{len(early)} records were handled before the end of a parent, the first {early[:2]}")
 
 
 def open_shards(fleet):
