@@ -16,6 +16,7 @@ from shardline.codec.eventstream import MessageDecoder
 from shardline.server.clock import ServerClock
 from shardline.server.control import Control
 from shardline.server.endpoint import Endpoint
+from shardline.server.front import Front
 from shardline.server.http import HttpServer
 from shardline.server.model.faults import Faults
 from shardline.server.model.service import Service
@@ -43,7 +44,7 @@ class Local:
         self.requests = RequestsSeen()
         self.endpoint = Endpoint(self.service, self.clock, faults=self.faults, requests=self.requests, **options)
         self.control = Control(self.service, self.clock, faults=self.faults, requests=self.requests)
-        self.http = HttpServer(self.endpoint, self.clock, control=self.control)
+        self.http = HttpServer(Front(self.endpoint, control=self.control))
 
     def client(self, **changes):
         settings = {"endpoint_url": f"http://127.0.0.1:{self.http.port}", "region": "us-east-1", "credentials": KEYS}

@@ -19,21 +19,17 @@ import struct
 from contextlib import suppress
 from functools import partial
 from typing import Final, cast, final
-from urllib.parse import parse_qsl
 
-import msgspec
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.asyncio.tcp_server import TCPServer
 from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope, LifespanState, Scope
 
-from shardline.server.clock import ServerClock
-from shardline.server.control import PREFIX, Control
-from shardline.server.endpoint import Endpoint, Pushes, Reply, Trouble
+from shardline.server.endpoint import Pushes, Reply, Trouble
+from shardline.server.front import BODY_MAX, Front
 from shardline.server.model.refusals import too_large
 
-_BODY_MAX: Final = 64 * 1024 * 1024
 _PUSH_PAUSE: Final = 0.01
 _FLUSH_PAUSE: Final = 0.02  # hypercorn tells nobody when it has written what it was given
 _IDLE_LIMIT: Final = 75.0  # as aiohttp has it
@@ -41,12 +37,10 @@ _IDLE_LIMIT: Final = 75.0  # as aiohttp has it
 
 @final
 class AsgiServer:
-    """Serves one ``Endpoint``. ``start`` binds; ``port`` then tells where."""
+    """Serves one ``Front``. ``start`` binds; ``port`` then tells where."""
 
-    def __init__(self, endpoint: Endpoint, clock: ServerClock, *, control: Control | None = None) -> None:
-        self._endpoint = endpoint
-        self._clock = clock
-        self._control = control
+    def __init__(self, front: Front) -> None:
+        self._front = front
         self._settings = _settings()
         self._context = WorkerContext(None)
         self._connections: dict[asyncio.Future[None], asyncio.Transport] = {}
@@ -99,14 +93,11 @@ class AsgiServer:
         request = _Request(scope, receive, send, transport)
         body = await request.read()
         if body is None:
-            reply = self._endpoint.refuse(request.headers, too_large(_BODY_MAX))
-        elif self._control is not None and scope["path"].startswith(PREFIX):
-            query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
-            status, answer = self._control.control(scope["method"], scope["path"], query, body)
-            content = b"" if scope["method"] == "HEAD" else msgspec.json.encode(answer)
-            reply = Reply(status, {"Content-Type": "application/json; charset=utf-8"}, content)
+            reply = self._front.refuse(request.target, request.headers, too_large(BODY_MAX))
         else:
-            reply = self._endpoint.reply(request.headers, body, method=scope["method"], path=request.target)
+            reply = self._front.reply(scope["method"], request.target, request.headers, body)
+        if scope["method"] == "HEAD":
+            reply = reply._replace(body=b"")
         await self._send(request, reply)
 
     async def _send(self, request: "_Request", reply: Reply) -> None:
@@ -150,13 +141,13 @@ class _Request:
             if event["type"] != "http.request":
                 raise ConnectionResetError("the client went away inside its request")
             size += len(event["body"])
-            if size <= _BODY_MAX:
+            if size <= BODY_MAX:
                 parts.append(event["body"])
             else:
                 parts.clear()
             if not event["more_body"]:
                 break
-        return b"".join(parts) if size <= _BODY_MAX else None
+        return b"".join(parts) if size <= BODY_MAX else None
 
     async def begin(self, reply: Reply) -> None:
         headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers.items()]

@@ -1,11 +1,11 @@
 """How is the service served over HTTP/1.1?
 
-With aiohttp's server: keep-alive, plain or TLS. A thin shell around ``Endpoint``: it moves bytes, sends pushes as they
+With aiohttp's server: keep-alive, plain or TLS. A thin shell around ``Front``: it moves bytes, sends pushes as they
 come due, and brings about the trouble that a fault has made.
 
 Invariants:
 
-- HT1: ``Endpoint`` is called from one task at a time (it never waits).
+- HT1: ``Front`` is called from one task at a time (it never waits).
 - HT2: a body over 64 MiB is refused while it arrives; nothing that a client sends stops the server, or is logged.
 - HT3: a request that is well-formed HTTP is answered in AWS's form, whatever is wrong with it.
 """
@@ -22,12 +22,10 @@ from aiohttp import StreamReader, http_exceptions, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import RawRequestMessage
 
-from shardline.server.clock import ServerClock
-from shardline.server.control import PREFIX, Control
-from shardline.server.endpoint import Endpoint, Pushes, Reply, Trouble
-from shardline.server.model.refusals import serialization, too_large
+from shardline.server.endpoint import Pushes, Reply, Trouble
+from shardline.server.front import BODY_MAX, Front
+from shardline.server.model.refusals import Refused, serialization, too_large
 
-_BODY_MAX: Final = 64 * 1024 * 1024
 _PIECE: Final = 256 * 1024
 _PUSH_PAUSE: Final = 0.01
 _CLIENTS_FAULTS: Final = (http_exceptions.HttpProcessingError, web.RequestPayloadError)
@@ -44,12 +42,10 @@ class _Log(logging.LoggerAdapter[logging.Logger]):
 
 @final
 class HttpServer:
-    """Serves one ``Endpoint``. ``start`` binds; ``port`` then tells where."""
+    """Serves one ``Front``. ``start`` binds; ``port`` then tells where."""
 
-    def __init__(self, endpoint: Endpoint, clock: ServerClock, *, control: Control | None = None) -> None:
-        self._endpoint = endpoint
-        self._clock = clock
-        self._control = control
+    def __init__(self, front: Front) -> None:
+        self._front = front
         self._runner: web.ServerRunner | None = None
         self.port = 0
 
@@ -63,7 +59,7 @@ class HttpServer:
             writer: AbstractStreamWriter,
             task: asyncio.Task[None],
         ) -> web.BaseRequest:
-            return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=_BODY_MAX)
+            return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=BODY_MAX)
 
         server = web.Server(
             self._handle,
@@ -95,19 +91,15 @@ class HttpServer:
         try:
             body = await request.read()
         except web.HTTPRequestEntityTooLarge:
-            return await self._refuse(request, self._endpoint.refuse(request.headers, too_large(_BODY_MAX)))
+            return await self._refuse(request, too_large(BODY_MAX))
         except web.RequestPayloadError:
-            refusal = serialization("the body does not come as the request's head says")
-            return await self._refuse(request, self._endpoint.refuse(request.headers, refusal))
-        if self._control is not None and request.raw_path != "/" and request.path.startswith(PREFIX):
-            status, answer = self._control.control(request.method, request.path, request.query, body)
-            return web.json_response(answer, status=status)
-        reply = self._endpoint.reply(request.headers, body, method=request.method, path=request.raw_path)
+            return await self._refuse(request, serialization("the body does not come as the request's head says"))
+        reply = self._front.reply(request.method, request.raw_path, request.headers, body)
         return await self._send(request, reply)
 
-    async def _refuse(self, request: web.BaseRequest, reply: Reply) -> web.StreamResponse:
+    async def _refuse(self, request: web.BaseRequest, refusal: Refused) -> web.StreamResponse:
         """Answer a request whose body was not read: what is left of it would be taken for the next one."""
-        response = await self._send(request, reply)
+        response = await self._send(request, self._front.refuse(request.raw_path, request.headers, refusal))
         response.force_close()
         return response
 

@@ -28,6 +28,7 @@ from shardline.server.certificates import Certificate, make_certificate
 from shardline.server.clock import ServerClock
 from shardline.server.control import Control
 from shardline.server.endpoint import Endpoint
+from shardline.server.front import Front
 from shardline.server.http import HttpServer
 from shardline.server.model.faults import Faults
 from shardline.server.model.service import Service
@@ -44,7 +45,7 @@ _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - only
 
 
 class Shell(Protocol):
-    """What serves an ``Endpoint``."""
+    """What serves a ``Front``."""
 
     port: int
 
@@ -266,14 +267,14 @@ class RunningServer:
             requests=self.requests,
         )
         self.service = service
-        control = Control(service, self.clock, faults=self.faults, requests=self.requests)
+        front = Front(endpoint, control=Control(service, self.clock, faults=self.faults, requests=self.requests))
         if not settings.h2c:
-            return HttpServer(endpoint, self.clock, control=control)
+            return HttpServer(front)
         try:
             from shardline.server.asgi import AsgiServer  # noqa: PLC0415 - needs an extra
         except ImportError:
             raise UsageError("HTTP/2 in cleartext needs an extra: pip install 'shardline[h2c]'") from None
-        return AsgiServer(endpoint, self.clock, control=control)
+        return AsgiServer(front)
 
 
 def _carry_out(work: Callable[[], T], done: "Future[T]") -> None:

@@ -1,0 +1,85 @@
+"""What does the server answer to one HTTP request, whichever version of HTTP carried it?
+
+The one door that every shell goes through: a request under ``/_shardline/`` goes to ``Control``, any other to the
+``Endpoint``. It is called by one thread, and never waits.
+
+Invariants:
+
+- FR1: every request gets a ``Reply``; nothing raises. A bug in the control path is answered with status 500 in that
+  path's own form, and is logged.
+- FR2: a reply depends on the request alone, not on the version of HTTP: the shells hand over the same four values.
+- FR3: a request for ``/``, the path of every call of Kinesis, is not searched for a control path.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, final
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from shardline.server.control import PREFIX, Control
+from shardline.server.endpoint import Endpoint, Reply
+from shardline.server.model.refusals import Refused
+
+BODY_MAX: Final = 64 * 1024 * 1024
+"""A shell refuses a larger body with ``refuse``, and keeps none of it."""
+
+_log: Final = logging.getLogger(__name__)
+
+
+@final
+class Front:
+    """The control path and the service behind one door."""
+
+    def __init__(self, endpoint: Endpoint, *, control: Control | None = None) -> None:
+        self._endpoint = endpoint
+        self._control = control
+
+    def reply(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        """Answer a request.
+
+        ``target`` is as the request line (or ``:path``) has it: escaped, with the query. ``headers`` are looked up by
+        their lower-case names, and hold ``host`` for HTTP/2 too (from ``:authority``).
+        """
+        if target != "/":  # FR3
+            target = _path_and_query(target)
+            path, _, query = target.partition("?")
+            path = unquote(path)
+            if self._control is not None and path.startswith(PREFIX):
+                return self._to_control(self._control, method, path, query, body)
+        return self._endpoint.reply(headers, body, method=method, path=target)
+
+    def refuse(self, target: str, headers: Mapping[str, str], refusal: Refused) -> Reply:
+        """Answer a request whose body a shell could not read."""
+        if self._control is not None and unquote(_path_and_query(target)).startswith(PREFIX):
+            return _in_json(refusal.status, {"error": refusal.message})
+        return self._endpoint.refuse(headers, refusal)
+
+    @staticmethod
+    def _to_control(control: Control, method: str, path: str, query: str, body: bytes) -> Reply:
+        try:
+            status, answer = control.control(method, path, _first_values(query), body)
+            return _in_json(status, answer)
+        except Exception:  # noqa: BLE001 - a bug of ours (FR1)
+            _log.exception("a control request failed")
+            return _in_json(500, {"error": "internal error: the log of the server says more"})
+
+
+def _in_json(status: int, answer: dict[str, Any]) -> Reply:
+    return Reply(status, {"Content-Type": "application/json; charset=utf-8"}, msgspec.json.encode(answer))
+
+
+def _path_and_query(target: str) -> str:
+    """The path and query of a target, which clients of a proxy send as a whole URL."""
+    if not target.isascii():  # bytes that are no UTF-8: an answer could not quote them
+        target = target.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if target.startswith("/") or "://" not in target:
+        return target
+    path_at = target.find("/", target.index("://") + 3)
+    return "/" if path_at < 0 else target[path_at:]
+
+
+def _first_values(query: str) -> dict[str, str]:
+    """The members of a query. Of a name that comes twice, the first counts."""
+    return dict(reversed(parse_qsl(query, keep_blank_values=True)))
