@@ -102,8 +102,11 @@ def test_boto3_pages_through_every_listing(kinesis, client):
         page = client.list_shards(NextToken=page["NextToken"], MaxResults=2)
         listed += page["Shards"]
     assert [one["ShardId"] for one in listed] == ids
-    with pytest.raises(client.exceptions.InvalidArgumentException):
-        paged("list_shards", "Shards", 2, StreamName="a")
+    for named in ({"StreamName": "a"}, {"StreamARN": arn}):
+        with pytest.raises(
+            client.exceptions.InvalidArgumentException, match=f"NextToken and {next(iter(named))} cannot"
+        ):
+            paged("list_shards", "Shards", 2, **named)
     assert [one["ShardId"] for one in paged("describe_stream", "Shards", 3, StreamName="a")] == ids
     consumers = paged("list_stream_consumers", "Consumers", 2, StreamARN=arn)
     assert [one["ConsumerName"] for one in consumers] == names

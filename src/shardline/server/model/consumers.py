@@ -13,7 +13,7 @@ import msgspec
 
 from shardline.server.model import inputs, sequence_numbers
 from shardline.server.model.buckets import Bucket
-from shardline.server.model.descriptions import check_created, read_page_token
+from shardline.server.model.descriptions import check_created, read_page_token, refuse_beside_token
 from shardline.server.model.records import ChildShardOutput, child_shards, place_of
 from shardline.server.model.refusals import dry_run, in_use, invalid, limit_exceeded, not_found
 from shardline.server.model.shard_log import Page
@@ -85,6 +85,7 @@ def list_consumers(state: ServiceState, request: inputs.ListStreamConsumers) -> 
     check_created(state, stream, request.stream_creation_timestamp)
     after = ""
     if request.next_token is not None:
+        refuse_beside_token(StreamCreationTimestamp=request.stream_creation_timestamp)
         token = read_page_token(state, request.next_token, "ListStreamConsumers")
         if (token.stream, token.stream_created_at) != (stream.name, stream.created_at):
             raise invalid("NextToken is invalid: it is of another stream.")

@@ -102,19 +102,30 @@ def _listing(state: ServiceState, request: inputs.ListShards) -> tuple[ServerStr
         check_created(state, stream, request.stream_creation_timestamp)
         wanted = _check_filter(request.shard_filter)
         return stream, request.exclusive_start_shard_id or "", wanted
-    beside = (
-        request.stream_name,
-        request.stream_creation_timestamp,
-        request.exclusive_start_shard_id,
-        request.shard_filter,
+    refuse_beside_token(
+        StreamName=request.stream_name,
+        StreamARN=request.stream_arn,
+        StreamCreationTimestamp=request.stream_creation_timestamp,
+        ExclusiveStartShardId=request.exclusive_start_shard_id,
+        ShardFilter=request.shard_filter,
     )
-    if any(member is not None for member in beside):
-        raise invalid("NextToken and StreamName cannot be provided together.")
     token = read_page_token(state, request.next_token, "ListShards")
     stream = state.find(token.stream, None)
     if stream.created_at != token.stream_created_at:
         raise invalid("NextToken is invalid: its stream was deleted.")
     return stream, token.after, token.shard_filter
+
+
+def refuse_beside_token(**members: object) -> None:
+    """Refuse a request that has one of these members beside NextToken, in AWS's words.
+
+    AWS's answers were reported on GitHub: StreamName in hashicorp/terraform-provider-aws#40494, StreamARN in
+    aws/aws-cli#9635, ExclusiveStartShardId in awslabs/amazon-kinesis-scaling-utils#82, ShardFilter in
+    awslabs/amazon-kinesis-client#788. Of StreamCreationTimestamp, the reference says that it cannot be specified.
+    """
+    for name, value in members.items():
+        if value is not None:
+            raise invalid(f"NextToken and {name} cannot be provided together.")
 
 
 def check_created(state: ServiceState, stream: ServerStream, at: float | None) -> None:

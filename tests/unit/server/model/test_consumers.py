@@ -87,6 +87,10 @@ def test_consumers_are_listed_in_pages(server):
         names += [one["ConsumerName"] for one in page["Consumers"]]
     assert names == [f"c{number}" for number in range(5)]
     assert len(server.call("ListStreamConsumers", StreamARN=server.arn(), MaxResults=10_000)["Consumers"]) == 5
+    dated = {"StreamARN": server.arn(), "NextToken": token, "StreamCreationTimestamp": server.now}
+    assert server.why("ListStreamConsumers", **dated) == (
+        "NextToken and StreamCreationTimestamp cannot be provided together."
+    )
     other = {"StreamARN": server.arn("t"), "NextToken": token}
     assert server.refused("ListStreamConsumers", **other) == "InvalidArgumentException"
     server.pass_time(301)

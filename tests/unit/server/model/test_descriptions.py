@@ -30,15 +30,20 @@ def test_de1_a_listing_goes_on_by_its_token_alone(server):
     "beside",
     [
         {"StreamName": "s"},
+        {"StreamARN": "arn:aws:kinesis:us-east-1:000000000000:stream/s"},
         {"ExclusiveStartShardId": "shardId-000000000000"},
         {"StreamCreationTimestamp": 1.0},
         {"ShardFilter": {"Type": "AT_LATEST"}},
     ],
+    ids=lambda beside: next(iter(beside)),
 )
 def test_de1_nothing_stands_beside_a_token(server, beside):
     server.create(shards=2)
     token = server.call("ListShards", StreamName="s", MaxResults=1)["NextToken"]
     assert server.refused("ListShards", NextToken=token, **beside) == "InvalidArgumentException"
+    (name,) = beside
+    assert server.why("ListShards", NextToken=token, **beside) == f"NextToken and {name} cannot be provided together."
+    assert len(server.call("ListShards", NextToken=token, MaxResults=1)["Shards"]) == 1  # MaxResults may
 
 
 def test_de1_a_token_keeps_its_filter(server):
