@@ -6,42 +6,29 @@ the refusal that AWS answers: SerializationException for a wrong type, Validatio
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from shardline.model.limits import PUT_RECORDS_MAX_BYTES
+from shardline.server.model.member_types import (
+    Arn,
+    ConsumerName,
+    Data,
+    Distribution,
+    HashKey,
+    MetricsName,
+    NaturalInt,
+    PartitionKey,
+    PositionType,
+    PositiveInt,
+    SequenceNumber,
+    ShardId,
+    StreamName,
+    TagMap,
+    Token,
+)
 from shardline.server.model.refusals import Refused, serialization, validation
-
-StreamName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_.-]+\Z")]
-Arn: TypeAlias = Annotated[str, Meta(min_length=1, max_length=2048, pattern=r"^arn:aws.*:kinesis:.*:[0-9]{12}:.*")]
-ShardId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_.-]+\Z")]
-HashKey: TypeAlias = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,38})\Z")]
-PartitionKey: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
-Data: TypeAlias = Annotated[bytes, Meta(max_length=PUT_RECORDS_MAX_BYTES)]
-SequenceNumber: TypeAlias = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,128})\Z")]
-ConsumerName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_.-]+\Z")]
-Token: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1_048_576)]
-PositiveInt: TypeAlias = Annotated[int, Meta(ge=1)]
-NaturalInt: TypeAlias = Annotated[int, Meta(ge=0)]
-Distribution: TypeAlias = Literal["AUTO", "USER_PARTITION_KEY"]
-MetricsName: TypeAlias = Literal[
-    "IncomingBytes",
-    "IncomingRecords",
-    "OutgoingBytes",
-    "OutgoingRecords",
-    "WriteProvisionedThroughputExceeded",
-    "ReadProvisionedThroughputExceeded",
-    "IteratorAgeMilliseconds",
-    "ALL",
-]
-TagMap: TypeAlias = dict[
-    Annotated[str, Meta(min_length=1, max_length=128)], Annotated[str, Meta(min_length=0, max_length=256)]
-]
-PositionType: TypeAlias = Literal[
-    "AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"
-]
 
 
 class StreamInput(Struct, rename="pascal", kw_only=True):

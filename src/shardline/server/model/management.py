@@ -16,6 +16,7 @@ from shardline.model.limits import (
     TAGS_PER_STREAM,
 )
 from shardline.server.model import inputs
+from shardline.server.model.member_types import MetricsName
 from shardline.server.model.refusals import in_use, invalid, limit_exceeded, not_found, provisioned_only
 from shardline.server.model.shards import ServerShard
 from shardline.server.model.state import ServiceState, stream_of_arn
@@ -23,7 +24,7 @@ from shardline.server.model.streams import Change, ServerStream
 
 _DAY: Final = 86_400.0
 _BY_KEY: Final = "USER_PARTITION_KEY"
-_METRICS: Final[tuple[str, ...]] = tuple(name for name in get_args(inputs.MetricsName) if name != "ALL")
+_METRICS: Final[tuple[str, ...]] = tuple(name for name in get_args(MetricsName) if name != "ALL")
 _RESERVED: Final = "aws:"  # of tag keys
 
 
