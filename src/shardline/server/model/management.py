@@ -13,19 +13,18 @@ from shardline.model.limits import (
     RETENTION_MAX_HOURS,
     RETENTION_MIN_HOURS,
     SHARDS_PER_STREAM_BY_UPDATE,
-    TAGS_PER_STREAM,
 )
 from shardline.server.model import inputs
 from shardline.server.model.member_types import MetricsName
-from shardline.server.model.refusals import in_use, invalid, limit_exceeded, not_found, provisioned_only
+from shardline.server.model.refusals import in_use, invalid, limit_exceeded, provisioned_only
 from shardline.server.model.shards import ServerShard
-from shardline.server.model.state import ServiceState, stream_of_arn
+from shardline.server.model.state import ServiceState
 from shardline.server.model.streams import Change, ServerStream
+from shardline.server.model.tags import merged_tags
 
 _DAY: Final = 86_400.0
 _BY_KEY: Final = "USER_PARTITION_KEY"
 _METRICS: Final[tuple[str, ...]] = tuple(name for name in get_args(MetricsName) if name != "ALL")
-_RESERVED: Final = "aws:"  # of tag keys
 
 
 def create_stream(state: ServiceState, request: inputs.CreateStream) -> None:
@@ -52,7 +51,7 @@ def create_stream(state: ServiceState, request: inputs.CreateStream) -> None:
         raise limit_exceeded(f"The account {account} has {creating} streams in state CREATING, which is its limit.")
     stream = ServerStream(request.stream_name, state.arn_of(request.stream_name), limits, state.now, state.records_held)
     stream.mode = mode
-    stream.tags = _merged({}, request.tags or {})
+    stream.tags = merged_tags({}, request.tags or {})
     stream.max_record_kib = request.max_record_size or stream.max_record_kib
     if mode == "ON_DEMAND":
         stream.record_distribution = request.record_distribution_strategy or _BY_KEY
@@ -185,66 +184,6 @@ def _set_retention(state: ServiceState, request: inputs.RetentionInput, *, incre
     stream.retention_hours = hours
     stream.trim(state.now)
     _changed(state, stream)
-
-
-def add_tags(state: ServiceState, request: inputs.AddTagsToStream) -> None:
-    _add_tags(state, state.find(request.stream_name, request.stream_arn), request.tags)
-
-
-def remove_tags(state: ServiceState, request: inputs.RemoveTagsFromStream) -> None:
-    stream = state.find(request.stream_name, request.stream_arn)
-    for key in request.tag_keys:
-        stream.tags.pop(key, None)
-    _changed(state, stream)
-
-
-def list_tags(state: ServiceState, request: inputs.ListTagsForStream) -> dict[str, object]:
-    stream = state.find(request.stream_name, request.stream_arn)
-    keys = sorted(key for key in stream.tags if key > (request.exclusive_start_tag_key or ""))
-    shown = keys[: request.limit or TAGS_PER_STREAM]
-    tags = [{"Key": key, "Value": stream.tags[key]} for key in shown]
-    return {"Tags": tags, "HasMoreTags": len(shown) < len(keys)}
-
-
-def tag_resource(state: ServiceState, request: inputs.TagResource) -> None:
-    tags = _tags_of(state, request.resource_arn)
-    tags.update(_merged(tags, request.tags))
-    state.changed.add(stream_of_arn(request.resource_arn))
-
-
-def untag_resource(state: ServiceState, request: inputs.UntagResource) -> None:
-    tags = _tags_of(state, request.resource_arn)
-    for key in request.tag_keys:
-        tags.pop(key, None)
-    state.changed.add(stream_of_arn(request.resource_arn))
-
-
-def list_tags_for_resource(state: ServiceState, request: inputs.ListTagsForResource) -> dict[str, object]:
-    tags = _tags_of(state, request.resource_arn)
-    return {"Tags": [{"Key": key, "Value": tags[key]} for key in sorted(tags)]}
-
-
-def _tags_of(state: ServiceState, arn: str) -> dict[str, str]:
-    """The tags of a stream, or of a consumer."""
-    if arn in state.consumers:
-        return state.consumers[arn].tags
-    if "/consumer/" in arn:
-        raise not_found(f"Consumer {arn} not found.")
-    return state.find(None, arn).tags
-
-
-def _add_tags(state: ServiceState, stream: ServerStream, tags: dict[str, str]) -> None:
-    stream.tags = _merged(stream.tags, tags)
-    _changed(state, stream)
-
-
-def _merged(tags: dict[str, str], more: dict[str, str]) -> dict[str, str]:
-    merged = tags | more
-    if any(key.startswith(_RESERVED) for key in more):
-        raise invalid(f"Tag keys that begin with {_RESERVED} are reserved.")
-    if len(merged) > TAGS_PER_STREAM:
-        raise invalid(f"A resource has at most {TAGS_PER_STREAM} tags: this request would make {len(merged)}.")
-    return merged
 
 
 def start_encryption(state: ServiceState, request: inputs.EncryptionInput) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from msgspec import Struct
 
-from shardline.server.model import consumers, descriptions, inputs, management, records
+from shardline.server.model import consumers, descriptions, inputs, management, records, tags
 from shardline.server.model.refusals import Refused, unknown_operation
 from shardline.server.model.settings import ServiceSettings
 from shardline.server.model.state import ServiceState, Stored
@@ -42,12 +42,12 @@ OPERATIONS: Final[dict[str, Callable[[ServiceState, Any], object]]] = {
     "UpdateShardCount": management.update_shard_count,
     "IncreaseStreamRetentionPeriod": management.increase_retention,
     "DecreaseStreamRetentionPeriod": management.decrease_retention,
-    "AddTagsToStream": management.add_tags,
-    "RemoveTagsFromStream": management.remove_tags,
-    "ListTagsForStream": management.list_tags,
-    "TagResource": management.tag_resource,
-    "UntagResource": management.untag_resource,
-    "ListTagsForResource": management.list_tags_for_resource,
+    "AddTagsToStream": tags.add_tags,
+    "RemoveTagsFromStream": tags.remove_tags,
+    "ListTagsForStream": tags.list_tags,
+    "TagResource": tags.tag_resource,
+    "UntagResource": tags.untag_resource,
+    "ListTagsForResource": tags.list_tags_for_resource,
     "StartStreamEncryption": management.start_encryption,
     "StopStreamEncryption": management.stop_encryption,
     "EnableEnhancedMonitoring": management.enable_monitoring,
