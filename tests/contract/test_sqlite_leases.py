@@ -52,7 +52,8 @@ from shardline.model.lease import Lease
 
 async def main(path, name, times):
     store = SqliteLeases(Path(path), "billing", "orders")
-    assert (failed := await store.open()) is None, failed
+    failed = await store.open()
+    assert failed is None, failed
     refused = 0
     while times:
         (row,) = await store.list_leases()

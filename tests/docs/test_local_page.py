@@ -46,7 +46,7 @@ def test_the_script_waits_for_the_server(environment, tmp_path):
     )
     assert ended.returncode == 0, ended.stderr
     health, heading, row = ended.stdout.replace("}", "}\n", 1).splitlines()
-    assert health.startswith('{"status": "ok", ')
+    assert health.startswith('{"status":"ok",')
     assert (heading.split()[0], row.split()[:2]) == ("NAME", ["orders", "ACTIVE"])
     assert (tmp_path / "local.log").read_text().endswith("stopped\n")
 

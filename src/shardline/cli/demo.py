@@ -69,6 +69,7 @@ def demo(invocation: Invocation, *, seconds: float, rate: int, shards: int, seed
     try:
         ending = _in_lines(invocation, settings) if is_plain else _in_a_picture(invocation, settings)
     except KeyboardInterrupt:  # before it listens, or when it no longer does
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what still comes would only break off the end
         ending = signal.SIGINT
     if isinstance(ending, signal.Signals):
         click.echo("interrupted: everything that was started has ended", err=True)

@@ -29,6 +29,8 @@ def main() -> None:
         code = _INTERRUPTED
     except SystemExit as ending:
         code = ending.code
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, signal.SIG_IGN)  # the interpreter would die of it on its way out, instead of giving the code
     problem = standard_streams.take_problem()
     if problem is not None:
         _report_lost_output(problem)
