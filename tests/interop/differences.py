@@ -1,7 +1,8 @@
-"""Where does our server answer otherwise than kinesis-local 0.6.2, and why?
+"""Where does our server answer otherwise than AWS, as others recorded it, and than kinesis-local 0.6.2, and why?
 
-Data: ``test_differential.py`` sees to it that nothing else differs, and that all of this still does. The page
-``docs/differences.md`` is made of it: ``python tests/interop/differences.py > docs/differences.md``.
+This module has the table of kinesis-local: ``test_differential.py`` sees to it that nothing else differs, and that all of
+this still does. The other tables of the page are in modules of their own, each with its test. The page is made of all:
+``python tests/interop/differences.py > docs/differences.md``.
 """
 
 import sys
@@ -299,20 +300,34 @@ DIFFERENCES = (
 )  # fmt: skip
 
 
-INTRODUCTION = """# How the local server differs from kinesis-local
+INTRODUCTION = """# How the local server differs from AWS and from kinesis-local
 
-<!-- Made by tests/interop/differences.py from its table: change that. -->
+<!-- Made by tests/interop/differences.py from its tables: change those. -->
 
-The embedded server is compared with [kinesis-local](https://www.npmjs.com/package/kinesis-local) 0.6.2, a Kinesis that
-others wrote: the same calls go to both, through boto3, and the answers are compared field by field. In the calls that
-are compared they differ in what follows. Sequence numbers, iterators, times and the texts of messages are each server's
-own.
+The embedded server imitates AWS. This page lists what it was compared with, and everything in which it is known to
+differ:
 
-None of these calls was made to AWS for this table. The column "Basis" tells what speaks for ours: AWS's documentation
-("documented"), or answers of AWS that the tests of others hold ("recorded from AWS"). Those tests ran against AWS by
-what their authors say: kinesalite's all of them, in the commit of 2018 that is linked; LocalStack's where they are
-marked as validated, with the date of each recording; moto's in the pull request (4540) that brought them. kinesalite's
-tests of ListShards came days later, in the same suite: of them it is not said.
+- AWS's own answers, as the tests of others recorded them;
+- [kinesis-local](https://www.npmjs.com/package/kinesis-local) 0.6.2, a Kinesis that others wrote.
+
+No call was made to AWS for this page.
+
+## Recordings of AWS
+
+| Source | What it holds | Why it counts as AWS's answer |
+| --- | --- | --- |
+| [LocalStack](https://github.com/localstack/localstack/tree/8b9a79f05846835cf4dff63ab7eefdde9df83783/tests/aws/services/kinesis) | answers of AWS, field by field, with the date of each | The tests ran against AWS, and the recording is a file. |
+| [kinesalite](https://github.com/mhart/kinesalite/tree/c76689da192ab96c87c5db8f95c1e3fba1985433/test) | requests with the status, code and text of AWS's answer | The author says in [a commit of 2018](https://github.com/mhart/kinesalite/commit/7d62e92f4b44feafd79cd796211d2ba05026195a) that all tests pass against AWS. The tests of ListShards came days later, in the same suite. |
+| [moto](https://github.com/getmoto/moto/tree/0af643a5dbfc98797f08ee64f5be3ef8002d56ff/tests/test_kinesis) | texts of refusals, numbers of shards | The [pull request](https://github.com/getmoto/moto/pull/4540) that brought them says that they were seen on AWS. Most other tests of moto describe moto. |
+"""
+
+KINESIS_LOCAL = """## kinesis-local
+
+The same calls go to both servers, through boto3, and the answers are compared field by field. In the calls that are
+compared they differ in what follows. Sequence numbers, iterators, times and the texts of messages are each server's own.
+
+The column "Basis" tells what speaks for ours: AWS's documentation ("documented"), or one of the recordings above
+("recorded from AWS").
 
 Not compared: states that last for milliseconds (CREATING, UPDATING, DELETING), DescribeLimits, SubscribeToShard, the
 order of ParentShards, and ListStreams after a name that is no stream's, where kinesis-local lists all streams.
@@ -320,7 +335,12 @@ order of ParentShards, and ListStreams after a name that is no stream's, where k
 
 
 def page():
-    """The table, as a page of the documentation."""
+    """The page of the documentation: each section is a text and a table."""
+    sections = [INTRODUCTION, KINESIS_LOCAL, _kinesis_local_table()]
+    return "\n".join(sections)
+
+
+def _kinesis_local_table():
     lines = [
         "| Operations | Case | Field | kinesis-local | Shardline | Why | Basis |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -332,7 +352,7 @@ def page():
         why = f"{one.why} [Reference]({one.source}){records}"
         cells = (operations, cases, one.field, _said(one.theirs), _said(one.ours), why, one.basis)
         lines.append(f"| {' | '.join(cells)} |")
-    return f"{INTRODUCTION}\n" + "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _camel(operation):
