@@ -1,6 +1,10 @@
-"""Does docs/local.md print what works: the script that waits for the server, and the health check of Compose?"""
+"""Does docs/local.md print what works: the script that waits for the server, the containers, the token?"""
 
+import http.client
+import json
 import os
+import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -46,7 +50,7 @@ def test_the_script_waits_for_the_server(environment, tmp_path):
     )
     assert ended.returncode == 0, ended.stderr
     health, heading, row = ended.stdout.replace("}", "}\n", 1).splitlines()
-    assert health.startswith('{"status":"ok",')
+    assert json.loads(health) == {"status": "ok", "streams": 1, "records": 0}
     assert (heading.split()[0], row.split()[:2]) == ("NAME", ["orders", "ACTIVE"])
     assert (tmp_path / "local.log").read_text().endswith("stopped\n")
 
@@ -63,3 +67,38 @@ def test_the_check_of_compose_tells_up_from_down(environment):
         port = int(kinesis.endpoint_url.rpartition(":")[2])
         assert is_healthy(port)
     assert not is_healthy(port)
+
+
+def served(command, environment, hosts):
+    """The statuses of the health path of this command, by the host that is asked for."""
+    command = [part.replace("4567", "0") for part in command]
+    assert command[:2] == ["shardline", "local"]
+    port = [] if "--port" in command else ["--port", "0"]
+    with subprocess.Popen(
+        [*command, *port, "--output", "json"], env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            address = re.search(r"//(.*):(\d+)$", json.loads(process.stdout.readline())["endpoint_url"])
+            statuses = []
+            for host in hosts:
+                connection = http.client.HTTPConnection(address[1], int(address[2]), timeout=10)
+                connection.request("GET", "/_shardline/health", headers={"Host": host})
+                statuses.append(connection.getresponse().status)
+                connection.close()
+            return statuses
+        finally:
+            process.terminate()
+
+
+def test_other_containers_reach_the_server_by_the_name_of_its_service(environment):
+    services = yaml.safe_load(block("yaml", "healthcheck"))["services"]
+    command = services["kinesis"]["command"].rpartition("exec ")[2].rstrip("'")
+    hosts = [services["worker"]["environment"]["AWS_ENDPOINT_URL_KINESIS"].removeprefix("http://"), "127.0.0.1:4567"]
+    assert served(shlex.split(command), environment, [*hosts, "evil.example"]) == [200, 200, 403]
+
+
+def test_the_image_is_reached_by_the_name_that_it_allows(environment):
+    recipe = block("dockerfile", "ENTRYPOINT")
+    command = json.loads(re.search(r"^ENTRYPOINT (\[.*\])$", recipe, re.MULTILINE)[1])
+    hosts = ["kinesis:4567", "other", "localhost", "evil.example"]
+    assert served([*command, "--allow-host", "other"], environment, hosts) == [200, 200, 200, 403]

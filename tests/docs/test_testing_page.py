@@ -107,11 +107,12 @@ def test_the_file_of_faults_is_right_and_every_kind_is_described():
 
 
 def test_the_commands_for_curl_do_what_they_say():
-    commands = re.findall(r"^\$ curl -d '(.*)' http://127.0.0.1:4567(/\S+)$", LOCAL, re.MULTILINE)
+    commands = re.findall(r"^\$ curl --json '(.*)' http://127.0.0.1:4567(/\S+)$", LOCAL, re.MULTILINE)
     assert [path for _, path in commands] == ["/_shardline/faults", "/_shardline/clock"]
     with LocalKinesis() as kinesis:
         for body, path in commands:
-            request = urllib.request.Request(kinesis.endpoint_url + path, body.encode())  # as curl sends it
+            headers = {"Content-Type": "application/json"}  # as curl --json sends it
+            request = urllib.request.Request(kinesis.endpoint_url + path, body.encode(), headers)
             with urllib.request.urlopen(request, timeout=5) as answer:
                 assert "error" not in json.load(answer)
         assert len(kinesis.faults.rules) == 1

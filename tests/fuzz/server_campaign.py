@@ -101,10 +101,9 @@ def whole_request(chance):
     body = json.dumps(members_of(chance, operation)).encode()
     if chance.random() < 0.2:  # what is no JSON, in a frame that is whole
         body = mutated(chance, body)
-    head = b"%b %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-amz-json-1.1\r\n" % (
-        chance.choice(METHODS),
-        chance.choice(PATHS),
-    )
+    method, path = chance.choice(METHODS), chance.choice(PATHS)
+    content_type = b"application/x-amz-json-1.1" if path == b"/" else b"application/json"
+    head = b"%b %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: %b\r\n" % (method, path, content_type)
     head += b"X-Amz-Target: Kinesis_20131202.%b\r\nContent-Length: %d\r\n\r\n" % (operation.encode(), len(body))
     return head + body
 
@@ -138,7 +137,7 @@ def check(answer, data):
 
 def works(address):
     body = b'{"StreamName":"alive","Records":[{"Data":"eA==","PartitionKey":"k"}]}'
-    head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-amz-json-1.1\r\nConnection: close\r\n"
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-amz-json-1.1\r\nConnection: close\r\n"
     head += b"X-Amz-Target: Kinesis_20131202.PutRecords\r\nContent-Length: %d\r\n\r\n" % len(body)
     answer = exchange(Random(1), address, head + body, patience=10)
     assert answer.startswith(b"HTTP/1.1 200"), answer[:300]
@@ -147,7 +146,7 @@ def works(address):
 def one_exchange(chance, address):
     """A few requests on one connection, the last of which ends it."""
     requests = [whole_request(chance) for _ in range(chance.choice([1, 1, 1, 3]))]
-    requests[-1] = requests[-1].replace(b"Host: x\r\n", b"Host: x\r\nConnection: close\r\n", 1)
+    requests[-1] = requests[-1].replace(b"Host: localhost\r\n", b"Host: localhost\r\nConnection: close\r\n", 1)
     data, is_broken = b"".join(requests), chance.random() < 0.3
     if is_broken:
         data = mutated(chance, data)

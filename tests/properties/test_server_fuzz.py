@@ -275,7 +275,7 @@ def exchange(kinesis, *parts, finish=True):
 
 
 def request(operation="ListStreams", body=b"{}", *, headers=b"", length=None, method=b"POST", path=b"/"):
-    head = b"%b %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-amz-json-1.1\r\n" % (method, path)
+    head = b"%b %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-amz-json-1.1\r\n" % (method, path)
     head += b"X-Amz-Target: Kinesis_20131202.%b\r\n" % operation.encode()
     if length is not False:
         head += b"Content-Length: %b\r\n" % (b"%d" % len(body) if length is None else length)
@@ -296,13 +296,13 @@ NO_HTTP = [
     b"POST / HTTP/9.9\r\n\r\n",
     b"POST / HTTP/1.1\r\nHost\r\n\r\n",
     b"POST / HTTP/1.1\r\n: x\r\n\r\n",
-    b"POST / HTTP/1.1\r\nHost: x\r\nA\x00B: c\r\n\r\n",
+    b"POST / HTTP/1.1\r\nHost: localhost\r\nA\x00B: c\r\n\r\n",
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x07" * 200,
     b"POST " + b"/x" * 100_000 + b" HTTP/1.1\r\n\r\n",
-    b"POST http://[::1 HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"POST / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 1_000_000 + b"\r\n\r\n",
-    b"POST / HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 50_000 + b"\r\n",
+    b"POST http://[::1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"POST / HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 1_000_000 + b"\r\n\r\n",
+    b"POST / HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 50_000 + b"\r\n",
     request(length=b"-1"),
     request(length=b"1e3"),
     request(length=b"99999999999999999999999999"),
@@ -329,8 +329,8 @@ def test_what_is_no_http_is_refused_or_cut_off(at, kinesis):
 
 
 GOOD_HTTP = {
-    "no target": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
-    "get": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "no target": b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n",
+    "get": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "odd method": request("Nothing", method=b"PATCH"),
     "odd path": request(path=b"/%00/../%ff?x=%zz#y", operation="Nothing"),
     "garbage": request(body=random.Random(1).randbytes(5_000)),

@@ -108,7 +108,10 @@ def test_an_error_over_http2(kinesis, pool):
 def test_the_control_path_over_http2(kinesis, pool):
     url = f"{kinesis.endpoint_url}/_shardline"
     fault = json.dumps({"kind": "throttle", "operation": "ListShards"}).encode()
-    assert pool.request("POST", f"{url}/faults", content=fault).status == 200
+    json_type = {"content-type": "application/json"}
+    assert pool.request("POST", f"{url}/faults", headers=json_type, content=fault).status == 200
+    assert pool.request("POST", f"{url}/faults", headers={"content-type": "text/plain"}, content=fault).status == 415
+    assert pool.request("GET", f"{url}/clock", headers={"host": "evil.example"}).status == 403
     assert ask(pool, kinesis, "ListShards", {"StreamName": "s"})[0] == 400
     seen = pool.request("GET", f"{url}/requests?operation=ListShards&limit=1")
     assert dict(seen.headers)[b"content-type"].startswith(b"application/json")
@@ -177,7 +180,7 @@ def by_hand(kinesis, operation, body):
     """A connection with a request that is not ended."""
     client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
     client.initiate_connection()
-    pseudo = {":method": "POST", ":path": "/", ":scheme": "http", ":authority": "x"}
+    pseudo = {":method": "POST", ":path": "/", ":scheme": "http", ":authority": "localhost"}
     client.send_headers(1, list((pseudo | head(operation)).items()))
     client.send_data(1, body)
     with socket.create_connection(("127.0.0.1", int(kinesis.endpoint_url.rpartition(":")[2])), timeout=5) as plain:

@@ -19,11 +19,13 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 from click.testing import CliRunner
 
 import shardline
@@ -522,5 +524,114 @@ def test_version_and_help():
     run = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, timeout=20, check=True)
     assert run.stdout == f"shardline, version {shardline.__version__}\n"
     run = CliRunner().invoke(local, ["--help"])
-    for option in ("port", "host", "shards", "stream", "data", "no-limits", "tls", "region", "faults", "h2c"):
+    for option in (
+        "port",
+        "host",
+        "shards",
+        "stream",
+        "data",
+        "no-limits",
+        "tls",
+        "region",
+        "faults",
+        "h2c",
+        "allow-host",
+        "token",
+    ):
         assert f"--{option}" in run.stdout
+
+
+# ---- who is served
+
+
+def health_of(running, host):
+    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=5)
+    try:
+        connection.request("GET", "/_shardline/health", headers={"Host": host})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_names_are_served_that_were_allowed(start):
+    running = start("--allow-host", "kinesis", "--allow-host", "*.example.com")
+    hosts = ["kinesis:4567", "a.example.com", "localhost", "127.0.0.1", "[::1]:1", "example.com", "evil.example"]
+    assert [health_of(running, host) for host in hosts] == [200] * 5 + [403] * 2
+    running.end()
+
+
+@pytest.mark.parametrize("place", ["option", "variable", "file"])
+def test_a_token_is_needed_by_all_and_shown_nowhere(place, tmp_path, monkeypatch):
+    token = "0123456789abcdef0123456789abcdef"
+    path = tmp_path / "token"
+    path.write_text(f"{token}\n")
+    options = {"option": ["--token", token], "variable": [], "file": ["--token-file", str(path)]}[place]
+    if place == "variable":
+        monkeypatch.setenv("SHARDLINE_LOCAL_TOKEN", token)
+    running = Running("--stream", "orders", *options)
+    with running.process:
+        try:
+            monkeypatch.setenv("SHARDLINE_LOCAL_TOKEN", token)
+            scope = {"boto3": boto3, "os": os}
+            with contextlib.closing(eval(running.rows["boto3"], scope)) as client:
+                assert client.list_streams()["StreamNames"] == ["orders"]
+
+            async def ask():
+                scope = {"Client": Client, "Credentials": Credentials, "os": os}
+                async with eval(running.rows["Shardline"], scope) as client:
+                    return await client.list_streams()
+
+            assert [one.name for one in asyncio.run(ask())] == ["orders"]
+            code = "import boto3; print(boto3.client('kinesis').list_streams()['StreamNames'])"
+            shell = f"{running.rows['shell']}\n{shlex.quote(sys.executable)} -c {shlex.quote(code)}"
+            done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=20, check=False)
+            assert done.stdout == "['orders']\n", done.stderr
+
+            monkeypatch.setenv("SHARDLINE_LOCAL_TOKEN", "another, and a wrong one")
+            with pytest.raises(ClientError, match="InvalidSignatureException"):
+                eval(running.rows["boto3"], scope).list_streams()
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(f"{running.url}/_shardline/clock", timeout=5)
+            bearer = {"Authorization": f"Bearer {token}"}
+            request = urllib.request.Request(f"{running.url}/_shardline/clock", headers=bearer)
+            with urllib.request.urlopen(request, timeout=5) as answer:
+                assert answer.status == 200
+            with urllib.request.urlopen(f"{running.url}/_shardline/health", timeout=5) as answer:
+                assert answer.status == 200
+            seen = "\n".join([running.first, *running.rows.values(), *running.end()])
+            assert "The token is the secret key." in running.first
+            assert token not in seen
+        finally:
+            running.process.kill()
+
+
+def test_the_token_is_not_in_the_json_that_is_printed():
+    command = [*COMMAND, "local", "--port", "0", "--output", "json"]
+    environment = os.environ | {"SHARDLINE_LOCAL_TOKEN": "0123456789abcdef0123456789abcdef"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        started = json.loads(process.stdout.readline())
+        process.terminate()
+    assert started["environment"]["AWS_ACCESS_KEY_ID"]
+    assert "AWS_SECRET_ACCESS_KEY" not in started["environment"]
+    assert "0123456789abcdef" not in json.dumps(started)
+
+
+def test_wrong_hosts_and_tokens_are_one_sentence_and_exit_code_2(tmp_path, monkeypatch):
+    monkeypatch.delenv("SHARDLINE_LOCAL_TOKEN", raising=False)
+    path, odd = tmp_path / "token", tmp_path / "odd"
+    path.write_text("x" * 20)
+    odd.write_bytes(b"\xff" * 20)
+    code, line = refused("--allow-host", "http://kinesis")
+    assert (code, line.partition(", without")[0]) == (
+        2,
+        "Error: an allowed host must be a name such as 'kinesis' or '*.example.com'",
+    )
+    for token in ("short-secret", "sixteen and more, with spaces"):
+        code, line = refused("--token", token)
+        assert (code, token in line) == (2, False)
+    assert refused("--token", "x" * 20, "--token-file", str(path)) == (
+        2,
+        "Error: give --token or --token-file, not both",
+    )
+    assert refused("--token-file", str(odd))[0] == 2
+    assert refused("--token-file", str(tmp_path / "none"))[0] == 2

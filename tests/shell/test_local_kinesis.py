@@ -7,6 +7,7 @@ import json
 import signal
 import socket
 import sqlite3
+import ssl
 import subprocess
 import sys
 import threading
@@ -431,6 +432,11 @@ def test_what_fails_at_the_end_is_raised_by_stop_once(monkeypatch, tmp_path):
         ({"data": ""}, "data must be the path of a file, or None, not ''"),
         ({"data": "/"}, "data must be the path of a file, and / is a directory"),
         ({"host": ""}, "host must be a name or an address such as '127.0.0.1', not ''"),
+        ({"allow_host": "a:1"}, "an allowed host must be a name .*, not 'a:1'"),
+        ({"allow_host": ["a", 7]}, "an allowed host must be a name .*, not 7"),
+        ({"allow_host": 7}, "an allowed host must be a name .*, not 7"),
+        ({"token": "short"}, "a token must be a str of 16 to 256 visible ASCII .*; this one is not"),
+        ({"token": b"0123456789abcdef"}, "a token must be a str of .*; this one is not"),
         ({"host": "http://x"}, "host must be a name or an address .*, not 'http://x'"),
         ({"tls": 1}, "tls must be True or False, not 1"),
         ({"h2c": "yes"}, "h2c must be True or False, not 'yes'"),
@@ -753,7 +759,8 @@ def test_the_control_path_moves_the_same_clock_and_faults():
             ("clock", {"freeze": True, "advance": 10}),
             ("faults", {"kind": "throttle", "operation": "ListShards"}),
         ]:
-            connection.request("POST", f"/_shardline/{path}", json.dumps(body))
+            json_type = {"Content-Type": "application/json"}
+            connection.request("POST", f"/_shardline/{path}", json.dumps(body), json_type)
             answer = connection.getresponse()
             assert answer.status == 200
             answer.read()
@@ -761,3 +768,55 @@ def test_the_control_path_moves_the_same_clock_and_faults():
         assert kinesis.clock.is_frozen
         assert kinesis.clock.now() > time.time() + 5
         assert [one.rule.kind for one in kinesis.faults.rules] == ["throttle"]
+
+
+def status_of(kinesis, host, path="/_shardline/clock"):
+    connection = http.client.HTTPConnection("127.0.0.1", int(kinesis.endpoint_url.rpartition(":")[2]), timeout=5)
+    try:
+        connection.request("GET", path, headers={"Host": host})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "allowed", ["kinesis", ["kinesis"], ("other", "KINESIS"), {"kinesis"}], ids=["one", "list", "tuple", "set"]
+)
+def test_a_server_is_called_by_the_names_that_it_allows(allowed):
+    with LocalKinesis(allow_host=allowed) as kinesis:
+        assert [status_of(kinesis, host) for host in ("kinesis", "localhost", "evil.example")] == [200, 200, 403]
+
+
+def test_a_server_that_listens_on_a_name_is_called_by_it():
+    with LocalKinesis(host="localhost") as kinesis:
+        assert kinesis.endpoint_url.startswith("http://localhost:")
+        assert boto3.client("kinesis", **kinesis.boto3_arguments).list_streams()["StreamNames"] == []
+
+
+def test_the_certificate_has_the_allowed_names():
+    with LocalKinesis(tls=True, allow_host=["kinesis", "*.example.com"]) as kinesis:
+        address = ("127.0.0.1", int(kinesis.endpoint_url.rpartition(":")[2]))
+        context = ssl.create_default_context(cafile=kinesis.ca_path)
+        for name in ("kinesis", "a.example.com", "localhost"):
+            with context.wrap_socket(socket.create_connection(address, timeout=5), server_hostname=name) as checked:
+                assert checked.version() == "TLSv1.3"
+        with socket.create_connection(address, timeout=5) as plain, pytest.raises(ssl.SSLCertVerificationError):
+            context.wrap_socket(plain, server_hostname="evil.example")
+
+
+def test_a_token_is_the_secret_key(caplog):
+    token = "a-token-of-more-than-16-characters"
+    with caplog.at_level("DEBUG"), LocalKinesis(stream="s", token=token) as kinesis:
+        assert boto3.client("kinesis", **kinesis.boto3_arguments).list_streams()["StreamNames"] == ["s"]
+
+        async def ask():
+            async with kinesis.client() as client:
+                return await client.list_streams()
+
+        assert [stream.name for stream in asyncio.run(ask())] == ["s"]
+        wrong = kinesis.boto3_arguments | {"aws_secret_access_key": "shardline-local"}
+        with pytest.raises(ClientError, match="InvalidSignatureException"):
+            boto3.client("kinesis", **wrong).list_streams()
+        assert [status_of(kinesis, "localhost", f"/_shardline/{path}") for path in ("clock", "health")] == [403, 200]
+        shown = f"{kinesis!r} {kinesis._server._settings!r} {kinesis.credentials!r} {caplog.text}"
+    assert token not in shown

@@ -13,6 +13,7 @@ import pytest
 
 from shardline import Client, Credentials, ServiceError, TransportError
 from shardline.codec.eventstream import MessageDecoder
+from shardline.server.access import Access
 from shardline.server.clock import ServerClock
 from shardline.server.control import Control
 from shardline.server.endpoint import Endpoint
@@ -44,7 +45,7 @@ class Local:
         self.requests = RequestsSeen()
         self.endpoint = Endpoint(self.service, self.clock, faults=self.faults, requests=self.requests, **options)
         self.control = Control(self.service, self.clock, faults=self.faults, requests=self.requests)
-        self.http = HttpServer(Front(self.endpoint, control=self.control))
+        self.http = HttpServer(Front(self.endpoint, access=Access(), control=self.control))
 
     def client(self, **changes):
         settings = {"endpoint_url": f"http://127.0.0.1:{self.http.port}", "region": "us-east-1", "credentials": KEYS}
@@ -70,10 +71,9 @@ class Local:
             writer.close()
         return bytes(received), "end"
 
-    async def ask(self, method, path, body=b"", headers=""):
-        head = (
-            f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}Content-Length: {len(body)}\r\n\r\n"
-        )
+    async def ask(self, method, path, body=b"", headers="Content-Type: application/json\r\n"):
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}"
+        head += f"Content-Length: {len(body)}\r\n\r\n"
         received, ending = await self.exchange(head.encode() + body)
         assert ending == "end"
         head, _, answer = received.partition(b"\r\n\r\n")
@@ -96,7 +96,7 @@ async def serving(**options):
 def put_bytes(data="eA=="):
     body = json.dumps({"StreamName": "s", "Records": [{"Data": data, "PartitionKey": "k"}]}).encode()
     return (
-        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-amz-json-1.1\r\n"
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-amz-json-1.1\r\n"
         b"X-Amz-Target: Kinesis_20131202.PutRecords\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
     )
 
@@ -296,7 +296,7 @@ async def test_an_exception_frame_has_the_headers_that_aws_sends():
         start = {"ConsumerARN": arn, "ShardId": "shardId-000000000000", "StartingPosition": {"Type": "LATEST"}}
         body = json.dumps(start).encode()
         received, ending = await local.exchange(
-            b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/x-amz-json-1.1\r\n"
+            b"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/x-amz-json-1.1\r\n"
             b"X-Amz-Target: Kinesis_20131202.SubscribeToShard\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
         )
         assert ending == "end"

@@ -7,6 +7,7 @@ Invariants:
 - LO1: what is wrong is one sentence: with exit code 2 if the command was, with 1 if it could not be carried out.
 - LO2: only a signal ends it, with exit code 0, whatever is open; further ones change nothing.
 - LO3: every line of how to reach it can be copied and works as it is.
+- LO4: a token is printed nowhere; where it is needed, the lines name the variable that holds it.
 """
 
 import json
@@ -20,6 +21,7 @@ from types import FrameType
 from typing import Any, Final, cast
 
 import click
+from click.core import ParameterSource
 
 from shardline.cli.invocation import Invocation, only_options
 from shardline.cli.local_display import LocalDisplay
@@ -28,6 +30,7 @@ from shardline.server.control import HEALTH_PATH
 from shardline.testing.arguments import check_stream
 from shardline.testing.local_kinesis import LocalKinesis
 
+TOKEN_VARIABLE: Final = "SHARDLINE_LOCAL_TOKEN"  # noqa: S105 - the variable's name
 _PAUSE: Final = 1.0
 _REGION: Final = "us-east-1"
 
@@ -61,6 +64,22 @@ _REGION: Final = "us-east-1"
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="JSON file with a list of faults to inject.",
 )
+@click.option(
+    "--allow-host",
+    multiple=True,
+    metavar="NAME",
+    help="Serve requests for this host name, besides localhost and IP addresses; *.NAME for all under it; repeatable.",
+)
+@click.option(
+    "--token",
+    envvar=TOKEN_VARIABLE,
+    help=f"Serve only callers that know this secret (also {TOKEN_VARIABLE}, which process listings do not show).",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Read the token from this file.",
+)
 @only_options("output")
 @click.pass_context
 def local(
@@ -77,9 +96,12 @@ def local(
       shardline local --stream orders --shards 4 --data kinesis.db
       shardline local --port 0 --output json
       shardline local --faults faults.json --no-limits
+      shardline local --host 0.0.0.0 --allow-host kinesis
+      SHARDLINE_LOCAL_TOKEN=$(openssl rand -hex 16) shardline local
     """
     invocation = context.ensure_object(Invocation)
     settings["region"] = region or invocation.region or _REGION  # --region may stand before the command's name
+    settings["token"] = _read_token(context, settings["token"], settings.pop("token_file"))
     with _signals() as stops:
         try:
             kinesis = LocalKinesis(stream=map(_check_stream, stream), **settings)
@@ -123,6 +145,20 @@ def _signals() -> Generator["SimpleQueue[int]"]:
             signal.signal(one, handler)
 
 
+def _read_token(context: click.Context, token: str | None, path: Path | None) -> str | None:
+    """The token, from wherever it comes: a file counts for more than the environment."""
+    if path is None:
+        return token
+    if context.get_parameter_source("token") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("give --token or --token-file, not both")
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except UnicodeDecodeError:
+        raise click.BadParameter(f"{path} has characters that are not ASCII", param_hint="--token-file") from None
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+
+
 def _load_faults(kinesis: LocalKinesis, path: Path) -> None:
     try:
         kinesis.faults.load(_list_of_objects(json.loads(path.read_bytes())))
@@ -148,32 +184,41 @@ def _check_stream(name: str) -> str:
 
 def _facts(kinesis: LocalKinesis) -> dict[str, object]:
     """What ``how_to_connect`` says, for programs."""
+    variables = dict(kinesis.environment)
+    if kinesis.has_token:
+        del variables["AWS_SECRET_ACCESS_KEY"]
     return {
         "endpoint_url": kinesis.endpoint_url,
         "region": kinesis.region,
         "health_url": f"{kinesis.endpoint_url}{HEALTH_PATH}",
-        "environment": kinesis.environment,
+        "environment": variables,
     }
 
 
 def how_to_connect(kinesis: LocalKinesis) -> str:
-    """What to tell other programs, ready to be copied (LO3)."""
+    """What to tell other programs, ready to be copied (LO3). A token is named by its variable, and not shown (LO4)."""
     url, region, keys = kinesis.endpoint_url, kinesis.region, kinesis.credentials
     variables = {name: shlex.quote(value) for name, value in kinesis.environment.items()}
+    arguments = {name: repr(value) for name, value in kinesis.boto3_arguments.items()}
+    secret = repr(keys.secret_key)
+    if kinesis.has_token:
+        secret = arguments["aws_secret_access_key"] = f"os.environ[{TOKEN_VARIABLE!r}]"
+        variables["AWS_SECRET_ACCESS_KEY"] = f'"${TOKEN_VARIABLE}"'
     secrets = " ".join(f"{name}={value}" for name, value in variables.items() if "KEY" in name)
     bundle = "" if kinesis.ca_path is None else f" --ca-bundle {shlex.quote(kinesis.ca_path)}"
     verify = "" if kinesis.ca_path is None else f", verify={kinesis.ca_path!r}"
-    boto3 = ", ".join(f"{name}={value!r}" for name, value in kinesis.boto3_arguments.items())
-    credentials = f"Credentials({keys.access_key!r}, {keys.secret_key!r})"
+    boto3 = ", ".join(f"{name}={value}" for name, value in arguments.items())
+    credentials = f"Credentials({keys.access_key!r}, {secret})"
     rows = {
         "shell": f"export {' '.join(f'{name}={value}' for name, value in variables.items())}",
         "AWS CLI": f"{secrets} aws --endpoint-url {url} --region {region}{bundle} kinesis list-streams",
         "boto3": f"boto3.client('kinesis', {boto3})",
         "Shardline": f"Client(endpoint_url={url!r}, region={region!r}, credentials={credentials}{verify})",
     }
+    needed = "The token is the secret key." if kinesis.has_token else "Any credentials will do."
     return "\n".join(
         [
-            f"A local Kinesis on {url}, region {region}. Any credentials will do. Ctrl-C stops it.",
+            f"A local Kinesis on {url}, region {region}. {needed} Ctrl-C stops it.",
             "",
             *(f"  {name:<10} {row}" for name, row in rows.items()),
             "",

@@ -1,11 +1,13 @@
 """With which certificate does a local server speak TLS?
 
-One that it makes itself, for the loopback names, good for a year. Clients trust it through ``ca_path``.
+One that it makes itself, for the loopback addresses and the names that it serves, good for a year. Clients trust it
+through ``ca_path``.
 """
 
 import datetime as dt
 import ipaddress
 import ssl
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple, final
 
@@ -25,8 +27,8 @@ class Certificate(NamedTuple):
     """What a client verifies with: ``Client(verify=ca_path)``, ``AWS_CA_BUNDLE``."""
 
 
-def make_certificate(directory: Path, host: str, now: float) -> Certificate:
-    """Make a key and a certificate for ``host`` and loopback, as files in ``directory``.
+def make_certificate(directory: Path, host: str, now: float, names: Iterable[str] = ()) -> Certificate:
+    """Make a key and a certificate for ``host``, ``names`` and loopback, as files in ``directory``.
 
     Raises:
         UsageError: the extra ``tls`` is not installed.
@@ -37,9 +39,8 @@ def make_certificate(directory: Path, host: str, now: float) -> Certificate:
         from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
     except ImportError:
         raise UsageError("TLS needs an extra: pip install 'shardline[tls]'") from None
-    names: list[str] = [*_NAMES]
-    addresses: list[str] = [*_ADDRESSES]
-    (addresses if _is_address(host) else names).append(host)
+    known = {*_NAMES, *_ADDRESSES, host, *names}
+    addresses = {name for name in known if _is_address(name)}
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "shardline local Kinesis")])
     begins = dt.datetime.fromtimestamp(now, dt.UTC) - dt.timedelta(days=1)
@@ -54,8 +55,8 @@ def make_certificate(directory: Path, host: str, now: float) -> Certificate:
         .add_extension(
             x509.SubjectAlternativeName(
                 [
-                    *(x509.DNSName(one) for one in sorted(set(names))),
-                    *(x509.IPAddress(ipaddress.ip_address(one)) for one in sorted(set(addresses))),
+                    *(x509.DNSName(one) for one in sorted(known - addresses)),
+                    *(x509.IPAddress(ipaddress.ip_address(one)) for one in sorted(addresses)),
                 ]
             ),
             critical=False,

@@ -24,6 +24,7 @@ from random import Random
 from typing import Final, NamedTuple, Protocol, TypeVar, final
 
 from shardline.errors import UsageError
+from shardline.server.access import Access
 from shardline.server.certificates import Certificate, make_certificate
 from shardline.server.clock import ServerClock
 from shardline.server.control import Control
@@ -80,6 +81,8 @@ class ServerSettings:
     seed: int = 0
     signatures: Signatures | None = None
     """Who may call; anyone, signed or not, where there is none."""
+    access: Access = field(default_factory=Access)
+    """Which hosts, origins and tokens requests may have."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.port, int) or isinstance(self.port, bool) or not 0 <= self.port <= 65_535:  # noqa: PLR2004
@@ -226,7 +229,7 @@ class RunningServer:
         context = None
         if settings.tls:
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="shardline-"))
-            self.certificate = make_certificate(Path(directory), settings.host, self.clock.now())
+            self.certificate = make_certificate(Path(directory), settings.host, self.clock.now(), settings.access.names)
             context = self.certificate.context
         server = self._make_server(stack)
         self._prepare_state()
@@ -267,7 +270,8 @@ class RunningServer:
             requests=self.requests,
         )
         self.service = service
-        front = Front(endpoint, control=Control(service, self.clock, faults=self.faults, requests=self.requests))
+        control = Control(service, self.clock, faults=self.faults, requests=self.requests)
+        front = Front(endpoint, access=settings.access, control=control)
         if not settings.h2c:
             return HttpServer(front)
         try:

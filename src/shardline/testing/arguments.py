@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, TypeGuard, cast
 
 from shardline.errors import UsageError
+from shardline.server.access import Access, host_of
 from shardline.server.model.settings import Delays, Limits
 
 _SHARDS_MOST: Final = 10_000
@@ -38,6 +39,18 @@ def check_place(*, host: object, region: object, account_id: object) -> None:
         raise UsageError(f"region must be one such as 'us-east-1', not {region!r}")
     if not isinstance(account_id, str) or not _ACCOUNT.fullmatch(account_id):
         raise UsageError(f"account_id must be a str of 12 digits, not {account_id!r}")
+
+
+def check_access(allow_host: object, host: str, token: object) -> Access:
+    """Who may call. The name that the server listens on is allowed; an address needs no permission."""
+    if allow_host is None:
+        names: list[object] = []
+    elif isinstance(allow_host, str) or not isinstance(allow_host, Iterable):
+        names = [allow_host]
+    else:
+        names = list(cast("Iterable[object]", allow_host))
+    own = host_of(host)
+    return Access([*names, *([] if own is None else [own])], token=token)
 
 
 def check_seed(seed: object) -> None:

@@ -63,6 +63,12 @@ class LocalKinesis:
         account_id: the account that it plays.
         seed: of all chance in the server.
         verify_signatures: refuse requests that are not signed with ``credentials``.
+        allow_host: serve requests for this host name, or these, besides ``localhost`` and IP addresses: clients that
+            reach the server under a name need it, such as those in other containers. ``*.example.com`` allows all
+            names under that one.
+        token: serve only callers that know this secret of 16 characters or more, for machines with several users.
+            It becomes the secret key of ``credentials``, signatures are verified, and requests under ``/_shardline/``
+            need the header ``Authorization: Bearer TOKEN``.
         h2c: serve HTTP/2 in cleartext beside HTTP/1.1 (extra ``h2c``).
 
     Raises:
@@ -84,6 +90,8 @@ class LocalKinesis:
         account_id: str = "000000000000",
         seed: int = 0,
         verify_signatures: bool = False,
+        allow_host: str | Iterable[str] | None = None,
+        token: str | None = None,
         h2c: bool = False,
     ) -> None:
         arguments.check_flags(tls=tls, verify_signatures=verify_signatures, h2c=h2c)
@@ -91,6 +99,10 @@ class LocalKinesis:
         arguments.check_seed(seed)
         self._shards = arguments.check_shards(shards)
         self._first_streams = arguments.check_streams(stream)
+        access = arguments.check_access(allow_host, host, token)
+        self.has_token = token is not None
+        self._secret_key = SECRET_KEY if token is None else token
+        is_signed = verify_signatures or self.has_token
         self.region = region
         self._server = RunningServer(
             ServerSettings(
@@ -106,7 +118,8 @@ class LocalKinesis:
                 h2c=h2c,
                 data=arguments.check_data(data),
                 seed=seed,
-                signatures=Signatures({ACCESS_KEY: (SECRET_KEY, None)}, region) if verify_signatures else None,
+                signatures=Signatures({ACCESS_KEY: (self._secret_key, None)}, region) if is_signed else None,
+                access=access,
             ),
             prepare=self._create_first_streams,
         )
@@ -201,7 +214,7 @@ class LocalKinesis:
 
     @property
     def credentials(self) -> Credentials:
-        return Credentials(ACCESS_KEY, SECRET_KEY)
+        return Credentials(ACCESS_KEY, self._secret_key)
 
     @property
     def boto3_arguments(self) -> dict[str, str]:
@@ -210,7 +223,7 @@ class LocalKinesis:
             "endpoint_url": self.endpoint_url,
             "region_name": self.region,
             "aws_access_key_id": ACCESS_KEY,
-            "aws_secret_access_key": SECRET_KEY,
+            "aws_secret_access_key": self._secret_key,
         }
         return arguments if self.ca_path is None else arguments | {"verify": self.ca_path}
 
@@ -222,7 +235,7 @@ class LocalKinesis:
             "AWS_REGION": self.region,
             "AWS_DEFAULT_REGION": self.region,
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_SECRET_ACCESS_KEY": self._secret_key,
         }
         return variables if self.ca_path is None else variables | {"AWS_CA_BUNDLE": self.ca_path}
 
