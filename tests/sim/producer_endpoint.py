@@ -195,7 +195,9 @@ class Endpoint:
 
     def _store(self, request, now):
         entries = [
-            inputs.EntryInput(entry.data, msgspec.UNSET if entry.key is None else entry.key, entry.explicit_hash_key)
+            inputs.PutRecordsRequestEntry(
+                entry.data, msgspec.UNSET if entry.key is None else entry.key, entry.explicit_hash_key
+            )
             for entry in request.entries
         ]
         members = inputs.PutRecords(stream_name=STREAM, records=entries)

@@ -40,9 +40,9 @@ def read_request(operation: str, content_type: str, body: bytes) -> msgspec.Stru
     if content_type != CBOR:
         return inputs.read_json(operation, body)
     try:
-        members = cbor.decode(body) if body else {}
-    except cbor.CborError as error:
-        raise serialization(f"the body is no CBOR: {error}") from None
+        members = cbor.decode(body)
+    except cbor.CborError:
+        raise serialization() from None
     return inputs.read_values(operation, members)
 
 
@@ -63,7 +63,9 @@ def _write_page(body: GetRecordsOutput | SubscribeToShardEvent) -> bytes:
 
 
 def write_refusal(content_type: str, refusal: Refused) -> bytes:
-    members = {"__type": refusal.code, "message": refusal.message}
+    """A refusal's body. AWS leaves an empty message out, and writes that of a SerializationException with a capital."""
+    name = "Message" if refusal.code == "SerializationException" else "message"
+    members = {"__type": refusal.code} | ({name: refusal.message} if refusal.message else {})
     return cbor.encode(members) if content_type == CBOR else _encode_json(members)
 
 

@@ -31,14 +31,11 @@ def test_a_time_is_read_from_both():
     assert whole.timestamp == 5.0
 
 
-@pytest.mark.parametrize("content_type", [bodies.JSON, bodies.CBOR, "application/json"])
-def test_no_body_is_an_empty_one(content_type):
-    assert bodies.read_request("ListStreams", content_type, b"").limit is None
-
-
 @pytest.mark.parametrize(
     ("content_type", "body"),
     [
+        (bodies.JSON, b""),
+        (bodies.CBOR, b""),
         (bodies.JSON, b"{"),
         (bodies.JSON, b'"x"'),
         (bodies.CBOR, b"\xff"),

@@ -94,7 +94,7 @@ def test_ps2_everything_comes_back_as_it_was(life):
     server.put_many([(os.urandom(50), f"\u00e9{number}") for number in range(100)])
     server.call("EnableEnhancedMonitoring", StreamName="s", ShardLevelMetrics=["ALL"])
     server.call("IncreaseStreamRetentionPeriod", StreamName="s", RetentionPeriodHours=48)
-    server.call("UpdateMaxRecordSize", StreamName="s", MaxRecordSizeInKiB=2048)
+    server.call("UpdateMaxRecordSize", StreamARN=server.arn(), MaxRecordSizeInKiB=2048)
     arn = server.register()
     server.call("TagResource", ResourceARN=arn, Tags={"b": "2"})
     server.call(

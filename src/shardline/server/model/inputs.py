@@ -1,55 +1,64 @@
 """Which members may each operation's request have, and what may stand in them?
 
-Decoded by msgspec, straight into structs with the constraints of the service model [MODEL]. What does not fit becomes
-the refusal that AWS answers: SerializationException for a wrong type, ValidationException for a broken constraint.
+Decoded by msgspec, straight into structs with the constraints of the service model [MODEL]. ``constraints`` says what
+AWS answers to members that do not fit: SerializationException for a wrong type, ValidationException for broken
+constraints. The structs in lists are named as in the service model, because AWS's messages show their names.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from shardline.model.limits import PUT_RECORDS_MAX_ENTRIES
+from shardline.server.model.constraints import reread
 from shardline.server.model.member_types import (
-    Arn,
+    ConsumerArn,
     ConsumerName,
     Data,
     Distribution,
     HashKey,
+    Int,
     MetricsName,
     NaturalInt,
     PartitionKey,
     PositionType,
     PositiveInt,
+    ResourceArn,
     SequenceNumber,
     ShardId,
+    StreamArn,
+    StreamId,
     StreamName,
+    TagKey,
+    TagKeys,
     TagMap,
     Token,
 )
-from shardline.server.model.refusals import Refused, serialization, validation
+from shardline.server.model.refusals import serialization
 
 
 class StreamInput(Struct, rename="pascal", kw_only=True):
     """What names a stream in every request that has one."""
 
     stream_name: StreamName | None = None
-    stream_arn: Arn | None = field(name="StreamARN", default=None)
+    stream_arn: StreamArn | None = field(name="StreamARN", default=None)
+    stream_id: StreamId | None = None
 
 
 class ModeDetails(Struct, rename="pascal"):
     stream_mode: Literal["PROVISIONED", "ON_DEMAND"]
 
 
-class EntryInput(Struct, rename="pascal", gc=False):
+class PutRecordsRequestEntry(Struct, rename="pascal", gc=False):
     data: Data
     partition_key: PartitionKey | UnsetType = UNSET
     explicit_hash_key: HashKey | None = None
 
 
 class PutRecords(StreamInput):
-    records: Annotated[list[EntryInput], Meta(min_length=1)]
+    records: Annotated[list[PutRecordsRequestEntry], Meta(min_length=1, max_length=PUT_RECORDS_MAX_ENTRIES)]
     dry_run: bool | None = None
 
 
@@ -64,6 +73,8 @@ class PutRecord(StreamInput):
 class GetRecords(Struct, rename="pascal"):
     shard_iterator: Annotated[str, Meta(min_length=1, max_length=512)]
     limit: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    stream_arn: StreamArn | None = field(name="StreamARN", default=None)
+    stream_id: StreamId | None = None
     dry_run: bool | None = None
 
 
@@ -136,22 +147,25 @@ class UpdateShardCount(StreamInput):
 
 
 class RegisterStreamConsumer(Struct, rename="pascal"):
-    stream_arn: Arn = field(name="StreamARN")
+    stream_arn: StreamArn = field(name="StreamARN")
     consumer_name: ConsumerName
+    stream_id: StreamId | None = None
     tags: TagMap | None = None
 
 
 class ConsumerInput(Struct, rename="pascal"):
-    stream_arn: Arn | None = field(name="StreamARN", default=None)
+    stream_arn: StreamArn | None = field(name="StreamARN", default=None)
     consumer_name: ConsumerName | None = None
-    consumer_arn: Arn | None = field(name="ConsumerARN", default=None)
+    consumer_arn: ConsumerArn | None = field(name="ConsumerARN", default=None)
+    stream_id: StreamId | None = None
 
 
 class ListStreamConsumers(Struct, rename="pascal"):
-    stream_arn: Arn = field(name="StreamARN")
+    stream_arn: StreamArn = field(name="StreamARN")
     next_token: Token | None = None
     max_results: Annotated[int, Meta(ge=1, le=10_000)] | None = None
     stream_creation_timestamp: float | None = None
+    stream_id: StreamId | None = None
 
 
 class StartingPosition(Struct, rename="pascal"):
@@ -161,41 +175,45 @@ class StartingPosition(Struct, rename="pascal"):
 
 
 class SubscribeToShard(Struct, rename="pascal"):
-    consumer_arn: Arn = field(name="ConsumerARN")
+    consumer_arn: ConsumerArn = field(name="ConsumerARN")
     shard_id: ShardId
     starting_position: StartingPosition
+    stream_id: StreamId | None = None
     dry_run: bool | None = None
 
 
 class RetentionInput(StreamInput):
-    retention_period_hours: int
+    retention_period_hours: Int
 
 
 class AddTagsToStream(StreamInput):
-    tags: Annotated[TagMap, Meta(min_length=1, max_length=200)]
+    tags: TagMap
 
 
 class RemoveTagsFromStream(StreamInput):
-    tag_keys: Annotated[list[Annotated[str, Meta(min_length=1, max_length=128)]], Meta(min_length=1, max_length=50)]
+    tag_keys: TagKeys
 
 
 class ListTagsForStream(StreamInput):
-    exclusive_start_tag_key: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    exclusive_start_tag_key: TagKey | None = None
     limit: Annotated[int, Meta(ge=1, le=50)] | None = None
 
 
 class TagResource(Struct, rename="pascal"):
-    resource_arn: Arn = field(name="ResourceARN")
-    tags: Annotated[TagMap, Meta(min_length=1, max_length=200)]
+    resource_arn: ResourceArn = field(name="ResourceARN")
+    tags: TagMap
+    stream_id: StreamId | None = None
 
 
 class UntagResource(Struct, rename="pascal"):
-    resource_arn: Arn = field(name="ResourceARN")
-    tag_keys: Annotated[list[Annotated[str, Meta(min_length=1, max_length=128)]], Meta(min_length=1, max_length=50)]
+    resource_arn: ResourceArn = field(name="ResourceARN")
+    tag_keys: TagKeys
+    stream_id: StreamId | None = None
 
 
 class ListTagsForResource(Struct, rename="pascal"):
-    resource_arn: Arn = field(name="ResourceARN")
+    resource_arn: ResourceArn = field(name="ResourceARN")
+    stream_id: StreamId | None = None
 
 
 class EncryptionInput(StreamInput):
@@ -208,17 +226,22 @@ class MonitoringInput(StreamInput):
 
 
 class UpdateStreamMode(Struct, rename="pascal"):
-    stream_arn: Arn = field(name="StreamARN")
+    stream_arn: StreamArn = field(name="StreamARN")
     stream_mode_details: ModeDetails
+    stream_id: StreamId | None = None
     warm_throughput: NaturalInt | None = field(name="WarmThroughputMiBps", default=None)
 
 
-class UpdateMaxRecordSize(StreamInput):
+class UpdateMaxRecordSize(Struct, rename="pascal"):
     max_record_size: Annotated[int, Meta(ge=1024, le=10_240)] = field(name="MaxRecordSizeInKiB")
+    stream_arn: StreamArn | None = field(name="StreamARN", default=None)
+    stream_id: StreamId | None = None
 
 
-class UpdateStreamRecordDistributionStrategy(StreamInput):
+class UpdateStreamRecordDistributionStrategy(Struct, rename="pascal"):
+    stream_arn: StreamArn = field(name="StreamARN")
     record_distribution_strategy: Distribution
+    stream_id: StreamId | None = None
 
 
 class Nothing(Struct):
@@ -251,11 +274,6 @@ INPUTS: Final[Mapping[str, type[Struct]]] = {
 _decoders: Final[dict[str, Callable[[bytes], Any]]] = {
     name: msgspec.json.Decoder(kind).decode for name, kind in INPUTS.items()
 }
-_NULL: Final = re.compile(r"Expected `[^`]*`, got `null`(?: - at `\$\.?(.*)`)?$")
-_INDEX: Final = re.compile(r"\[([0-9]+)\]")
-_MISSING: Final = re.compile(r"Object missing required field `(\w+)`(?: - at `\$\.?(.*)`)?")
-_BROKEN: Final = re.compile(r"Expected `(?:str|bytes|int|array|object)` (.*?)(?: - at `\$\.?(.*)`)?$")
-_ENUM: Final = re.compile(r"Invalid enum value (.*?)(?: - at `\$\.?(.*)`)?$")
 
 
 def read_json(operation: str, body: bytes) -> Struct:
@@ -265,11 +283,20 @@ def read_json(operation: str, body: bytes) -> Struct:
         Refused: they do not fit.
     """
     try:
-        return _decoders[operation](body or b"{}")  # type: ignore[no-any-return]
-    except msgspec.ValidationError as error:
-        raise refusal_of(str(error)) from None
+        return _decoders[operation](body)  # type: ignore[no-any-return]
+    except msgspec.ValidationError:
+        return _read_again(operation, body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise serialization("the body is no JSON object") from None
+        raise serialization() from None
+
+
+def _read_again(operation: str, body: bytes) -> Struct:
+    """What AWS makes of JSON with a member that does not fit; the rest of it may be no JSON at all."""
+    try:
+        members: object = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise serialization() from None
+    return reread(INPUTS[operation], members)
 
 
 def read_values(operation: str, params: object) -> Struct:
@@ -280,34 +307,5 @@ def read_values(operation: str, params: object) -> Struct:
     """
     try:
         return msgspec.convert(params, INPUTS[operation])
-    except msgspec.ValidationError as error:
-        raise refusal_of(str(error)) from None
-
-
-def refusal_of(problem: str) -> Refused:
-    """What AWS says where msgspec says ``problem``."""
-    if missing := _MISSING.match(problem):
-        where = ".".join(part for part in (missing[2], missing[1]) if part)
-        return validation(_member(where), None, "Member must not be null")
-    if null := _NULL.match(problem):  # as good as missing
-        return validation(_member(null[1] or ""), None, "Member must not be null")
-    if enum := _ENUM.match(problem):
-        return validation(_member(enum[2] or ""), enum[1].strip("'"), "Member must satisfy enum value set")
-    if broken := _BROKEN.match(problem):
-        return validation(_member(broken[2] or ""), None, _constraint(broken[1]))
-    return serialization(problem)
-
-
-def _constraint(words: str) -> str:
-    """``of length >= 1``, ``<= 5``, ``matching regex '...'``: as AWS says it."""
-    if words.startswith("matching regex "):
-        pattern = words.removeprefix("matching regex ").strip("'").removeprefix("^").rstrip("Z").rstrip("\\")
-        return f"Member must satisfy regular expression pattern: {pattern}"
-    what = words.replace("of length ", "length ") if "length" in words else f"value {words}"
-    return "Member must have " + what.replace(">=", "greater than or equal to").replace("<=", "less than or equal to")
-
-
-def _member(path: str) -> str:
-    """``StreamName`` as AWS writes it in messages: ``streamName``; ``Records[0].Data``: ``records.1.member.data``."""
-    path = _INDEX.sub(lambda index: f".{int(index[1]) + 1}.member", path)
-    return ".".join(part[:1].lower() + part[1:] for part in path.split("."))
+    except msgspec.ValidationError:
+        return reread(INPUTS[operation], params)

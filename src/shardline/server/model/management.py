@@ -239,13 +239,15 @@ def update_stream_mode(state: ServiceState, request: inputs.UpdateStreamMode) ->
 
 
 def update_max_record_size(state: ServiceState, request: inputs.UpdateMaxRecordSize) -> None:
-    stream = _active(state, request)
+    stream = state.find(None, request.stream_arn)
+    _check_active(state, stream)
     stream.max_record_kib = request.max_record_size
     _settle(state, stream)
 
 
 def update_record_distribution(state: ServiceState, request: inputs.UpdateStreamRecordDistributionStrategy) -> None:
-    stream = _active(state, request)
+    stream = state.find(None, request.stream_arn)
+    _check_active(state, stream)
     if stream.mode != "ON_DEMAND":
         raise invalid("Only an on-demand stream has a record distribution strategy.")
     stream.record_distribution = request.record_distribution_strategy

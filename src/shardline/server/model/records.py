@@ -14,9 +14,12 @@ import msgspec
 from shardline.model.hashing import hash_digest_of
 from shardline.model.limits import KIB, MIB
 from shardline.server.model import sequence_numbers
-from shardline.server.model.inputs import EntryInput, GetRecords, GetShardIterator, PutRecord, PutRecords
+from shardline.server.model.inputs import GetRecords, GetShardIterator, PutRecord, PutRecords, PutRecordsRequestEntry
 from shardline.server.model.refusals import (
+    NOT_NULL,
     Refused,
+    blob,
+    broken,
     dry_run,
     expired_iterator,
     invalid,
@@ -33,7 +36,7 @@ from shardline.server.model.tokens import IteratorToken
 if TYPE_CHECKING:
     from shardline.server.model.faults import Faults
 
-_Entries: TypeAlias = tuple[list[EntryInput], list[int], list[ServerShard]]
+_Entries: TypeAlias = tuple[list[PutRecordsRequestEntry], list[int], list[ServerShard]]
 """The entries of a request, their sizes, and where they go."""
 
 _HASH_KEYS: Final = 1 << 128
@@ -118,8 +121,8 @@ def _put_with_faults(state: ServiceState, stream: ServerStream, faults: "Faults"
 
 def put_record(state: ServiceState, request: PutRecord) -> dict[str, object]:
     stream = state.serving(request.stream_name, request.stream_arn)
-    entry = EntryInput(request.data, request.partition_key, request.explicit_hash_key)
-    size = _check_entry(stream, entry, "")
+    entry = PutRecordsRequestEntry(request.data, request.partition_key, request.explicit_hash_key)
+    size = _check_entry(stream, entry)
     after = request.sequence_number_for_ordering
     if after is not None and sequence_numbers.parse(after) is None:
         raise invalid(f"ExclusiveMinimumSequenceNumber {after} is invalid.")
@@ -137,7 +140,7 @@ def put_record(state: ServiceState, request: PutRecord) -> dict[str, object]:
     return answer
 
 
-def _dry_run_of_put(state: ServiceState, stream: ServerStream, entry: EntryInput, size: int) -> Refused:
+def _dry_run_of_put(state: ServiceState, stream: ServerStream, entry: PutRecordsRequestEntry, size: int) -> Refused:
     """What a PutRecord that only asks is told: nothing is charged, no chance is drawn (RC2)."""
     shards = stream.open_shards if stream.record_distribution == "AUTO" else [_shard_for(state, stream, entry)]
     if any(shard.could_write(size, state.now) for shard in shards):
@@ -145,42 +148,49 @@ def _dry_run_of_put(state: ServiceState, stream: ServerStream, entry: EntryInput
     return throttled(_rate_exceeded(state, stream, shards[0]))
 
 
-def _check_request(state: ServiceState, stream: ServerStream, entries: list[EntryInput]) -> list[int]:
+def _check_request(state: ServiceState, stream: ServerStream, entries: list[PutRecordsRequestEntry]) -> list[int]:
     """The sizes of the entries of a request that is well formed (RC1)."""
-    limits = state.settings.limits
-    if limits.request_max_entries is not None and len(entries) > limits.request_max_entries:
-        raise validation("records", None, f"Member must have length less than or equal to {limits.request_max_entries}")
     sizes: list[int] = []
     most = stream.max_record_kib * KIB
     for entry in entries:
         key = entry.partition_key
         size = len(entry.data) + len(key) if isinstance(key, str) and key.isascii() else most + 1
-        sizes.append(size if size <= most else _check_entry(stream, entry, len(sizes) + 1))
-    if limits.request_max_bytes is not None and sum(sizes) > limits.request_max_bytes:
-        raise invalid(f"Records size exceeds {limits.request_max_bytes / MIB:g} MB limit")
+        sizes.append(size if size <= most else _check_entry(stream, entry, entries))
+    limit = state.settings.limits.request_max_bytes
+    if limit is not None and sum(sizes) > limit:
+        raise invalid(f"Records size exceeds {limit / MIB:g} MB limit")
     return sizes
 
 
-def _check_entry(stream: ServerStream, entry: EntryInput, at: int | str) -> int:
-    """The size of an entry that the stream takes; ``at`` counts from 1 for the message, ``""`` is PutRecord's one."""
+def _check_entry(
+    stream: ServerStream, entry: PutRecordsRequestEntry, entries: list[PutRecordsRequestEntry] | None = None
+) -> int:
+    """The size of an entry that the stream takes.
+
+    Raises:
+        Refused: the stream does not take it. Of PutRecords' ``entries``, the refusal names all that it does not take.
+    """
+    if _problem(stream, entry, "") is None:
+        return _size_of(entry)
+    at = [("", entry)] if entries is None else [(f"records.{n}.member.", other) for n, other in enumerate(entries, 1)]
+    raise validation(problem for path, other in at if (problem := _problem(stream, other, path)) is not None)
+
+
+def _problem(stream: ServerStream, entry: PutRecordsRequestEntry, path: str) -> str | None:
+    if not isinstance(entry.partition_key, str) and stream.record_distribution != "AUTO":
+        return broken(f"{path}partitionKey", None, NOT_NULL)
+    limit = stream.max_record_kib * KIB
+    if _size_of(entry) <= limit:
+        return None
+    return broken(f"{path}data", blob(len(entry.data)), f"Member must have length less than or equal to {limit}")
+
+
+def _size_of(entry: PutRecordsRequestEntry) -> int:
     key = entry.partition_key
-    if isinstance(key, str):
-        size = len(entry.data) + (len(key) if key.isascii() else len(key.encode()))
-    elif stream.record_distribution == "AUTO":
-        size = len(entry.data)
-    else:
-        raise validation(f"{_path(at)}partitionKey", None, "Member must not be null")
-    if size > stream.max_record_kib * KIB:
-        limit = stream.max_record_kib * KIB
-        raise validation(f"{_path(at)}data", None, f"Member must have length less than or equal to {limit}")
-    return size
+    return len(entry.data) + (len(key.encode()) if isinstance(key, str) else 0)
 
 
-def _path(at: int | str) -> str:
-    return f"records.{at}.member." if at else ""
-
-
-def _shards_for(state: ServiceState, stream: ServerStream, entries: list[EntryInput]) -> list[ServerShard]:
+def _shards_for(state: ServiceState, stream: ServerStream, entries: list[PutRecordsRequestEntry]) -> list[ServerShard]:
     if stream.record_distribution == "AUTO":
         return [_shard_for(state, stream, entry) for entry in entries]
     shard_of = stream.shard_of
@@ -192,7 +202,7 @@ def _shards_for(state: ServiceState, stream: ServerStream, entries: list[EntryIn
     ]
 
 
-def _shard_for(state: ServiceState, stream: ServerStream, entry: EntryInput) -> ServerShard:
+def _shard_for(state: ServiceState, stream: ServerStream, entry: PutRecordsRequestEntry) -> ServerShard:
     """Where a record belongs. Under AUTO distribution keys do not count."""
     if stream.record_distribution == "AUTO":
         return state.chance.choice(stream.open_shards)
@@ -235,7 +245,7 @@ class _Store:
         self._batches: dict[int, _Batch] = {}
         self._encryption = msgspec.UNSET if stream.key_id is None else stream.encryption_type
 
-    def add(self, shard: ServerShard, entry: EntryInput, size: int) -> str:
+    def add(self, shard: ServerShard, entry: PutRecordsRequestEntry, size: int) -> str:
         """Take a record; give its sequence number."""
         batch = self._batches.get(shard.index)
         if batch is None:

@@ -4,9 +4,12 @@ Each refusal has the type and the HTTP status that AWS uses. A ``Refused`` is ra
 answer in ``Service.handle``: it never leaves the model.
 """
 
+from collections.abc import Iterable
+from itertools import islice
 from typing import Final, final
 
-_NOT_NULL: Final = "Member must not be null"
+NOT_NULL: Final = "Member must not be null"
+_PROBLEMS_MAX: Final = 10  # kinesalite, test/putRecords.js: of 501 entries without keys, 9 are named beside the list
 
 
 @final
@@ -48,13 +51,22 @@ def expired_token(message: str) -> Refused:
     return Refused("ExpiredNextTokenException", message)
 
 
-def validation(member: str, value: object, constraint: str) -> Refused:
-    """One member breaks one constraint, in AWS's words."""
-    shown = f"'{value}' " if isinstance(value, (str, int)) else "null " if constraint == _NOT_NULL else ""
-    return Refused(
-        "ValidationException",
-        f"1 validation error detected: Value {shown}at '{member}' failed to satisfy constraint: {constraint}",
-    )
+def validation(problems: Iterable[str]) -> Refused:
+    """The constraints that a request breaks, each as ``broken`` words it. AWS counts no more than ten."""
+    counted = list(islice(problems, _PROBLEMS_MAX))
+    errors = "1 validation error" if len(counted) == 1 else f"{len(counted)} validation errors"
+    return Refused("ValidationException", f"{errors} detected: {'; '.join(counted)}")
+
+
+def broken(member: str, value: str | None, constraint: str) -> str:
+    """One member breaks one constraint; ``None`` is null."""
+    shown = "null" if value is None else f"'{value}'"
+    return f"Value {shown} at '{member}' failed to satisfy constraint: {constraint}"
+
+
+def blob(length: int) -> str:
+    """Bytes, as AWS's messages show them."""
+    return f"java.nio.HeapByteBuffer[pos=0 lim={length} cap={length}]"
 
 
 def provisioned_only(operation: str) -> Refused:
@@ -67,7 +79,8 @@ def dry_run(operation: str) -> Refused:
     return Refused("DryRunOperationException", f"{operation} would be carried out: DryRun is set, so it was not.")
 
 
-def serialization(message: str) -> Refused:
+def serialization(message: str = "") -> Refused:
+    """A member has a wrong type; without a message: the body as a whole cannot be read."""
     return Refused("SerializationException", message)
 
 

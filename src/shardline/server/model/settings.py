@@ -41,7 +41,6 @@ class Limits:
     fan_out_bytes_per_second: float | None = limits.FAN_OUT_BYTES_PER_SECOND
     subscribe_calls_per_second: float | None = limits.SUBSCRIBE_PER_SECOND
     control_calls_per_second: dict[str, float] = field(default_factory=_control_rates)
-    request_max_entries: int | None = limits.PUT_RECORDS_MAX_ENTRIES
     request_max_bytes: int | None = limits.PUT_RECORDS_MAX_BYTES
     page_max_records: int = limits.GET_RECORDS_MAX_RECORDS
     page_max_bytes: int = limits.GET_RECORDS_MAX_BYTES

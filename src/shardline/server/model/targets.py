@@ -49,7 +49,7 @@ def shards_of_records(request: object, stream: ServerStream | None) -> set[str]:
     """The shards that a request's records go to, as far as their keys tell (under AUTO distribution: not at all)."""
     if stream is None or stream.record_distribution == "AUTO" or not stream.open_shards:
         return set()
-    entries: list[inputs.PutRecord] | list[inputs.EntryInput] = []
+    entries: list[inputs.PutRecord] | list[inputs.PutRecordsRequestEntry] = []
     if isinstance(request, inputs.PutRecords):
         entries = request.records
     elif isinstance(request, inputs.PutRecord):
@@ -57,7 +57,7 @@ def shards_of_records(request: object, stream: ServerStream | None) -> set[str]:
     return {shard for entry in entries if (shard := _shard_of(entry, stream)) is not None}
 
 
-def _shard_of(entry: inputs.PutRecord | inputs.EntryInput, stream: ServerStream) -> str | None:
+def _shard_of(entry: inputs.PutRecord | inputs.PutRecordsRequestEntry, stream: ServerStream) -> str | None:
     if entry.explicit_hash_key is not None:
         hash_key = int(entry.explicit_hash_key)
         return stream.shard_of(hash_key.to_bytes(16, "big")).shard_id if hash_key < _HASH_KEYS else None

@@ -52,12 +52,13 @@ CHANGES = [
     ("UpdateStreamMode", ON_DEMAND),
     ("DeleteStream", {}),
 ]
+BY_ARN = {"UpdateStreamMode", "UpdateMaxRecordSize"}
 
 
 @pytest.mark.parametrize(("operation", "members"), CHANGES)
 def test_mg1_one_change_at_a_time(make_server, operation, members):
     server = make_server(delays=Delays(update=5)).create(shards=2)
-    name = {"StreamARN": server.arn()} if operation == "UpdateStreamMode" else {"StreamName": "s"}
+    name = {"StreamARN": server.arn()} if operation in BY_ARN else {"StreamName": "s"}
     server.call("UpdateShardCount", StreamName="s", TargetShardCount=3, ScalingType="UNIFORM_SCALING")
     assert server.refused(operation, **name, **members) == "ResourceInUseException"
     server.pass_time(5)
@@ -67,7 +68,7 @@ def test_mg1_one_change_at_a_time(make_server, operation, members):
 
 @pytest.mark.parametrize(("operation", "members"), CHANGES)
 def test_a_stream_that_is_not_there_cannot_be_changed(server, operation, members):
-    name = {"StreamARN": server.arn()} if operation == "UpdateStreamMode" else {"StreamName": "s"}
+    name = {"StreamARN": server.arn()} if operation in BY_ARN else {"StreamName": "s"}
     assert server.refused(operation, **name, **members) == "ResourceNotFoundException"
 
 

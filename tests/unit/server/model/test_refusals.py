@@ -27,20 +27,24 @@ def test_an_unknown_operation():
     assert refusals.unknown_operation().code == "UnknownOperationException"
 
 
-@pytest.mark.parametrize(
-    ("value", "constraint", "shown"),
-    [
-        ("x", "c", "Value 'x' at"),
-        (5, "c", "Value '5' at"),
-        (None, "c", "Value at"),
-        (None, "Member must not be null", "Value null at"),
-    ],
-)
-def test_a_broken_constraint_shows_the_value(value, constraint, shown):
-    assert (
-        f"{shown} 'member' failed to satisfy constraint: {constraint}"
-        in refusals.validation("member", value, constraint).message
+def test_broken_constraints_show_their_values():
+    null = refusals.broken("data", None, refusals.NOT_NULL)
+    empty = refusals.broken("streamName", "", "c")
+    assert refusals.validation([null]).code == "ValidationException"
+    assert refusals.validation([null]).message == (
+        "1 validation error detected: Value null at 'data' failed to satisfy constraint: Member must not be null"
     )
+    assert refusals.validation(iter([null, empty])).message == (
+        "2 validation errors detected: Value null at 'data' failed to satisfy constraint: Member must not be null; "
+        "Value '' at 'streamName' failed to satisfy constraint: c"
+    )
+
+
+def test_no_more_than_ten_broken_constraints_are_counted():
+    message = refusals.validation(refusals.broken(f"records.{n}.member", None, "c") for n in range(1, 12)).message
+    assert message.startswith("10 validation errors detected: ")
+    assert message.count("Value null at") == 10
+    assert "records.11." not in message
 
 
 def test_a_dry_run_is_told_that_nothing_was_done():

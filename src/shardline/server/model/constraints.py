@@ -1,0 +1,294 @@
+"""What does AWS make of members that do not fit, and how does it name all that is wrong with them?
+
+This module is asked only after msgspec has refused a request: valid requests never come here. It reads the constraints
+off the structs that msgspec decodes into, so that there is no second list of them.
+
+AWS converts before it checks. A member that cannot be converted is a SerializationException about that member alone.
+After that, AWS names every broken constraint with its value in one ValidationException. A few conversions succeed where
+msgspec's do not, and then the request is good after all: a fraction becomes a whole number, and ``"yes"`` a boolean.
+
+The sentences and the order of the errors were recorded from AWS by kinesalite's tests (docs/differences.md cites them).
+Members come in the order of a Java 7 ``HashMap`` of their names, and the values of an enum in the order of their bare
+hash codes: that reproduces all recordings but one, of GetShardIterator. The order began to vary in 2016, so no client
+can rely on it.
+"""
+
+import re
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Callable, Iterator, Mapping, Sized
+from functools import cache
+from itertools import chain
+from math import isfinite
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+import msgspec
+from msgspec import Struct, inspect
+
+from shardline.server.model.refusals import NOT_NULL, Refused, blob, broken, serialization, validation
+
+_INT_MAX: Final = (1 << 31) - 1
+_PATTERN: Final = ("(?a)^(?:", ")\\Z")
+_LIST: Final = "Start of list found where not expected"
+_MAP: Final = "Start of structure or map found where not expected."
+_NUMBER: Final = "com.amazon.coral.value.json.numbers.TruncatingBigNumber"
+_JAVA_CLASSES: Final[Mapping[type, str]] = {
+    bool: "java.lang.Boolean",
+    str: "java.lang.String",
+    int: _NUMBER,
+    float: _NUMBER,
+    bytes: "java.nio.HeapByteBuffer",
+}
+_BOOLEANS: Final = {"TRUE": True, "1": True, "YES": True, "FALSE": False, "0": False, "NO": False}
+_FOREIGN_BASE64: Final = re.compile(r"[^a-zA-Z0-9+/=]|=(?=[^=])")
+_BASE64_QUANTUM: Final = 4
+_BUCKETS: Final = 16
+
+_Input = TypeVar("_Input", bound=Struct)
+_Constraint = tuple[str, Callable[[Any], bool]]
+
+
+def full_match(pattern: str) -> str:
+    """A pattern of the service model, for msgspec: it is about the whole text, and its digits are ASCII digits."""
+    return pattern.join(_PATTERN)
+
+
+def reread(kind: type[_Input], members: object) -> _Input:
+    """Read, as AWS does, the members of a request that msgspec has refused.
+
+    Raises:
+        Refused: a member has a wrong type, or constraints are broken.
+    """
+    if not isinstance(members, dict):
+        raise serialization()
+    converted = _convert(_shape_of(kind), cast("object", members))
+    problems = _struct_problems(kind, converted, "")
+    if (first := next(problems, None)) is not None:
+        raise validation(chain([first], problems))
+    return msgspec.convert(converted, kind)
+
+
+@cache
+def _shape_of(kind: type[Struct]) -> inspect.StructType:
+    return cast("inspect.StructType", inspect.type_info(kind))
+
+
+@cache
+def _types_of(kind: type[Struct]) -> Mapping[str, inspect.Type]:
+    return {field.encode_name: _bare(field.type) for field in _shape_of(kind).fields}
+
+
+def _bare(shape: inspect.Type) -> inspect.Type:
+    """The type of a member that is there."""
+    if isinstance(shape, inspect.UnionType):
+        return next(one for one in shape.types if not isinstance(one, inspect.NoneType))
+    return shape
+
+
+def _convert(shape: inspect.Type, value: Any) -> Any:
+    """The value as the member's type has it, without the members that are null or unknown."""
+    if value is None:
+        return None
+    match shape:
+        case inspect.StructType(cls=kind):
+            known = _types_of(kind)
+            given = _collection(dict, value, "Expected null").items()
+            members = {name: _convert(known[name], item) for name, item in given if name in known}
+            return {name: item for name, item in members.items() if item is not None}
+        case inspect.ListType(item_type=item_type):
+            return [_convert(item_type, item) for item in _collection(list, value, "Expected list or null")]
+        case inspect.DictType(key_type=key_type, value_type=value_type):
+            given = _collection(dict, value, "Expected map or null").items()
+            return {_convert(key_type, name): _convert(value_type, item) for name, item in given}
+        case scalar:
+            return _scalar(scalar, value)
+
+
+def _collection(kind: type, value: Any, otherwise: str) -> Any:
+    if isinstance(value, kind):
+        return value
+    raise serialization(_LIST if isinstance(value, list) else _MAP if isinstance(value, dict) else otherwise)
+
+
+def _scalar(shape: inspect.Type, value: object) -> object:
+    if isinstance(value, (list, dict)):
+        raise serialization(_LIST if isinstance(value, list) else _MAP)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+    match shape:
+        case inspect.IntType() if is_number:
+            return max(-_INT_MAX - 1, min(_INT_MAX, int(cast("float", value))))
+        case inspect.FloatType() if is_number:
+            return value
+        case inspect.BoolType() if isinstance(value, (bool, float)):
+            return bool(value)
+        case inspect.BoolType() if isinstance(value, str):
+            if value.upper() in _BOOLEANS:
+                return _BOOLEANS[value.upper()]
+            raise serialization(f"'{value.upper()}' can not be converted to an Boolean")
+        case inspect.StrType() | inspect.LiteralType() if isinstance(value, str):
+            return value
+        case inspect.BytesType() if isinstance(value, (bytes, str)):
+            return value if isinstance(value, bytes) else _from_base64(value)
+        case _:
+            raise _not_converted(shape, value)
+
+
+def _not_converted(shape: inspect.Type, value: object) -> Refused:
+    java = _JAVA_CLASSES.get(type(value), "java.lang.Object")
+    match shape:
+        case inspect.IntType():
+            wanted = "an Integer"
+        case inspect.FloatType():
+            wanted = "milliseconds since epoch"
+        case inspect.BoolType():
+            wanted = "an Boolean"
+        case inspect.BytesType():
+            wanted = "a Blob"
+        case _:
+            wanted = "an String"
+    return serialization(f"class {java} can not be converted to {wanted}")
+
+
+def _from_base64(text: str) -> bytes:
+    reason = ""
+    if len(text) % _BASE64_QUANTUM:
+        reason = f"Base64 encoded length is expected a multiple of 4 bytes but found: {len(text)}"
+    elif foreign := _FOREIGN_BASE64.search(text):
+        reason = f"Invalid Base64 character: '{foreign[0]}'"
+    else:
+        data = a2b_base64(text)
+        if b2a_base64(data, newline=False).decode() == text:
+            return data
+        reason = "Invalid last non-pad Base64 character dectected"
+    raise serialization(f"'{text}' can not be converted to a Blob: {reason}")
+
+
+class _Member(NamedTuple):
+    """A member of a structure, as messages name it."""
+
+    name: str
+    field: inspect.Field
+    shape: inspect.Type
+    constraints: "list[_Constraint]"
+
+
+@cache
+def _members_of(kind: type[Struct]) -> list[_Member]:
+    """The members of a structure in AWS's order; of those in one bucket, the last of the alphabet comes first."""
+    members: list[_Member] = []
+    for field in _shape_of(kind).fields:
+        shape = _bare(field.type)
+        members.append(
+            _Member(field.encode_name[:1].lower() + field.encode_name[1:], field, shape, _constraints(shape))
+        )
+    members.sort(key=lambda member: member.name, reverse=True)
+    return sorted(members, key=lambda member: _bucket_of(member.name))
+
+
+def _struct_problems(kind: type[Struct], values: Mapping[str, Any], path: str) -> Iterator[str]:
+    for member in _members_of(kind):
+        value = values.get(member.field.encode_name)
+        if value is not None:
+            yield from _member_problems(member, value, path + member.name)
+        elif member.field.required:
+            yield broken(path + member.name, None, NOT_NULL)
+
+
+def _member_problems(member: _Member, value: Any, at: str) -> Iterator[str]:
+    for constraint, is_kept in member.constraints:
+        if not is_kept(value):
+            yield broken(at, _shown(member.shape, value), constraint)
+    match member.shape:
+        case inspect.StructType(cls=kind):
+            yield from _struct_problems(kind, value, f"{at}.")
+        case inspect.ListType(item_type=inspect.StructType(cls=kind)):
+            for number, item in enumerate(value, 1):
+                if item is None:
+                    yield broken(f"{at}.{number}.member", None, NOT_NULL)
+                else:
+                    yield from _struct_problems(kind, item, f"{at}.{number}.member.")
+        case inspect.ListType(item_type=item_type):
+            yield from _item_problems(item_type, value, "Member", (at, _shown(member.shape, value)))
+        case inspect.DictType(key_type=key_type, value_type=value_type):
+            where = (at, _shown(member.shape, value))
+            yield from _item_problems(key_type, list(value), "Map keys", where)
+            yield from _item_problems(value_type, list(value.values()), "Map value", where)
+        case _:
+            pass
+
+
+def _item_problems(shape: inspect.Type, items: list[Any], what: str, where: tuple[str, str]) -> Iterator[str]:
+    """The constraints of the items of a collection of scalars are named at the collection, all in one."""
+    constraints = _constraints(shape)
+    if not all(item is not None and all(is_kept(item) for _, is_kept in constraints) for item in items):
+        yield broken(*where, f"{what} must satisfy constraint: [{', '.join(text for text, _ in constraints)}]")
+
+
+def _constraints(shape: inspect.Type) -> list[_Constraint]:
+    """The constraints of a member that is there: AWS's sentence, and whether a value keeps to it."""
+    constraints: list[_Constraint] = []
+    match shape:
+        case inspect.LiteralType(values=values):
+            names = sorted(cast("tuple[str, ...]", values), key=lambda name: _java_hash(name) % _BUCKETS)
+            constraints = [(f"Member must satisfy enum value set: [{', '.join(names)}]", names.__contains__)]
+        case inspect.IntType(ge=least, le=most):
+            constraints = _bounds("value", int, least, most)
+        case inspect.StrType(min_length=least, max_length=most, pattern=pattern):
+            if pattern is not None:
+                text = pattern.removeprefix(_PATTERN[0]).removesuffix(_PATTERN[1])
+                is_match = cast("Callable[[Any], bool]", re.compile(pattern).search)
+                constraints = [(f"Member must satisfy regular expression pattern: {text}", is_match)]
+            constraints += _bounds("length", len, least, most)
+        case (
+            inspect.BytesType(min_length=least, max_length=most)
+            | inspect.ListType(min_length=least, max_length=most)
+            | inspect.DictType(min_length=least, max_length=most)
+        ):
+            constraints = _bounds("length", len, least, most)
+        case _:
+            pass
+    return constraints
+
+
+def _bounds(what: str, measure: Callable[[Any], int], least: int | None, most: int | None) -> list[_Constraint]:
+    bounds: list[_Constraint] = []
+    if most is not None:
+        bounds.append((f"Member must have {what} less than or equal to {most}", lambda value: measure(value) <= most))
+    if least is not None:
+        bounds.append(
+            (f"Member must have {what} greater than or equal to {least}", lambda value: measure(value) >= least)
+        )
+    return bounds
+
+
+def _shown(shape: inspect.Type, value: Any) -> str:
+    """A value as Java's ``toString`` renders it."""
+    match shape:
+        case inspect.BytesType():
+            return blob(len(cast("Sized", value)))
+        case inspect.ListType(item_type=inspect.StructType(cls=cls)):
+            # The digits are the entry's hash code, and were recorded of an entry without key and data.
+            return f"[{', '.join([f'com.amazonaws.kinesis.v20131202.{cls.__name__}@c965e310'] * len(value))}]"
+        case inspect.ListType():
+            return f"[{', '.join(map(_item, value))}]"
+        case inspect.DictType():
+            return f"{{{', '.join(f'{name}={_item(value[name])}' for name in value)}}}"
+        case _:
+            return str(value)
+
+
+def _item(value: str | None) -> str:
+    return "null" if value is None else value
+
+
+def _java_hash(text: str) -> int:
+    code = 0
+    for unit in text:
+        code = (31 * code + ord(unit)) & 0xFFFF_FFFF
+    return code
+
+
+def _bucket_of(name: str) -> int:
+    """The bucket of a name in a ``HashMap`` of Java 7, in which the last to come is the first of its bucket."""
+    code = _java_hash(name)
+    code ^= (code >> 20) ^ (code >> 12)
+    return (code ^ (code >> 7) ^ (code >> 4)) % _BUCKETS

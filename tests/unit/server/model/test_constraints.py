@@ -1,0 +1,256 @@
+"""AWS's conversions, and its sentences about what is broken, as kinesalite's tests recorded them."""
+
+import math
+from typing import Annotated
+
+import msgspec
+import pytest
+
+from shardline.server.model import inputs
+from shardline.server.model.constraints import full_match, reread
+from shardline.server.model.inputs import INPUTS, read_json, read_values
+from shardline.server.model.refusals import Refused
+
+NULL = "Value null at '{}' failed to satisfy constraint: Member must not be null".format
+NAME = "[a-zA-Z0-9_.-]+"
+LONG = "a" * 129
+LONGER = "a" * 257
+TEN_FIRST_OF_501 = [
+    (
+        f"Value '[{', '.join(['com.amazonaws.kinesis.v20131202.PutRecordsRequestEntry@c965e310'] * 501)}]' at 'records' failed to "
+        "satisfy constraint: Member must have length less than or equal to 500"
+    ),
+    *(
+        f"Value '' at 'records.{number}.member.partitionKey' failed to satisfy constraint: Member must have length "
+        "greater than or equal to 1"
+        for number in range(1, 10)
+    ),
+]
+
+
+def value(shown, member, constraint):
+    return f"Value '{shown}' at '{member}' failed to satisfy constraint: Member must {constraint}"
+
+
+def at_least(least, member, shown="", what="length"):
+    return value(shown, member, f"have {what} greater than or equal to {least}")
+
+
+def at_most(most, member, shown, what="length"):
+    return value(shown, member, f"have {what} less than or equal to {most}")
+
+
+def matching(pattern, member, shown=""):
+    return value(shown, member, f"satisfy regular expression pattern: {pattern}")
+
+
+def empty_name(member):
+    return [matching(NAME, member), at_least(1, member)]
+
+
+def refusal(operation, members):
+    with pytest.raises(Refused) as caught:
+        read_json(operation, msgspec.json.encode(members))
+    assert caught.value.status == 400
+    return caught.value
+
+
+# ---- broken constraints: the order is that of the recordings until 2016 (since then it varies)
+
+KINDS = "[AFTER_SEQUENCE_NUMBER, LATEST, AT_TIMESTAMP, AT_SEQUENCE_NUMBER, TRIM_HORIZON]"
+BLOB = "java.nio.HeapByteBuffer[pos=0 lim=10485761 cap=10485761]"
+
+
+@pytest.mark.parametrize(
+    ("operation", "members", "problems"),
+    [
+        ("PutRecord", {}, [NULL("data")]),
+        ("PutRecord", {"Data": None}, [NULL("data")]),
+        (
+            "PutRecord",
+            {"StreamName": "", "PartitionKey": "", "Data": "", "ExplicitHashKey": "", "SequenceNumberForOrdering": ""},
+            [
+                matching(r"0|([1-9]\d{0,128})", "sequenceNumberForOrdering"),
+                at_least(1, "partitionKey"),
+                matching(r"0|([1-9]\d{0,38})", "explicitHashKey"),
+                *empty_name("streamName"),
+            ],
+        ),
+        ("PutRecords", {"StreamName": "", "Records": []}, [at_least(1, "records", "[]"), *empty_name("streamName")]),
+        (
+            "PutRecords",
+            {"StreamName": LONG, "Records": [{"PartitionKey": LONGER, "Data": "AA" * 6_990_507 + "A=", "ExplicitHashKey": ""}]},
+            [
+                at_most(256, "records.1.member.partitionKey", LONGER),
+                matching(r"0|([1-9]\d{0,38})", "records.1.member.explicitHashKey"),
+                at_most(10_485_760, "records.1.member.data", BLOB),
+                at_most(128, "streamName", LONG),
+            ],
+        ),
+        ("PutRecords", {"StreamName": "", "Records": [{"PartitionKey": "", "Data": ""}] * 501}, TEN_FIRST_OF_501),
+        ("PutRecords", {"Records": [{"Data": ""}, {}, None]}, [NULL("records.2.member.data"), NULL("records.3.member")]),
+        ("GetShardIterator", {}, [NULL("shardId"), NULL("shardIteratorType")]),
+        (
+            "GetShardIterator",
+            {"StreamName": "", "ShardIteratorType": "", "ShardId": "", "StartingSequenceNumber": ""},
+            [
+                *empty_name("shardId"),
+                value("", "shardIteratorType", f"satisfy enum value set: {KINDS}"),
+                *empty_name("streamName"),
+                matching(r"0|([1-9]\d{0,128})", "startingSequenceNumber"),  # recorded before the stream's name
+            ],
+        ),
+        ("SplitShard", {}, [NULL("newStartingHashKey"), NULL("shardToSplit")]),
+        ("SplitShard", {"StreamName": LONG, "ShardToSplit": LONG, "NewStartingHashKey": "0"}, [at_most(128, "streamName", LONG), at_most(128, "shardToSplit", LONG)]),
+        ("MergeShards", {"StreamName": "s"}, [NULL("shardToMerge"), NULL("adjacentShardToMerge")]),
+        ("CreateStream", {"StreamName": "", "ShardCount": 0}, [at_least(1, "shardCount", "0", "value"), *empty_name("streamName")]),
+        ("CreateStream", {"StreamName": "s", "StreamModeDetails": {"StreamMode": "X"}}, [value("X", "streamModeDetails.streamMode", "satisfy enum value set: [PROVISIONED, ON_DEMAND]")]),
+        ("DescribeStream", {"StreamName": "", "Limit": 0, "ExclusiveStartShardId": ""}, [at_least(1, "limit", "0", "value"), *empty_name("exclusiveStartShardId"), *empty_name("streamName")]),
+        ("GetRecords", {"ShardIterator": "x", "Limit": 100_000}, [at_most(10_000, "limit", "100000", "value")]),
+        ("AddTagsToStream", {"StreamName": "", "Tags": {}}, [at_least(1, "tags", "{}"), *empty_name("streamName")]),
+        ("AddTagsToStream", {"StreamName": "s", "Tags": {"a": "1", LONG: "3"}}, [f"Value '{{a=1, {LONG}=3}}' at 'tags' failed to satisfy constraint: Map keys must satisfy constraint: [Member must have length less than or equal to 128, Member must have length greater than or equal to 1]"]),
+        ("AddTagsToStream", {"StreamName": "s", "Tags": {"c": LONGER}}, [f"Value '{{c={LONGER}}}' at 'tags' failed to satisfy constraint: Map value must satisfy constraint: [Member must have length less than or equal to 256, Member must have length greater than or equal to 0]"]),
+        ("AddTagsToStream", {"StreamName": "s", "Tags": {"c": None}}, ["Value '{c=null}' at 'tags' failed to satisfy constraint: Map value must satisfy constraint: [Member must have length less than or equal to 256, Member must have length greater than or equal to 0]"]),
+        ("RemoveTagsFromStream", {"StreamName": "s", "TagKeys": ["a", LONG, "b"]}, [value(f"[a, {LONG}, b]", "tagKeys", "satisfy constraint: [Member must have length less than or equal to 128, Member must have length greater than or equal to 1]")]),
+        ("RemoveTagsFromStream", {"TagKeys": [None]}, [value("[null]", "tagKeys", "satisfy constraint: [Member must have length less than or equal to 128, Member must have length greater than or equal to 1]")]),
+        ("ListShards", {"StreamName": "s", "ShardFilter": {}}, [NULL("shardFilter.type")]),
+        ("DescribeStream", {"StreamARN": "x"}, [matching(r"arn:aws.*:kinesis:.*:\d{12}:stream/\S+", "streamARN", "x")]),
+        ("CreateStream", {"StreamName": "a\n", "ShardCount": 1}, [matching(NAME, "streamName", "a\n")]),
+    ],
+)  # fmt: skip
+def test_all_broken_constraints_are_named_in_the_words_of_aws(operation, members, problems):
+    found = refusal(operation, members)
+    count = "1 validation error" if len(problems) == 1 else f"{len(problems)} validation errors"
+    assert (found.code, found.message) == ("ValidationException", f"{count} detected: {'; '.join(problems)}")
+
+
+def test_a_pattern_is_about_the_whole_text_and_ascii_digits():
+    kind = Annotated[str, msgspec.Meta(pattern=full_match(r"\d|12"))]
+    assert msgspec.convert("12", type=kind) == "12"
+    for wrong in ("1x", "x1", "\u0661", "1\n"):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(wrong, type=kind)
+
+
+# ---- types
+
+LIST = "Start of list found where not expected"
+MAP = "Start of structure or map found where not expected."
+NUMBER = "class com.amazon.coral.value.json.numbers.TruncatingBigNumber can not be converted to {}".format
+STRING = "class java.lang.String can not be converted to {}".format
+BOOLEAN = "class java.lang.Boolean can not be converted to {}".format
+COLLECTIONS = [([], LIST), ({}, MAP)]
+NUMBERS = [23, -2_147_483_648, 2_147_483_648, 34.56]
+TYPES = {
+    ("PutRecord", ("StreamName",)): [(True, BOOLEAN("an String")), *((n, NUMBER("an String")) for n in NUMBERS), *COLLECTIONS],
+    ("GetRecords", ("Limit",)): [("23", STRING("an Integer")), (True, BOOLEAN("an Integer")), *COLLECTIONS],
+    ("GetRecords", ("DryRun",)): [
+        ("23", "'23' can not be converted to an Boolean"),
+        ("maybe", "'MAYBE' can not be converted to an Boolean"),
+        *((n, NUMBER("an Boolean")) for n in NUMBERS[:3]),
+        *COLLECTIONS,
+    ],
+    ("PutRecords", ("Records", 0, "Data")): [
+        (True, BOOLEAN("a Blob")),
+        *((n, NUMBER("a Blob")) for n in NUMBERS),
+        *COLLECTIONS,
+        ("23456", "'23456' can not be converted to a Blob: Base64 encoded length is expected a multiple of 4 bytes but found: 5"),
+        ("=+/=", "'=+/=' can not be converted to a Blob: Invalid Base64 character: '='"),
+        ("+ /=", "'+ /=' can not be converted to a Blob: Invalid Base64 character: ' '"),
+    ],
+    ("GetShardIterator", ("Timestamp",)): [
+        ("23", STRING("milliseconds since epoch")),
+        (True, BOOLEAN("milliseconds since epoch")),
+        *COLLECTIONS,
+    ],
+    ("GetShardIterator", ("ShardIteratorType",)): [(True, BOOLEAN("an String")), *COLLECTIONS],
+    ("PutRecords", ("Records",)): [*((v, "Expected list or null") for v in ("23", True, *NUMBERS)), ({}, MAP)],
+    ("PutRecords", ("Records", 0)): [*((v, "Expected null") for v in ("23", True, *NUMBERS)), ([], LIST)],
+    ("AddTagsToStream", ("Tags",)): [*((v, "Expected map or null") for v in ("23", True, *NUMBERS)), ([], LIST)],
+    ("AddTagsToStream", ("Tags", "a")): [(True, BOOLEAN("an String")), (23, NUMBER("an String")), *COLLECTIONS],
+    ("RemoveTagsFromStream", ("TagKeys", 0)): [(True, BOOLEAN("an String")), *COLLECTIONS],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("operation", "path", "given", "message"),
+    [(*where, given, message) for where, cases in TYPES.items() for given, message in cases],
+)
+def test_a_wrong_type_is_told_in_the_words_of_aws(operation, path, given, message):
+    members = given
+    for name in reversed(path):
+        members = [members] if isinstance(name, int) else {name: members}
+    found = refusal(operation, members)
+    assert (found.code, found.message) == ("SerializationException", message)
+
+
+def test_the_end_of_base64_is_judged_too_once_a_request_is_read_again():
+    message = "'+/+=' can not be converted to a Blob: Invalid last non-pad Base64 character dectected"
+    assert refusal("PutRecord", {"Data": "+/+=", "StreamName": ""}).message == message
+
+
+def test_the_first_wrong_type_is_told_before_any_broken_constraint():
+    assert refusal(
+        "PutRecord", {"Data": "", "PartitionKey": "", "StreamName": 5, "ExplicitHashKey": []}
+    ).message == NUMBER("an String")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"Data": 5},
+        {"Data": b"", "StreamName": 1},
+        {"Data": b"", "StreamName": b"s"},
+        {"Data": b"", "StreamName": math},
+        [],
+        None,
+        5,
+    ],
+)
+def test_values_of_a_wrong_type_are_refused_too(wrong):
+    with pytest.raises(Refused) as caught:
+        read_values("PutRecord", wrong)
+    assert caught.value.code == "SerializationException"
+
+
+def test_what_no_json_holds():
+    for members, message in (
+        ({"ShardIterator": "x", "Limit": math.inf}, NUMBER("an Integer")),
+        ({"ShardIterator": b"x"}, "class java.nio.HeapByteBuffer can not be converted to an String"),
+        ({"ShardIterator": math}, "class java.lang.Object can not be converted to an String"),
+    ):
+        with pytest.raises(Refused) as caught:
+            read_values("GetRecords", members)
+        assert caught.value.message == message
+    with pytest.raises(Refused) as caught:
+        read_values("AddTagsToStream", {"Tags": {5: "x"}})
+    assert caught.value.message == NUMBER("an String")
+    with pytest.raises(Refused) as caught:
+        read_values("PutRecord", {5: "x", "Data": None})
+    assert caught.value.message == f"1 validation error detected: {NULL('data')}"
+
+
+@pytest.mark.parametrize(
+    ("operation", "members", "member", "converted"),
+    [
+        ("CreateStream", {"StreamName": "s", "ShardCount": 1.5}, "shard_count", 1),
+        ("CreateStream", {"StreamName": "s", "ShardCount": 1e12}, "shard_count", 2_147_483_647),
+        ("CreateStream", {"StreamName": "s", "ShardCount": 10**40}, "shard_count", 2_147_483_647),
+        ("IncreaseStreamRetentionPeriod", {"RetentionPeriodHours": -(10**12)}, "retention_period_hours", -2_147_483_648),
+        ("GetRecords", {"ShardIterator": "x", "DryRun": "yes"}, "dry_run", True),
+        ("GetRecords", {"ShardIterator": "x", "DryRun": "False"}, "dry_run", False),
+        ("GetRecords", {"ShardIterator": "x", "DryRun": 34.56}, "dry_run", True),
+        ("GetRecords", {"ShardIterator": "x", "Limit": 1.0, "New": [{}]}, "limit", 1),
+        ("PutRecord", {"Data": "eA==", "DryRun": "yes", "PartitionKey": None}, "data", b"x"),
+        ("PutRecord", {"Data": "eA==", "PartitionKey": None}, "partition_key", msgspec.UNSET),
+        ("GetShardIterator", {"ShardId": "0", "ShardIteratorType": "LATEST", "DryRun": "no", "Timestamp": 5}, "timestamp", 5.0),
+    ],
+)  # fmt: skip
+def test_what_aws_converts_is_no_mistake(operation, members, member, converted):
+    read = read_json(operation, msgspec.json.encode(members))
+    assert isinstance(read, INPUTS[operation])
+    assert getattr(read, member) == converted
+
+
+def test_bytes_and_text_are_both_data():
+    assert reread(inputs.PutRecord, {"Data": b"x"}) == reread(inputs.PutRecord, {"Data": "eA=="})
