@@ -45,6 +45,8 @@ class Local:
         self.requests = RequestsSeen()
         self.endpoint = Endpoint(self.service, self.clock, faults=self.faults, requests=self.requests, **options)
         self.control = Control(self.service, self.clock, faults=self.faults, requests=self.requests)
+        self.clock.watch(self.endpoint.wakeups.wake_all)
+        self.faults.watch(self.endpoint.wakeups.wake_all)
         self.http = HttpServer(Front(self.endpoint, access=Access(), control=self.control))
 
     def client(self, **changes):

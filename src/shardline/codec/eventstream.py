@@ -78,6 +78,15 @@ def encode_message(headers: Mapping[str, HeaderValue], payload: bytes) -> bytes:
     Raises:
         FrameError: a name, a value or the whole is too long, or a value has no type in an event stream.
     """
+    return frame_message(encode_headers(headers), payload)
+
+
+def encode_headers(headers: Mapping[str, HeaderValue]) -> bytes:
+    """The headers as a frame holds them. A sender of many messages with the same headers encodes them once.
+
+    Raises:
+        FrameError: a name or a value is too long, or a value has no type in an event stream.
+    """
     parts: list[bytes] = []
     for name, value in headers.items():
         raw = _utf8(name)
@@ -86,7 +95,15 @@ def encode_message(headers: Mapping[str, HeaderValue], payload: bytes) -> bytes:
         parts.append(bytes((len(raw),)))
         parts.append(raw)
         parts.append(_encode_value(value))
-    header = b"".join(parts)
+    return b"".join(parts)
+
+
+def frame_message(header: bytes, payload: bytes) -> bytes:
+    """The frame around encoded headers and a payload.
+
+    Raises:
+        FrameError: they are too long.
+    """
     _check_sizes(len(header), len(payload))
     lengths = _LENGTHS.pack(_OVERHEAD_BYTES + len(header) + len(payload), len(header))
     frame = b"".join((lengths, _CRC.pack(crc32(lengths)), header, payload))

@@ -30,7 +30,6 @@ from shardline.server.endpoint import Pushes, Reply, Trouble
 from shardline.server.front import BODY_MAX, Front
 from shardline.server.model.refusals import too_large
 
-_PUSH_PAUSE: Final = 0.01
 _FLUSH_PAUSE: Final = 0.02  # hypercorn tells nobody when it has written what it was given
 _IDLE_LIMIT: Final = 75.0  # as aiohttp has it
 
@@ -166,13 +165,14 @@ class _Request:
 
 async def _push(request: _Request, reply: Reply, pushes: Pushes) -> None:
     gone = asyncio.ensure_future(request.wait_for_the_end())
+    gone.add_done_callback(lambda _: pushes.end())
     try:
         await request.begin(reply)
         await request.write(pushes.first())
         while not pushes.ended and not gone.done():
             frame = pushes.due()
             if frame is None:
-                await asyncio.sleep(_PUSH_PAUSE)
+                await pushes.wait()
             else:
                 await request.write(frame)
         if pushes.is_reset:

@@ -40,6 +40,7 @@ class ServerClock:
         if self._frozen_at is not None:
             self._offset = self._frozen_at - self._source()
             self._frozen_at = None
+            self._tell_watchers()
 
     def advance(self, seconds: float) -> None:
         """Move ahead by that much, at once.
@@ -54,12 +55,15 @@ class ServerClock:
         else:
             # From what was told last: where the machine's clock was set back, adding to the offset would move nothing.
             self._offset = self.now() + seconds - self._source()
-        for watcher in self._watchers:
-            watcher()
+        self._tell_watchers()
 
     def watch(self, watcher: Callable[[], None]) -> None:
-        """Call ``watcher`` whenever the clock was moved: who sleeps until some time wakes and looks again."""
+        """Call ``watcher`` whenever the clock was moved or runs on: a task that sleeps until some time looks again."""
         self._watchers.append(watcher)
+
+    def _tell_watchers(self) -> None:
+        for watcher in self._watchers:
+            watcher()
 
     @property
     def is_frozen(self) -> bool:

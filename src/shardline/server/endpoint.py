@@ -1,7 +1,7 @@
 """What goes back for the bytes of one HTTP request?
 
 Everything between the HTTP shells and the model: target, body, signature, faults, model, persistence, answer, record.
-It is called by one thread, and never waits; the shells send what it gives, and bring about its ``Trouble``.
+It is called by one thread; a shell sends what it gives, and brings about its ``Trouble``. Only ``Pushes.wait`` waits.
 
 Invariants:
 
@@ -19,7 +19,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, final
 
-from shardline.codec.eventstream import encode_message
+from shardline.codec.eventstream import encode_headers, encode_message, frame_message
 from shardline.server import bodies
 from shardline.server.clock import ServerClock
 from shardline.server.model.consumers import ServerSubscription
@@ -31,6 +31,7 @@ from shardline.server.model.service import Answer, Service
 from shardline.server.model.targets import target_of
 from shardline.server.requests_seen import RequestsSeen, Seen
 from shardline.server.signatures import Signatures, access_key_of
+from shardline.server.wakeups import Wakeups
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -73,10 +74,16 @@ class Trouble(NamedTuple):
 class Pushes:
     """The frames of one subscription, as they come due."""
 
-    def __init__(self, subscription: ServerSubscription, content_type: str, clock: ServerClock) -> None:
+    def __init__(
+        self, subscription: ServerSubscription, content_type: str, clock: ServerClock, wakeups: Wakeups
+    ) -> None:
         self._subscription = subscription
         self._content_type = content_type
+        self._header = encode_headers(
+            {":message-type": "event", ":event-type": "SubscribeToShardEvent", ":content-type": content_type}
+        )
         self._clock = clock
+        self._wakeups = wakeups
 
     @staticmethod
     def first() -> bytes:
@@ -91,12 +98,11 @@ class Pushes:
         if event is None:
             fault = self._subscription.fault
             return _exception(fault) if isinstance(fault, FanOutException) and not was_ended else None
-        headers = {
-            ":message-type": "event",
-            ":event-type": "SubscribeToShardEvent",
-            ":content-type": self._content_type,
-        }
-        return encode_message(headers, bodies.write_answer(self._content_type, event))
+        return frame_message(self._header, bodies.write_answer(self._content_type, event))
+
+    async def wait(self) -> None:
+        """Return when a frame may be due, or the subscription has ended. It may return early."""
+        await self._wakeups.wait(self._subscription)
 
     @property
     def ended(self) -> bool:
@@ -110,6 +116,7 @@ class Pushes:
     def end(self) -> None:
         """The client has gone."""
         self._subscription.ended = True
+        self._wakeups.wake(self._subscription)
 
 
 @final
@@ -126,6 +133,7 @@ class Endpoint:
         signatures: Signatures | None = None,
         requests: RequestsSeen | None = None,
     ) -> None:
+        self.wakeups = Wakeups(service.state, clock)
         self._service = service
         self._clock = clock
         self._on_handled = on_handled
@@ -168,6 +176,7 @@ class Endpoint:
 
     def _keep(self, answer: Answer) -> Answer:
         """The answer, once all that was stored is kept (EP2)."""
+        self.wakeups.look()
         if self._on_handled is None:
             return answer
         try:
@@ -249,7 +258,7 @@ class Endpoint:
             return Reply(answer.refusal.status, headers, bodies.write_refusal(shown, answer.refusal))
         if answer.subscription is not None:
             headers["Content-Type"] = EVENT_STREAM
-            return Reply(200, headers, subscription=Pushes(answer.subscription, shown, self._clock))
+            return Reply(200, headers, subscription=Pushes(answer.subscription, shown, self._clock, self.wakeups))
         return Reply(200, headers, bodies.write_answer(shown, answer.body))
 
     def _request_id(self) -> str:

@@ -15,6 +15,7 @@ import logging
 import socket
 import ssl
 import struct
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, Final, final
 
@@ -27,7 +28,6 @@ from shardline.server.front import BODY_MAX, Front
 from shardline.server.model.refusals import Refused, serialization, too_large
 
 _PIECE: Final = 256 * 1024
-_PUSH_PAUSE: Final = 0.01
 _CLIENTS_FAULTS: Final = (http_exceptions.HttpProcessingError, web.RequestPayloadError)
 
 
@@ -41,11 +41,27 @@ class _Log(logging.LoggerAdapter[logging.Logger]):
 
 
 @final
+class _Connections(web.Server):
+    """aiohttp's connections. One that is lost ends the subscription that it carried, at once."""
+
+    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], **options: Any) -> None:
+        super().__init__(handler, **options)
+        self.pushes: dict[web.RequestHandler, Pushes] = {}
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        pushes = self.pushes.get(handler)
+        if pushes is not None:
+            pushes.end()
+
+
+@final
 class HttpServer:
     """Serves one ``Front``. ``start`` binds; ``port`` then tells where."""
 
     def __init__(self, front: Front) -> None:
         self._front = front
+        self._connections: _Connections | None = None
         self._runner: web.ServerRunner | None = None
         self.port = 0
 
@@ -61,14 +77,14 @@ class HttpServer:
         ) -> web.BaseRequest:
             return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=BODY_MAX)
 
-        server = web.Server(
+        self._connections = _Connections(
             self._handle,
             request_factory=make_request,
             access_log=None,
             auto_decompress=False,  # Kinesis takes no compressed bodies
             logger=_Log(logging.getLogger(__name__), {}),
         )
-        self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=0.5)
+        self._runner = web.ServerRunner(self._connections, handle_signals=False, shutdown_timeout=0.5)
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port, ssl_context=ssl_context, backlog=1024)
         await site.start()
@@ -119,15 +135,17 @@ class HttpServer:
         return web.Response(status=reply.status, headers=reply.headers, body=reply.body)
 
     async def _push(self, request: web.BaseRequest, reply: Reply, pushes: Pushes) -> web.StreamResponse:
+        assert self._connections is not None, "serving"
         response = web.StreamResponse(status=reply.status, headers=reply.headers)
         response.enable_chunked_encoding()
-        await response.prepare(request)
+        self._connections.pushes[request.protocol] = pushes
         try:
+            await response.prepare(request)
             await response.write(pushes.first())
             while not pushes.ended:
                 frame = pushes.due()
                 if frame is None:
-                    await asyncio.sleep(_PUSH_PAUSE)
+                    await pushes.wait()
                 else:
                     await response.write(frame)
             if pushes.is_reset:
@@ -136,6 +154,7 @@ class HttpServer:
                 await response.write_eof()
         finally:
             pushes.end()
+            del self._connections.pushes[request.protocol]
         return response
 
 

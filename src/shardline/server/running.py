@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Final, NamedTuple, Protocol, TypeVar, final
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar, final
 
 from shardline.errors import UsageError
 from shardline.server.access import Access
@@ -38,6 +38,9 @@ from shardline.server.model.state import ServiceState
 from shardline.server.requests_seen import RequestsSeen
 from shardline.server.signatures import Signatures
 from shardline.server.storage import Storage
+
+if TYPE_CHECKING:
+    from shardline.server.wakeups import Wakeups
 
 T = TypeVar("T")
 
@@ -102,6 +105,8 @@ class RunningServer:
         self.clock = ServerClock()
         self.faults = Faults(Random(settings.seed), self.clock.now)  # noqa: S311 - a seed on purpose
         self.requests = RequestsSeen()
+        self.clock.watch(self._wake_subscriptions)
+        self.faults.watch(self._wake_subscriptions)
         self.service: Service | None = None
         self.port = 0
         self.certificate: Certificate | None = None
@@ -113,6 +118,7 @@ class RunningServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._is_ending = False
+        self._wakeups: Wakeups | None = None
         self._failure: Exception | None = None
 
     @property
@@ -164,7 +170,7 @@ class RunningServer:
         with self._gate:
             handed_over = self._loop is not None
             if self._loop is not None:
-                self._loop.call_soon_threadsafe(_carry_out, work, done)
+                self._loop.call_soon_threadsafe(self._carry_out, work, done)
         return done.result() if handed_over else work()
 
     def traffic(self) -> Traffic:
@@ -173,6 +179,12 @@ class RunningServer:
         if state is None:
             return Traffic(self.requests.total, 0, 0)
         return Traffic(self.requests.total, len(state.streams), state.records_held.value)
+
+    def _wake_subscriptions(self) -> None:
+        """The clock was moved or a fault was added, in any thread."""
+        with self._gate:
+            if self._loop is not None and self._wakeups is not None:
+                self._loop.call_soon_threadsafe(self._wakeups.wake_all)
 
     def keep(self) -> None:
         """Write down what has changed (PS1). For the work of ``call``."""
@@ -269,7 +281,7 @@ class RunningServer:
             signatures=settings.signatures,
             requests=self.requests,
         )
-        self.service = service
+        self.service, self._wakeups = service, endpoint.wakeups
         control = Control(service, self.clock, faults=self.faults, requests=self.requests)
         front = Front(endpoint, access=settings.access, control=control)
         if not settings.h2c:
@@ -280,9 +292,10 @@ class RunningServer:
             raise UsageError("HTTP/2 in cleartext needs an extra: pip install 'shardline[h2c]'") from None
         return AsgiServer(front)
 
-
-def _carry_out(work: Callable[[], T], done: "Future[T]") -> None:
-    try:
-        done.set_result(work())
-    except Exception as error:  # noqa: BLE001 - raised where it was called from
-        done.set_exception(error)
+    def _carry_out(self, work: Callable[[], T], done: "Future[T]") -> None:
+        try:
+            done.set_result(work())
+        except Exception as error:  # noqa: BLE001 - raised where it was called from
+            done.set_exception(error)
+        if self._wakeups is not None:
+            self._wakeups.look()

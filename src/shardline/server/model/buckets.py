@@ -34,6 +34,10 @@ class Bucket:
         # Times near 2e9 are exact to 0.24 us: what comes in within less decides nothing.
         return self.balance(now) >= min(cost, self.rate) - self.rate * 4e-7
 
+    def positive_at(self, now: float) -> float:
+        """When the last debt is paid: now, if there is none."""
+        return now + max(0.0, -self.balance(now)) / self.rate
+
     def take(self, cost: float, now: float) -> bool:
         """Take ``cost`` if it may pass (TB3)."""
         if not self.allows(cost, now):

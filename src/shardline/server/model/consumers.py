@@ -5,6 +5,7 @@ Invariants:
 - FO1: one subscription a consumer and shard: a new one within 5 s of the last is refused, a later one ends the old.
 - FO2: a subscription ends after 5 minutes, or with the shard, then naming the children.
 - FO3: pushes go on exactly where the last one ended, within the byte rate.
+- FO4: while nothing touches the subscription's log, ``poll`` gives nothing before ``due_at``: a shell need not ask.
 """
 
 from typing import TYPE_CHECKING, Final, final
@@ -16,7 +17,7 @@ from shardline.server.model.buckets import Bucket
 from shardline.server.model.descriptions import check_created, read_page_token, refuse_beside_token
 from shardline.server.model.records import ChildShardOutput, child_shards, place_of
 from shardline.server.model.refusals import dry_run, in_use, invalid, limit_exceeded, not_found
-from shardline.server.model.shard_log import Page
+from shardline.server.model.shard_log import Page, ShardLog
 from shardline.server.model.shards import ServerShard
 from shardline.server.model.state import ServerConsumer, ServiceState
 from shardline.server.model.streams import ServerStream
@@ -146,14 +147,37 @@ class ServerSubscription:
         self.ends_at = None if life is None else state.now + life
         self.began_at = state.now
         self.consumer = consumer
+        self._changes_seen = -1  # of the log
+        self.due_at = state.now
+        """When the next push is due, if nothing touches the log before (FO4)."""
         self.ended = False
         self.fault: FanOutRule | None = None
         """What ended it, if a fault did."""
 
+    @property
+    def log(self) -> ShardLog:
+        """The log that it reads: a log that is touched makes its subscriptions look again."""
+        return self._shard.log
+
     def poll(self, now: float) -> SubscribeToShardEvent | None:
         """The next push, or ``None`` if nothing is due; ``ended`` tells whether there will be another."""
+        now, log, faults = self._state.advance(now), self._shard.log, self._state.faults
+        is_hit = faults is not None and bool(faults.for_pushes)
+        if now < self.due_at and log.changes == self._changes_seen and not is_hit:  # FO4
+            return None
+        self._changes_seen = log.changes
+        event = self._next_event(now)
+        blocked_until = now if self._bytes is None else self._bytes.positive_at(now)
+        if blocked_until > now or self._place < log.next:
+            self.due_at = blocked_until
+        else:
+            self.due_at = self._pushed_at + _HEARTBEAT
+        if self.ends_at is not None:
+            self.due_at = min(self.due_at, self.ends_at)
+        return event
+
+    def _next_event(self, now: float) -> SubscribeToShardEvent | None:
         state = self._state
-        now = state.advance(now)
         if (
             self.ended
             or state.streams.get(self._stream.name) is not self._stream
@@ -171,7 +195,7 @@ class ServerSubscription:
         records, self._place, size = log.page(self._place, state.settings.limits.page_max_records, _EVENT_MAX_BYTES)
         waiting_since = log.arrival_of(self._place)
         is_over = waiting_since is None and not self._shard.is_open
-        if not records and not is_over and now - self._pushed_at < _HEARTBEAT:
+        if not records and not is_over and now < self._pushed_at + _HEARTBEAT:
             return None
         if self._is_hit(due=True):
             return None
@@ -245,8 +269,10 @@ class Subscriptions:
         )
         if request.dry_run:
             raise dry_run("SubscribeToShard")
-        if old is not None:
+        shard.log.touched = state.touched
+        if old is not None and not old.ended:
             old.ended = True
+            old.log.touch()
         subscription = ServerSubscription(state, consumer, stream, shard, place)
         self._live[key] = subscription
         return subscription

@@ -72,6 +72,7 @@ class Faults(FaultKinds):
         self.for_entries: dict[int, Fault] = {}
         self.for_pushes: dict[int, Fault] = {}
         self.reshards: dict[int, Fault] = {}
+        self._watchers: list[Callable[[], None]] = []
 
     @classmethod
     def random(cls, chance: "Random", now: Callable[[], float], intensity: float = 0.05) -> Self:
@@ -126,7 +127,13 @@ class Faults(FaultKinds):
             self.for_requests[fault.id] = fault
             if isinstance(rule, kinds.Throttle) and fault.matches("PutRecords", rule.stream):
                 self.for_entries[fault.id] = fault
+        for watcher in self._watchers:
+            watcher()
         return fault
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call ``watcher`` whenever a rule was added, in the thread that adds it: some hit before any request comes."""
+        self._watchers.append(watcher)
 
     def _drop(self, fault: Fault) -> None:
         for held in (self._all, self.for_requests, self.for_entries, self.for_pushes, self.reshards):

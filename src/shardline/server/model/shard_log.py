@@ -154,7 +154,8 @@ class ShardLog:
     """The records of one shard. The log adds what it holds to ``count``."""
 
     __slots__ = (
-        "_bytes_before", "_count", "_first", "_firsts", "_lengths", "_places", "_segments", "_times", "total_bytes",
+        "_bytes_before", "_count", "_first", "_firsts", "_lengths", "_places", "_segments", "_times", "changes",
+        "total_bytes", "touched",
     )  # fmt: skip
 
     def __init__(self, count: RecordCount | None = None) -> None:
@@ -168,6 +169,10 @@ class ShardLog:
         self._bytes_before = array("Q")  # bytes of all records before this one, since the shard began
         self._first = 1
         self.total_bytes = 0
+        self.changes = 0
+        """How often the log was touched."""
+        self.touched: set[ShardLog] | None = None
+        """Where the log enters itself when a subscription to it must look again; ``Subscriptions`` sets it."""
 
     @property
     def records(self) -> Sequence[StoredRecord]:
@@ -198,6 +203,13 @@ class ShardLog:
         self.total_bytes = totals.pop()
         self._bytes_before.extend(totals)
         self._count.value += len(records)
+        self.touch()
+
+    def touch(self) -> None:
+        """Make the subscriptions to this log look again: there is something new, or the shard has changed."""
+        self.changes += 1
+        if self.touched is not None:
+            self.touched.add(self)
 
     def restore(self, first: int) -> None:
         """Begin at a later number: those before were trimmed in an earlier life."""

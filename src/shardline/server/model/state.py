@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 from shardline.server.model.buckets import Bucket
 from shardline.server.model.refusals import invalid, limit_exceeded, not_found
 from shardline.server.model.settings import ServiceSettings
-from shardline.server.model.shard_log import RecordCount, StoredRecord
+from shardline.server.model.shard_log import RecordCount, ShardLog, StoredRecord
 from shardline.server.model.shards import ServerShard
 from shardline.server.model.streams import ServerStream
 from shardline.server.model.tokens import Tokens
@@ -78,6 +78,8 @@ class ServiceState:
         self.stored: list[Stored] = []
         self.changed: set[str] = set()
         """Names of streams whose description or consumers changed, or that are gone."""
+        self.touched: set[ShardLog] = set()
+        """The logs whose subscriptions must look again: something came, or the shard, stream or consumer changed."""
         self.faults: Faults | None = None
         """What goes wrong on demand."""
         self._due_at = now
@@ -92,8 +94,19 @@ class ServiceState:
             resharded = self.faults.reshard(self.streams, self.now)
             if resharded:
                 self.changed |= resharded
+                for name in resharded:
+                    self.streams[name].touch()
                 self.reschedule()
         return self.now
+
+    @property
+    def due_at(self) -> float:
+        """When ``advance`` has something to do next, if no request comes before."""
+        if self.faults is None or not self.faults.reshards:
+            return self._due_at
+        planned = [fault.at for fault in list(self.faults.reshards.values())]
+        # A reshard that is overdue waits for its stream, whose own change comes first.
+        return min([self._due_at, *(at for at in planned if at is not None and at > self.now)])
 
     def reschedule(self) -> None:
         """Something may be due earlier than was known: a stream or a consumer is new, or has changed."""
@@ -113,6 +126,7 @@ class ServiceState:
                 self.changed.add(consumer.stream_name)
                 if consumer.status == "DELETING":
                     del self.consumers[arn]
+                    self.streams[consumer.stream_name].touch()
                 else:
                     consumer.status = "ACTIVE"
         changing = [consumer.ready_at for consumer in self.consumers.values() if consumer.status != "ACTIVE"]

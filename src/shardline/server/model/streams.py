@@ -88,8 +88,14 @@ class ServerStream:
         if change is not None and now >= change.ready_at:
             self.pending = None
             self._carry_out(change)
+            self.touch()
         if now >= self._sweep_at:
             self.trim(now)
+
+    def touch(self) -> None:
+        """Make all subscriptions to the stream look again."""
+        for shard in self.shards.values():
+            shard.log.touch()
 
     def trim(self, now: float) -> None:
         """Remove what retention has ended: records, and closed shards.

@@ -1,8 +1,11 @@
-"""FO1 to FO3 are invariants of ``server.model.consumers``."""
+"""FO1 to FO4 are invariants of ``server.model.consumers``."""
+
+from random import Random
 
 import pytest
 
 from shardline.model.hashing import HASH_KEY_COUNT
+from shardline.server.model.faults import Faults
 from shardline.server.model.settings import Delays, Limits
 
 MIB = 1024 * 1024
@@ -331,3 +334,93 @@ def test_fo3_the_continuation_of_an_empty_or_trimmed_shard_is_good(server):
             server.put(b"%d" % step, hash_key=shard * (HASH_KEY_COUNT - 1))
             assert drain(server, resumed) == [b"%d" % step]
         server.pass_time(25 * 3600)
+
+
+# ---- when a shell must ask (FO4)
+
+
+def test_fo4_due_at_says_when_the_next_push_is_due(server):
+    server.create()
+    subscription = server.subscribe(server.register())
+    assert subscription.due_at <= server.now
+    server.pushed(subscription)
+    assert subscription.due_at == server.now + 5
+    server.pass_time(4)
+    assert server.pushed(subscription) is None
+    server.pass_time(1)
+    assert server.pushed(subscription) is not None
+    server.pass_time(293)
+    server.pushed(subscription)
+    assert subscription.due_at == subscription.ends_at
+
+
+def test_fo4_a_subscription_within_its_byte_rate_is_due_when_the_rate_allows(make_server):
+    server = make_server(limits=Limits(write_bytes_per_second=None)).create()
+    subscription = server.subscribe(server.register())
+    for _ in range(3):
+        server.put(bytes(1_000_000))
+    for _ in range(3):
+        assert len(server.pushed(subscription)["Records"]) == 1
+    assert server.pushed(subscription) is None
+    assert server.now < subscription.due_at < server.now + 1
+    server.now = subscription.due_at
+    assert server.pushed(subscription) is None  # the debt is paid; there is nothing more
+    assert subscription.due_at > server.now + 3
+
+
+def test_fo4_records_that_are_left_are_due_at_once(server):
+    server.create()
+    subscription = server.subscribe(server.register())
+    for _ in range(3):
+        server.put(bytes(900_000))
+    for left in (True, True, False):
+        assert len(server.pushed(subscription)["Records"]) == 1
+        assert (subscription.due_at == server.now) is left
+
+
+def touched_by(server, act):
+    server.service.state.touched.clear()
+    act()
+    server.service.state.advance(server.now)
+    return server.service.state.touched
+
+
+@pytest.mark.parametrize("delay", [0.0, 3.0])
+def test_fo4_whatever_concerns_a_subscription_touches_its_log(make_server, delay):
+    server = make_server(delays=Delays(update=delay, deregister=delay, delete=delay)).create(shards=2).create("other")
+    arn = server.register()
+    one, two = server.subscribe(arn), server.subscribe(arn, 1)
+
+    def put(hash_key, name="s"):
+        return touched_by(server, lambda: server.put(b"x", hash_key=hash_key, name=name))
+
+    assert put(0) == {one.log}
+    assert put(HASH_KEY_COUNT - 1) == {two.log}
+    assert put(0, "other") == set()
+    assert touched_by(server, lambda: server.pass_time(6).subscribe(arn)) == {one.log}  # a new one takes its place
+    assert one.ended
+
+    def later(act):
+        return touched_by(server, lambda: (act(), server.pass_time(delay)))
+
+    assert later(lambda: server.split(0, HASH_KEY_COUNT // 4)) == {one.log, two.log}
+    assert later(lambda: server.call("DeregisterStreamConsumer", ConsumerARN=arn)) == {one.log, two.log}
+    assert later(lambda: server.call("DeleteStream", StreamName="other")) == set()
+    assert later(lambda: server.call("DeleteStream", StreamName="s", EnforceConsumerDeletion=True)) >= {two.log}
+
+
+def test_fo4_the_state_says_when_it_must_be_advanced(make_server):
+    server = make_server(delays=Delays(update=3.0)).create(shards=2)
+    server.service.state.advance(server.now)
+    assert server.service.state.due_at > server.now
+    server.split(0, HASH_KEY_COUNT // 4)
+    server.service.state.advance(server.now)
+    assert server.service.state.due_at == server.now + 3
+    server.service.use_faults(Faults(Random(1), lambda: server.now))
+    server.service.state.faults.reshard_at(delay=1, stream="s", action="split", shard=1)
+    assert server.service.state.due_at == server.now + 1
+    server.pass_time(1)
+    server.service.state.advance(
+        server.now
+    )  # the stream is UPDATING: the reshard waits for that, and is not due before
+    assert server.service.state.due_at == server.now + 2
