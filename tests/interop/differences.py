@@ -146,6 +146,11 @@ DIFFERENCES = (
         source=api("CreateStream"), records=(LOCALSTACK,),
     ),
     Difference(
+        operations=("put_record",), cases=("SequenceNumberForOrdering 7",), field="Error", theirs=INVALID, ours=NONE,
+        why="AWS reads numbers of older layouts too, and small ones are of the oldest: they are never of the future.",
+        source=api("PutRecord"), records=(kinesalite("putRecord"),), basis=RECORDED,
+    ),
+    Difference(
         operations=("split_shard", "merge_shards", "update_shard_count"), cases=("an on-demand stream",),
         field="Error", theirs=NONE, ours=VALIDATION,
         why="These operations are for provisioned streams; ValidationException says that the stream is on-demand.",
@@ -300,6 +305,93 @@ DIFFERENCES = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Detail:
+    """Something that AWS does, beyond the fields of one answer."""
+
+    what: str
+    aws: str
+    seen: tuple[tuple[str, str], ...]
+    tests: tuple[str, ...]
+    """What shows that the server does it too: files and functions."""
+    ours: str = "the same"
+
+
+def _kinesalite(*files):
+    """Files of kinesalite's tests, by name."""
+    return tuple((f"kinesalite's `{name}.js`", kinesalite(name)) for name in files)
+
+
+_UNIT = "tests/unit/server/model"
+RISINGWAVE = ("RisingWave's issue 9961", "https://github.com/risingwavelabs/risingwave/issues/9961")
+SPLITS = ("a walk through splitting and merging", "https://brandur.org/kinesis-by-example")
+UPDATES = ("moto's test_update_shard_count", MOTO)
+
+DETAILS = (
+    Detail(
+        what="Layout of sequence numbers",
+        aws="47 hexadecimal digits: `2`, the second in which the shard began (9), the last digit of the shard (1), the number in "
+        "the shard (16), `00`, the second of arrival (9), the shard (8), `2`. The start numbers of a stream's shards are "
+        "22300745198530623141535718272648361505980432 apart, and begin 2 to 7 seconds before the stream was created.",
+        ours="The same layout, and a start 3 seconds before the creation. Each shard counts by itself, where AWS has one "
+        "counter for several shards. A data file of an earlier version keeps the numbers that it gave out.",
+        seen=(*_kinesalite("createStream", "putRecord"), SPLITS),
+        tests=(
+            f"{_UNIT}/test_sequence_numbers.py::test_the_numbers_of_aws_are_made_and_read",
+            f"{_UNIT}/test_streams.py::test_the_numbers_of_a_new_streams_shards_begin_before_the_stream_was_created",
+            "tests/unit/server/test_storage.py::test_sn3_a_file_of_schema_1_keeps_the_numbers_of_its_shards",
+        ),
+    ),
+    Detail(
+        what="Start of a child shard",
+        aws="One second after the second of its parents' ending sequence numbers. Until then AWS puts records into the "
+        "closed parent.",
+        ours="The same number. The parent gets no record after it is closed.",
+        seen=(*_kinesalite("splitShard", "mergeShards"), SPLITS),
+        tests=(
+            f"{_UNIT}/test_sequence_numbers.py::test_on_aws_children_begin_a_second_after_the_ending_number_of_their_parents",
+        ),
+    ),
+    Detail(
+        what="StartingSequenceNumber that is not of the shard",
+        aws="Numbers of all three layouts that AWS has had are read. A number of another shard is refused with the shard "
+        "that it encodes, one of an earlier stream because it did not come from this stream. A number of the oldest "
+        "layout, such as 0, is answered with InternalFailure (500).",
+        seen=_kinesalite("getShardIterator"),
+        tests=(f"{_UNIT}/test_records.py::test_numbers_that_aws_refuses_are_refused_in_its_words",),
+    ),
+    Detail(
+        what="SequenceNumberForOrdering",
+        aws="A number that cannot be read, or of the future, is refused. Numbers of other shards and of older layouts, "
+        "such as 0, are accepted.",
+        seen=_kinesalite("putRecord"),
+        tests=(
+            f"{_UNIT}/test_records.py::test_an_ordering_number_of_any_shard_and_layout_is_accepted",
+            f"{_UNIT}/test_records.py::test_an_ordering_number_that_aws_cannot_read_is_refused_in_its_words",
+            f"{_UNIT}/test_records.py::test_an_ordering_number_of_the_future_is_refused",
+        ),
+    ),
+    Detail(
+        what="Shard ids of UpdateShardCount",
+        aws="From 4 to 3 shards, the shards 6, 9 and 10 remain open. From 2 to 4 shards there are 6 shards in all, open "
+        "and closed, from 4 to 5 there are 15, from 10 to 13 there are 37, from 4 to 2 there are 6.",
+        ours="The same. moto has two more figures, which do not fit to these and are not reproduced: 7 shards from 5 to 3 "
+        "(here 13, of equal size), and 17 from 10 to 3, which AWS refuses as less than half.",
+        seen=(RISINGWAVE, UPDATES),
+        tests=(
+            f"{_UNIT}/test_streams.py::test_scaling_from_4_to_3_gives_the_shards_the_ids_that_aws_gives_them",
+            f"{_UNIT}/test_streams.py::test_scaling_creates_as_many_shards_as_on_aws",
+        ),
+    ),
+)
+
+
+DETAILED = """## Details
+
+What the recordings show of AWS beyond the fields of single answers. Each row has tests of its own, which
+`tests/interop/differences.py` names.
+"""
+
 INTRODUCTION = """# How the local server differs from AWS and from kinesis-local
 
 <!-- Made by tests/interop/differences.py from its tables: change those. -->
@@ -336,8 +428,16 @@ order of ParentShards, and ListStreams after a name that is no stream's, where k
 
 def page():
     """The page of the documentation: each section is a text and a table."""
-    sections = [INTRODUCTION, KINESIS_LOCAL, _kinesis_local_table()]
+    sections = [INTRODUCTION, DETAILED, _details_table(), KINESIS_LOCAL, _kinesis_local_table()]
     return "\n".join(sections)
+
+
+def _details_table():
+    lines = ["| Detail | AWS | Shardline | Seen in |", "| --- | --- | --- | --- |"]
+    for one in DETAILS:
+        seen = ", ".join(f"[{name}]({address})" for name, address in one.seen)
+        lines.append(f"| {one.what} | {one.aws} | {one.ours} | {seen} |")
+    return "\n".join(lines) + "\n"
 
 
 def _kinesis_local_table():

@@ -55,7 +55,7 @@ def brief(value):
             return brief(position)
         case Position(kind, number) if number is not None:
             return f"{brief(str(number.number))}.{number.sub_sequence}" + (" after" if "AFTER" in kind else "")
-        case str() if value.isdigit() and (parts := parse(value)) is not None:
+        case str() if value.isdigit() and (parts := parse(value)) is not None and parts.version:
             return f"[{parts.shard_index}:{parts.number}]"
         case Grant():
             return f"until {value.held_until:.3f}"

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar, final
 import msgspec
 
 from shardline.errors import UsageError
-from shardline.server.model import sequence_numbers
 from shardline.server.model.service import Service
 from shardline.server.model.settings import ServiceSettings
 from shardline.server.model.shard_log import StoredRecord
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 APPLICATION_ID: Final = 0x5348_4C4E  # "SHLN"
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2  # 1: no shard had a layout (WrittenShard), which its reader takes for the layout of then
 _SWEEP_EVERY: Final = 60.0
 _SCHEMA: Final = f"""
 BEGIN;
@@ -224,7 +223,7 @@ class Storage:
                     continue  # trimmed, though the rest of its row is not
                 if not records and number != shard.log.next:
                     raise _DamagedError(f"records are missing in {shard.shard_id} of {stream.name}")
-                text = str(sequence_numbers.make(index, shard.began, number, second))
+                text = str(shard.numbering.make(number, second))
                 records.append(StoredRecord(text, arrived, data, msgspec.UNSET if key is None else key, unset))
                 sizes.append(len(data) + (0 if key is None else len(key.encode())))
             if records:
@@ -274,6 +273,10 @@ def _check_schema(database: sqlite3.Connection, path: Path) -> None:
             f"{path} was written by a later version of Shardline: its schema is {version}, and this one knows up to "
             f"{SCHEMA_VERSION}"
         )
+    elif version < SCHEMA_VERSION:
+        database.execute(
+            f"PRAGMA user_version = {SCHEMA_VERSION}"
+        )  # what is written from now on, that version misreads
 
 
 def _in_transaction(database: sqlite3.Connection, work: Callable[[], None], kind: str = "IMMEDIATE") -> None:

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from shardline.model.hashing import HashRange
+from shardline.server.model.sequence_numbers import WITHOUT_DIGIT
 from shardline.server.model.shards import ServerShard
 from shardline.server.model.state import ServerConsumer, ServiceState
 from shardline.server.model.streams import Change, ServerStream
@@ -27,6 +28,8 @@ class WrittenShard(msgspec.Struct, frozen=True):
     adjacent_parent_id: str | None
     first: int
     """The number of the oldest record left: rows may still hold older ones, which stay trimmed."""
+    layout: int = WITHOUT_DIGIT
+    """Of its sequence numbers. Files of schema 1 do not have it."""
 
 
 class WrittenChange(msgspec.Struct, frozen=True):
@@ -88,10 +91,11 @@ def write_stream(state: ServiceState, stream: ServerStream) -> WrittenStream:
                 str(shard.hash_range.end),
                 shard.created_at,
                 shard.closed_at,
-                shard.began,
+                shard.numbering.began,
                 shard.parent_id,
                 shard.adjacent_parent_id,
                 shard.log.first,
+                shard.numbering.layout,
             )
             for shard in stream.shards.values()
         ],
@@ -109,6 +113,7 @@ def _shard(told: WrittenShard, state: ServiceState) -> ServerShard:
         state.settings.limits,
         state.now,
         began=told.began,
+        layout=told.layout,
         parent_id=told.parent_id,
         adjacent_parent_id=told.adjacent_parent_id,
         record_count=state.records_held,

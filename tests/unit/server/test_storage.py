@@ -1,6 +1,7 @@
 """PS1 to PS5 are invariants of ``server.storage``."""
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -16,11 +18,12 @@ import pytest
 from shardline.errors import UsageError
 from shardline.model.hashing import HASH_KEY_COUNT
 from shardline.server.model.settings import Delays, Limits, ServiceSettings
-from shardline.server.storage import APPLICATION_ID, Storage
+from shardline.server.storage import APPLICATION_ID, SCHEMA_VERSION, Storage
 
 from .conftest import BEGIN, Server
 
 HOUR = 3600.0
+DATA = Path(__file__).parent / "data"
 
 
 class Life:
@@ -295,9 +298,41 @@ def test_ps4_a_later_version_is_refused(life):
     one.storage.close()
     with contextlib.closing(sqlite3.connect(one.path)) as database:
         assert database.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
-        database.execute("PRAGMA user_version = 2")
+        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     with pytest.raises(UsageError, match="later version"):
         one.begin()
+
+
+def test_sn3_a_file_of_schema_1_keeps_the_numbers_of_its_shards(life):
+    """The file was written by the version that had schema 1; the JSON beside it is what that version answered."""
+    one = life()
+    then = json.loads((DATA / "schema_1.json").read_text())
+    with contextlib.closing(sqlite3.connect(one.path)) as database:
+        database.executescript((DATA / "schema_1.sql").read_text())
+        database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        database.execute("PRAGMA user_version = 1")
+    server = one.begin(BEGIN + 10)
+    for _ in range(2):
+        for shard_id, number, data in then["put"]:
+            iterator = server.iterator(shard_id, "AT_SEQUENCE_NUMBER", StartingSequenceNumber=number)
+            record = server.page(iterator)["Records"][0]
+            assert (record["SequenceNumber"], record["Data"]) == (number, data.encode())
+        ranges = {shard["ShardId"]: shard["SequenceNumberRange"] for shard in server.shards()}
+        assert then["shards"] == [
+            [shard_id, numbers["StartingSequenceNumber"], numbers.get("EndingSequenceNumber")]
+            for shard_id, numbers in ranges.items()
+        ]
+        server = one.again()
+    assert server.call("ListTagsForStream", StreamName="s")["Tags"] == [{"Key": "team", "Value": "a"}]
+    # shards that are new now have the layout of now, and follow those of then
+    server.call("SplitShard", StreamName="s", ShardToSplit="shardId-000000000005", NewStartingHashKey=str(2**128 - 9))
+    put = server.put(b"g", hash_key=2**128 - 1)
+    assert int(put["SequenceNumber"]) > max(int(number) for _, number, _ in then["put"])
+    assert f"{int(put['SequenceNumber']):x}"[10] == "7"
+    assert one.again().read(7) == [b"g"]
+    one.storage.close()
+    with contextlib.closing(sqlite3.connect(one.path)) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
 
 
 def test_ps4_another_account_is_refused(life):

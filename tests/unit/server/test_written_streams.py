@@ -16,9 +16,15 @@ def test_ws1_whatever_a_stream_learns_to_remember_is_written_or_known_to_begin_a
     stream = server.service.state.streams["s"]
     anew = {"arn", "is_gone", "_limits", "_records_held", "_open", "_endings", "_sweep_at"}
     assert set(vars(stream)) - anew == members(WrittenStream) - {"consumers"}
-    shard_anew = {"shard_id", "hash_range", "child_ids", "log", "is_unlimited"}
+    shard_anew = {"shard_id", "hash_range", "child_ids", "log", "is_unlimited", "numbering"}
     rates = {name for name in ServerShard.__slots__ if name.startswith("_")}
-    assert set(ServerShard.__slots__) - shard_anew - rates == members(WrittenShard) - {"start", "end", "first"}
+    assert set(ServerShard.__slots__) - shard_anew - rates == members(WrittenShard) - {
+        "start",
+        "end",
+        "first",
+        "began",
+        "layout",
+    }
     assert set(ServerConsumer.__slots__) - {"stream_name"} == members(WrittenConsumer)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import msgspec
 
-from shardline.server.model import inputs, sequence_numbers
+from shardline.server.model import inputs
 from shardline.server.model.buckets import Bucket
 from shardline.server.model.descriptions import check_created, read_page_token, refuse_beside_token
 from shardline.server.model.records import ChildShardOutput, child_shards, place_of
@@ -222,7 +222,8 @@ class ServerSubscription:
         if 0 <= at < len(records):
             return records[at].sequence_number
         number = max(0, self._place - 1)
-        return str(sequence_numbers.make(self._shard.index, self._shard.began, number, self._shard.began))
+        numbering = self._shard.numbering
+        return str(numbering.make(number, numbering.began))
 
 
 @final

@@ -22,6 +22,7 @@ from shardline.server.model.refusals import (
     broken,
     dry_run,
     expired_iterator,
+    internal_failure,
     invalid,
     not_found,
     throttled,
@@ -123,9 +124,7 @@ def put_record(state: ServiceState, request: PutRecord) -> dict[str, object]:
     stream = state.serving(request.stream_name, request.stream_arn)
     entry = PutRecordsRequestEntry(request.data, request.partition_key, request.explicit_hash_key)
     size = _check_entry(stream, entry)
-    after = request.sequence_number_for_ordering
-    if after is not None and sequence_numbers.parse(after) is None:
-        raise invalid(f"ExclusiveMinimumSequenceNumber {after} is invalid.")
+    _check_ordering(state, stream, request.sequence_number_for_ordering)
     if request.dry_run:
         raise _dry_run_of_put(state, stream, entry, size)
     shard = _shard_for(state, stream, entry)
@@ -138,6 +137,31 @@ def put_record(state: ServiceState, request: PutRecord) -> dict[str, object]:
     if stream.key_id is not None:
         answer["EncryptionType"] = stream.encryption_type
     return answer
+
+
+def _check_ordering(state: ServiceState, stream: ServerStream, after: str | None) -> None:
+    """Refuse a SequenceNumberForOrdering that AWS refuses: an unreadable one, and one of the future.
+
+    Numbers of other shards and of AWS's older layouts are accepted (recorded in kinesalite's putRecord.js). A shard's
+    numbers always grow, so the new one is greater than every number of its shard and of that shard's parents.
+    """
+    if after is None:
+        return
+    parts = sequence_numbers.parse(after)
+    if parts is None or _is_future(state, stream, parts):
+        account = state.settings.account_id
+        raise invalid(
+            f"ExclusiveMinimumSequenceNumber {after} used in PutRecord on stream {stream.name} under account {account} "
+            "is invalid."
+        )
+
+
+def _is_future(state: ServiceState, stream: ServerStream, parts: sequence_numbers.Parts) -> bool:
+    shard = stream.shards.get(shard_id_of(parts.shard_index))
+    if shard is None or not shard.numbering.covers(parts):
+        return parts.second > state.now
+    # The second says nothing here: the numbers of a child begin in the second after its parent's end.
+    return shard.is_open and parts.number >= shard.log.next
 
 
 def _dry_run_of_put(state: ServiceState, stream: ServerStream, entry: PutRecordsRequestEntry, size: int) -> Refused:
@@ -249,7 +273,7 @@ class _Store:
         """Take a record; give its sequence number."""
         batch = self._batches.get(shard.index)
         if batch is None:
-            number = sequence_numbers.make(shard.index, shard.began, shard.log.next, int(self._now))
+            number = shard.numbering.make(shard.log.next, int(self._now))
             batch = self._batches[shard.index] = _Batch(shard, number)
         text = str(batch.number)
         batch.number += sequence_numbers.STEP
@@ -333,12 +357,15 @@ def _place_of_number(shard: ServerShard, kind: str, number: str | None, where: s
     parts = sequence_numbers.parse(number)
     if parts is None:
         raise invalid(f"StartingSequenceNumber {number} used in {where} is invalid.")
-    if (parts.shard_index, parts.began) != (shard.index, shard.began):
+    if parts.shard_index != shard.index:
         raise invalid(
             f"Invalid StartingSequenceNumber. It encodes {shard_id_of(parts.shard_index)}, while it was used in a call "
             f"to a shard with {shard.shard_id}"
         )
-    if parts.number >= shard.log.next and int(number) != shard.ending_sequence_number:
+    if parts.version == 0:
+        raise internal_failure()  # recorded in kinesalite's getShardIterator.js: AWS knows these numbers, and fails
+    is_ahead = parts.number >= shard.log.next and int(number) != shard.ending_sequence_number
+    if is_ahead or not shard.numbering.covers(parts):
         raise invalid(
             f"StartingSequenceNumber {number} used in {where} is invalid because it did not come from this stream."
         )

@@ -1,13 +1,19 @@
-"""How does the service number records?
+"""How does the service number records, and what does a sequence number say?
 
-The layout of the numbers that AWS gives out today, as far as it is known: 47 hexadecimal digits, 56 decimal ones.
+AWS's layout, as its recorded numbers have it (kinesalite reads and writes it: ``parseSequence`` and
+``stringifySequence`` in https://github.com/mhart/kinesalite/blob/master/db/index.js). 47 hexadecimal digits, which are
+56 decimal ones:
 
-    2 | second the shard began (9) | number in the shard (17) | 00 | second of arrival (9) | shard (8) | 2
+    2 | second the shard began (9) | shard & 15 | number in the shard (16) | 00 | second of arrival (9) | shard (8) | 2
+
+The last digit is the version. AWS still reads numbers of two older versions, 0 and 1, so ``parse`` does too.
 
 Invariants:
 
 - SN1: within a shard they grow, by 2^80 and more; those of a child are all greater than those of its parents.
 - SN2: a number tells its shard: one from another shard is recognised.
+- SN3: a shard keeps the layout in which it gave out its first number: the numbers of shards that an earlier version
+  stored stay as they were.
 """
 
 from typing import Final, NamedTuple, final
@@ -17,27 +23,75 @@ _VERSION: Final = 2
 STEP: Final = 1 << 80
 LAST: Final = 0x7FFFFFFFFFFFFFFF
 """The number in the shard that closes it."""
+WITHOUT_DIGIT: Final = 1
+LAYOUT: Final = 2
+"""The layout of new shards. In the earlier one the digit ``shard & 15`` is 0, and a record's second may lie before that
+in which its shard began."""
+_OLD_LEAD: Final = 1 << 124
+_FIRST_IMPOSSIBLE_SECOND: Final = 16_025_175_000  # recorded: AWS refuses a number whose shard began then or later
 
 
-def make(shard_index: int, began: int, number: int, second: int) -> int:
-    """The sequence number; ``number`` counts the records of the shard from 1, 0 is its start."""
-    return _LEAD | began << 148 | number << 80 | second << 36 | shard_index << 4 | _VERSION
+@final
+class Numbering(NamedTuple):
+    """How one shard numbers its records."""
+
+    shard_index: int
+    began: int
+    """The second in which the shard's numbers begin."""
+    layout: int = LAYOUT
+
+    @property
+    def digit(self) -> int:
+        return self.shard_index & 15 if self.layout == LAYOUT else 0
+
+    def make(self, number: int, second: int) -> int:
+        """The sequence number; ``number`` counts the records of the shard from 1, and 0 is its start."""
+        if self.layout == LAYOUT:
+            second = max(second, self.began)
+        head = _LEAD | self.began << 148 | self.digit << 144
+        return head | number << 80 | second << 36 | self.shard_index << 4 | _VERSION
+
+    def covers(self, parts: "Parts") -> bool:
+        """Whether a number is of this shard, and of its life."""
+        return parts[:4] == (_VERSION, self.shard_index, self.began, self.digit)
 
 
 @final
 class Parts(NamedTuple):
+    version: int
     shard_index: int
     began: int
+    digit: int
     number: int
     second: int
 
 
 def parse(text: str) -> Parts | None:
-    """What a sequence number says, ``None`` if it is none of ours."""
+    """What a sequence number says, ``None`` if the service never gave out such a number."""
     if not text.isascii() or not text.isdigit() or not 0 < len(text) <= 129:  # noqa: PLR2004 - [MODEL] SequenceNumber
         return None
     value = int(text)
-    parts = Parts(
-        value >> 4 & 0xFFFFFFFF, value >> 148 & 0xFFFFFFFFF, value >> 80 & (1 << 68) - 1, value >> 36 & 0xFFFFFFFFF
-    )
-    return parts if make(*parts) == value else None
+    if value < 2 * _OLD_LEAD:
+        return _parse_oldest(value)
+    if not _LEAD < value < _LEAD + (1 << 184):
+        return None
+    version, began, shard_index = value & 15, value >> 148 & 0xFFFFFFFFF, _signed(value >> 4 & 0xFFFFFFFF)
+    digit = value >> 144 & 15
+    if version == 1:
+        # 00 | second of arrival (9) | by chance (14) | number (2), where version 2 has its number and its second
+        return Parts(1, shard_index, began, digit, value >> 36 & 0xFF, value >> 100 & 0xFFFFFFFFF)
+    number, second = value >> 80 & 0xFFFFFFFFFFFFFFFF, value >> 36 & 0xFFFFFFFFF
+    if version != _VERSION or number > LAST or began >= _FIRST_IMPOSSIBLE_SECOND:
+        return None
+    return Parts(version, shard_index, began, digit, number, second)
+
+
+def _parse_oldest(value: int) -> Parts | None:
+    """Version 0: 1 | second the shard began (9) | unknown (18) | shard (4). Small numbers count from its first."""
+    began = value >> 88 & 0xFFFFFFFFF
+    return None if began >= _FIRST_IMPOSSIBLE_SECOND else Parts(0, value & 0xFFFF, began, 0, 0, 0)
+
+
+def _signed(index: int) -> int:
+    """AWS reads the shard's eight digits as a signed number of 32 bits: it names a shard ``shardId--02147483648``."""
+    return index - (1 << 32) if index >> 31 else index

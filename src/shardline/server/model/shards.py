@@ -11,6 +11,7 @@ from typing import final
 from shardline.model.hashing import HashRange
 from shardline.server.model import sequence_numbers
 from shardline.server.model.buckets import Bucket
+from shardline.server.model.sequence_numbers import Numbering
 from shardline.server.model.settings import Limits
 from shardline.server.model.shard_log import RecordCount, ShardLog
 
@@ -21,8 +22,8 @@ class ServerShard:
 
     __slots__ = (
         "_iterator_calls", "_read_bytes", "_read_calls", "_write_bytes", "_write_records", "adjacent_parent_id",
-        "began", "child_ids", "closed_at", "created_at",
-        "hash_range", "index", "is_unlimited", "log", "parent_id", "shard_id",
+        "child_ids", "closed_at", "created_at",
+        "hash_range", "index", "is_unlimited", "log", "numbering", "parent_id", "shard_id",
     )  # fmt: skip
 
     def __init__(
@@ -33,6 +34,7 @@ class ServerShard:
         now: float,
         *,
         began: int,
+        layout: int = sequence_numbers.LAYOUT,
         parent_id: str | None = None,
         adjacent_parent_id: str | None = None,
         record_count: RecordCount | None = None,
@@ -42,8 +44,7 @@ class ServerShard:
         self.hash_range = hash_range
         self.created_at = now
         self.closed_at: float | None = None
-        self.began = began
-        """The second in its sequence numbers: after that of its parents, whatever the clock said."""
+        self.numbering = Numbering(index, began, layout)
         self.parent_id = parent_id
         self.adjacent_parent_id = adjacent_parent_id
         self.child_ids: list[str] = []
@@ -68,13 +69,19 @@ class ServerShard:
 
     @property
     def starting_sequence_number(self) -> int:
-        return sequence_numbers.make(self.index, self.began, 0, self.began)
+        return self.numbering.make(0, self.numbering.began)
 
     @property
     def ending_sequence_number(self) -> int | None:
         if self.closed_at is None:
             return None
-        return sequence_numbers.make(self.index, self.began, sequence_numbers.LAST, int(self.closed_at))
+        return self.numbering.make(sequence_numbers.LAST, int(self.closed_at))
+
+    @property
+    def ended(self) -> int:
+        """The second in the ending sequence number. Children begin one second later (recorded, see ``add_shard``)."""
+        assert self.closed_at is not None, "only a closed shard has ended"
+        return max(int(self.closed_at), self.numbering.began)
 
     def close(self, now: float) -> None:
         assert self.closed_at is None, "a shard is closed once (SH1)"
@@ -118,7 +125,7 @@ class ServerShard:
 
 
 def shard_id_of(index: int) -> str:
-    return f"shardId-{index:012d}"
+    return f"shardId-{index:012d}"  # a negative one, which only a made-up sequence number names: shardId--02147483648
 
 
 def _bucket(rate: float | None, now: float) -> Bucket | None:

@@ -5,6 +5,7 @@ import hashlib
 import pytest
 
 from shardline.model.hashing import HASH_KEY_COUNT
+from shardline.server.model.sequence_numbers import Numbering
 from shardline.server.model.settings import Limits
 
 KIB, MIB = 1024, 1024 * 1024
@@ -107,12 +108,71 @@ def test_a_missing_key_is_refused(server):
     assert server.refused("PutRecords", StreamName="s", Records=[{"Data": b"x"}]) == "ValidationException"
 
 
-def test_an_ordering_number_must_be_one(server):
+ORDERING = {"StreamName": "s", "Data": b"x", "PartitionKey": "a", "ExplicitHashKey": "0"}
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        0,
+        1,
+        12,
+        0x20000000000000000000000000000000000000000000002,
+        0x20000000000000000000000000000000000000000000001,
+        0x20000000000000000000000000000000000000800000002,
+    ],
+)
+def test_an_ordering_number_of_any_shard_and_layout_is_accepted(server, after):
+    """Recorded in kinesalite's putRecord.js; small numbers are common as the first one."""
     server.create()
-    entry = {"StreamName": "s", "Data": b"x", "PartitionKey": "k"}
-    number = server.put(b"x")["SequenceNumber"]
-    assert server.call("PutRecord", SequenceNumberForOrdering=number, **entry)
-    assert server.refused("PutRecord", SequenceNumberForOrdering="12", **entry) == "InvalidArgumentException"
+    assert server.call("PutRecord", SequenceNumberForOrdering=str(after), **ORDERING)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        0x20000000000000000000000000000000000000000000003,
+        0x20000000000800000000000000000000000000000000002,
+        0x13BB2CC3D80000000000000000000000,
+        0x2FFFFFFFFFF7FFFFFFFFFFFFFFF000000000007FFFFFFF2,
+    ],
+)
+def test_an_ordering_number_that_aws_cannot_read_is_refused_in_its_words(server, after):
+    server.create()
+    assert server.refused("PutRecord", SequenceNumberForOrdering=str(after), **ORDERING) == "InvalidArgumentException"
+    assert server.why("PutRecord", SequenceNumberForOrdering=str(after), **ORDERING) == (
+        f"ExclusiveMinimumSequenceNumber {after} used in PutRecord on stream s under account 000000000000 is invalid."
+    )
+    assert server.read() == []
+
+
+def test_an_ordering_number_of_the_future_is_refused(server):
+    server.create(shards=2)
+    first = server.call("PutRecord", **ORDERING)["SequenceNumber"]
+    second = server.call("PutRecord", SequenceNumberForOrdering=first, **ORDERING)["SequenceNumber"]
+    assert int(second) > int(first)
+    of_the_other_shard = server.put(b"y", hash_key=2**128 - 1)["SequenceNumber"]
+    assert server.call("PutRecord", SequenceNumberForOrdering=of_the_other_shard, **ORDERING)
+    not_given_out = str(int(second) + (7 << 80))
+    assert (
+        server.refused("PutRecord", SequenceNumberForOrdering=not_given_out, **ORDERING) == "InvalidArgumentException"
+    )
+    in_a_minute = str(Numbering(0, int(server.now) + 60).make(1, int(server.now) + 60))
+    assert server.refused("PutRecord", SequenceNumberForOrdering=in_a_minute, **ORDERING) == "InvalidArgumentException"
+
+
+def test_ordered_puts_go_on_through_a_reshard(server):
+    """The numbers of a child begin in the second after its parent's end: they are not of the future."""
+    server.create()
+    number = server.call("PutRecord", **ORDERING)["SequenceNumber"]
+    for lowest, at in ((0, 2**100), (1, 2**99), (3, 2**98)):
+        server.split(lowest, at)
+        for _ in range(2):
+            last, number = (
+                number,
+                server.call("PutRecord", SequenceNumberForOrdering=number, **ORDERING)["SequenceNumber"],
+            )
+            assert int(number) > int(last)
 
 
 def test_under_auto_distribution_keys_are_kept_and_count_for_nothing(server):
@@ -270,12 +330,39 @@ def test_the_time_of_a_record_finds_it_whatever_the_fraction_of_a_millisecond(se
         {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": 1, "StartingSequenceNumber": "1"},
         {"ShardIteratorType": "TRIM_HORIZON", "StartingSequenceNumber": "1"},
         {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": "1"},
-        {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": "0"},
+        {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": "9" * 56},
     ],
 )
 def test_a_position_that_makes_no_sense_is_an_invalid_argument(server, members):
     server.create()
     assert server.refused("GetShardIterator", StreamName="s", ShardId=FIRST, **members) == "InvalidArgumentException"
+
+
+def test_numbers_that_aws_refuses_are_refused_in_its_words(server):
+    """Recorded in kinesalite's getShardIterator.js."""
+    server.create()
+    position = {"StreamName": "s", "ShardId": FIRST, "ShardIteratorType": "AT_SEQUENCE_NUMBER"}
+    used = "used in GetShardIterator on shard shardId-000000000000 in stream s under account 000000000000 is invalid"
+    encodes = "Invalid StartingSequenceNumber. It encodes {}, while it was used in a call to a shard with " + FIRST
+    of_an_earlier_stream = str(Numbering(0, int(server.now) - 1000).make(1, 0))
+    for number, message in (
+        ("5", encodes.format("shardId-000000000005")),
+        (str(0x20000000000000000000000000000000000000800000002), encodes.format("shardId--02147483648")),
+        (
+            str(0x13BB2CC3D80000000000000000000000),
+            f"StartingSequenceNumber 26227199374822427428162556223570313216 {used}.",
+        ),
+        (
+            of_an_earlier_stream,
+            f"StartingSequenceNumber {of_an_earlier_stream} {used} because it did not come from this stream.",
+        ),
+    ):
+        assert (
+            server.refused("GetShardIterator", StartingSequenceNumber=number, **position) == "InvalidArgumentException"
+        )
+        assert server.why("GetShardIterator", StartingSequenceNumber=number, **position) == message
+    failure = server.answer("GetShardIterator", StartingSequenceNumber="0", **position).refusal
+    assert (failure.code, failure.status) == ("InternalFailure", 500)
 
 
 def test_a_number_of_another_shard_or_from_the_future_is_an_invalid_argument(server):
@@ -618,7 +705,7 @@ def test_a_dry_run_is_told_what_is_wrong_first(server):
         ("PutRecord", RECORD | {"PartitionKey": ""}, "ValidationException"),
         ("PutRecord", RECORD | {"Data": bytes(MIB)}, "ValidationException"),
         ("PutRecord", RECORD | off, "InvalidArgumentException"),
-        ("PutRecord", RECORD | {"SequenceNumberForOrdering": "7"}, "InvalidArgumentException"),
+        ("PutRecord", RECORD | {"SequenceNumberForOrdering": "9" * 56}, "InvalidArgumentException"),
         ("PutRecords", {"StreamName": "t", "Records": [entry]}, "ResourceNotFoundException"),
         ("PutRecords", {"StreamName": "s", "Records": [entry] * 501}, "ValidationException"),
         ("PutRecords", {"StreamName": "s", "Records": [entry, entry | off]}, "InvalidArgumentException"),
