@@ -1,11 +1,15 @@
 """How do requests and answers of the service look on the wire?
 
 JSON 1.1 and CBOR 1.1 of the same values. In CBOR times are tagged; the members that are times are known by name.
+
+A request that speaks neither is refused in one of two further forms, as AWS refuses it: kinesalite's test/connection.js
+has recorded which (see docs/differences.md).
 """
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, cast
+from xml.sax.saxutils import escape
 
 import msgspec
 
@@ -13,11 +17,16 @@ from shardline.codec import cbor
 from shardline.server.model import inputs
 from shardline.server.model.consumers import SubscribeToShardEvent
 from shardline.server.model.records import GetRecordsOutput
-from shardline.server.model.refusals import Refused, serialization
+from shardline.server.model.refusals import Refused, access_denied, serialization, unknown_operation
 from shardline.server.model.shard_log import Page
 
 JSON: Final = "application/x-amz-json-1.1"
 CBOR: Final = "application/x-amz-cbor-1.1"
+OLD_JSON: Final = "application/json"
+"""The form of an older protocol, which has no operations any more."""
+XML: Final = "application/xml"
+"""What is not a request of this service: another method, or a body of another type."""
+_SPOKEN: Final = frozenset({JSON, CBOR})
 
 _TIMES: Final = frozenset({"ApproximateArrivalTimestamp", "StreamCreationTimestamp", "ConsumerCreationTimestamp"})
 
@@ -29,15 +38,46 @@ def _page_json(value: object) -> msgspec.Raw:
 
 _encode_json: Final = msgspec.json.Encoder(enc_hook=_page_json).encode
 _NO_RECORDS: Final = Page([], 0)
+_any_object: Final = msgspec.json.Decoder(dict[str, object])
 
 
-def read_request(operation: str, content_type: str, body: bytes) -> msgspec.Struct:
+def content_type(headers: Mapping[str, str]) -> str:
+    """The content type of a request, without its parameters."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def form_of(method: str, headers: Mapping[str, str], *, has_body: bool) -> str:
+    """The form that a request comes in, by the content type of its answer. Only JSON and CBOR have operations."""
+    if method != "POST":
+        return XML
+    named = content_type(headers)
+    if named in _SPOKEN:
+        return named
+    if not has_body:
+        return CBOR
+    return OLD_JSON if named == OLD_JSON else XML
+
+
+def refusal_of_form(form: str, body: bytes) -> Refused | None:
+    """Why no operation can be called in that form, ``None`` if one can."""
+    if form in _SPOKEN:
+        return None
+    if form == XML:
+        return access_denied("Unable to determine service/operation name to be authorized")
+    try:
+        _any_object.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return serialization()
+    return unknown_operation(404)
+
+
+def read_request(operation: str, form: str, body: bytes) -> msgspec.Struct:
     """The members of a request.
 
     Raises:
         Refused: they cannot be read, or do not fit.
     """
-    if content_type != CBOR:
+    if form != CBOR:
         return inputs.read_json(operation, body)
     try:
         members = cbor.decode(body)
@@ -46,11 +86,11 @@ def read_request(operation: str, content_type: str, body: bytes) -> msgspec.Stru
     return inputs.read_values(operation, members)
 
 
-def write_answer(content_type: str, body: object) -> bytes:
+def write_answer(form: str, body: object) -> bytes:
     """An answer's body; nothing for operations that answer nothing."""
     if body is None:
         return b""
-    if content_type != CBOR:
+    if form != CBOR:
         return _write_page(body) if isinstance(body, (GetRecordsOutput, SubscribeToShardEvent)) else _encode_json(body)
     plain: Any = msgspec.to_builtins(body, builtin_types=(bytes,), enc_hook=list)
     return cbor.encode(_tag_times(plain))
@@ -62,11 +102,16 @@ def _write_page(body: GetRecordsOutput | SubscribeToShardEvent) -> bytes:
     return body.records.to_json(before, after)
 
 
-def write_refusal(content_type: str, refusal: Refused) -> bytes:
+def write_refusal(form: str, refusal: Refused) -> bytes:
     """A refusal's body. AWS leaves an empty message out, and writes that of a SerializationException with a capital."""
+    if form == XML:
+        text = f">\n  <Message>{escape(refusal.message)}</Message>\n</{refusal.code}>" if refusal.message else "/>"
+        return f"<{refusal.code}{text}\n".encode()
+    if form == OLD_JSON:
+        return _encode_json({"Output": {"__type": f"com.amazon.coral.service#{refusal.code}"}, "Version": "1.0"})
     name = "Message" if refusal.code == "SerializationException" else "message"
     members = {"__type": refusal.code} | ({name: refusal.message} if refusal.message else {})
-    return cbor.encode(members) if content_type == CBOR else _encode_json(members)
+    return cbor.encode(members) if form == CBOR else _encode_json(members)
 
 
 def _tag_times(value: object) -> object:

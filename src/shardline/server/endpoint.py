@@ -13,6 +13,7 @@ Invariants:
 """
 
 import logging
+from binascii import b2a_base64
 from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from functools import partial
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
 TARGET_PREFIX: Final = "Kinesis_20131202."
+_ID_2_BYTES: Final = 72  # AWS's are of 64 to 80 bytes (kinesalite, test/connection.js)
 EVENT_STREAM: Final = "application/vnd.amazon.eventstream"
 
 _log: Final = logging.getLogger(__name__)
@@ -146,33 +148,34 @@ class Endpoint:
             service.use_faults(faults)
 
     def reply(self, headers: Mapping[str, str], body: bytes, *, method: str = "POST", path: str = "/") -> Reply:
-        """Answer a POST. Headers are looked up by their lower-case names."""
-        content_type = _content_type(headers)
+        """Answer a request. Headers are looked up by their lower-case names."""
+        form = bodies.form_of(method, headers, has_body=bool(body))
         try:
             now = self._clock.now()
             is_watched = self._signatures is not None or self._requests is not None
             if is_watched or (self._faults is not None and self._faults.for_requests):
-                return self._begin(_Call(headers, body, content_type, now), method, path)
+                return self._begin(_Call(headers, body, form, now), method, path)
             try:
-                operation = _operation(headers, content_type)
-                answer = self._service.handle(operation, bodies.read_request(operation, content_type, body), now)
+                operation = _operation(headers, form, body)
+                answer = self._service.handle(operation, bodies.read_request(operation, form, body), now)
             except Refused as refusal:
                 answer = Answer(refusal=refusal)
             answer = self._keep(answer)
-            reply = self._encode(answer, content_type, now)
+            reply = self._encode(answer, form, now)
             # a rule may have come from another thread since it was looked for, above
             return reply if answer.plan is None else spoil(reply, answer.plan)
         except Exception:  # noqa: BLE001 - a bug of ours
-            return self._fail(content_type)
+            return self._fail(form)
 
     def refuse(self, headers: Mapping[str, str], refusal: Refused) -> Reply:
-        """What goes back for a request that a shell could not read."""
-        return self._encode(Answer(refusal=refusal), _content_type(headers), self._clock.now())
+        """What goes back for a request that is refused before its body is read: the message must not be lost."""
+        form = bodies.CBOR if bodies.content_type(headers) == bodies.CBOR else bodies.JSON
+        return self._encode(Answer(refusal=refusal), form, self._clock.now())
 
-    def _fail(self, content_type: str) -> Reply:
+    def _fail(self, form: str) -> Reply:
         """A bug of ours (EP1)."""
         _log.exception("a request failed")
-        return self._encode(Answer(refusal=internal_failure()), content_type, self._clock.now())
+        return self._encode(Answer(refusal=internal_failure()), form, self._clock.now())
 
     def _keep(self, answer: Answer) -> Answer:
         """The answer, once all that was stored is kept (EP2)."""
@@ -194,12 +197,13 @@ class Endpoint:
     def _begin(self, call: "_Call", method: str, path: str) -> Reply:
         """The long way: what is wrong with the request, and what befalls it."""
         try:
-            call.operation = _operation(call.headers, call.content_type)
-            call.members = bodies.read_request(call.operation, call.content_type, call.body)
+            call.operation = _operation(call.headers, call.form, call.body)
+            call.members = bodies.read_request(call.operation, call.form, call.body)
             call.plan = self._service.plan(call.operation, call.members, call.now)
         except Refused as refusal:
             call.refusal = refusal
-        if self._signatures is not None and call.operation:  # before what is wrong with the members, as AWS does
+        is_checked = call.operation or call.form == bodies.XML
+        if self._signatures is not None and is_checked:  # before what is wrong with the members, as AWS does
             skewed = call.now + (0.0 if call.plan is None else call.plan.skew)
             denied = self._signatures.check(method, path, call.headers, call.body, skewed)
             call.refusal = denied or call.refusal
@@ -211,7 +215,7 @@ class Endpoint:
         try:
             return self._carry_out(call)
         except Exception:  # noqa: BLE001 - a bug of ours
-            return self._fail(call.content_type)
+            return self._fail(call.form)
 
     def _carry_out(self, call: "_Call") -> Reply:
         now = self._clock.now()
@@ -221,7 +225,7 @@ class Endpoint:
             answer = Answer(refusal=call.refusal, plan=call.plan)
         answer = self._keep(answer)
         plan = answer.plan
-        reply = self._encode(answer, call.content_type, now + (0.0 if plan is None else plan.skew))
+        reply = self._encode(answer, call.form, now + (0.0 if plan is None else plan.skew))
         if plan is not None:
             reply = spoil(reply, plan)
         if self._requests is not None:
@@ -245,21 +249,21 @@ class Endpoint:
             body=call.body if keep_body else None,
         )
 
-    def _encode(self, answer: Answer, content_type: str, now: float) -> Reply:
-        shown = bodies.CBOR if content_type == bodies.CBOR else bodies.JSON
+    def _encode(self, answer: Answer, form: str, now: float) -> Reply:
         headers = {
             "x-amzn-RequestId": self._request_id(),
-            "x-amz-id-2": f"{self._chance.getrandbits(256):064x}",
-            "Content-Type": shown,
+            "x-amz-id-2": b2a_base64(self._chance.randbytes(_ID_2_BYTES), newline=False).decode(),
+            "Content-Type": form,
             "Date": formatdate(now, usegmt=True),
         }
         if answer.refusal is not None:
             headers["x-amzn-ErrorType"] = answer.refusal.code
-            return Reply(answer.refusal.status, headers, bodies.write_refusal(shown, answer.refusal))
+            status = 403 if form == bodies.XML else answer.refusal.status
+            return Reply(status, headers, bodies.write_refusal(form, answer.refusal))
         if answer.subscription is not None:
             headers["Content-Type"] = EVENT_STREAM
-            return Reply(200, headers, subscription=Pushes(answer.subscription, shown, self._clock, self.wakeups))
-        return Reply(200, headers, bodies.write_answer(shown, answer.body))
+            return Reply(200, headers, subscription=Pushes(answer.subscription, form, self._clock, self.wakeups))
+        return Reply(200, headers, bodies.write_answer(form, answer.body))
 
     def _request_id(self) -> str:
         digits = f"{self._chance.getrandbits(128):032x}"
@@ -270,12 +274,12 @@ class Endpoint:
 class _Call:
     """One request on the long way."""
 
-    __slots__ = ("body", "content_type", "headers", "members", "now", "operation", "plan", "refusal")
+    __slots__ = ("body", "form", "headers", "members", "now", "operation", "plan", "refusal")
 
-    def __init__(self, headers: Mapping[str, str], body: bytes, content_type: str, now: float) -> None:
+    def __init__(self, headers: Mapping[str, str], body: bytes, form: str, now: float) -> None:
         self.headers = headers
         self.body = body
-        self.content_type = content_type
+        self.form = form
         self.now = now
         self.operation = ""
         self.members: Struct | None = None
@@ -311,14 +315,12 @@ def _exception(fault: FanOutException) -> bytes:
     return encode_message(headers, bodies.write_answer(bodies.JSON, {"message": fault.message}))
 
 
-def _content_type(headers: Mapping[str, str]) -> str:
-    return headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def _operation(headers: Mapping[str, str], content_type: str) -> str:
+def _operation(headers: Mapping[str, str], form: str, body: bytes) -> str:
+    refusal = bodies.refusal_of_form(form, body)
+    if refusal is not None:
+        raise refusal
     target = headers.get("x-amz-target", "")
     operation = target.removeprefix(TARGET_PREFIX)
-    known = target.startswith(TARGET_PREFIX) and operation in INPUTS
-    if not known or content_type not in {bodies.JSON, bodies.CBOR, "application/json"}:
+    if not target.startswith(TARGET_PREFIX) or operation not in INPUTS:
         raise unknown_operation()
     return operation

@@ -96,3 +96,53 @@ def test_a_refusal_is_written_in_both():
     expected = {"__type": "ResourceNotFoundException", "message": "no"}
     assert msgspec.json.decode(bodies.write_refusal(bodies.JSON, not_found("no"))) == expected
     assert cbor.decode(bodies.write_refusal(bodies.CBOR, not_found("no"))) == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "content_type", "has_body", "form"),
+    [
+        ("POST", "application/x-amz-json-1.1", True, bodies.JSON),
+        ("POST", "  Application/X-Amz-Json-1.1 ; charset=utf-8", False, bodies.JSON),
+        ("POST", "application/x-amz-cbor-1.1", True, bodies.CBOR),
+        ("POST", "", False, bodies.CBOR),
+        ("POST", "application/json", False, bodies.CBOR),
+        ("POST", "application/json", True, bodies.OLD_JSON),
+        ("POST", "", True, bodies.XML),
+        ("POST", "text/plain", True, bodies.XML),
+        ("GET", "application/x-amz-json-1.1", False, bodies.XML),
+        ("OPTIONS", "", False, bodies.XML),
+    ],
+)
+def test_the_form_of_a_request(method, content_type, has_body, form):
+    headers = {"content-type": content_type} if content_type else {}
+    assert bodies.form_of(method, headers, has_body=has_body) == form
+
+
+@pytest.mark.parametrize(
+    ("form", "body", "code", "status"),
+    [
+        (bodies.XML, b"{}", "AccessDeniedException", 403),
+        (bodies.OLD_JSON, b"{}", "UnknownOperationException", 404),
+        (bodies.OLD_JSON, b"[]", "SerializationException", 400),
+        (bodies.OLD_JSON, b"hello", "SerializationException", 400),
+        (bodies.OLD_JSON, b'{"\xff":1}', "SerializationException", 400),
+    ],
+)
+def test_no_operation_can_be_called_in_the_other_forms(form, body, code, status):
+    refusal = bodies.refusal_of_form(form, body)
+    assert (refusal.code, refusal.status) == (code, status)
+
+
+def test_an_operation_can_be_called_in_json_and_cbor():
+    assert bodies.refusal_of_form(bodies.JSON, b"") is None
+    assert bodies.refusal_of_form(bodies.CBOR, b"") is None
+
+
+def test_a_refusal_in_the_other_forms():
+    refusal = not_found("<a & b>")
+    expected = {"Output": {"__type": "com.amazon.coral.service#ResourceNotFoundException"}, "Version": "1.0"}
+    assert msgspec.json.decode(bodies.write_refusal(bodies.OLD_JSON, refusal)) == expected
+    assert bodies.write_refusal(bodies.XML, refusal) == (
+        b"<ResourceNotFoundException>\n  <Message>&lt;a &amp; b&gt;</Message>\n</ResourceNotFoundException>\n"
+    )
+    assert bodies.write_refusal(bodies.XML, Refused("InternalFailure", "", 500)) == b"<InternalFailure/>\n"

@@ -84,8 +84,12 @@ def serialization(message: str = "") -> Refused:
     return Refused("SerializationException", message)
 
 
-def unknown_operation() -> Refused:
-    return Refused("UnknownOperationException", "")
+def unknown_operation(status: int = 400) -> Refused:
+    return Refused("UnknownOperationException", "", status)
+
+
+def access_denied(message: str) -> Refused:
+    return Refused("AccessDeniedException", message, 403)
 
 
 def too_large(limit: int) -> Refused:
