@@ -41,7 +41,7 @@ OPTIMIZED := tests/sim/test_keep_assertions.py \
 	tests/unit/adapters/test_wire_streams.py tests/shell/test_uvloop_policy.py tests/shell/test_client_calls.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sets demo test test-optimized static cover suite clock quick sim sim-soak drill drill-full java soak proof check fmt lint types mypy pyright arch bench bench-report bench-guard docs pictures mutants fuzz audit sbom build clean
+.PHONY: help setup sets demo test test-browser test-optimized static cover suite clock quick sim sim-soak drill drill-full java soak proof check fmt lint types mypy pyright arch bench bench-report bench-guard docs pictures mutants fuzz audit sbom build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,6 +110,9 @@ suite: $(TEST) $(SERVERS)
 
 clock: $(TEST) $(SERVERS)
 	$(PYTEST_CLOCK)
+
+test-browser: $(TEST) ## let a real Chromium (apt-get install chromium; or CHROMIUM=path) attack the embedded server from web pages
+	$(BIN)/python -m pytest tests/browser
 
 test-optimized: $(TEST) ## run the tests with python -O where that can make a difference
 	$(BIN)/python -O -m pytest --numprocesses $(PROCESSES) --dist worksteal $(OPTIMIZED)
