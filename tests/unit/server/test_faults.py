@@ -556,3 +556,12 @@ def test_under_random_faults_what_is_acknowledged_is_stored_and_nothing_else_onc
         stored += sum(len(records) for records in world.stored().values())
     assert hidden > 0
     assert stored == acknowledged + hidden
+
+
+def test_a_fault_of_a_shard_hits_requests_that_name_it_in_short():
+    world = World()
+    world.faults.throttle(operation="GetShardIterator", shard=2)
+    position = {"StreamName": "s", "ShardIteratorType": "LATEST"}
+    assert world.ask("GetShardIterator", ShardId="shardId-2", **position).refusal.code == THROTTLED
+    assert world.ask("GetShardIterator", ShardId="1", **position).refusal is None
+    assert world.ask("GetShardIterator", ShardId="of-no-shard", **position).refusal.code == "ResourceNotFoundException"

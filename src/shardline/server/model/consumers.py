@@ -239,8 +239,8 @@ class Subscriptions:
             raise not_found(f"Consumer {request.consumer_arn} not found.")
         if consumer.status != "ACTIVE":
             raise in_use(f"Consumer {consumer.arn} is not active, instead in state {consumer.status}")
-        stream = state.serving(consumer.stream_name, None)
-        shard = state.shard(stream, request.shard_id)
+        shard_id = state.resolve_shard_id(request.shard_id, consumer.stream_name)
+        stream, shard = state.readable_shard(consumer.stream_name, shard_id)
         key = (consumer.arn, shard.shard_id)
         limits = state.settings.limits
         wait = limits.subscription_takeover_wait or 0.0

@@ -11,7 +11,7 @@ from typing import Final
 from shardline.server.model import inputs
 from shardline.server.model.records import hash_key_range
 from shardline.server.model.refusals import expired_token, in_use, invalid, not_found
-from shardline.server.model.shards import ServerShard
+from shardline.server.model.shards import ServerShard, full_shard_id
 from shardline.server.model.state import ServiceState
 from shardline.server.model.streams import ServerStream
 from shardline.server.model.tokens import PageToken
@@ -23,7 +23,8 @@ _STREAMS_PER_PAGE: Final = 100
 
 def describe_stream(state: ServiceState, request: inputs.DescribeStream) -> dict[str, object]:
     stream = state.find(request.stream_name, request.stream_arn)
-    shards = [one for one in _shards(stream) if one.shard_id > (request.exclusive_start_shard_id or "")]
+    after = _full(request.exclusive_start_shard_id)
+    shards = [one for one in _shards(stream) if one.shard_id > after]
     shown = shards[: min(request.limit or _SHARDS_PER_DESCRIPTION, _SHARDS_PER_DESCRIPTION)]
     description = _description(stream) | {
         "Shards": [describe_shard(shard) for shard in shown],
@@ -101,7 +102,7 @@ def _listing(state: ServiceState, request: inputs.ListShards) -> tuple[ServerStr
         stream = state.find(request.stream_name, request.stream_arn)
         check_created(state, stream, request.stream_creation_timestamp)
         wanted = _check_filter(request.shard_filter)
-        return stream, request.exclusive_start_shard_id or "", wanted
+        return stream, _full(request.exclusive_start_shard_id), wanted
     refuse_beside_token(
         StreamName=request.stream_name,
         StreamARN=request.stream_arn,
@@ -126,6 +127,11 @@ def refuse_beside_token(**members: object) -> None:
     for name, value in members.items():
         if value is not None:
             raise invalid(f"NextToken and {name} cannot be provided together.")
+
+
+def _full(shard_id: str | None) -> str:
+    """A shard id to list after, in full where it names a shard: ``0`` is ``shardId-000000000000``."""
+    return "" if shard_id is None else full_shard_id(shard_id) or shard_id
 
 
 def check_created(state: ServiceState, stream: ServerStream, at: float | None) -> None:
@@ -158,7 +164,7 @@ def _check_filter(wanted: inputs.ShardFilterInput | None) -> Wanted | None:
 def _matches(state: ServiceState, stream: ServerStream, shard: ServerShard, wanted: Wanted | None) -> bool:
     kind, shard_id, timestamp = wanted or ("FROM_TRIM_HORIZON", None, None)
     if kind == "AFTER_SHARD_ID":
-        return shard.shard_id > (shard_id or "")
+        return shard.shard_id > _full(shard_id)
     if kind == "AT_LATEST":
         return shard.is_open
     horizon = max(stream.trim_horizon(state.now), stream.created_at)

@@ -90,8 +90,9 @@ def delete_stream(state: ServiceState, request: inputs.DeleteStream) -> None:
 
 
 def split_shard(state: ServiceState, request: inputs.SplitShard) -> None:
+    shard_id = state.resolve_shard_id(request.shard_to_split, state.name_of(request.stream_name, request.stream_arn))
     stream = _provisioned(state, request, "SplitShard")
-    shard = state.shard(stream, request.shard_to_split)
+    shard = _shard(state, stream, shard_id)
     at = int(request.new_starting_hash_key)
     _check_open(state, stream, shard)
     if not shard.hash_range.start + 1 < at < shard.hash_range.end:  # stricter than the reference, as AWS is
@@ -106,9 +107,11 @@ def split_shard(state: ServiceState, request: inputs.SplitShard) -> None:
 
 
 def merge_shards(state: ServiceState, request: inputs.MergeShards) -> None:
+    name = state.name_of(request.stream_name, request.stream_arn)
+    named = (request.shard_to_merge, request.adjacent_shard_to_merge)
+    ids = [state.resolve_shard_id(text, name) for text in named]
     stream = _provisioned(state, request, "MergeShards")
-    shard = state.shard(stream, request.shard_to_merge)
-    adjacent = state.shard(stream, request.adjacent_shard_to_merge)
+    shard, adjacent = (_shard(state, stream, shard_id) for shard_id in ids)
     _check_open(state, stream, shard)
     _check_open(state, stream, adjacent)
     if shard.hash_range.end + 1 != adjacent.hash_range.start:  # the lower one comes first, as AWS wants it
@@ -118,6 +121,13 @@ def merge_shards(state: ServiceState, request: inputs.MergeShards) -> None:
         )
     stream.begin("UPDATING", Change(_updated_at(state), "merge", shard.shard_id, adjacent.shard_id))
     _changed(state, stream)
+
+
+def _shard(state: ServiceState, stream: ServerStream, shard_id: str) -> ServerShard:
+    shard = stream.shards.get(shard_id)
+    if shard is None:
+        raise state.shard_not_found(shard_id, stream.name)
+    return shard
 
 
 def _check_open(state: ServiceState, stream: ServerStream, shard: ServerShard) -> None:

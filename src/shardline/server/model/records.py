@@ -302,8 +302,8 @@ def _encryption(stream: ServerStream) -> str | None:
 
 
 def get_shard_iterator(state: ServiceState, request: GetShardIterator) -> dict[str, object]:
-    stream = state.serving(request.stream_name, request.stream_arn)
-    shard = state.shard(stream, request.shard_id)
+    name = state.name_of(request.stream_name, request.stream_arn)
+    stream, shard = state.readable_shard(name, state.resolve_shard_id(request.shard_id, name))
     if not (shard.could_iterate(state.now) if request.dry_run else shard.may_iterate(state.now)):
         raise throttled(_rate_exceeded(state, stream, shard))
     place = place_of(
@@ -379,7 +379,7 @@ def write_iterator(state: ServiceState, stream: ServerStream, shard: ServerShard
 
 
 def get_records(state: ServiceState, request: GetRecords) -> GetRecordsOutput:
-    stream, shard, place = _read_iterator(state, request.shard_iterator)
+    stream, shard, place = _read_iterator(state, request)
     if not (shard.could_read(state.now) if request.dry_run else shard.may_read(state.now)):
         raise throttled(_rate_exceeded(state, stream, shard))
     if request.dry_run:
@@ -411,21 +411,19 @@ def hash_key_range(shard: ServerShard) -> dict[str, str]:
     return {"StartingHashKey": str(shard.hash_range.start), "EndingHashKey": str(shard.hash_range.end)}
 
 
-def _read_iterator(state: ServiceState, text: str) -> tuple[ServerStream, ServerShard, int]:
-    token = state.tokens.read_iterator(text)
+def _read_iterator(state: ServiceState, request: GetRecords) -> tuple[ServerStream, ServerShard, int]:
+    token = state.tokens.read_iterator(request.shard_iterator)
     if token is None:
         raise invalid("Invalid ShardIterator.")
-    stream = state.streams.get(token.stream)
-    if stream is None or stream.created_at != token.stream_created_at or stream.status not in {"ACTIVE", "UPDATING"}:
-        raise not_found(f"Stream {token.stream} under account {state.settings.account_id} not found.")
+    if request.stream_arn is not None and state.name_of(None, request.stream_arn) != token.stream:
+        raise invalid(f"ShardIterator is of stream {token.stream}, and not of {request.stream_arn}.")
     life = state.settings.limits.iterator_life
     if life is not None and state.now - token.made_at > life:
         raise expired_iterator(
             f"Iterator expired. The iterator was created at time {token.made_at:.3f} while right now it is "
             f"{state.now:.3f} which is further in the future than the tolerated delay of {life * 1000:.0f} ms."
         )
-    shard = stream.shards.get(shard_id_of(token.shard_index))
-    if shard is None:
-        where = f"stream {token.stream} under account {state.settings.account_id}"
-        raise not_found(f"Shard {shard_id_of(token.shard_index)} in {where} does not exist")
+    stream, shard = state.readable_shard(token.stream, shard_id_of(token.shard_index))
+    if stream.created_at != token.stream_created_at:
+        raise not_found(f"Stream {token.stream} under account {state.settings.account_id} not found.")
     return stream, shard, token.place

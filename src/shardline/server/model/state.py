@@ -12,10 +12,10 @@ from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from shardline.server.model.buckets import Bucket
-from shardline.server.model.refusals import invalid, limit_exceeded, not_found
+from shardline.server.model.refusals import Refused, invalid, limit_exceeded, not_found
 from shardline.server.model.settings import ServiceSettings
 from shardline.server.model.shard_log import RecordCount, ShardLog, StoredRecord
-from shardline.server.model.shards import ServerShard
+from shardline.server.model.shards import ServerShard, full_shard_id
 from shardline.server.model.streams import ServerStream
 from shardline.server.model.tokens import Tokens
 
@@ -178,12 +178,25 @@ class ServiceState:
             raise not_found(f"Stream {stream.name} under account {self.settings.account_id} not found.")
         return stream
 
-    def shard(self, stream: ServerStream, shard_id: str) -> ServerShard:
-        shard = stream.shards.get(shard_id)
-        if shard is None:
+    def resolve_shard_id(self, text: str, stream_name: str) -> str:
+        """The full id of the shard that a request names; AWS checks this before it looks for the stream."""
+        shard_id = full_shard_id(text)
+        if shard_id is None:
+            raise self.shard_not_found(text, stream_name)
+        return shard_id
+
+    def shard_not_found(self, shard_id: str, stream_name: str) -> Refused:
+        account = self.settings.account_id
+        return not_found(f"Could not find shard {shard_id} in stream {stream_name} under account {account}.")
+
+    def readable_shard(self, stream_name: str, shard_id: str) -> tuple[ServerStream, ServerShard]:
+        """A shard to read from, and its stream (SV2). AWS has one text for a missing shard and a missing stream."""
+        stream = self.streams.get(stream_name)
+        shard = None if stream is None or stream.status not in _SERVING else stream.shards.get(shard_id)
+        if stream is None or shard is None:
             account = self.settings.account_id
-            raise not_found(f"Shard {shard_id} in stream {stream.name} under account {account} does not exist")
-        return shard
+            raise not_found(f"Shard {shard_id} in stream {stream_name} under account {account} does not exist")
+        return stream, shard
 
     def consumers_of(self, stream: ServerStream) -> list[ServerConsumer]:
         return [consumer for consumer in self.consumers.values() if consumer.stream_name == stream.name]

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from shardline.model.hashing import hash_digest_of
 from shardline.server.model import inputs
-from shardline.server.model.shards import shard_id_of
+from shardline.server.model.shards import full_shard_id, shard_id_of
 from shardline.server.model.streams import ServerStream
 from shardline.server.model.tokens import Tokens
 
@@ -31,13 +31,13 @@ def target_of(request: object, tokens: Tokens) -> Target:
             token = tokens.read_iterator(request.shard_iterator)
             return Target(None) if token is None else Target(token.stream, (shard_id_of(token.shard_index),))
         case inputs.SubscribeToShard():
-            return Target(_stream_in(request.consumer_arn), (request.shard_id,))
+            return Target(_stream_in(request.consumer_arn), _full(request.shard_id))
         case inputs.GetShardIterator():
-            return Target(_named(request), (request.shard_id,))
+            return Target(_named(request), _full(request.shard_id))
         case inputs.SplitShard():
-            return Target(_named(request), (request.shard_to_split,))
+            return Target(_named(request), _full(request.shard_to_split))
         case inputs.MergeShards():
-            return Target(_named(request), (request.shard_to_merge, request.adjacent_shard_to_merge))
+            return Target(_named(request), _full(request.shard_to_merge, request.adjacent_shard_to_merge))
         case inputs.ListShards() if request.next_token is not None:
             page = tokens.read_page(request.next_token)
             return Target(None if page is None else page.stream)
@@ -63,6 +63,10 @@ def _shard_of(entry: inputs.PutRecord | inputs.PutRecordsRequestEntry, stream: S
         return stream.shard_of(hash_key.to_bytes(16, "big")).shard_id if hash_key < _HASH_KEYS else None
     key = entry.partition_key
     return stream.shard_of(hash_digest_of(key)).shard_id if isinstance(key, str) else None
+
+
+def _full(*shard_ids: str) -> tuple[str, ...]:
+    return tuple(full_shard_id(shard_id) or shard_id for shard_id in shard_ids)
 
 
 def _named(request: object) -> str | None:
