@@ -369,8 +369,15 @@ def _place_of_number(shard: ServerShard, kind: str, number: str | None, where: s
         raise invalid(
             f"StartingSequenceNumber {number} used in {where} is invalid because it did not come from this stream."
         )
-    after = 1 if kind == "AFTER_SEQUENCE_NUMBER" else 0
-    return min(parts.number + after, shard.log.next)
+    is_passed = kind == "AFTER_SEQUENCE_NUMBER" or _is_past(shard, parts.number, number)
+    return min(parts.number + is_passed, shard.log.next)
+
+
+def _is_past(shard: ServerShard, place: int, number: str) -> bool:
+    """Whether a number lies behind the record at its place: the continuation of a subscription does."""
+    at = place - shard.log.first
+    records = shard.log.records
+    return 0 <= at < len(records) and int(number) > int(records[at].sequence_number)
 
 
 def write_iterator(state: ServiceState, stream: ServerStream, shard: ServerShard, place: int) -> str:
