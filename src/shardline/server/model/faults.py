@@ -13,12 +13,14 @@ Invariants:
 - FA4: an entry is refused by one rule at most; the entries that no rule names are stored.
 - FA5: without rules nothing is looked at: a request costs the test of an empty dict.
 - FA6: rules may be added and removed while another thread serves: each change is one operation of a dict.
+- FA7: there are at most ``MOST_RULES``: each of them costs every request a look.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count as count_up
 from typing import TYPE_CHECKING, Final, Literal, Self, final
 
+from shardline.errors import UsageError
 from shardline.server.model import fault_rules as kinds
 from shardline.server.model.fault_kinds import Fault, FaultKinds
 from shardline.server.model.fault_mixture import draw_mixture
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from shardline.server.model.state import ServiceState
     from shardline.server.model.streams import ServerStream
 
+MOST_RULES: Final = 1_000
 _DATA_PLANE: Final = frozenset({"PutRecord", "GetRecords", "GetShardIterator", "SubscribeToShard"})
 _THROTTLED: Final = "ProvisionedThroughputExceededException"
 
@@ -92,11 +95,20 @@ class Faults(FaultKinds):
         """Add what JSON objects describe: all of them, or none if one is wrong.
 
         Raises:
-            UsageError: one is wrong.
+            UsageError: one is wrong, or there would be too many (FA7).
         """
         made = [FaultRule.from_dict(one) for one in described]
         drawn = [draw_mixture(one, self._chance) if isinstance(one, kinds.Chaos) else [one] for one in made]
-        return [self._live(rule) for several in drawn for rule in several]
+        rules = [rule for several in drawn for rule in several]
+        self._check_room(len(rules))
+        return [self._live(rule) for rule in rules]
+
+    def _check_room(self, count: int) -> None:
+        """FA7."""
+        if len(self._all) + count > MOST_RULES:
+            raise UsageError(
+                f"there can be {MOST_RULES:,} faults at once, and there are {len(self._all):,}: remove some"
+            )
 
     def add(self, rule: FaultRule | Mapping[str, object]) -> Fault:
         """Add one rule. A ``random`` one gives the first of its mixture.
@@ -112,6 +124,7 @@ class Faults(FaultKinds):
             fault.remove()
 
     def _live(self, rule: FaultRule) -> Fault:
+        self._check_room(1)
         at = None
         if isinstance(rule, kinds.Reshard):
             at = rule.at if rule.delay is None else self._now() + rule.delay

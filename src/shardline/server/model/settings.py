@@ -4,9 +4,15 @@ Every limit can be changed and switched off (``None``). The defaults are AWS's q
 """
 
 from dataclasses import dataclass, field, fields
-from typing import Self, final
+from typing import Final, Self, final
 
 from shardline.model import limits
+
+CLOCK_END: Final = 7_258_118_400.0
+"""2200-01-01: the server's clock cannot be moved further.
+
+Dates, sequence numbers and the timestamps of every client hold that year: those of 64 bits in nanoseconds end in 2262.
+"""
 
 
 def _control_rates() -> dict[str, float]:
