@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 import msgspec
 
 from shardline.server.model import inputs
+from shardline.server.model.account import has_advantage
 from shardline.server.model.buckets import Bucket
 from shardline.server.model.descriptions import check_created, read_page_token, refuse_beside_token
 from shardline.server.model.records import ChildShardOutput, child_shards, place_of
@@ -47,8 +48,9 @@ def register(state: ServiceState, request: inputs.RegisterStreamConsumer) -> dic
             f"{state.settings.account_id}."
         )
     limits = state.settings.limits
-    if limits.consumers_per_stream is not None and len(existing) >= limits.consumers_per_stream:
-        raise limit_exceeded(f"A stream has at most {limits.consumers_per_stream} registered consumers.")
+    most = limits.consumers_per_advantage_stream if has_advantage(state, stream) else limits.consumers_per_stream
+    if most is not None and len(existing) >= most:
+        raise limit_exceeded(f"A stream has at most {most} registered consumers.")
     creating = sum(one.status == "CREATING" for one in state.consumers.values())
     if limits.consumers_creating_at_once is not None and creating >= limits.consumers_creating_at_once:
         raise limit_exceeded(f"There are {creating} consumers in state CREATING, which is the limit.")

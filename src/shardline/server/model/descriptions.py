@@ -6,9 +6,12 @@ Invariants:
 - DE2: shards are listed in the order of their ids.
 """
 
+from hashlib import blake2b
+from string import ascii_lowercase, digits
 from typing import Final
 
 from shardline.server.model import inputs
+from shardline.server.model.account import warm_throughput
 from shardline.server.model.records import hash_key_range
 from shardline.server.model.refusals import expired_token, in_use, invalid, not_found
 from shardline.server.model.shards import ServerShard, full_shard_id
@@ -19,6 +22,7 @@ from shardline.server.model.tokens import PageToken
 _SHARDS_PER_PAGE: Final = 1_000
 _SHARDS_PER_DESCRIPTION: Final = 100
 _STREAMS_PER_PAGE: Final = 100
+_ID_DIGITS: Final = ascii_lowercase + digits
 
 
 def describe_stream(state: ServiceState, request: inputs.DescribeStream) -> dict[str, object]:
@@ -38,12 +42,15 @@ def describe_stream_summary(state: ServiceState, request: inputs.DescribeStreamS
     summary = _description(stream) | {
         "OpenShardCount": len(stream.open_shards),
         "ConsumerCount": len(state.consumers_of(stream)),
+        "ChannelCount": len(state.channels_of(stream)),
+        "StreamId": id_of(stream.arn, stream.created_at),
         "MaxRecordSizeInKiB": stream.max_record_kib,
     }
     if stream.record_distribution is not None:
         summary["RecordDistributionStrategy"] = stream.record_distribution
-    if stream.warm_mibps is not None:
-        summary["WarmThroughput"] = {"TargetMiBps": stream.warm_mibps, "CurrentMiBps": stream.warm_mibps}
+    warm = warm_throughput(state, stream)
+    if warm is not None:
+        summary["WarmThroughput"] = warm
     return {"StreamDescriptionSummary": summary}
 
 
@@ -59,6 +66,13 @@ def _description(stream: ServerStream) -> dict[str, object]:
         "EncryptionType": stream.encryption_type,
     }
     return described if stream.key_id is None else described | {"KeyId": stream.key_id}
+
+
+def id_of(arn: str, created_at: float) -> str:
+    """The id of a stream or a channel: it stays the same over restarts, and another one of that name has another."""
+    number = int.from_bytes(blake2b(f"{arn} {created_at}".encode(), digest_size=16).digest(), "big")
+    digits = "".join(_ID_DIGITS[number // len(_ID_DIGITS) ** place % len(_ID_DIGITS)] for place in range(23))
+    return f"{digits[:20]}-{digits[20:]}"  # [MODEL] StreamId
 
 
 def describe_shard(shard: ServerShard) -> dict[str, object]:
@@ -215,9 +229,6 @@ def describe_limits(state: ServiceState, request: inputs.Nothing) -> dict[str, o
         "OpenShardCount": state.shard_count(),
         "OnDemandStreamCount": sum(stream.mode == "ON_DEMAND" for stream in state.streams.values()),
         "OnDemandStreamCountLimit": limits.on_demand_streams or 1_000_000,
+        "ChannelCount": len(state.channels),
+        "ChannelCountLimit": limits.channels_per_account or 1_000_000,
     }
-
-
-def describe_account_settings(state: ServiceState, request: inputs.Nothing) -> dict[str, object]:
-    del state, request
-    return {"MinimumThroughputBillingCommitment": {"Status": "DISABLED"}}

@@ -171,7 +171,7 @@ class Faults(FaultKinds):
     def plan(self, state: "ServiceState", operation: str, request: object) -> Plan:
         """What happens to a request that has come."""
         plan = Plan()
-        target = target_of(request, state.tokens)
+        target = target_of(request, state)
         sent: set[str] | None = None
         for fault in list(self.for_requests.values()):
             rule = fault.rule

@@ -15,6 +15,8 @@ from shardline.model.limits import (
     SHARDS_PER_STREAM_BY_UPDATE,
 )
 from shardline.server.model import inputs
+from shardline.server.model.account import check_warm_throughput
+from shardline.server.model.channels import check_no_channels
 from shardline.server.model.member_types import MetricsName
 from shardline.server.model.refusals import in_use, invalid, limit_exceeded, provisioned_only
 from shardline.server.model.shards import ServerShard
@@ -40,6 +42,7 @@ def create_stream(state: ServiceState, request: inputs.CreateStream) -> None:
         raise invalid("ShardCount must be set for a provisioned stream.")
     elif request.record_distribution_strategy is not None:
         raise invalid("Only an on-demand stream has a record distribution strategy.")
+    check_warm_throughput(state, mode, request.warm_throughput, "CreateStream")
     count = request.shard_count or state.settings.on_demand_shards
     if limits.shards_per_account is not None and state.shard_count() + count > limits.shards_per_account:
         raise limit_exceeded(
@@ -80,6 +83,7 @@ def _check_on_demand(state: ServiceState) -> None:
 
 def delete_stream(state: ServiceState, request: inputs.DeleteStream) -> None:
     stream = _active(state, request)
+    check_no_channels(state, stream)
     if state.consumers_of(stream) and not request.enforce_consumer_deletion:
         raise in_use(
             f"Stream {stream.name} under account {state.settings.account_id} has registered consumers; set "
@@ -238,26 +242,27 @@ def _set_metrics(state: ServiceState, stream: ServerStream, chosen: set[str]) ->
 
 
 def update_stream_mode(state: ServiceState, request: inputs.UpdateStreamMode) -> None:
-    stream = state.find(None, request.stream_arn)
-    _check_active(state, stream)
+    stream = state.active(None, request.stream_arn)
     if request.stream_mode_details.stream_mode == "ON_DEMAND" and stream.mode != "ON_DEMAND":
         _check_on_demand(state)
+    check_warm_throughput(state, request.stream_mode_details.stream_mode, request.warm_throughput, "UpdateStreamMode")
     if request.stream_mode_details.stream_mode != stream.mode:
         stream.mode = request.stream_mode_details.stream_mode
         stream.record_distribution = _BY_KEY if stream.mode == "ON_DEMAND" else None
+        stream.warm_mibps = None
+    if request.warm_throughput is not None:
+        stream.warm_mibps = request.warm_throughput
     _settle(state, stream)
 
 
 def update_max_record_size(state: ServiceState, request: inputs.UpdateMaxRecordSize) -> None:
-    stream = state.find(None, request.stream_arn)
-    _check_active(state, stream)
+    stream = state.active(None, request.stream_arn)
     stream.max_record_kib = request.max_record_size
     _settle(state, stream)
 
 
 def update_record_distribution(state: ServiceState, request: inputs.UpdateStreamRecordDistributionStrategy) -> None:
-    stream = state.find(None, request.stream_arn)
-    _check_active(state, stream)
+    stream = state.active(None, request.stream_arn)
     if stream.mode != "ON_DEMAND":
         raise invalid("Only an on-demand stream has a record distribution strategy.")
     stream.record_distribution = request.record_distribution_strategy
@@ -265,9 +270,8 @@ def update_record_distribution(state: ServiceState, request: inputs.UpdateStream
 
 
 def _active(state: ServiceState, request: inputs.StreamInput) -> ServerStream:
-    stream = state.find(request.stream_name, request.stream_arn)
-    _check_active(state, stream)
-    return stream
+    """MG1."""
+    return state.active(request.stream_name, request.stream_arn)
 
 
 def _provisioned(state: ServiceState, request: inputs.StreamInput, operation: str) -> ServerStream:
@@ -276,13 +280,6 @@ def _provisioned(state: ServiceState, request: inputs.StreamInput, operation: st
     if stream.mode == "ON_DEMAND":
         raise provisioned_only(operation)
     return stream
-
-
-def _check_active(state: ServiceState, stream: ServerStream) -> None:
-    """MG1."""
-    if stream.status != "ACTIVE":
-        account = state.settings.account_id
-        raise in_use(f"Stream {stream.name} under account {account} not ACTIVE, instead in state {stream.status}")
 
 
 def _updated_at(state: ServiceState) -> float:

@@ -3,15 +3,18 @@
 Told without drawing chance and without refusing anything: for faults, and for the record of requests.
 """
 
-from typing import NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 from msgspec import Struct
 
 from shardline.model.hashing import hash_digest_of
 from shardline.server.model import inputs
+from shardline.server.model.channel_inputs import ChannelInput, CreateChannel, ListChannels
 from shardline.server.model.shards import full_shard_id, shard_id_of
 from shardline.server.model.streams import ServerStream
-from shardline.server.model.tokens import Tokens
+
+if TYPE_CHECKING:
+    from shardline.server.model.state import ServiceState
 
 _HASH_KEYS = 1 << 128
 
@@ -24,8 +27,9 @@ class Target(NamedTuple):
     shards: tuple[str, ...] = ()
 
 
-def target_of(request: object, tokens: Tokens) -> Target:
+def target_of(request: object, state: "ServiceState") -> Target:
     """The stream and the shards that a request names, by whatever member."""
+    tokens = state.tokens
     match request:
         case inputs.GetRecords():
             token = tokens.read_iterator(request.shard_iterator)
@@ -42,7 +46,7 @@ def target_of(request: object, tokens: Tokens) -> Target:
             page = tokens.read_page(request.next_token)
             return Target(None if page is None else page.stream)
         case _:
-            return Target(_named(request))
+            return Target(_named(request) or _stream_of_channels(request, state))
 
 
 def shards_of_records(request: object, stream: ServerStream | None) -> set[str]:
@@ -78,6 +82,19 @@ def _named(request: object) -> str | None:
         if arn is not None:
             return _stream_in(arn)
     return None
+
+
+def _stream_of_channels(request: object, state: "ServiceState") -> str | None:
+    """The stream of the channel that a request is about."""
+    match request:
+        case CreateChannel():
+            return _stream_in(request.streams[0].stream_arn)
+        case ListChannels(stream_filter=[one]):
+            return _stream_in(one.stream_arn)
+        case ChannelInput(channel_arn=arn) | inputs.ResourceInput(resource_arn=arn) if arn in state.channels:
+            return state.channels[arn].stream_name
+        case _:
+            return None
 
 
 def _stream_in(arn: str) -> str | None:
