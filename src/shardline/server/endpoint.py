@@ -175,7 +175,8 @@ class Endpoint:
     def _fail(self, form: str) -> Reply:
         """A bug of ours (EP1)."""
         _log.exception("a request failed")
-        return self._encode(Answer(refusal=internal_failure()), form, self._clock.now())
+        refusal = internal_failure("The request could not be processed: see the log of the server.")
+        return self._encode(Answer(refusal=refusal), form, self._clock.now())
 
     def _keep(self, answer: Answer) -> Answer:
         """The answer, once all that was stored is kept (EP2)."""
@@ -190,7 +191,7 @@ class Endpoint:
             self._is_failing = True
             if answer.subscription is not None:
                 answer.subscription.ended = True
-            return Answer(refusal=internal_failure(), plan=answer.plan)
+            return Answer(refusal=internal_failure("What was stored cannot be kept: see the log."), plan=answer.plan)
         self._is_failing = False
         return answer
 

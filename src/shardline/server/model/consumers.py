@@ -115,7 +115,7 @@ def _find(state: ServiceState, request: inputs.ConsumerInput) -> ServerConsumer:
     if request.consumer_arn is not None:
         found = state.consumers.get(request.consumer_arn)
         if found is None:
-            raise not_found(f"Consumer {request.consumer_arn} not found.")
+            raise not_found(f"Consumer {request.consumer_arn}, account {state.settings.account_id} not found.")
         named = (request.consumer_name or found.name, request.stream_arn or state.arn_of(found.stream_name))
         if named != (found.name, state.arn_of(found.stream_name)):
             raise invalid("ConsumerARN, ConsumerName and StreamARN name different consumers.")
@@ -236,11 +236,15 @@ class Subscriptions:
         self._live: dict[tuple[str, str], ServerSubscription] = {}
 
     def subscribe(self, state: ServiceState, request: inputs.SubscribeToShard) -> ServerSubscription:
+        account = state.settings.account_id
         consumer = state.consumers.get(request.consumer_arn)
         if consumer is None:
-            raise not_found(f"Consumer {request.consumer_arn} not found.")
+            raise not_found(f"Consumer {request.consumer_arn}, account {account} not found.")
         if consumer.status != "ACTIVE":
-            raise in_use(f"Consumer {consumer.arn} is not active, instead in state {consumer.status}")
+            raise in_use(
+                f"Consumer {consumer.name} with creation timestamp {int(consumer.created_at)} under stream: "
+                f"{consumer.stream_name} , account {account} is not in ACTIVE status."
+            )
         shard_id = state.resolve_shard_id(request.shard_id, consumer.stream_name)
         stream, shard = state.readable_shard(consumer.stream_name, shard_id)
         key = (consumer.arn, shard.shard_id)
@@ -256,7 +260,8 @@ class Subscriptions:
         old = self._live.get(key)
         if old is not None and old.consumer is consumer and state.now - old.began_at < wait:
             raise in_use(
-                f"Another active subscription exists for this consumer: {consumer.arn} and shard {shard.shard_id}"
+                f"Another active subscription exists for this consumer: {account}:{stream.name}:{shard.shard_id}:"
+                f"{consumer.name}"
             )
         if old is not None and old.consumer is consumer and state.now - old.began_at < pause:
             raise limit_exceeded(f"SubscribeToShard was called too often for {consumer.arn} and {shard.shard_id}")

@@ -26,7 +26,7 @@ from shardline.server.model.fault_kinds import Fault, FaultKinds
 from shardline.server.model.fault_mixture import draw_mixture
 from shardline.server.model.fault_reshards import carry_out
 from shardline.server.model.fault_rules import FaultRule
-from shardline.server.model.refusals import Refused, limit_exceeded, throttled
+from shardline.server.model.refusals import Refused, call_throttled, limit_exceeded, shard_throttling, throttled
 from shardline.server.model.targets import Target, shards_of_records, target_of
 
 if TYPE_CHECKING:
@@ -292,8 +292,7 @@ def _is_taken(plan: Plan, rule: FaultRule, operation: str) -> bool:
 
 def _throttling(account: str, operation: str, rule: kinds.Throttle, target: Target) -> Refused:
     if operation not in _DATA_PLANE:
-        return limit_exceeded(f"Rate exceeded for operation {operation} under account {account}.")
+        return call_throttled(operation, target.stream, account)
     shard = rule.shard_id or next(iter(target.shards), "shardId-000000000000")
-    if operation == "SubscribeToShard":
-        return limit_exceeded(f"Rate exceeded for shard {shard} in stream {target.stream} under account {account}.")
-    return throttled(f"Rate exceeded for shard {shard} in stream {target.stream} under account {account}.")
+    message = shard_throttling(operation, shard, target.stream, account)
+    return limit_exceeded(message) if operation == "SubscribeToShard" else throttled(message)

@@ -22,7 +22,7 @@ from shardline.server.model.channel_inputs import (
     S3TablesDestination,
 )
 from shardline.server.model.commitment import Commitment
-from shardline.server.model.refusals import Refused, in_use, invalid, limit_exceeded, not_found
+from shardline.server.model.refusals import Refused, call_throttled, in_use, invalid, not_found
 from shardline.server.model.settings import ServiceSettings
 from shardline.server.model.shard_log import RecordCount, ShardLog, StoredRecord
 from shardline.server.model.shards import ServerShard, full_shard_id
@@ -200,7 +200,7 @@ class ServiceState:
                 self._rates = {one: rest for one, rest in self._rates.items() if rest.balance(self.now) < rest.rate}
             bucket = self._rates[key] = Bucket(rate, self.now)
         if not bucket.take(1, self.now):
-            raise limit_exceeded(f"Rate exceeded for operation {operation} under account {self.settings.account_id}.")
+            raise call_throttled(operation, stream, self.settings.account_id)
 
     def arn_of(self, stream_name: str) -> str:
         settings = self.settings
@@ -243,7 +243,7 @@ class ServiceState:
         if "/consumer/" in arn:
             consumer = self.consumers.get(arn)
             if consumer is None:
-                raise not_found(f"Consumer {arn} not found.")
+                raise not_found(f"Consumer {arn}, account {self.settings.account_id} not found.")
             return consumer
         return self.channel(arn) if ":channel/" in arn else self.find(None, arn)
 
