@@ -7,6 +7,10 @@ this still does. The other tables of the page are in modules of their own, each 
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
+from runpy import run_path
+
+recorded = run_path(str(Path(__file__).parent / "recorded_differences.py"))
 
 REFERENCE = "https://docs.aws.amazon.com/kinesis/latest/APIReference"
 GUIDE = "https://docs.aws.amazon.com/streams/latest/dev"

@@ -1,0 +1,227 @@
+"""In which recorded answers of AWS does our server differ, and why?
+
+Data: ``test_recorded_differences.py`` sees to it that the server answers as the table says; docs/differences.md shows it.
+The others are reproduced: ``test_recordings.py`` (LocalStack), ``test_recorded_refusals.py`` (kinesalite, moto),
+``test_http_recordings.py`` (kinesalite).
+"""
+
+from dataclasses import dataclass, field
+
+KINESALITE = "https://github.com/mhart/kinesalite/blob/c76689da192ab96c87c5db8f95c1e3fba1985433/test"
+LOCALSTACK = "https://github.com/localstack/localstack/blob/8b9a79f05846835cf4dff63ab7eefdde9df83783/tests/aws"
+MOTO = "https://github.com/getmoto/moto/blob/0af643a5dbfc98797f08ee64f5be3ef8002d56ff/tests/test_kinesis"
+CHANGED = "AWS has changed since the recording"
+ON_PURPOSE = "on purpose"
+UNCLEAR = "sources disagree"
+
+
+@dataclass(frozen=True)
+class RecordedDifference:
+    operations: tuple[str, ...]
+    case: str
+    recorded: str
+    ours: str
+    kind: str
+    why: str
+    source: str
+    parameters: dict = field(default_factory=dict)
+    """Of the request that shows it, for each of the operations. ``known`` is a stream of three shards, ``ten`` of ten."""
+    status: int = 200
+    code: str | None = None
+    has: tuple[str, ...] = ()
+    """Members of our answer, by their path, which the recording does not have."""
+    is_by_hand: bool = False
+    """A test of its own shows it."""
+
+
+KNOWN = {"StreamName": "known"}
+ELEVEN = [f"tag-{number}" for number in range(11)]
+RECORDED_DIFFERENCES = (
+    RecordedDifference(
+        operations=("DeleteStream", "DescribeStream", "DescribeStreamSummary", "ListTagsForStream"),
+        case="neither StreamName nor StreamARN",
+        recorded="ValidationException: Value null at 'streamName'",
+        ours="InvalidArgumentException",
+        kind=CHANGED,
+        why="StreamName became optional when StreamARN came (2022). What AWS answers to neither is not recorded. Where "
+        "other members are missing too, AWS's recorded text names StreamName among them, and ours does not.",
+        source=f"{KINESALITE}/deleteStream.js",
+        status=400,
+        code="InvalidArgumentException",
+    ),
+    RecordedDifference(
+        operations=("IncreaseStreamRetentionPeriod",),
+        case="RetentionPeriodHours 169",
+        recorded="ValidationException: at most 168",
+        ours="accepted",
+        kind=CHANGED,
+        why="Records can be retained for 8,760 hours since 2020.",
+        source=f"{KINESALITE}/increaseStreamRetentionPeriod.js",
+        parameters={**KNOWN, "RetentionPeriodHours": 169},
+    ),
+    RecordedDifference(
+        operations=("IncreaseStreamRetentionPeriod", "DecreaseStreamRetentionPeriod"),
+        case="RetentionPeriodHours -1",
+        recorded="ValidationException: at least 1",
+        ours="InvalidArgumentException: Minimum allowed retention period is 24 hours.",
+        kind=CHANGED,
+        why="The recorded constraint, from 1 to 168, is not in AWS's model any more: the member has none.",
+        source=f"{KINESALITE}/decreaseStreamRetentionPeriod.js",
+        parameters={**KNOWN, "RetentionPeriodHours": -1},
+        status=400,
+        code="InvalidArgumentException",
+    ),
+    RecordedDifference(
+        operations=("AddTagsToStream",),
+        case="eleven tags",
+        recorded="ValidationException: at most 10",
+        ours="accepted",
+        kind=CHANGED,
+        why="A stream has up to 50 tags, and a request up to 200, by AWS's model of today.",
+        source=f"{KINESALITE}/addTagsToStream.js",
+        parameters={**KNOWN, "Tags": dict.fromkeys(ELEVEN, "")},
+    ),
+    RecordedDifference(
+        operations=("RemoveTagsFromStream",),
+        case="eleven keys",
+        recorded="ValidationException: at most 10",
+        ours="accepted",
+        kind=CHANGED,
+        why="A request has up to 50 keys, by AWS's model of today.",
+        source=f"{KINESALITE}/removeTagsFromStream.js",
+        parameters={**KNOWN, "TagKeys": ELEVEN},
+    ),
+    RecordedDifference(
+        operations=("ListTagsForStream",),
+        case="Limit 11",
+        recorded="ValidationException: at most 10",
+        ours="accepted",
+        kind=CHANGED,
+        why="The limit is 50, by AWS's model of today.",
+        source=f"{KINESALITE}/listTagsForStream.js",
+        parameters={**KNOWN, "Limit": 11},
+    ),
+    RecordedDifference(
+        operations=("CreateStream",),
+        case="no ShardCount",
+        recorded="ValidationException: Value null at 'shardCount'",
+        ours="an on-demand stream",
+        kind=CHANGED,
+        why="ShardCount became optional with the on-demand mode (2021). LocalStack recorded what it means today.",
+        source=f"{KINESALITE}/createStream.js",
+        parameters={"StreamName": "on-demand"},
+    ),
+    RecordedDifference(
+        operations=("DescribeStream", "DescribeStreamSummary"),
+        case="any",
+        recorded="no StreamModeDetails",
+        ours="StreamModeDetails",
+        kind=CHANGED,
+        why="AWS's answers have it today (recorded by LocalStack), and the summary has further members of AWS's model.",
+        source=f"{KINESALITE}/describeStream.js",
+        parameters=KNOWN,
+        has=("*.StreamModeDetails",),
+    ),
+    RecordedDifference(
+        operations=("ListStreams",),
+        case="any",
+        recorded="StreamNames and HasMoreStreams alone",
+        ours="StreamSummaries and, with more to come, NextToken too",
+        kind=CHANGED,
+        why="They are in AWS's model since 2022.",
+        source=f"{KINESALITE}/listStreams.js",
+        has=("StreamSummaries",),
+    ),
+    RecordedDifference(
+        operations=("ListShards",),
+        case="neither a name nor a token",
+        recorded="Either NextToken or StreamName should be provided.",
+        ours="a text that names StreamARN",
+        kind=CHANGED,
+        why="The text is older than StreamARN; the code is the same.",
+        source=f"{KINESALITE}/listShards.js",
+        status=400,
+        code="InvalidArgumentException",
+    ),
+    RecordedDifference(
+        operations=("any",),
+        case="an Origin header, and OPTIONS",
+        recorded="access-control-allow-origin: *",
+        ours="no such header; OPTIONS is refused with 403",
+        kind=ON_PURPOSE,
+        why="AWS's requests are signed, so that a web page can do no harm. This server takes unsigned requests: with the "
+        "header, every web page that you visit could read and write its streams.",
+        source=f"{KINESALITE}/connection.js",
+        is_by_hand=True,
+    ),
+    RecordedDifference(
+        operations=("any",),
+        case="a refusal in XML",
+        recorded="no Content-Type",
+        ours="Content-Type: application/xml",
+        kind=ON_PURPOSE,
+        why="A client should not have to guess. Such a refusal answers requests that are none of Kinesis.",
+        source=f"{KINESALITE}/connection.js",
+        is_by_hand=True,
+    ),
+    RecordedDifference(
+        operations=("PutRecord", "PutRecords"),
+        case="records of two shards",
+        recorded="the shards share the counter in their sequence numbers",
+        ours="each shard counts for itself",
+        kind=ON_PURPOSE,
+        why="Nothing but the order within a shard is promised. The digits of a number are otherwise AWS's.",
+        source=f"{KINESALITE}/putRecord.js",
+        is_by_hand=True,
+    ),
+    RecordedDifference(
+        operations=("SubscribeToShard",),
+        case="AT_TIMESTAMP in CBOR",
+        recorded="status 500",
+        ours="a subscription",
+        kind=ON_PURPOSE,
+        why="LocalStack notes it beside a test that fails against AWS. No client should have to expect it.",
+        source=f"{LOCALSTACK}/services/kinesis/test_kinesis.py",
+        is_by_hand=True,
+    ),
+    RecordedDifference(
+        operations=("UpdateShardCount",),
+        case="10 shards to 3",
+        recorded="carried out",
+        ours="InvalidArgumentException",
+        kind=UNCLEAR,
+        why="The reference forbids to go below half of the shards. moto's table of numbers 'verified against AWS' has it.",
+        source=f"{MOTO}/test_kinesis_boto3.py",
+        parameters={"StreamName": "ten", "TargetShardCount": 3, "ScalingType": "UNIFORM_SCALING"},
+        status=400,
+        code="InvalidArgumentException",
+    ),
+)
+
+INTRODUCTION = """### Where the server differs from them
+
+Every answer that LocalStack recorded, and every refusal in the tests of kinesalite and moto that describes AWS, is
+either reproduced by a test of ours or listed in this table. The column "Reason" says whether AWS has changed since (by
+the reference, by AWS's model in botocore or by a later recording), whether the difference is on purpose, or whether two
+sources disagree.
+"""
+
+
+def section():
+    """The section of docs/differences.md."""
+    lines = [
+        INTRODUCTION,
+        "| Operations | Case | AWS, as recorded | Shardline | Reason | Why |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in RECORDED_DIFFERENCES:
+        cells = (
+            ", ".join(row.operations),
+            row.case,
+            row.recorded,
+            row.ours,
+            row.kind,
+            f"{row.why} [Recorded]({row.source})",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
