@@ -3,6 +3,7 @@
 import json
 import ssl
 import sys
+from types import ModuleType
 
 import aiobotocore.session
 import boto3
@@ -234,6 +235,12 @@ async def test_a_wrong_argument_is_named(settings, words):
 def test_a_client_needs_a_loop(wire):
     with pytest.raises(UsageError, match="asyncio or trio"):
         current_backend()
+
+
+async def test_a_client_is_opened_while_another_thread_imports_trio(wire, monkeypatch):
+    for name in ("trio", "trio.lowlevel"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))  # there, and still empty
+    assert current_backend() == "asyncio"
 
 
 async def test_an_extra_that_is_missing_is_named(make_client, monkeypatch):

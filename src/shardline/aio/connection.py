@@ -74,8 +74,9 @@ def current_backend() -> Literal["asyncio", "trio"]:
     Raises:
         UsageError: none does.
     """
-    trio = sys.modules.get("trio")
-    if trio is not None and trio.lowlevel.in_trio_task():
+    # Another thread may be in the middle of importing trio: then its modules are there, and empty.
+    in_trio_task = getattr(sys.modules.get("trio.lowlevel"), "in_trio_task", None)
+    if in_trio_task is not None and in_trio_task():
         return "trio"
     try:
         asyncio.get_running_loop()

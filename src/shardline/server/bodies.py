@@ -28,17 +28,7 @@ XML: Final = "application/xml"
 """What is not a request of this service: another method, or a body of another type."""
 _SPOKEN: Final = frozenset({JSON, CBOR})
 
-_TIMES: Final = frozenset(
-    {
-        "ApproximateArrivalTimestamp",
-        "ChannelCreationTimestamp",
-        "ConsumerCreationTimestamp",
-        "EarliestAllowedEndAt",
-        "EndedAt",
-        "StartedAt",
-        "StreamCreationTimestamp",
-    }
-)
+_TIMES: Final = frozenset({"ApproximateArrivalTimestamp", "StreamCreationTimestamp", "ConsumerCreationTimestamp"})
 
 
 def _page_json(value: object) -> msgspec.Raw:
