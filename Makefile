@@ -41,7 +41,7 @@ OPTIMIZED := tests/sim/test_keep_assertions.py \
 	tests/unit/adapters/test_wire_streams.py tests/shell/test_uvloop_policy.py tests/shell/test_client_calls.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sets demo test test-browser test-optimized static cover suite clock quick sim sim-soak drill drill-full java soak proof check fmt lint types mypy pyright arch bench bench-report bench-guard docs pictures mutants fuzz audit sbom build clean
+.PHONY: help setup sets demo test test-browser test-optimized static cover suite clock quick sim sim-soak drill drill-full java soak proof check fmt lint types mypy pyright arch bench bench-report bench-guard conformance docs pictures mutants fuzz audit sbom build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -155,6 +155,10 @@ bench-report: $(BENCH) $(SERVERS) ## measure everything and write docs/benchmark
 
 bench-guard: $(BENCH) $(SERVERS) ## fail if a ratio to a peer fell by more than a quarter since the report; CI runs it too
 	$(BIN)/python benchmarks/guard.py
+
+conformance: $(TEST) $(SERVERS) ## compare the embedded server and kinesis-local with what AWS answers; AWS=1 plays it on AWS itself (ONLY, RECORD, RESUME, FRESH, CLEAN, YES)
+	$(BIN)/python -m tests.conformance $(if $(AWS),--aws) $(if $(ENDPOINT),--endpoint $(ENDPOINT)) $(foreach name,$(ONLY),--only '$(name)') \
+		$(if $(RECORD),--record $(RECORD)) $(if $(YES),--yes) $(if $(RESUME),--resume) $(if $(FRESH),--fresh) $(if $(CLEAN),--clean)
 
 docs: $(TEST) $(DOCS) ## build the documentation into site/, warnings are errors; check links, words and pictures
 	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs examples benchmarks src

@@ -1,0 +1,148 @@
+"""Which differences are known, on which endpoint, and why?
+
+A difference that is not listed fails the run; so does one that is listed and no longer shows. Patterns are those of fnmatch.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from tests.conformance.expectation import Mismatch
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One line of a report."""
+
+    scenario: str
+    at: int
+    label: str
+    mismatch: Mismatch
+
+    def __str__(self) -> str:
+        what = self.mismatch
+        return (
+            f"{self.scenario} | step {self.at} {self.label} | {what.field} | expected {what.expected} | got {what.got}"
+        )
+
+
+@dataclass(frozen=True)
+class Known:
+    scenario: str
+    step: str
+    """A pattern for "2 DescribeStream": the number of the step, and its label."""
+    field: str
+    why: str
+    got: str = "*"
+    sometimes: bool = False
+    """It depends on timing: that it does not show says nothing."""
+
+    def explains(self, difference: Difference) -> bool:
+        return (
+            fnmatchcase(difference.scenario, self.scenario)
+            and fnmatchcase(f"{difference.at} {difference.label}", self.step)
+            and fnmatchcase(difference.mismatch.field, self.field)
+            and fnmatchcase(difference.mismatch.got, self.got)
+        )
+
+    def __str__(self) -> str:
+        return f"{self.scenario} | step {self.step} | {self.field} | got {self.got} | {self.why}"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    unknown: tuple[Difference, ...]
+    known: tuple[Difference, ...]
+    vanished: tuple[Known, ...]
+    """Listed, and not seen, although every scenario that it is about was played."""
+
+
+def judge(
+    differences: Iterable[Difference], listed: Collection[Known], played: Collection[str], table: Collection[str]
+) -> Judgement:
+    unknown, known, seen = [], [], set()
+    for difference in differences:
+        explanations = [entry for entry in listed if entry.explains(difference)]
+        seen.update(explanations)
+        (known if explanations else unknown).append(difference)
+    vanished = []
+    for entry in listed:
+        about = [name for name in table if fnmatchcase(name, entry.scenario)]
+        if entry not in seen and not entry.sometimes and all(name in played for name in about):
+            vanished.append(entry)
+    return Judgement(tuple(unknown), tuple(known), tuple(vanished))
+
+
+# Scenarios that are not played on an endpoint at all, by pattern, and why.
+NOT_PLAYED = {
+    "kinesis-local": {
+        "iterator-expired": "its clock cannot be moved, and five minutes are too long",
+        "list-token-expired": "the same",
+        "stream-creating": "its streams are there at once",
+        "throttled-*": "it enforces no limits of shards, and a flood of requests stalls it",
+    },
+}
+
+_TEXT = "AWS's text is known, and the server does not have it yet"
+EMBEDDED: tuple[Known, ...] = (
+    Known("stream-creating", "6 GetShardIterator", "error.message", _TEXT),
+    Known("read-wrong-positions", "* GetShardIterator", "error.message", _TEXT),
+    Known("iterator-expired", "3 GetRecords", "error.message", _TEXT),
+    Known("split-refused", "4 SplitShard", "error.message", _TEXT),
+    Known("split-refused", "7 MergeShards", "error.message", _TEXT),
+    Known("tags", "* AddTagsToStream", "*", "characters of tags are not checked yet"),
+    Known("retention", "* *creaseStreamRetentionPeriod", "error.message", _TEXT),
+)
+_MANY = "a difference of many answers: docs/differences.md has it"
+_CONSTRAINTS = "it checks constraints after other things, or not at all, and has other types for them"
+KINESIS_LOCAL: tuple[Known, ...] = (
+    Known("*", "*", "error.message", "its texts are its own"),
+    Known("*", "*", "*", "it writes members that have no value as null, where AWS leaves them out", got="None"),
+    Known("*", "*", "*EncryptionType", _MANY, got="'NONE'"),
+    Known("*", "*", "*HashKeyRange.*HashKey", _MANY),
+    Known("put-record", "4 PutRecord", "body.ShardId", "the same: the second shard begins one key too early"),
+    Known("stream-life", "9 ListStreams", "*", "it lists streams in no order, and without summaries"),
+    Known("stream-life", "11 DescribeStreamSummary", "*", "it deletes a stream within 50 ms", sometimes=True),
+    Known(
+        "stream-missing", "* UpdateStreamRecordDistributionStrategy", "error.__type", "it does not know the operation"
+    ),
+    Known("stream-by-arn", "5 DescribeStreamSummary", "*", "it believes the ARN, whatever the name says"),
+    Known("stream-on-demand", "*", "*", "it reshards on-demand streams"),
+    Known("validation-*", "*", "error.__type", _CONSTRAINTS),
+    Known(
+        "validation-records", "* GetRecords", "*", "an iterator that it cannot read is a failure of its own", got="500"
+    ),
+    Known("validation-records", "* GetRecords", "error", "the same", got="absent"),
+    Known("put-record", "* PutRecord", "error.__type", _CONSTRAINTS, got="'SerializationException'"),
+    Known("put-sizes", "* PutRecord", "error.__type", _CONSTRAINTS),
+    Known("put-sizes", "* PutRecords", "*", "it refuses entries that are too large one by one, and takes any request"),
+    Known("*-dry-run", "*", "*", "it does not know DryRun"),
+    Known(
+        "read-wrong-positions", "* GetShardIterator", "*", "it ignores a number that does not belong, or says not found"
+    ),
+    Known("read-wrong-positions", "* GetRecords", "*", "an iterator that it cannot read is a failure of its own"),
+    Known("split-and-merge", "3 DescribeStreamSummary", "*", "it reshards within 50 ms", sometimes=True),
+    Known("split-and-merge", "4 MergeShards", "*", "the same", sometimes=True),
+    Known(
+        "split-and-merge", "6 ListShards", "*EndingSequenceNumber", "it ends a shard with a number of another layout"
+    ),
+    Known("split-and-merge", "10 SplitShard", "error.__type", _MANY),
+    Known("split-refused", "*", "*", "it splits where a child has no keys"),
+    Known("scale", "2 UpdateShardCount", "body.StreamARN", "it leaves the member out"),
+    Known("list-filters", "* ListShards", "body.Shards", _MANY),
+    Known("list-filters", "11 ListShards", "*", "it ignores StreamCreationTimestamp"),
+    Known("consumer-life", "* DescribeStreamConsumer", "body.ConsumerDescription.Tags", "it describes tags", got="{}"),
+    Known(
+        "consumer-life", "* ListStreamConsumers", "*", "it gives a token with the last page, and none with the first"
+    ),
+    Known("consumer-life", "19 DeleteStream", "*", "it deletes the stream that it refuses to delete", sometimes=True),
+    Known("subscription*", "* SubscribeToShard", "*", "it refuses in the events, and pushes other events"),
+    Known("tags-by-arn", "8 ListTagsForResource", "body.Tags", "it forgets the tags of RegisterStreamConsumer"),
+    Known("record-size", "1 UpdateMaxRecordSize", "body", "it has an answer"),
+    Known("record-size", "5 PutRecord", "error.__type", _CONSTRAINTS),
+    Known("record-distribution", "*", "*", "it does not know the operation"),
+    Known("cbor", "5 DescribeStreamSummary", "error.__type", _CONSTRAINTS),
+    Known("unreadable", "*", "error.*", "its types and texts are its own"),
+    Known("signatures", "*", "*", "it checks no signatures"),
+)
+KNOWN = {"embedded": EMBEDDED, "kinesis-local": KINESIS_LOCAL}

@@ -1,0 +1,44 @@
+"""Writes what the table says into docs/conformance.md: ``python -m tests.conformance.page``."""
+
+import re
+from pathlib import Path
+
+from tests.conformance.cost import estimate
+from tests.conformance.table import SCENARIOS
+
+PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
+JOBS = 6
+
+
+def cost() -> str:
+    played = [one for one in SCENARIOS.values() if not one.not_on_aws and not one.account_wide]
+    return f"The whole table makes {estimate(played, JOBS)}."
+
+
+def scenarios() -> str:
+    rows = [f"| `{one.name}` | {one.title}{_where(one)} | {len(one.steps)} |" for one in SCENARIOS.values()]
+    return "\n".join(["| name | what it shows | steps |", "|---|---|---|", *rows])
+
+
+def _where(one) -> str:
+    if one.not_on_aws:
+        return f" (not on AWS: {one.not_on_aws})"
+    return " (on AWS only with `--account-settings`)" if one.account_wide else ""
+
+
+def written(text: str) -> str:
+    """The page with both parts as the table has them now."""
+    for name, part in {"cost": cost(), "scenarios": scenarios()}.items():
+        block = f"<!-- {name} -->\n{part}\n<!-- end of {name} -->"
+        text = re.sub(
+            rf"<!-- {name} -->(?:\n.*?<!-- end of {name} -->)?",
+            lambda _, block=block: block,
+            text,
+            count=1,
+            flags=re.DOTALL,
+        )
+    return text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text()))

@@ -1,0 +1,24 @@
+"""The table: every scenario that is played, in the order in which it is listed.
+
+What AWS answers is known from its documentation (API reference and developer guide), and, for texts, from the tests of
+kinesalite, LocalStack and moto, which ran against AWS: docs/differences.md names them. Where AWS's text is not known the
+table says ``ANY_TEXT``: a recording will have it.
+"""
+
+from tests.conformance.table import (
+    consumers,
+    end_to_end,
+    protocol,
+    reading,
+    resharding,
+    settings,
+    streams,
+    validation,
+    writing,
+)
+
+SCENARIOS = {
+    scenario.name: scenario
+    for part in (streams, validation, writing, reading, resharding, consumers, settings, protocol, end_to_end)
+    for scenario in part.SCENARIOS
+}

@@ -1,0 +1,141 @@
+"""Scenarios of the protocol itself: JSON and CBOR, headers, bodies that cannot be read, signatures."""
+
+from tests.conformance.expectation import ANY_TEXT, ANYTHING, EXTENDED_ID, REQUEST_ID, SEQUENCE_NUMBER, Matching, Some
+from tests.conformance.scenario import Call, Scenario, Stream, bare, not_found, ok, refused
+from tests.conformance.table.streams import DESCRIBED, SHARD_0, shard
+from tests.conformance.wire import CBOR, JSON
+
+MISMATCH = (
+    "The request signature we calculated does not match the signature you provided. Check your AWS Secret Access Key and "
+    "signing method. Consult the service documentation for details."
+)
+INVALID_TOKEN = "The security token included in the request is invalid."
+SUMMARY = {"StreamName": "$nothing"}
+SHOWN = ("content-type", "x-amzn-requestid", "x-amz-id-2")
+
+
+def unreadable(**members):
+    """A SerializationException; AWS says what it could not read in a member with a capital M, or says nothing."""
+    return {"status": 400, "error": Some({"__type": "SerializationException", **members})}
+
+
+def signed(how, expect):
+    return Call("DescribeStreamSummary", SUMMARY, expect, signing=how)
+
+
+SCENARIOS = (
+    Scenario(
+        "cbor",
+        "CBOR has the same members as JSON, in requests, answers and errors",
+        streams={"a": Stream(1)},
+        steps=(
+            Call(
+                "DescribeStreamSummary",
+                {"StreamName": "$a"},
+                ok({"StreamDescriptionSummary": Some(DESCRIBED)}),
+                cbor=True,
+            ),
+            Call("ListShards", {"StreamName": "$a"}, ok({"Shards": [shard(SHARD_0)]}), cbor=True),
+            Call(
+                "PutRecord",
+                {"StreamName": "$a", "Data": b"\x00\xff", "PartitionKey": "k"},
+                ok({"ShardId": SHARD_0, "SequenceNumber": SEQUENCE_NUMBER}),
+                cbor=True,
+            ),
+            Call("DescribeStreamSummary", SUMMARY, not_found(), cbor=True),
+            Call("DescribeStreamSummary", {"StreamName": "a name"}, refused("ValidationException"), cbor=True),
+            Call("ListStreams", {}, unreadable(), cbor=True, body=b"\xff"),
+        ),
+    ),
+    Scenario(
+        "headers",
+        "Answers have a content type and two request ids",
+        seconds=5,
+        steps=(
+            Call(
+                "DescribeStreamSummary",
+                SUMMARY,
+                {
+                    **not_found(),
+                    "headers": {"content-type": JSON, "x-amzn-requestid": REQUEST_ID, "x-amz-id-2": EXTENDED_ID},
+                },
+                show_headers=SHOWN,
+            ),
+            Call(
+                "DescribeStreamSummary",
+                SUMMARY,
+                {
+                    **not_found(),
+                    "headers": {"content-type": CBOR, "x-amzn-requestid": REQUEST_ID, "x-amz-id-2": EXTENDED_ID},
+                },
+                show_headers=SHOWN,
+                cbor=True,
+            ),
+        ),
+    ),
+    Scenario(
+        "unreadable",
+        "What cannot be read is refused: operations, bodies, types",
+        seconds=10,
+        steps=(
+            Call("NoSuchOperation", {}, bare("UnknownOperationException")),
+            Call("", {}, bare("UnknownOperationException"), headers={"X-Amz-Target": None}),
+            Call("ListStreams", {}, unreadable(), body=b"hello"),
+            Call("ListStreams", {}, unreadable(), body=b"[]"),
+            Call("DescribeStreamSummary", {"StreamName": 7}, unreadable(Message=ANY_TEXT)),
+            Call("PutRecords", {"StreamName": "$nothing", "Records": "x"}, unreadable(Message=ANY_TEXT)),
+            Call("CreateStream", {"StreamName": "$nothing", "ShardCount": "x"}, unreadable(Message=ANY_TEXT)),
+            Call("PutRecord", {"StreamName": "$nothing", "Data": 7, "PartitionKey": "k"}, unreadable(Message=ANY_TEXT)),
+            Call("AddTagsToStream", {"StreamName": "$nothing", "Tags": "x"}, unreadable(Message=ANY_TEXT)),
+        ),
+    ),
+    Scenario(
+        "signatures",
+        "Requests that are not signed, or wrongly signed, are refused",
+        seconds=10,
+        steps=(
+            signed("right", not_found()),
+            signed("none", refused("MissingAuthenticationTokenException", "Missing Authentication Token")),
+            signed("wrong secret", refused("InvalidSignatureException", MISMATCH)),
+            signed("altered body", refused("InvalidSignatureException", MISMATCH)),
+            signed("unknown key", refused("UnrecognizedClientException", INVALID_TOKEN)),
+            signed("wrong token", refused("UnrecognizedClientException", INVALID_TOKEN)),
+            signed(
+                "wrong region",
+                refused("InvalidSignatureException", Matching(r"Credential should be scoped to a valid region.*")),
+            ),
+            signed(
+                "wrong service",
+                refused(
+                    "InvalidSignatureException",
+                    Matching(r"Credential should be scoped to correct service: 'kinesis'\. "),
+                ),
+            ),
+            signed(
+                "at -900",
+                refused(
+                    "InvalidSignatureException",
+                    Matching(
+                        r"Signature expired: \d{8}T\d{6}Z is now earlier than \d{8}T\d{6}Z \(\d{8}T\d{6}Z - 5 min\.\)"
+                    ),
+                ),
+            ),
+            signed(
+                "at 900",
+                refused(
+                    "InvalidSignatureException",
+                    Matching(
+                        r"Signature not yet current: \d{8}T\d{6}Z is still later than \d{8}T\d{6}Z \(\d{8}T\d{6}Z \+ 5 min\.\)"
+                    ),
+                ),
+            ),
+            Call(
+                "DescribeStreamSummary",
+                SUMMARY,
+                refused("IncompleteSignatureException", ANYTHING),
+                signing="none",
+                headers={"Authorization": "AWS4-HMAC-SHA256 Credential=x", "X-Amz-Date": "20260101T000000Z"},
+            ),
+        ),
+    ),
+)
