@@ -11,7 +11,7 @@ from pathlib import Path
 from runpy import run_path
 
 recorded = run_path(str(Path(__file__).parent / "recorded_differences.py"))
-
+TEXTS = run_path(str(Path(__file__).with_name("texts.py")))
 REFERENCE = "https://docs.aws.amazon.com/kinesis/latest/APIReference"
 GUIDE = "https://docs.aws.amazon.com/streams/latest/dev"
 VALIDATION = "ValidationException (400)"
@@ -432,7 +432,8 @@ order of ParentShards, and ListStreams after a name that is no stream's, where k
 
 def page():
     """The page of the documentation: each section is a text and a table."""
-    sections = [INTRODUCTION, DETAILED, _details_table(), KINESIS_LOCAL, _kinesis_local_table()]
+    sections = [INTRODUCTION, DETAILED, _details_table(), TEXTS["SECTION"], TEXTS["table"]()]
+    sections += [KINESIS_LOCAL, _kinesis_local_table()]
     return "\n".join(sections)
 
 
