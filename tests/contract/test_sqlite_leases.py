@@ -6,11 +6,11 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 from pathlib import Path
 
 import anyio
 import pytest
+from tests.programs import command_for
 
 from shardline.adapters.leases import sqlite as module
 from shardline.adapters.leases.sqlite import APPLICATION_ID, SqliteLeases
@@ -39,7 +39,7 @@ async def store(path):
 
 
 def start(script, *arguments):
-    return subprocess.Popen([sys.executable, "-c", script, *arguments], stdout=subprocess.PIPE)
+    return subprocess.Popen([*command_for(script), *arguments], stdout=subprocess.PIPE)
 
 
 TAKER = """

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-SETTINGS = "[pytest]\nfilterwarnings =\n    error\naddopts = -p no:cacheprovider -p anyio\n"
+SETTINGS = "[pytest]\nfilterwarnings =\n    error\n    ignore:assertions not in test modules:pytest.PytestConfigWarning\naddopts = -p no:cacheprovider -p anyio\n"
 # pytest loads every plugin that is installed, which takes longer than the tests
 QUICK = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 OPTED_IN = 'pytest_plugins = ["shardline.testing.plugin"]\n'

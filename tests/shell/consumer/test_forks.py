@@ -3,9 +3,9 @@
 import os
 import sqlite3
 import subprocess
-import sys
 
 import pytest
+from tests.programs import command_for
 
 PRELUDE = """
 import asyncio, os, sys, time, traceback
@@ -51,7 +51,7 @@ ARGUMENTS = dict(
 )
 """
         done = subprocess.run(
-            [sys.executable, "-W", "always::ResourceWarning", "-c", PRELUDE + arguments + source],
+            command_for(PRELUDE + arguments + source, "-W", "always::ResourceWarning"),
             env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
             capture_output=True,
             text=True,

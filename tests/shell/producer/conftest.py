@@ -4,10 +4,10 @@ import gc
 import logging
 import os
 import subprocess
-import sys
 import textwrap
 
 import pytest
+from tests.programs import command_for
 
 import shardline.sync
 from shardline import Producer, ProducerConfig, deaggregate
@@ -119,7 +119,7 @@ LOOPS = {{"asyncio": {{}}, "uvloop": {{"backend_options": {{"use_uvloop": True}}
     def run(source, *arguments):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
         process = subprocess.Popen(
-            [sys.executable, "-c", prelude + textwrap.dedent(source), *arguments],
+            [*command_for(prelude + textwrap.dedent(source)), *arguments],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
