@@ -327,11 +327,40 @@ def _kinesalite(*files):
 
 
 _UNIT = "tests/unit/server/model"
+LOCALSTACK_TESTS = ("LocalStack's `test_kinesis.py`", LOCALSTACK.replace(".snapshot.json", ".py"))
 RISINGWAVE = ("RisingWave's issue 9961", "https://github.com/risingwavelabs/risingwave/issues/9961")
 SPLITS = ("a walk through splitting and merging", "https://brandur.org/kinesis-by-example")
 UPDATES = ("moto's test_update_shard_count", MOTO)
 
 DETAILS = (
+    Detail(
+        what="Short shard ids",
+        aws="The number in a shard id counts, with or without anything before a hyphen: `0`, `shardId-0` and `x-000` are "
+        "the first shard. An id without a number up to 2147483647 is refused before the stream is looked for. GetRecords "
+        "and GetShardIterator have one text for a missing shard and a missing stream.",
+        ours="The same, also in SubscribeToShard, ExclusiveStartShardId and ShardFilter, which are not recorded.",
+        seen=_kinesalite("getShardIterator", "getRecords", "splitShard", "mergeShards"),
+        tests=(
+            f"{_UNIT}/test_records.py::test_a_short_shard_id_is_as_good_as_the_full_one",
+            f"{_UNIT}/test_records.py::test_what_names_no_shard_is_refused_before_the_stream_is_looked_for",
+            f"{_UNIT}/test_records.py::test_an_iterator_of_a_missing_stream_names_the_shard",
+            f"{_UNIT}/test_management.py::test_shards_are_split_and_merged_by_short_ids_too",
+        ),
+    ),
+    Detail(
+        what="ShardIterator in quotes",
+        aws="GetRecords accepts an iterator with quotation marks around it.",
+        seen=(LOCALSTACK_TESTS,),
+        tests=(f"{_UNIT}/test_records.py::test_an_iterator_may_be_in_quotes",),
+    ),
+    Detail(
+        what="StreamARN of GetRecords",
+        aws="The reference has the parameter and says nothing of a stream that is not the iterator's.",
+        ours="Another stream than the iterator's is refused with InvalidArgumentException, a stream of another account "
+        "with ResourceNotFoundException.",
+        seen=(("API reference", api("GetRecords")),),
+        tests=(f"{_UNIT}/test_records.py::test_the_stream_of_an_iterator_may_be_named_beside_it",),
+    ),
     Detail(
         what="Layout of sequence numbers",
         aws="47 hexadecimal digits: `2`, the second in which the shard began (9), the last digit of the shard (1), the number in "

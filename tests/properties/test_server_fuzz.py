@@ -64,6 +64,20 @@ GOOD = {
     "ShardFilter": {"Type": "AT_LATEST"},
     "MaxRecordSizeInKiB": 1024,
     "RecordDistributionStrategy": "USER_PARTITION_KEY",
+    "Policy": '{"Statement": {"Effect": "Allow", "Principal": "*", "Action": "kinesis:*"}}',
+    "WarmThroughputMiBps": 8,
+    "MinimumThroughputBillingCommitment": {"Status": "ENABLED"},
+    "ChannelName": "c",
+    "ChannelARN": "arn:aws:kinesis:us-east-1:000000000000:channel/c",
+    "ServiceExecutionRoleARN": "arn:aws:iam::000000000000:role/delivery",
+    "StreamConfigurationList": [{"StreamARN": ARN, "RecordConfiguration": {"RecordFormatType": "JSON"}}],
+    "S3DestinationConfiguration": {
+        "StorageConfiguration": {
+            "BucketARN": "arn:aws:s3:::records",
+            "ExpectedBucketOwner": "000000000000",
+            "CompressionType": "GZIP",
+        }
+    },
 }
 ODD = [
     *(None, True, False, 0, -1, 1, 3, 10_001, 2**31, 2**53, 2**63, -(2**63), 2**64, 10**40, 0.5, -0.0, 1e308, 1e-300),

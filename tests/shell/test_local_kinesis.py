@@ -424,8 +424,16 @@ def test_what_fails_at_the_end_is_raised_by_stop_once(monkeypatch, tmp_path):
         ),
         ({"limits": Limits(control_calls_per_second=5)}, "control_calls_per_second must map operations .*, not 5"),
         ({"delays": 3}, "delays must be a Delays, or None, not 3"),
-        ({"delays": Delays(create=-1)}, "delays.create must be a number of seconds from 0, not -1"),
-        ({"delays": Delays(update=float("nan"))}, "delays.update must be a number of seconds from 0, not nan"),
+        (
+            {"delays": Delays(create=1e300)},
+            "delays.create must be a number of seconds from 0 to 31536000, not 1e\\+300",
+        ),
+        ({"limits": Limits(page_max_records=10**400)}, "page_max_records must be a number above 0.*, not 10*"),
+        ({"delays": Delays(create=-1)}, "delays.create must be a number of seconds from 0 to 31536000, not -1"),
+        (
+            {"delays": Delays(update=float("nan"))},
+            "delays.update must be a number of seconds from 0 to 31536000, not nan",
+        ),
         ({"stream": 5}, "a stream's name must be 1 to 128 of the characters .*, not 5"),
         ({"stream": "no spaces"}, "a stream's name must be 1 to 128 of the characters .*, not 'no spaces'"),
         ({"data": 5}, "data must be the path of a file, or None, not 5"),
@@ -574,7 +582,7 @@ def test_the_clock_stands_moves_and_goes_on():
         time.sleep(0.01)
         assert kinesis.clock.now() > begun_at + 90
         assert not kinesis.clock.is_frozen
-        with pytest.raises(UsageError, match="a clock advances by a number of seconds from 0, not -1"):
+        with pytest.raises(UsageError, match=r"a clock advances by a number of seconds from 0 to .*, not -1"):
             kinesis.clock.advance(-1)
 
 

@@ -53,14 +53,19 @@ UPDATE_SHARD_COUNT_PER_SECOND: Final = 10.0  # [API] UpdateShardCount
 DESCRIBE_CONSUMER_PER_SECOND: Final = 20.0  # [API] DescribeStreamConsumer, per stream
 LIST_CONSUMERS_PER_SECOND: Final = 5.0  # [API] ListStreamConsumers, per stream
 REGISTER_CONSUMER_PER_SECOND: Final = 5.0  # [API] RegisterStreamConsumer
+ACCOUNT_AND_CHANNEL_CALLS_PER_SECOND: Final = 5.0  # [API] UpdateAccountSettings, UpdateStreamWarmThroughput, channels
 SUBSCRIBE_PER_SECOND: Final = 1.0  # [API] SubscribeToShard, per consumer and shard
 
 # ---- counts
-CONSUMERS_PER_STREAM: Final = 20  # [API] RegisterStreamConsumer (50 with On-demand Advantage)
+CONSUMERS_PER_STREAM: Final = 20  # [API] RegisterStreamConsumer
+CONSUMERS_PER_ADVANTAGE_STREAM: Final = 50  # [API] RegisterStreamConsumer: with On-demand Advantage
 CONSUMERS_CREATING_AT_ONCE: Final = 5  # [API] RegisterStreamConsumer
 TAGS_PER_STREAM: Final = 50  # [API] AddTagsToStream
 UPDATE_SHARD_COUNT_PER_DAY: Final = 10  # [API] UpdateShardCount: per rolling 24 hours and stream
 SHARDS_PER_STREAM_BY_UPDATE: Final = 10_000  # [API] UpdateShardCount
+WARM_THROUGHPUT_MAX_MIBPS: Final = 10_240  # [API] UpdateStreamWarmThroughput: 10 GiBps
+DATA_FRESHNESS_MIN: Final = 300  # [GUIDE] data-delivery-concepts: seconds, and the default
+DATA_FRESHNESS_MAX: Final = 900  # [GUIDE] data-delivery-concepts
 
 # ---- names
 STREAM_NAME_MAX_LENGTH: Final = 128  # [MODEL] StreamName: [a-zA-Z0-9_.-]+

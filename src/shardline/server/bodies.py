@@ -28,7 +28,17 @@ XML: Final = "application/xml"
 """What is not a request of this service: another method, or a body of another type."""
 _SPOKEN: Final = frozenset({JSON, CBOR})
 
-_TIMES: Final = frozenset({"ApproximateArrivalTimestamp", "StreamCreationTimestamp", "ConsumerCreationTimestamp"})
+_TIMES: Final = frozenset(
+    {
+        "ApproximateArrivalTimestamp",
+        "ChannelCreationTimestamp",
+        "ConsumerCreationTimestamp",
+        "EarliestAllowedEndAt",
+        "EndedAt",
+        "StartedAt",
+        "StreamCreationTimestamp",
+    }
+)
 
 
 def _page_json(value: object) -> msgspec.Raw:

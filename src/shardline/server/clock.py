@@ -4,6 +4,7 @@ Invariants:
 
 - CL1: the server's time never goes back, whatever the machine's clock does.
 - CL2: frozen, it moves by ``advance`` alone; ``advance`` also moves a running clock ahead.
+- CL3: it is never moved beyond ``CLOCK_END``, and an ``advance`` that is refused changes nothing.
 """
 
 import time
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from typing import final
 
 from shardline.errors import UsageError
+from shardline.server.model.settings import CLOCK_END
 
 
 @final
@@ -42,14 +44,27 @@ class ServerClock:
             self._frozen_at = None
             self._tell_watchers()
 
+    def check_advance(self, seconds: object) -> float:
+        """By how much ``advance`` would move it, if it can (CL3).
+
+        Raises:
+            UsageError: it is no number, or a negative one, for time does not go back; or it is too large.
+        """
+        left = max(0.0, CLOCK_END - self.now())
+        if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 <= seconds <= left:
+            # A whole number may have so many digits that Python refuses to write them.
+            shown = repr(seconds) if not isinstance(seconds, int) or abs(seconds) < 10**30 else "a larger one"
+            allowed = f"a number of seconds from 0 to {int(left)}, when it ends (2200-01-01)"
+            raise UsageError(f"a clock advances by {allowed}, not {shown}")
+        return float(seconds)
+
     def advance(self, seconds: float) -> None:
         """Move ahead by that much, at once.
 
         Raises:
-            UsageError: it is no positive number: time does not go back.
+            UsageError: see ``check_advance``.
         """
-        if not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
-            raise UsageError(f"a clock advances by a number of seconds from 0, not {seconds!r}")
+        seconds = self.check_advance(seconds)
         if self._frozen_at is not None:
             self._frozen_at = self.now() + seconds
         else:

@@ -159,9 +159,7 @@ class Control:
             raise UsageError("the clock cannot freeze and resume at once")
         if any(wanted.get(name, True) is not True for name in ("freeze", "resume")):
             raise UsageError("freeze and resume are true, or not there")
-        seconds = wanted.get("advance", 0)
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
-            raise UsageError(f"a clock advances by a number of seconds from 0, not {seconds!r}")
+        seconds = self._clock.check_advance(wanted.get("advance", 0))  # before anything is done (CT1)
         if "freeze" in wanted:
             self._clock.freeze()
         if "resume" in wanted:

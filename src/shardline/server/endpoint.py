@@ -29,7 +29,7 @@ from shardline.server.model.faults import Faults, Plan
 from shardline.server.model.inputs import INPUTS
 from shardline.server.model.refusals import Refused, internal_failure, unknown_operation
 from shardline.server.model.service import Answer, Service
-from shardline.server.model.targets import target_of
+from shardline.server.model.targets import Target, target_of
 from shardline.server.requests_seen import RequestsSeen, Seen
 from shardline.server.signatures import Signatures, access_key_of
 from shardline.server.wakeups import Wakeups
@@ -175,7 +175,8 @@ class Endpoint:
     def _fail(self, form: str) -> Reply:
         """A bug of ours (EP1)."""
         _log.exception("a request failed")
-        return self._encode(Answer(refusal=internal_failure()), form, self._clock.now())
+        refusal = internal_failure("The request could not be processed: see the log of the server.")
+        return self._encode(Answer(refusal=refusal), form, self._clock.now())
 
     def _keep(self, answer: Answer) -> Answer:
         """The answer, once all that was stored is kept (EP2)."""
@@ -190,7 +191,7 @@ class Endpoint:
             self._is_failing = True
             if answer.subscription is not None:
                 answer.subscription.ended = True
-            return Answer(refusal=internal_failure(), plan=answer.plan)
+            return Answer(refusal=internal_failure("What was stored cannot be kept: see the log."), plan=answer.plan)
         self._is_failing = False
         return answer
 
@@ -219,6 +220,8 @@ class Endpoint:
 
     def _carry_out(self, call: "_Call") -> Reply:
         now = self._clock.now()
+        if self._requests is not None:  # before it is handled: DeleteChannel deletes what tells its stream
+            call.target = target_of(call.members, self._service.state)
         if call.refusal is None and call.members is not None:
             answer = self._service.handle(call.operation, call.members, now, call.plan)
         else:
@@ -233,13 +236,12 @@ class Endpoint:
         return reply
 
     def _seen(self, call: "_Call", answer: Answer, reply: Reply, *, keep_body: bool) -> Seen:
-        target = target_of(call.members, self._service.state.tokens)
         is_silent = reply.trouble is not None and reply.trouble.is_silent
         return Seen.of(
             call.operation,
             call.members,
             answer.body,
-            target,
+            call.target,
             at=call.now,
             status=None if is_silent else reply.status,
             error=None if answer.refusal is None else answer.refusal.code,
@@ -274,7 +276,7 @@ class Endpoint:
 class _Call:
     """One request on the long way."""
 
-    __slots__ = ("body", "form", "headers", "members", "now", "operation", "plan", "refusal")
+    __slots__ = ("body", "form", "headers", "members", "now", "operation", "plan", "refusal", "target")
 
     def __init__(self, headers: Mapping[str, str], body: bytes, form: str, now: float) -> None:
         self.headers = headers
@@ -284,6 +286,7 @@ class _Call:
         self.operation = ""
         self.members: Struct | None = None
         self.plan: Plan | None = None
+        self.target = Target(None)
         self.refusal: Refused | None = None
 
 

@@ -1,4 +1,4 @@
-"""How do streams, records and consumers outlive the process?
+"""How do streams, records, consumers, channels and the account's settings outlive the process?
 
 One SQLite file in WAL mode: a commit survives the death of the process (``kill -9``); the death of the machine may
 take the last moments with it, and never the file's order. One row holds what one request put into one shard, so that
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar, final
 import msgspec
 
 from shardline.errors import UsageError
+from shardline.server.model.commitment import Commitment
 from shardline.server.model.service import Service
 from shardline.server.model.settings import ServiceSettings
 from shardline.server.model.shard_log import StoredRecord
@@ -61,6 +62,7 @@ COMMIT;
 
 _write_json: Final = msgspec.json.Encoder().encode
 _read_stream: Final = msgspec.json.Decoder(WrittenStream).decode
+_read_commitment: Final = msgspec.json.Decoder(Commitment).decode
 _write_batch: Final = msgspec.msgpack.Encoder().encode
 _read_batch: Final = msgspec.msgpack.Decoder(list[tuple[bytes, str | None]]).decode
 
@@ -75,6 +77,8 @@ class Storage:
         self._unwritten: list[Stored] = []
         self._unwritten_streams: set[str] = set()
         self._sweep_at = service.state.now
+        self._commitment = service.state.commitment
+        """As it is written: the service makes another where it changes."""
         self._is_closed = False
         self.service = service
 
@@ -111,20 +115,26 @@ class Storage:
         self._unwritten += service.take_stored()
         self._unwritten_streams |= service.take_changed()
         sweeps = service.state.now >= self._sweep_at
-        if not (self._unwritten or self._unwritten_streams or sweeps):
+        commitment = service.state.commitment
+        is_new = commitment is not self._commitment
+        if not (self._unwritten or self._unwritten_streams or sweeps or is_new):
             return
         ids, self._ids = self._ids, dict(self._ids)
         try:
-            _in_transaction(self._database, lambda: self._write(sweeps=sweeps))
+            _in_transaction(self._database, lambda: self._write(commitment if is_new else None, sweeps=sweeps))
             ids = self._ids
         finally:
             self._ids = ids  # rows that were made in vain have no ids (PS5)
         self._unwritten.clear()
         self._unwritten_streams.clear()
+        self._commitment = commitment
         if sweeps:
             self._sweep_at = service.state.now + _SWEEP_EVERY
 
-    def _write(self, *, sweeps: bool) -> None:
+    def _write(self, commitment: Commitment | None, *, sweeps: bool) -> None:
+        if commitment is not None:
+            update = "INSERT OR REPLACE INTO setting (name, value) VALUES ('commitment', ?)"
+            self._database.execute(update, (_write_json(commitment),))
         for name in sorted(self._unwritten_streams):
             self._write_stream(name)
         if self._unwritten:
@@ -184,13 +194,19 @@ class Storage:
         if owner != account:
             raise UsageError(f"{path} holds the streams of account and region {owner}, not {account}")
         state.tokens = Tokens(secret)
+        try:
+            state.commitment = _read_commitment(self._setting("commitment", _write_json(state.commitment)))
+        except msgspec.MsgspecError as error:
+            raise UsageError(f"{path} is damaged: {error}") from None
+        self._commitment = state.commitment
         for stream_id, description in self._database.execute("SELECT id, description FROM stream ORDER BY id"):
             try:
                 self._restore_stream(stream_id, _read_stream(description))
             except (msgspec.MsgspecError, _DamagedError, KeyError) as error:
                 raise UsageError(f"{path} is damaged: {error}") from None
         state.keeps_stored = True
-        state.advance(max([now, *(_latest(stream, state) for stream in state.streams.values())]))
+        committed_at = state.commitment.started_at or 0.0
+        state.advance(max([now, committed_at, *(_latest(stream, state) for stream in state.streams.values())]))
         self._sweep_at = state.now
         self.keep()
 
@@ -291,7 +307,8 @@ def _in_transaction(database: sqlite3.Connection, work: Callable[[], None], kind
 
 def _latest(stream: ServerStream, state: ServiceState) -> float:
     """The latest time that a stream has seen: the service's time goes on from there (SV1), whatever the clock says."""
-    times = [stream.created_at, *(one.created_at for one in state.consumers_of(stream))]
+    consumers, channels = state.consumers_of(stream), state.channels_of(stream)
+    times = [stream.created_at, *(one.created_at for one in consumers), *(one.created_at for one in channels)]
     for shard in stream.shards.values():
         times += [shard.created_at, shard.closed_at or 0.0, *(one.arrived_at for one in shard.log.records[-1:])]
     return max(times)

@@ -2,8 +2,8 @@
 
 Invariant:
 
-- WS1: what is written says all that the service knows of a stream and its consumers, but for its records and for what
-  its rates have left: those begin anew.
+- WS1: what is written says all that the service knows of a stream, its consumers and its channels, but for its records
+  and for what its rates have left: those begin anew.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ import msgspec
 from shardline.model.hashing import HashRange
 from shardline.server.model.sequence_numbers import WITHOUT_DIGIT
 from shardline.server.model.shards import ServerShard
-from shardline.server.model.state import ServerConsumer, ServiceState
+from shardline.server.model.state import ChannelSettings, ServerChannel, ServerConsumer, ServiceState
 from shardline.server.model.streams import Change, ServerStream
 
 
@@ -48,6 +48,17 @@ class WrittenConsumer(msgspec.Struct, frozen=True):
     status: str
     ready_at: float
     tags: dict[str, str]
+    policy: str | None = None
+
+
+class WrittenChannel(msgspec.Struct, frozen=True):
+    name: str
+    arn: str
+    created_at: float
+    status: str
+    ready_at: float
+    tags: dict[str, str]
+    settings: ChannelSettings
 
 
 class WrittenStream(msgspec.Struct, frozen=True):
@@ -70,11 +81,14 @@ class WrittenStream(msgspec.Struct, frozen=True):
     pending: WrittenChange | None
     shards: list[WrittenShard]
     consumers: list[WrittenConsumer]
+    policy: str | None = None
+    channels: list[WrittenChannel] = []
 
 
 _PLAIN: Final = (
     *("name", "created_at", "status", "mode", "retention_hours", "max_record_kib", "record_distribution"),
     *("encryption_type", "key_id", "tags", "shard_level_metrics", "warm_mibps", "next_index", "count_updates"),
+    "policy",
 )
 """Members that are written as they are."""
 
@@ -100,8 +114,12 @@ def write_stream(state: ServiceState, stream: ServerStream) -> WrittenStream:
             for shard in stream.shards.values()
         ],
         consumers=[
-            WrittenConsumer(one.name, one.arn, one.created_at, one.status, one.ready_at, one.tags)
+            WrittenConsumer(one.name, one.arn, one.created_at, one.status, one.ready_at, one.tags, one.policy)
             for one in state.consumers_of(stream)
+        ],
+        channels=[
+            WrittenChannel(one.name, one.arn, one.created_at, one.status, one.ready_at, one.tags, one.settings)
+            for one in state.channels_of(stream)
         ],
     )
 
@@ -138,7 +156,13 @@ def restore_stream(state: ServiceState, told: WrittenStream) -> ServerStream:
     state.streams[stream.name] = stream
     for one in told.consumers:
         consumer = ServerConsumer(one.name, one.arn, stream.name, one.created_at, one.ready_at)
-        consumer.status, consumer.tags = one.status, one.tags
+        consumer.status, consumer.tags, consumer.policy = one.status, one.tags, one.policy
         state.consumers[one.arn] = consumer
+    for each in told.channels:
+        channel = ServerChannel(
+            each.name, each.arn, stream.name, now=each.created_at, ready_at=each.ready_at, settings=each.settings
+        )
+        channel.status, channel.tags = each.status, each.tags
+        state.channels[each.arn] = channel
     state.reschedule()
     return stream

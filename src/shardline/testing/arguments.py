@@ -14,6 +14,8 @@ from shardline.server.access import Access, host_of
 from shardline.server.model.settings import Delays, Limits
 
 _SHARDS_MOST: Final = 10_000
+_DELAY_MOST: Final = 31_536_000  # a year
+_LIMIT_MOST: Final = 1_000_000_000_000
 _REGION: Final = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d{1,2}")
 _STREAM: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _ACCOUNT: Final = re.compile(r"\d{12}")
@@ -91,8 +93,8 @@ def check_delays(delays: object) -> Delays:
         raise UsageError(f"delays must be a Delays, or None, not {delays!r}")
     for one in fields(delays):
         value: object = getattr(delays, one.name)
-        if not (_is_number(value) and 0 <= value < float("inf")):
-            raise UsageError(f"delays.{one.name} must be a number of seconds from 0, not {value!r}")
+        if not (_is_number(value) and 0 <= value <= _DELAY_MOST):
+            raise UsageError(f"delays.{one.name} must be a number of seconds from 0 to {_DELAY_MOST}, not {value!r}")
     return delays
 
 
@@ -106,8 +108,9 @@ def check_limits(limits: object) -> Limits:
     if not isinstance(rates, dict):
         raise UsageError(f"limits.control_calls_per_second must map operations to rates, not {rates!r}")
     for name, value in (values | cast("dict[str, object]", rates)).items():
-        if value is not None and not (_is_number(value) and value > 0):
-            raise UsageError(f"limits: {name} must be a number above 0, or None for no limit, not {value!r}")
+        if value is not None and not (_is_number(value) and 0 < value <= _LIMIT_MOST):
+            allowed = f"a number above 0, up to {_LIMIT_MOST}, or None for no limit"
+            raise UsageError(f"limits: {name} must be {allowed}, not {value!r}")
     return limits
 
 

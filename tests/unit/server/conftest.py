@@ -10,6 +10,25 @@ from shardline.server.model.service import Service
 from shardline.server.model.settings import Delays, Limits, ServiceSettings
 
 BEGIN = 1_700_000_000.0
+ON_DEMAND = {"StreamModeDetails": {"StreamMode": "ON_DEMAND"}}
+POLICY = '{"Statement": {"Effect": "Allow", "Principal": "*", "Action": "kinesis:*"}}'
+ROLE = "arn:aws:iam::000000000000:role/delivery"
+BUCKET = {"BucketARN": "arn:aws:s3:::records", "ExpectedBucketOwner": "000000000000"}
+TO_S3 = {"S3DestinationConfiguration": {"StorageConfiguration": BUCKET | {"CompressionType": "GZIP"}}}
+TABLE = {
+    "TableBucketARN": "arn:aws:s3tables:us-east-1:000000000000:bucket/tables",
+    "Namespace": "sales",
+    "TableName": "orders",
+    "CompressionType": "ZSTD",
+}
+TO_TABLES = {
+    "S3TablesDestinationConfiguration": {
+        "DeadLetterQueueS3Configuration": BUCKET,
+        "S3TablesConfigurationList": [TABLE],
+    }
+}
+SCHEMA = "arn:aws:glue:us-east-1:000000000000:schema/registry/orders"
+JSON = {"RecordFormatType": "JSON"}
 
 
 class Server:
@@ -102,6 +121,28 @@ class Server:
     def register(self, name="c", stream="s"):
         members = {"StreamARN": self.arn(stream), "ConsumerName": name}
         return self.call("RegisterStreamConsumer", **members)["Consumer"]["ConsumerARN"]
+
+    def create_on_demand(self, name="s"):
+        self.call("CreateStream", StreamName=name, **ON_DEMAND)
+        return self
+
+    def channel_members(self, name="c", stream="s", destination=TO_S3, record=JSON, **members):
+        """A request for a channel."""
+        streams = [{"StreamARN": self.arn(stream), "RecordConfiguration": record}]
+        members = {"ChannelName": name, "ServiceExecutionRoleARN": ROLE, "StreamConfigurationList": streams} | members
+        return members | destination
+
+    def create_channel(self, name="c", stream="s", destination=TO_S3, record=JSON, **members):
+        members = self.channel_members(name, stream, destination, record, **members)
+        return self.call("CreateChannel", **members)["ChannelDescription"]
+
+    def channel(self, name="c"):
+        arn = f"arn:aws:kinesis:us-east-1:000000000000:channel/{name}"
+        return self.call("DescribeChannel", ChannelARN=arn)["ChannelDescription"]
+
+    def set_commitment(self, status="ENABLED"):
+        members = {"MinimumThroughputBillingCommitment": {"Status": status}}
+        return self.call("UpdateAccountSettings", **members)["MinimumThroughputBillingCommitment"]
 
     def subscribe(self, consumer_arn, shard=0, kind="TRIM_HORIZON", **position):
         request = {"ConsumerARN": consumer_arn, "ShardId": f"shardId-{shard:012d}"}

@@ -73,11 +73,14 @@ def test_times_are_tagged_wherever_they_stand(server):
     server.create()
     server.register()
     server.now = NOW
-    server.create("t")
+    server.create("t").create_on_demand("d").create_channel("c", "d")
+    server.set_commitment()
     for operation, members in (
         ("DescribeStreamSummary", {"StreamName": "t"}),
         ("ListStreamConsumers", {"StreamARN": server.arn()}),
         ("ListStreams", {}),
+        ("ListChannels", {}),
+        ("DescribeAccountSettings", {}),
     ):
         body = server.answer(operation, **members).body
         written = bodies.write_answer(bodies.CBOR, body)

@@ -1,4 +1,4 @@
-"""CL1 and CL2 are invariants of ``server.clock``."""
+"""CL1 to CL3 are invariants of ``server.clock``."""
 
 import time
 
@@ -85,13 +85,6 @@ def test_cl2_it_is_moved_ahead_also_where_the_machine_was_set_back(clock, machin
     assert clock.now() == 1006.0
 
 
-@pytest.mark.parametrize("seconds", [-1, -0.001, float("nan"), float("inf"), "1", None])
-def test_time_does_not_go_back_or_to_the_end(clock, seconds):
-    with pytest.raises(UsageError, match="advances by"):
-        clock.advance(seconds)
-    assert clock.now() == 1000.0
-
-
 def test_who_watches_is_told_after_each_move(clock):
     seen = []
     clock.watch(lambda: seen.append(clock.now()))
@@ -99,3 +92,59 @@ def test_who_watches_is_told_after_each_move(clock):
     clock.freeze()
     clock.advance(2)
     assert seen == [1001.0, 1003.0]
+
+
+END = 7_258_118_400.0  # 2200-01-01
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        1e12,
+        END,
+        END - 999.0,
+        1e308,
+        float("inf"),
+        10**400,
+        10**5000,
+        -(10**5000),
+        -1,
+        -1e-300,
+        float("nan"),
+        True,
+        "1",
+        None,
+        1j,
+    ],
+    ids=lambda seconds: str(seconds)[:9] if not isinstance(seconds, int) else f"about 1e{len(hex(seconds))}",
+)
+def test_cl3_what_is_no_number_or_too_large_moves_nothing(clock, frozen, seconds):
+    if frozen:
+        clock.freeze()
+    with pytest.raises(UsageError) as raised:
+        clock.advance(seconds)
+    assert (clock.now(), clock.is_frozen) == (1000.0, frozen)
+    assert len(str(raised.value)) < 200
+
+
+@pytest.mark.parametrize("seconds", [0, -0.0, 5e-324, 1, 1e9, END - 1000.0])
+def test_cl3_any_number_up_to_the_end_moves_it(clock, seconds):
+    clock.advance(seconds)
+    assert clock.now() == 1000.0 + seconds
+
+
+def test_cl3_many_small_steps_do_not_lead_beyond_the_end(clock, machine):
+    clock.freeze()
+    for _ in range(6):
+        clock.advance(1_209_686_166.0)
+    with pytest.raises(UsageError, match="a clock advances by a number of seconds from 0 to 404, when it ends"):
+        clock.advance(1_209_686_166.0)
+    clock.advance(403.0)
+    assert clock.now() == END - 1.0
+    clock.resume()
+    machine.now += 10
+    assert clock.now() == END + 9
+    clock.advance(0)
+    with pytest.raises(UsageError, match="from 0 to 0"):
+        clock.advance(1)

@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from shardline.errors import UsageError
 from shardline.server.clock import ServerClock
 from shardline.server.control import Control
 from shardline.server.endpoint import Endpoint
@@ -133,6 +134,16 @@ def test_the_clock_is_frozen_advanced_and_resumed(world):
         {"advance": "1"},
         {"freeze": True, "advance": -1},
         b'{"advance": 1e999}',
+        b'{"advance": 1e12}',
+        b'{"freeze": true, "advance": 1e12}',
+        b'{"advance": 1e308}',
+        b'{"advance": NaN}',
+        b'{"advance": Infinity}',
+        b'{"advance": -1e-300}',
+        b'{"advance": ' + b"9" * 30 + b"}",
+        b'{"advance": ' + b"9" * 400 + b"}",
+        b'{"advance": ' + b"9" * 100_000 + b"}",
+        b'{"advance": 1e99999999999999999999}',
     ],
 )
 def test_a_clock_that_is_told_nonsense_does_not_move(world, body):
@@ -178,3 +189,76 @@ def test_a_server_without_faults_and_record_says_so(world):
     )
     assert bare.control("GET", "/_shardline/requests", {}, b"")[0] == 400
     assert bare.control("GET", "/_shardline/clock", {}, b"")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "number", ["9" * 12, "9" * 30, "9" * 400, "9" * 100_000, "1e300", "1e999", "-1", "NaN", "-0.5"]
+)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        '"kind": "throttle", "count": %',
+        '"kind": "throttle", "after": %',
+        '"kind": "throttle", "chance": %',
+        '"kind": "throttle", "shard": %',
+        '"kind": "fail_entries", "k": %',
+        '"kind": "fail_entries", "share": %',
+        '"kind": "error", "code": "X", "status": %',
+        '"kind": "html", "status": %',
+        '"kind": "latency", "seconds": %',
+        '"kind": "latency", "seconds": [0, %]',
+        '"kind": "latency", "seconds": {"mean": %, "p99": 1}',
+        '"kind": "clock_skew", "seconds": %',
+        '"kind": "truncate", "at": %',
+        '"kind": "truncate", "share": %',
+        '"kind": "wrong_count", "delta": %',
+        '"kind": "random", "intensity": %',
+        '"kind": "reshard", "stream": "s", "action": "split", "at": %',
+        '"kind": "reshard", "stream": "s", "action": "split", "delay": %',
+        '"kind": "reshard", "stream": "s", "action": "scale", "delay": 1, "shards": %',
+    ],
+)
+def test_every_number_of_a_fault_is_bounded(world, rule, number):
+    status, answer = world.call("POST", "faults", b"{%b}" % rule.replace("%", number).encode())
+    if status == 200:  # only these two may go below zero
+        assert (number, rule.split('"')[3]) in {("-1", "wrong_count"), ("-1", "clock_skew"), ("-0.5", "clock_skew")}
+        world.call("DELETE", "faults")
+        return
+    assert (status, list(answer)) == (400, ["error"])
+    assert world.faults.rules == []
+    assert world.post("ListStreams").status == 200
+
+
+def test_the_number_of_faults_is_bounded(world):
+    status, answer = world.call("POST", "faults", [{"kind": "html"}] * 1_001)
+    assert (status, answer) == (400, {"error": "there can be 1,000 faults at once, and there are 0: remove some"})
+    assert world.faults.rules == []
+    assert world.call("POST", "faults", [{"kind": "html", "after": 9}] * 1_000)[0] == 200
+    status, answer = world.call("POST", "faults", {"kind": "html"})
+    assert (status, answer) == (400, {"error": "there can be 1,000 faults at once, and there are 1,000: remove some"})
+    with pytest.raises(UsageError, match="remove some"):
+        world.faults.throttle()
+    assert len(world.faults.rules) == 1_000
+
+
+@pytest.mark.parametrize("limit", ["1e3", "-0", "+1", "٣", "9" * 10, "9" * 5000, "", " 1", "1.0", "NaN", "\x00"])
+def test_a_limit_is_a_whole_number(world, limit):
+    status, answer = world.call("GET", "requests", limit=limit)
+    assert (status, list(answer)) == (400, ["error"])
+
+
+def test_the_service_works_at_the_end_of_time(world):
+    """The clock as far ahead as it goes: everything that writes a time still can."""
+    left = 7_258_118_400 - NOW
+    assert world.call("POST", "clock", {"freeze": True, "advance": left})[0] == 200
+    assert world.call("POST", "clock", {"advance": 1})[0] == 400
+    assert world.post("CreateStream", StreamName="s", ShardCount=1).status == 200
+    put = json.loads(world.post("PutRecord", StreamName="s", Data="eA==", PartitionKey="k").body)
+    start = {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": put["SequenceNumber"]}
+    found = json.loads(world.post("GetShardIterator", StreamName="s", ShardId=put["ShardId"], **start).body)
+    [record] = json.loads(world.post("GetRecords", **found).body)["Records"]
+    assert record["ApproximateArrivalTimestamp"] == 7_258_118_400
+    assert world.post("DescribeStream", StreamName="s").headers["Date"] == "Wed, 01 Jan 2200 00:00:00 GMT"
+    assert world.post("SplitShard", StreamName="s", ShardToSplit=put["ShardId"], NewStartingHashKey="9").status == 200
+    assert world.post("ListShards", StreamName="s").status == 200
+    assert [one["records"] for one in world.call("GET", "streams")[1]["streams"]] == [1]

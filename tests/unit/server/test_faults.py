@@ -95,7 +95,7 @@ def test_other_data_requests_are_refused_whole_when_throttled_and_control_ones_e
     refusal = world.ask("ListShards", StreamName="s").refusal
     assert (refusal.code, refusal.message) == (
         "LimitExceededException",
-        "Rate exceeded for operation ListShards under account 000000000000.",
+        "Rate exceeded for stream s under account 000000000000.",
     )
     assert codes(world.put(0, 1)) == [THROTTLED, THROTTLED]
     assert world.stored() == {}
@@ -111,7 +111,7 @@ def test_reads_are_throttled_by_the_shard_of_their_iterator(world):
     assert world.ask("GetRecords", ShardIterator=one).refusal is None
     refusal = world.ask("GetRecords", ShardIterator=two).refusal
     assert refusal.code == THROTTLED
-    assert "shardId-000000000002 in stream s" in refusal.message
+    assert refusal.message == "Rate exceeded for Shard - 000000000000/s/shardId-000000000002"
 
 
 # ---- entries
@@ -556,3 +556,12 @@ def test_under_random_faults_what_is_acknowledged_is_stored_and_nothing_else_onc
         stored += sum(len(records) for records in world.stored().values())
     assert hidden > 0
     assert stored == acknowledged + hidden
+
+
+def test_a_fault_of_a_shard_hits_requests_that_name_it_in_short():
+    world = World()
+    world.faults.throttle(operation="GetShardIterator", shard=2)
+    position = {"StreamName": "s", "ShardIteratorType": "LATEST"}
+    assert world.ask("GetShardIterator", ShardId="shardId-2", **position).refusal.code == THROTTLED
+    assert world.ask("GetShardIterator", ShardId="1", **position).refusal is None
+    assert world.ask("GetShardIterator", ShardId="of-no-shard", **position).refusal.code == "ResourceNotFoundException"

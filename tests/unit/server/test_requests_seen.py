@@ -13,6 +13,8 @@ from shardline.server.model.service import Service
 from shardline.server.model.settings import Limits, ServiceSettings
 from shardline.server.requests_seen import RequestsSeen
 
+from .conftest import JSON, POLICY, ROLE, TO_S3
+
 NOW = 1_700_000_000.0
 
 
@@ -118,3 +120,30 @@ def test_memory_is_bounded_and_bodies_are_kept_if_asked():
 def test_a_limit_that_cannot_be(limit):
     with pytest.raises(UsageError, match="record of requests"):
         RequestsSeen(limit)
+
+
+def test_requests_about_channels_are_remembered_by_their_stream(world):
+    arn, channel = "arn:aws:kinesis:us-east-1:000000000000:stream/d", "arn:aws:kinesis:us-east-1:000000000000:channel/c"
+    world.post("CreateStream", StreamName="d", StreamModeDetails={"StreamMode": "ON_DEMAND"})
+    streams = [{"StreamARN": arn, "RecordConfiguration": JSON}]
+    world.post("CreateChannel", ChannelName="c", ServiceExecutionRoleARN=ROLE, StreamConfigurationList=streams, **TO_S3)
+    world.post("DescribeChannel", ChannelARN=channel)
+    world.post("UpdateChannel", ChannelARN=channel, S3DestinationConfiguration={"DataFreshnessInSeconds": 600})
+    world.post("TagResource", ResourceARN=channel, Tags={"a": "b"})
+    world.post("ListChannels", StreamFilter=[{"StreamARN": arn}])
+    world.post("PutResourcePolicy", ResourceARN=arn, Policy=POLICY)
+    world.post("UpdateStreamWarmThroughput", StreamARN=arn, WarmThroughputMiBps=1)
+    world.faults.error("ResourceInUseException", operation="DeleteChannel", stream="d", count=1)
+    world.faults.error("ResourceInUseException", operation="DeleteChannel", stream="s", count=1)
+    assert world.post("DeleteChannel", ChannelARN=channel).status == 400
+    assert world.post("DeleteChannel", ChannelARN=channel).status == 200
+    named = [one.operation for one in world.requests.find(stream="d")]
+    assert named == [
+        *("CreateStream", "CreateChannel", "DescribeChannel", "UpdateChannel", "TagResource", "ListChannels"),
+        *("PutResourcePolicy", "UpdateStreamWarmThroughput", "DeleteChannel", "DeleteChannel"),
+    ]
+    world.post("ListChannels")
+    world.post("ListChannels", StreamFilter=[{"StreamARN": arn}, {"StreamARN": arn[:-1] + "s"}])
+    world.post("DescribeChannel", ChannelARN=channel)
+    world.post("UpdateAccountSettings", MinimumThroughputBillingCommitment={"Status": "ENABLED"})
+    assert [one.stream for one in list(world.requests)[-4:]] == [None] * 4

@@ -20,7 +20,7 @@ from shardline.model.hashing import HASH_KEY_COUNT
 from shardline.server.model.settings import Delays, Limits, ServiceSettings
 from shardline.server.storage import APPLICATION_ID, SCHEMA_VERSION, Storage
 
-from .conftest import BEGIN, Server
+from .conftest import BEGIN, POLICY, Server
 
 HOUR = 3600.0
 DATA = Path(__file__).parent / "data"
@@ -554,3 +554,89 @@ def test_what_is_written_is_small(life):
         server.put_many([(bytes(200), str(number)) for number in range(500)])
     one.storage.close()
     assert one.path.stat().st_size / 10_000 < 300
+
+
+# ---- channels, policies and the account
+
+
+def told_of_the_account(server):
+    answers = [server.call(operation) for operation in ("DescribeAccountSettings", "ListChannels", "DescribeLimits")]
+    arns = [server.arn("d"), server.arn("d") + f"/consumer/c:{int(BEGIN)}"]
+    answers += [server.call("GetResourcePolicy", ResourceARN=arn) for arn in arns]
+    channel = server.channel()
+    return [
+        *answers,
+        channel,
+        server.call("ListTagsForResource", ResourceARN=channel["ChannelARN"]),
+        server.summary("d"),
+    ]
+
+
+def test_ps1_channels_policies_warm_throughput_and_the_commitment_come_back(life):
+    one = life(delays=Delays(update=10))
+    server = one.begin()
+    server.set_commitment()
+    server.create_on_demand("d").register("c", "d")
+    server.create_channel("c", "d", Tags={"a": "b"})
+    for arn in (server.arn("d"), server.arn("d") + f"/consumer/c:{int(BEGIN)}"):
+        server.call("PutResourcePolicy", ResourceARN=arn, Policy=POLICY)
+    server.call("UpdateStreamWarmThroughput", StreamName="d", WarmThroughputMiBps=64)
+    server.set_commitment("DISABLED")
+    channel = server.channel()["ChannelARN"]
+    update = {"ChannelARN": channel, "S3DestinationConfiguration": {"DataFreshnessInSeconds": 600}}
+    server.call("UpdateChannel", **update)
+    before = told_of_the_account(server)
+    server = one.again()
+    assert told_of_the_account(server) == before
+    assert (server.status("d"), server.channel()["ChannelStatus"]) == ("UPDATING", "UPDATING")
+    server.pass_time(10)
+    assert server.summary("d")["WarmThroughput"] == {"CurrentMiBps": 64, "TargetMiBps": 64}
+    assert server.channel()["ChannelStatus"] == "ACTIVE"
+    server = one.again()
+    server.pass_time(86_400)
+    account = server.call("DescribeAccountSettings")["MinimumThroughputBillingCommitment"]
+    assert account == {"Status": "DISABLED", "StartedAt": BEGIN, "EndedAt": BEGIN + 86_400}
+    server.call("DeleteChannel", ChannelARN=channel)
+    server.call("DeleteResourcePolicy", ResourceARN=server.arn("d"))
+    server = one.again()
+    assert server.call("ListChannels") == {"ChannelSummaries": []}
+    assert server.call("GetResourcePolicy", ResourceARN=server.arn("d")) == {"Policy": "{}"}
+
+
+def test_ps5_a_commitment_that_could_not_be_written_goes_with_the_next(life):
+    one = life()
+    server = one.begin()
+    one.storage._database.execute("PRAGMA query_only = ON")
+    with pytest.raises(sqlite3.OperationalError):
+        server.set_commitment()
+    one.storage._database.execute("PRAGMA query_only = OFF")
+    server.create()
+    assert one.again().call("DescribeAccountSettings")["MinimumThroughputBillingCommitment"]["Status"] == "ENABLED"
+
+
+def test_a_file_of_an_earlier_version_has_no_channels_and_no_policies(life):
+    one = life()
+    server = one.begin().create()
+    server.register()
+    database = one.storage._database
+    (text,) = database.execute("SELECT description FROM stream").fetchone()
+    description = json.loads(text)
+    for member in ("channels", "policy"):
+        del description[member]
+    for consumer in description["consumers"]:
+        del consumer["policy"]
+    database.execute("UPDATE stream SET description = ?", (json.dumps(description).encode(),))
+    database.execute("DELETE FROM setting WHERE name = 'commitment'")
+    server = one.again()
+    assert server.summary()["ChannelCount"] == 0
+    assert server.call("GetResourcePolicy", ResourceARN=server.arn()) == {"Policy": "{}"}
+    assert server.set_commitment()["Status"] == "ENABLED"
+
+
+def test_ps4_a_damaged_commitment_is_told(life):
+    one = life()
+    one.begin()
+    one.storage._database.execute("UPDATE setting SET value = X'5B5D' WHERE name = 'commitment'")
+    one.storage.close()
+    with pytest.raises(UsageError, match="is damaged"):
+        one.begin()

@@ -3,8 +3,17 @@
 import msgspec
 
 from shardline.server.model.shards import ServerShard
-from shardline.server.model.state import ServerConsumer
-from shardline.server.written_streams import WrittenConsumer, WrittenShard, WrittenStream, restore_stream, write_stream
+from shardline.server.model.state import ServerChannel, ServerConsumer
+from shardline.server.written_streams import (
+    WrittenChannel,
+    WrittenConsumer,
+    WrittenShard,
+    WrittenStream,
+    restore_stream,
+    write_stream,
+)
+
+from .conftest import POLICY
 
 
 def members(kind):
@@ -15,7 +24,7 @@ def test_ws1_whatever_a_stream_learns_to_remember_is_written_or_known_to_begin_a
     server.create()
     stream = server.service.state.streams["s"]
     anew = {"arn", "is_gone", "_limits", "_records_held", "_open", "_endings", "_sweep_at"}
-    assert set(vars(stream)) - anew == members(WrittenStream) - {"consumers"}
+    assert set(vars(stream)) - anew == members(WrittenStream) - {"channels", "consumers"}
     shard_anew = {"shard_id", "hash_range", "child_ids", "log", "is_unlimited", "numbering"}
     rates = {name for name in ServerShard.__slots__ if name.startswith("_")}
     assert set(ServerShard.__slots__) - shard_anew - rates == members(WrittenShard) - {
@@ -26,6 +35,7 @@ def test_ws1_whatever_a_stream_learns_to_remember_is_written_or_known_to_begin_a
         "layout",
     }
     assert set(ServerConsumer.__slots__) - {"stream_name"} == members(WrittenConsumer)
+    assert set(ServerChannel.__slots__) - {"stream_name"} == members(WrittenChannel)
 
 
 def test_ws1_what_was_written_and_put_back_is_written_the_same_again(make_server):
@@ -33,7 +43,9 @@ def test_ws1_what_was_written_and_put_back_is_written_the_same_again(make_server
     server.split(1, at=int(server.shards()[1]["HashKeyRange"]["StartingHashKey"]) + 1000)
     server.pass_time(3)
     server.merge(0, 3)
-    server.register()
+    consumer = server.register()
+    for arn in (server.arn(), consumer):
+        server.call("PutResourcePolicy", ResourceARN=arn, Policy=POLICY)
     server.call("UpdateShardCount", StreamName="s", TargetShardCount=4, ScalingType="UNIFORM_SCALING")
     written = write_stream(server.service.state, server.service.state.streams["s"])
     told = msgspec.json.decode(msgspec.json.encode(written), type=WrittenStream)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 import msgspec
 
 from shardline.server.model import inputs
+from shardline.server.model.account import has_advantage
 from shardline.server.model.buckets import Bucket
 from shardline.server.model.descriptions import check_created, read_page_token, refuse_beside_token
 from shardline.server.model.records import ChildShardOutput, child_shards, place_of
@@ -47,8 +48,9 @@ def register(state: ServiceState, request: inputs.RegisterStreamConsumer) -> dic
             f"{state.settings.account_id}."
         )
     limits = state.settings.limits
-    if limits.consumers_per_stream is not None and len(existing) >= limits.consumers_per_stream:
-        raise limit_exceeded(f"A stream has at most {limits.consumers_per_stream} registered consumers.")
+    most = limits.consumers_per_advantage_stream if has_advantage(state, stream) else limits.consumers_per_stream
+    if most is not None and len(existing) >= most:
+        raise limit_exceeded(f"A stream has at most {most} registered consumers.")
     creating = sum(one.status == "CREATING" for one in state.consumers.values())
     if limits.consumers_creating_at_once is not None and creating >= limits.consumers_creating_at_once:
         raise limit_exceeded(f"There are {creating} consumers in state CREATING, which is the limit.")
@@ -113,7 +115,7 @@ def _find(state: ServiceState, request: inputs.ConsumerInput) -> ServerConsumer:
     if request.consumer_arn is not None:
         found = state.consumers.get(request.consumer_arn)
         if found is None:
-            raise not_found(f"Consumer {request.consumer_arn} not found.")
+            raise not_found(f"Consumer {request.consumer_arn}, account {state.settings.account_id} not found.")
         named = (request.consumer_name or found.name, request.stream_arn or state.arn_of(found.stream_name))
         if named != (found.name, state.arn_of(found.stream_name)):
             raise invalid("ConsumerARN, ConsumerName and StreamARN name different consumers.")
@@ -216,14 +218,14 @@ class ServerSubscription:
         return self.fault is not None
 
     def _continuation(self) -> str:
-        """Where a next subscription goes on: the last number that was passed."""
-        records = self._shard.log.records
-        at = self._place - self._shard.log.first - 1
-        if 0 <= at < len(records):
-            return records[at].sequence_number
-        number = max(0, self._place - 1)
+        """Where a next subscription goes on: after the last record that was passed, and before any later one.
+
+        It is no record's own number (recorded in LocalStack's test_subscribe_to_shard): the second is one in which the
+        record cannot have arrived.
+        """
         numbering = self._shard.numbering
-        return str(numbering.make(number, numbering.began))
+        second = max(numbering.began, int(self._pushed_at)) + 1
+        return str(numbering.make(max(0, self._place - 1), second))
 
 
 @final
@@ -234,13 +236,17 @@ class Subscriptions:
         self._live: dict[tuple[str, str], ServerSubscription] = {}
 
     def subscribe(self, state: ServiceState, request: inputs.SubscribeToShard) -> ServerSubscription:
+        account = state.settings.account_id
         consumer = state.consumers.get(request.consumer_arn)
         if consumer is None:
-            raise not_found(f"Consumer {request.consumer_arn} not found.")
+            raise not_found(f"Consumer {request.consumer_arn}, account {account} not found.")
         if consumer.status != "ACTIVE":
-            raise in_use(f"Consumer {consumer.arn} is not active, instead in state {consumer.status}")
-        stream = state.serving(consumer.stream_name, None)
-        shard = state.shard(stream, request.shard_id)
+            raise in_use(
+                f"Consumer {consumer.name} with creation timestamp {int(consumer.created_at)} under stream: "
+                f"{consumer.stream_name} , account {account} is not in ACTIVE status."
+            )
+        shard_id = state.resolve_shard_id(request.shard_id, consumer.stream_name)
+        stream, shard = state.readable_shard(consumer.stream_name, shard_id)
         key = (consumer.arn, shard.shard_id)
         limits = state.settings.limits
         wait = limits.subscription_takeover_wait or 0.0
@@ -254,7 +260,8 @@ class Subscriptions:
         old = self._live.get(key)
         if old is not None and old.consumer is consumer and state.now - old.began_at < wait:
             raise in_use(
-                f"Another active subscription exists for this consumer: {consumer.arn} and shard {shard.shard_id}"
+                f"Another active subscription exists for this consumer: {account}:{stream.name}:{shard.shard_id}:"
+                f"{consumer.name}"
             )
         if old is not None and old.consumer is consumer and state.now - old.began_at < pause:
             raise limit_exceeded(f"SubscribeToShard was called too often for {consumer.arn} and {shard.shard_id}")

@@ -6,12 +6,15 @@ Invariants:
 - DE2: shards are listed in the order of their ids.
 """
 
+from hashlib import blake2b
+from string import ascii_lowercase, digits
 from typing import Final
 
 from shardline.server.model import inputs
+from shardline.server.model.account import warm_throughput
 from shardline.server.model.records import hash_key_range
 from shardline.server.model.refusals import expired_token, in_use, invalid, not_found
-from shardline.server.model.shards import ServerShard
+from shardline.server.model.shards import ServerShard, full_shard_id
 from shardline.server.model.state import ServiceState
 from shardline.server.model.streams import ServerStream
 from shardline.server.model.tokens import PageToken
@@ -19,11 +22,13 @@ from shardline.server.model.tokens import PageToken
 _SHARDS_PER_PAGE: Final = 1_000
 _SHARDS_PER_DESCRIPTION: Final = 100
 _STREAMS_PER_PAGE: Final = 100
+_ID_DIGITS: Final = ascii_lowercase + digits
 
 
 def describe_stream(state: ServiceState, request: inputs.DescribeStream) -> dict[str, object]:
     stream = state.find(request.stream_name, request.stream_arn)
-    shards = [one for one in _shards(stream) if one.shard_id > (request.exclusive_start_shard_id or "")]
+    after = _full(request.exclusive_start_shard_id)
+    shards = [one for one in _shards(stream) if one.shard_id > after]
     shown = shards[: min(request.limit or _SHARDS_PER_DESCRIPTION, _SHARDS_PER_DESCRIPTION)]
     description = _description(stream) | {
         "Shards": [describe_shard(shard) for shard in shown],
@@ -37,12 +42,15 @@ def describe_stream_summary(state: ServiceState, request: inputs.DescribeStreamS
     summary = _description(stream) | {
         "OpenShardCount": len(stream.open_shards),
         "ConsumerCount": len(state.consumers_of(stream)),
+        "ChannelCount": len(state.channels_of(stream)),
+        "StreamId": id_of(stream.arn, stream.created_at),
         "MaxRecordSizeInKiB": stream.max_record_kib,
     }
     if stream.record_distribution is not None:
         summary["RecordDistributionStrategy"] = stream.record_distribution
-    if stream.warm_mibps is not None:
-        summary["WarmThroughput"] = {"TargetMiBps": stream.warm_mibps, "CurrentMiBps": stream.warm_mibps}
+    warm = warm_throughput(state, stream)
+    if warm is not None:
+        summary["WarmThroughput"] = warm
     return {"StreamDescriptionSummary": summary}
 
 
@@ -58,6 +66,13 @@ def _description(stream: ServerStream) -> dict[str, object]:
         "EncryptionType": stream.encryption_type,
     }
     return described if stream.key_id is None else described | {"KeyId": stream.key_id}
+
+
+def id_of(arn: str, created_at: float) -> str:
+    """The id of a stream or a channel: it stays the same over restarts, and another one of that name has another."""
+    number = int.from_bytes(blake2b(f"{arn} {created_at}".encode(), digest_size=16).digest(), "big")
+    digits = "".join(_ID_DIGITS[number // len(_ID_DIGITS) ** place % len(_ID_DIGITS)] for place in range(23))
+    return f"{digits[:20]}-{digits[20:]}"  # [MODEL] StreamId
 
 
 def describe_shard(shard: ServerShard) -> dict[str, object]:
@@ -101,7 +116,7 @@ def _listing(state: ServiceState, request: inputs.ListShards) -> tuple[ServerStr
         stream = state.find(request.stream_name, request.stream_arn)
         check_created(state, stream, request.stream_creation_timestamp)
         wanted = _check_filter(request.shard_filter)
-        return stream, request.exclusive_start_shard_id or "", wanted
+        return stream, _full(request.exclusive_start_shard_id), wanted
     refuse_beside_token(
         StreamName=request.stream_name,
         StreamARN=request.stream_arn,
@@ -126,6 +141,11 @@ def refuse_beside_token(**members: object) -> None:
     for name, value in members.items():
         if value is not None:
             raise invalid(f"NextToken and {name} cannot be provided together.")
+
+
+def _full(shard_id: str | None) -> str:
+    """A shard id to list after, in full where it names a shard: ``0`` is ``shardId-000000000000``."""
+    return "" if shard_id is None else full_shard_id(shard_id) or shard_id
 
 
 def check_created(state: ServiceState, stream: ServerStream, at: float | None) -> None:
@@ -158,7 +178,7 @@ def _check_filter(wanted: inputs.ShardFilterInput | None) -> Wanted | None:
 def _matches(state: ServiceState, stream: ServerStream, shard: ServerShard, wanted: Wanted | None) -> bool:
     kind, shard_id, timestamp = wanted or ("FROM_TRIM_HORIZON", None, None)
     if kind == "AFTER_SHARD_ID":
-        return shard.shard_id > (shard_id or "")
+        return shard.shard_id > _full(shard_id)
     if kind == "AT_LATEST":
         return shard.is_open
     horizon = max(stream.trim_horizon(state.now), stream.created_at)
@@ -209,9 +229,6 @@ def describe_limits(state: ServiceState, request: inputs.Nothing) -> dict[str, o
         "OpenShardCount": state.shard_count(),
         "OnDemandStreamCount": sum(stream.mode == "ON_DEMAND" for stream in state.streams.values()),
         "OnDemandStreamCountLimit": limits.on_demand_streams or 1_000_000,
+        "ChannelCount": len(state.channels),
+        "ChannelCountLimit": limits.channels_per_account or 1_000_000,
     }
-
-
-def describe_account_settings(state: ServiceState, request: inputs.Nothing) -> dict[str, object]:
-    del state, request
-    return {"MinimumThroughputBillingCommitment": {"Status": "DISABLED"}}

@@ -36,10 +36,12 @@ from msgspec import Meta, Struct
 
 from shardline.errors import UsageError
 from shardline.server.model.inputs import INPUTS
+from shardline.server.model.settings import CLOCK_END
 from shardline.server.model.shards import shard_id_of
 
-Count: TypeAlias = Annotated[int, Meta(ge=0)]
-Some: TypeAlias = Annotated[int, Meta(ge=1)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000_000)]
+Some: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=CLOCK_END)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Status: TypeAlias = Annotated[int, Meta(ge=400, le=599)]
 
@@ -226,8 +228,8 @@ class Reshard(FaultRule, tag="reshard"):
     """
 
     action: Literal["split", "merge", "scale"]
-    at: Annotated[float, Meta(ge=0)] | None = None
-    delay: Annotated[float, Meta(ge=0)] | None = None
+    at: Seconds | None = None
+    delay: Seconds | None = None
     shards: Annotated[int, Meta(ge=1, le=10_000)] | None = None
 
     def problem(self) -> str | None:

@@ -13,18 +13,20 @@ Invariants:
 - FA4: an entry is refused by one rule at most; the entries that no rule names are stored.
 - FA5: without rules nothing is looked at: a request costs the test of an empty dict.
 - FA6: rules may be added and removed while another thread serves: each change is one operation of a dict.
+- FA7: there are at most ``MOST_RULES``: each of them costs every request a look.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count as count_up
 from typing import TYPE_CHECKING, Final, Literal, Self, final
 
+from shardline.errors import UsageError
 from shardline.server.model import fault_rules as kinds
 from shardline.server.model.fault_kinds import Fault, FaultKinds
 from shardline.server.model.fault_mixture import draw_mixture
 from shardline.server.model.fault_reshards import carry_out
 from shardline.server.model.fault_rules import FaultRule
-from shardline.server.model.refusals import Refused, limit_exceeded, throttled
+from shardline.server.model.refusals import Refused, call_throttled, limit_exceeded, shard_throttling, throttled
 from shardline.server.model.targets import Target, shards_of_records, target_of
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from shardline.server.model.state import ServiceState
     from shardline.server.model.streams import ServerStream
 
+MOST_RULES: Final = 1_000
 _DATA_PLANE: Final = frozenset({"PutRecord", "GetRecords", "GetShardIterator", "SubscribeToShard"})
 _THROTTLED: Final = "ProvisionedThroughputExceededException"
 
@@ -92,11 +95,20 @@ class Faults(FaultKinds):
         """Add what JSON objects describe: all of them, or none if one is wrong.
 
         Raises:
-            UsageError: one is wrong.
+            UsageError: one is wrong, or there would be too many (FA7).
         """
         made = [FaultRule.from_dict(one) for one in described]
         drawn = [draw_mixture(one, self._chance) if isinstance(one, kinds.Chaos) else [one] for one in made]
-        return [self._live(rule) for several in drawn for rule in several]
+        rules = [rule for several in drawn for rule in several]
+        self._check_room(len(rules))
+        return [self._live(rule) for rule in rules]
+
+    def _check_room(self, count: int) -> None:
+        """FA7."""
+        if len(self._all) + count > MOST_RULES:
+            raise UsageError(
+                f"there can be {MOST_RULES:,} faults at once, and there are {len(self._all):,}: remove some"
+            )
 
     def add(self, rule: FaultRule | Mapping[str, object]) -> Fault:
         """Add one rule. A ``random`` one gives the first of its mixture.
@@ -112,6 +124,7 @@ class Faults(FaultKinds):
             fault.remove()
 
     def _live(self, rule: FaultRule) -> Fault:
+        self._check_room(1)
         at = None
         if isinstance(rule, kinds.Reshard):
             at = rule.at if rule.delay is None else self._now() + rule.delay
@@ -158,7 +171,7 @@ class Faults(FaultKinds):
     def plan(self, state: "ServiceState", operation: str, request: object) -> Plan:
         """What happens to a request that has come."""
         plan = Plan()
-        target = target_of(request, state.tokens)
+        target = target_of(request, state)
         sent: set[str] | None = None
         for fault in list(self.for_requests.values()):
             rule = fault.rule
@@ -279,8 +292,7 @@ def _is_taken(plan: Plan, rule: FaultRule, operation: str) -> bool:
 
 def _throttling(account: str, operation: str, rule: kinds.Throttle, target: Target) -> Refused:
     if operation not in _DATA_PLANE:
-        return limit_exceeded(f"Rate exceeded for operation {operation} under account {account}.")
+        return call_throttled(operation, target.stream, account)
     shard = rule.shard_id or next(iter(target.shards), "shardId-000000000000")
-    if operation == "SubscribeToShard":
-        return limit_exceeded(f"Rate exceeded for shard {shard} in stream {target.stream} under account {account}.")
-    return throttled(f"Rate exceeded for shard {shard} in stream {target.stream} under account {account}.")
+    message = shard_throttling(operation, shard, target.stream, account)
+    return limit_exceeded(message) if operation == "SubscribeToShard" else throttled(message)

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from shardline.model.limits import PUT_RECORDS_MAX_ENTRIES
+from shardline.server.model.channel_inputs import ChannelInput, CreateChannel, ListChannels, UpdateChannel
 from shardline.server.model.constraints import reread
 from shardline.server.model.member_types import (
     ConsumerArn,
@@ -20,6 +21,7 @@ from shardline.server.model.member_types import (
     Distribution,
     HashKey,
     Int,
+    KeyId,
     MetricsName,
     NaturalInt,
     PartitionKey,
@@ -40,7 +42,10 @@ from shardline.server.model.refusals import serialization
 
 
 class StreamInput(Struct, rename="pascal", kw_only=True):
-    """What names a stream in every request that has one."""
+    """What names a stream in every request that has one.
+
+    ``stream_id`` names nothing: the reference has it as "Not Implemented. Reserved for future use."
+    """
 
     stream_name: StreamName | None = None
     stream_arn: StreamArn | None = field(name="StreamARN", default=None)
@@ -199,26 +204,28 @@ class ListTagsForStream(StreamInput):
     limit: Annotated[int, Meta(ge=1, le=50)] | None = None
 
 
-class TagResource(Struct, rename="pascal"):
+class ResourceInput(Struct, rename="pascal", kw_only=True):
+    """What names a resource: a stream, a consumer or a channel."""
+
     resource_arn: ResourceArn = field(name="ResourceARN")
+    stream_id: StreamId | None = None
+
+
+class TagResource(ResourceInput):
     tags: TagMap
-    stream_id: StreamId | None = None
 
 
-class UntagResource(Struct, rename="pascal"):
-    resource_arn: ResourceArn = field(name="ResourceARN")
+class UntagResource(ResourceInput):
     tag_keys: TagKeys
-    stream_id: StreamId | None = None
 
 
-class ListTagsForResource(Struct, rename="pascal"):
-    resource_arn: ResourceArn = field(name="ResourceARN")
-    stream_id: StreamId | None = None
+class PutResourcePolicy(ResourceInput):
+    policy: str
 
 
 class EncryptionInput(StreamInput):
     encryption_type: Literal["NONE", "KMS"]
-    key_id: Annotated[str, Meta(min_length=1, max_length=2048)]
+    key_id: KeyId
 
 
 class MonitoringInput(StreamInput):
@@ -230,6 +237,10 @@ class UpdateStreamMode(Struct, rename="pascal"):
     stream_mode_details: ModeDetails
     stream_id: StreamId | None = None
     warm_throughput: NaturalInt | None = field(name="WarmThroughputMiBps", default=None)
+
+
+class UpdateStreamWarmThroughput(StreamInput):
+    warm_throughput: NaturalInt = field(name="WarmThroughputMiBps")
 
 
 class UpdateMaxRecordSize(Struct, rename="pascal"):
@@ -244,6 +255,14 @@ class UpdateStreamRecordDistributionStrategy(Struct, rename="pascal"):
     stream_id: StreamId | None = None
 
 
+class CommitmentInput(Struct, rename="pascal"):
+    status: Literal["ENABLED", "DISABLED"]
+
+
+class UpdateAccountSettings(Struct, rename="pascal"):
+    minimum_throughput_billing_commitment: CommitmentInput
+
+
 class Nothing(Struct):
     """The input of operations that take none."""
 
@@ -255,8 +274,9 @@ INPUTS: Final[Mapping[str, type[Struct]]] = {
             *(PutRecords, PutRecord, GetRecords, GetShardIterator, ListShards, CreateStream, DeleteStream),
             *(DescribeStream, DescribeStreamSummary, ListStreams, SplitShard, MergeShards, UpdateShardCount),
             *(RegisterStreamConsumer, ListStreamConsumers, SubscribeToShard, AddTagsToStream, RemoveTagsFromStream),
-            *(ListTagsForStream, TagResource, UntagResource, ListTagsForResource, UpdateStreamMode),
-            *(UpdateMaxRecordSize, UpdateStreamRecordDistributionStrategy),
+            *(ListTagsForStream, TagResource, UntagResource, UpdateStreamMode, PutResourcePolicy),
+            *(UpdateMaxRecordSize, UpdateStreamRecordDistributionStrategy, UpdateStreamWarmThroughput),
+            *(UpdateAccountSettings, CreateChannel, ListChannels, UpdateChannel),
         )
     },
     "DescribeStreamConsumer": ConsumerInput,
@@ -267,6 +287,11 @@ INPUTS: Final[Mapping[str, type[Struct]]] = {
     "StopStreamEncryption": EncryptionInput,
     "EnableEnhancedMonitoring": MonitoringInput,
     "DisableEnhancedMonitoring": MonitoringInput,
+    "ListTagsForResource": ResourceInput,
+    "GetResourcePolicy": ResourceInput,
+    "DeleteResourcePolicy": ResourceInput,
+    "DescribeChannel": ChannelInput,
+    "DeleteChannel": ChannelInput,
     "DescribeLimits": Nothing,
     "DescribeAccountSettings": Nothing,
 }

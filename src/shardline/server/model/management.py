@@ -15,6 +15,8 @@ from shardline.model.limits import (
     SHARDS_PER_STREAM_BY_UPDATE,
 )
 from shardline.server.model import inputs
+from shardline.server.model.account import check_warm_throughput
+from shardline.server.model.channels import check_no_channels
 from shardline.server.model.member_types import MetricsName
 from shardline.server.model.refusals import in_use, invalid, limit_exceeded, provisioned_only
 from shardline.server.model.shards import ServerShard
@@ -40,15 +42,15 @@ def create_stream(state: ServiceState, request: inputs.CreateStream) -> None:
         raise invalid("ShardCount must be set for a provisioned stream.")
     elif request.record_distribution_strategy is not None:
         raise invalid("Only an on-demand stream has a record distribution strategy.")
+    check_warm_throughput(state, mode, request.warm_throughput, "CreateStream")
     count = request.shard_count or state.settings.on_demand_shards
-    if limits.shards_per_account is not None and state.shard_count() + count > limits.shards_per_account:
-        raise limit_exceeded(
-            f"This request would exceed the shard limit for the account {account} in {state.settings.region}. "
-            f"Current shard count for the account: {state.shard_count()}. Limit: {limits.shards_per_account}."
-        )
+    _check_shards(state, count)
     creating = sum(one.status == "CREATING" for one in state.streams.values())
     if limits.streams_creating_at_once is not None and creating >= limits.streams_creating_at_once:
-        raise limit_exceeded(f"The account {account} has {creating} streams in state CREATING, which is its limit.")
+        raise limit_exceeded(
+            "This request would have exceed the limit on the number  of streams that can simultaneously be in CREATING "
+            f"or DELETING for the account {account}. Limit: {limits.streams_creating_at_once}."
+        )
     stream = ServerStream(request.stream_name, state.arn_of(request.stream_name), limits, state.now, state.records_held)
     stream.mode = mode
     stream.tags = merged_tags({}, request.tags or {})
@@ -80,18 +82,21 @@ def _check_on_demand(state: ServiceState) -> None:
 
 def delete_stream(state: ServiceState, request: inputs.DeleteStream) -> None:
     stream = _active(state, request)
+    check_no_channels(state, stream)
     if state.consumers_of(stream) and not request.enforce_consumer_deletion:
         raise in_use(
-            f"Stream {stream.name} under account {state.settings.account_id} has registered consumers; set "
-            "EnforceConsumerDeletion."
+            f"DeleteStream can\u2019t delete {state.settings.account_id}:{stream.name} because there are consumers "
+            f"associated with this data stream. To delete {stream.name} anyway, set the EnforceConsumerDeletion "
+            "parameter to true to force the deletion of all the consumers that are associated with it."
         )
     stream.begin("DELETING", Change(state.now + state.settings.delays.delete, "delete"))
     _changed(state, stream)
 
 
 def split_shard(state: ServiceState, request: inputs.SplitShard) -> None:
-    stream = _provisioned(state, request, "SplitShard")
-    shard = state.shard(stream, request.shard_to_split)
+    shard_id = state.resolve_shard_id(request.shard_to_split, state.name_of(request.stream_name, request.stream_arn))
+    stream = _provisioned(state, request)
+    shard = _shard(state, stream, shard_id)
     at = int(request.new_starting_hash_key)
     _check_open(state, stream, shard)
     if not shard.hash_range.start + 1 < at < shard.hash_range.end:  # stricter than the reference, as AWS is
@@ -106,9 +111,11 @@ def split_shard(state: ServiceState, request: inputs.SplitShard) -> None:
 
 
 def merge_shards(state: ServiceState, request: inputs.MergeShards) -> None:
-    stream = _provisioned(state, request, "MergeShards")
-    shard = state.shard(stream, request.shard_to_merge)
-    adjacent = state.shard(stream, request.adjacent_shard_to_merge)
+    name = state.name_of(request.stream_name, request.stream_arn)
+    named = (request.shard_to_merge, request.adjacent_shard_to_merge)
+    ids = [state.resolve_shard_id(text, name) for text in named]
+    stream = _provisioned(state, request)
+    shard, adjacent = (_shard(state, stream, shard_id) for shard_id in ids)
     _check_open(state, stream, shard)
     _check_open(state, stream, adjacent)
     if shard.hash_range.end + 1 != adjacent.hash_range.start:  # the lower one comes first, as AWS wants it
@@ -120,6 +127,13 @@ def merge_shards(state: ServiceState, request: inputs.MergeShards) -> None:
     _changed(state, stream)
 
 
+def _shard(state: ServiceState, stream: ServerStream, shard_id: str) -> ServerShard:
+    shard = stream.shards.get(shard_id)
+    if shard is None:
+        raise state.shard_not_found(shard_id, stream.name)
+    return shard
+
+
 def _check_open(state: ServiceState, stream: ServerStream, shard: ServerShard) -> None:
     if not shard.is_open:
         raise invalid(
@@ -129,7 +143,7 @@ def _check_open(state: ServiceState, stream: ServerStream, shard: ServerShard) -
 
 
 def update_shard_count(state: ServiceState, request: inputs.UpdateShardCount) -> dict[str, object]:
-    stream = _provisioned(state, request, "UpdateShardCount")
+    stream = _provisioned(state, request)
     current, target = len(stream.open_shards), request.target_shard_count
     if target > 2 * current or 2 * target < current:
         how = "up over double" if target > current else "down below half"
@@ -159,7 +173,13 @@ def _check_shards(state: ServiceState, more: int) -> None:
     """MG2."""
     limit = state.settings.limits.shards_per_account
     if limit is not None and state.shard_count() + more > limit:
-        raise limit_exceeded(f"This request would exceed the shard limit for the account: {limit}.")
+        raise limit_exceeded(
+            f"This request would exceed the shard limit for the account {state.settings.account_id} in "
+            f"{state.settings.region}. Current shard count for the account: {state.shard_count()}. Limit: {limit}. "
+            f"Number of additional shards that would have resulted from this request: {more}. Refer to the AWS Service "
+            "Limits page (http://docs.aws.amazon.com/general/latest/gr/aws_service_limits.html) for current limits and "
+            "how to request higher limits."
+        )
 
 
 def increase_retention(state: ServiceState, request: inputs.RetentionInput) -> None:
@@ -173,13 +193,22 @@ def decrease_retention(state: ServiceState, request: inputs.RetentionInput) -> N
 def _set_retention(state: ServiceState, request: inputs.RetentionInput, *, increase: bool) -> None:
     stream = _active(state, request)
     hours = request.retention_period_hours
-    if not RETENTION_MIN_HOURS <= hours <= RETENTION_MAX_HOURS:
+    if hours < RETENTION_MIN_HOURS:
         raise invalid(
-            f"Retention period must be from {RETENTION_MIN_HOURS} to {RETENTION_MAX_HOURS} hours, not {hours}."
+            f"Minimum allowed retention period is {RETENTION_MIN_HOURS} hours. Requested retention period ({hours} "
+            "hours) is too short."
+        )
+    if hours > RETENTION_MAX_HOURS:
+        raise invalid(
+            f"Maximum allowed retention period is {RETENTION_MAX_HOURS} hours. Requested retention period ({hours} "
+            "hours) is too long."
         )
     if (increase and hours < stream.retention_hours) or (not increase and hours > stream.retention_hours):
-        word = "longer" if increase else "shorter"
-        raise invalid(f"Requested retention period ({hours} hours) must be {word} than the current one.")
+        word, other = ("shorter", "Decrease") if increase else ("longer", "Increase")
+        raise invalid(
+            f"Requested retention period ({hours} hours) for stream {stream.name} can not be {word} than existing "
+            f"retention period ({stream.retention_hours} hours). Use {other}RetentionPeriod API."
+        )
     stream.trim(state.now)  # what has expired stays inaccessible, however long the new period is
     stream.retention_hours = hours
     stream.trim(state.now)
@@ -228,26 +257,27 @@ def _set_metrics(state: ServiceState, stream: ServerStream, chosen: set[str]) ->
 
 
 def update_stream_mode(state: ServiceState, request: inputs.UpdateStreamMode) -> None:
-    stream = state.find(None, request.stream_arn)
-    _check_active(state, stream)
+    stream = state.active(None, request.stream_arn)
     if request.stream_mode_details.stream_mode == "ON_DEMAND" and stream.mode != "ON_DEMAND":
         _check_on_demand(state)
+    check_warm_throughput(state, request.stream_mode_details.stream_mode, request.warm_throughput, "UpdateStreamMode")
     if request.stream_mode_details.stream_mode != stream.mode:
         stream.mode = request.stream_mode_details.stream_mode
         stream.record_distribution = _BY_KEY if stream.mode == "ON_DEMAND" else None
+        stream.warm_mibps = None
+    if request.warm_throughput is not None:
+        stream.warm_mibps = request.warm_throughput
     _settle(state, stream)
 
 
 def update_max_record_size(state: ServiceState, request: inputs.UpdateMaxRecordSize) -> None:
-    stream = state.find(None, request.stream_arn)
-    _check_active(state, stream)
+    stream = state.active(None, request.stream_arn)
     stream.max_record_kib = request.max_record_size
     _settle(state, stream)
 
 
 def update_record_distribution(state: ServiceState, request: inputs.UpdateStreamRecordDistributionStrategy) -> None:
-    stream = state.find(None, request.stream_arn)
-    _check_active(state, stream)
+    stream = state.active(None, request.stream_arn)
     if stream.mode != "ON_DEMAND":
         raise invalid("Only an on-demand stream has a record distribution strategy.")
     stream.record_distribution = request.record_distribution_strategy
@@ -255,24 +285,16 @@ def update_record_distribution(state: ServiceState, request: inputs.UpdateStream
 
 
 def _active(state: ServiceState, request: inputs.StreamInput) -> ServerStream:
-    stream = state.find(request.stream_name, request.stream_arn)
-    _check_active(state, stream)
-    return stream
+    """MG1."""
+    return state.active(request.stream_name, request.stream_arn)
 
 
-def _provisioned(state: ServiceState, request: inputs.StreamInput, operation: str) -> ServerStream:
+def _provisioned(state: ServiceState, request: inputs.StreamInput) -> ServerStream:
     """The stream, if its shards are the caller's to change."""
     stream = _active(state, request)
     if stream.mode == "ON_DEMAND":
-        raise provisioned_only(operation)
+        raise provisioned_only(stream.name, state.settings.account_id)
     return stream
-
-
-def _check_active(state: ServiceState, stream: ServerStream) -> None:
-    """MG1."""
-    if stream.status != "ACTIVE":
-        account = state.settings.account_id
-        raise in_use(f"Stream {stream.name} under account {account} not ACTIVE, instead in state {stream.status}")
 
 
 def _updated_at(state: ServiceState) -> float:

@@ -15,12 +15,14 @@ _STREAM_ARN: Final = full_match(r"arn:aws.*:kinesis:.*:\d{12}:stream/\S+")
 _CONSUMER_ARN: Final = full_match(
     r"^(arn):aws.*:kinesis:.*:\d{12}:.*stream\/[a-zA-Z0-9_.-]+\/consumer\/[a-zA-Z0-9_.-]+:[0-9]+"
 )
+_CHANNEL_ARN: Final = full_match(r"arn:aws.*:kinesis:.*:\d{12}:channel/\S+")
 _RESOURCE_ARN: Final = full_match(r"arn:aws.*:kinesis:.*:\d{12}:.*(stream|channel)/\S+")
 
 StreamName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128, pattern=_NAME)]
 StreamArn: TypeAlias = Annotated[str, Meta(min_length=1, max_length=2048, pattern=_STREAM_ARN)]
 StreamId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=24, pattern=full_match("[a-z0-9]{20}-[a-z0-9]{3}"))]
 ConsumerArn: TypeAlias = Annotated[str, Meta(min_length=1, max_length=2048, pattern=_CONSUMER_ARN)]
+ChannelArn: TypeAlias = Annotated[str, Meta(min_length=1, max_length=2048, pattern=_CHANNEL_ARN)]
 ResourceArn: TypeAlias = Annotated[str, Meta(min_length=1, max_length=2048, pattern=_RESOURCE_ARN)]
 ShardId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128, pattern=_NAME)]
 # The service model writes these two patterns with ^(...)$, AWS's recorded messages do not.
@@ -33,6 +35,7 @@ Token: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1_048_576)]
 Int: TypeAlias = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 PositiveInt: TypeAlias = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
 NaturalInt: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+KeyId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=2048)]
 Distribution: TypeAlias = Literal["AUTO", "USER_PARTITION_KEY"]
 MetricsName: TypeAlias = Literal[
     "IncomingBytes",

@@ -7,6 +7,7 @@ Invariants:
 - RC3: a page never passes over a record: the next iterator goes on after its last one.
 """
 
+from email.utils import formatdate
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 import msgspec
@@ -25,6 +26,7 @@ from shardline.server.model.refusals import (
     internal_failure,
     invalid,
     not_found,
+    shard_throttling,
     throttled,
     validation,
 )
@@ -288,10 +290,14 @@ class _Store:
             batch.shard.log.extend(batch.records, batch.sizes)
 
 
-def _rate_exceeded(state: ServiceState, stream: ServerStream, shard: ServerShard) -> str:
-    return (
-        f"Rate exceeded for shard {shard.shard_id} in stream {stream.name} under account {state.settings.account_id}."
-    )
+def _java_date(at: float) -> str:
+    """A time as Java writes it: ``Tue Nov 14 22:13:20 UTC 2023``."""
+    weekday, day, month, year, time, _ = formatdate(at, usegmt=True).split()
+    return f"{weekday[:3]} {month} {day} {time} UTC {year}"
+
+
+def _rate_exceeded(state: ServiceState, stream: ServerStream, shard: ServerShard, operation: str = "PutRecords") -> str:
+    return shard_throttling(operation, shard.shard_id, stream.name, state.settings.account_id)
 
 
 def _encryption(stream: ServerStream) -> str | None:
@@ -302,8 +308,8 @@ def _encryption(stream: ServerStream) -> str | None:
 
 
 def get_shard_iterator(state: ServiceState, request: GetShardIterator) -> dict[str, object]:
-    stream = state.serving(request.stream_name, request.stream_arn)
-    shard = state.shard(stream, request.shard_id)
+    name = state.name_of(request.stream_name, request.stream_arn)
+    stream, shard = state.readable_shard(name, state.resolve_shard_id(request.shard_id, name))
     if not (shard.could_iterate(state.now) if request.dry_run else shard.may_iterate(state.now)):
         raise throttled(_rate_exceeded(state, stream, shard))
     place = place_of(
@@ -334,12 +340,17 @@ def place_of(
     shard.log.trim(stream.trim_horizon(state.now))
     if kind in {"AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"}:
         where = f"{operation} on shard {shard.shard_id} in stream {stream.name}"
+        if number is None:
+            raise _wrong_pair(f"{kind} and no StartingSequenceNumber")
         return _place_of_number(shard, kind, number, f"{where} under account {state.settings.account_id}")
     if number is not None:
-        raise invalid(f"Must not specify StartingSequenceNumber with iterator type {kind}")
+        raise _wrong_pair(f"{kind} and also a StartingSequenceNumber")
     if kind == "AT_TIMESTAMP":
         if timestamp is None:
-            raise invalid("Must specify timestampInMillis parameter for iterator of type AT_TIMESTAMP.")
+            raise invalid(
+                "Must specify timestampInMillis parameter for iterator of type AT_TIMESTAMP. Current request has no "
+                "timestamp parameter."
+            )
         # Arrival times have milliseconds: a time that was read off a record must find it.
         timestamp = round(timestamp, 3)
         if timestamp > round(state.now, 3):
@@ -351,9 +362,14 @@ def place_of(
     return shard.log.first if kind == "TRIM_HORIZON" else shard.log.next
 
 
-def _place_of_number(shard: ServerShard, kind: str, number: str | None, where: str) -> int:
-    if number is None:
-        raise invalid(f"Must specify StartingSequenceNumber with iterator type {kind}")
+def _wrong_pair(specified: str) -> Refused:
+    return invalid(
+        "Must either specify (1) AT_SEQUENCE_NUMBER or AFTER_SEQUENCE_NUMBER and StartingSequenceNumber or (2) "
+        f"TRIM_HORIZON or LATEST and no StartingSequenceNumber. Request specified {specified}."
+    )
+
+
+def _place_of_number(shard: ServerShard, kind: str, number: str, where: str) -> int:
     parts = sequence_numbers.parse(number)
     if parts is None:
         raise invalid(f"StartingSequenceNumber {number} used in {where} is invalid.")
@@ -369,8 +385,15 @@ def _place_of_number(shard: ServerShard, kind: str, number: str | None, where: s
         raise invalid(
             f"StartingSequenceNumber {number} used in {where} is invalid because it did not come from this stream."
         )
-    after = 1 if kind == "AFTER_SEQUENCE_NUMBER" else 0
-    return min(parts.number + after, shard.log.next)
+    is_passed = kind == "AFTER_SEQUENCE_NUMBER" or _is_past(shard, parts.number, number)
+    return min(parts.number + is_passed, shard.log.next)
+
+
+def _is_past(shard: ServerShard, place: int, number: str) -> bool:
+    """Whether a number lies behind the record at its place: the continuation of a subscription does."""
+    at = place - shard.log.first
+    records = shard.log.records
+    return 0 <= at < len(records) and int(number) > int(records[at].sequence_number)
 
 
 def write_iterator(state: ServiceState, stream: ServerStream, shard: ServerShard, place: int) -> str:
@@ -379,9 +402,9 @@ def write_iterator(state: ServiceState, stream: ServerStream, shard: ServerShard
 
 
 def get_records(state: ServiceState, request: GetRecords) -> GetRecordsOutput:
-    stream, shard, place = _read_iterator(state, request.shard_iterator)
+    stream, shard, place = _read_iterator(state, request)
     if not (shard.could_read(state.now) if request.dry_run else shard.may_read(state.now)):
-        raise throttled(_rate_exceeded(state, stream, shard))
+        raise throttled(_rate_exceeded(state, stream, shard, "GetRecords"))
     if request.dry_run:
         raise dry_run("GetRecords")
     limits = state.settings.limits
@@ -411,21 +434,20 @@ def hash_key_range(shard: ServerShard) -> dict[str, str]:
     return {"StartingHashKey": str(shard.hash_range.start), "EndingHashKey": str(shard.hash_range.end)}
 
 
-def _read_iterator(state: ServiceState, text: str) -> tuple[ServerStream, ServerShard, int]:
-    token = state.tokens.read_iterator(text)
+def _read_iterator(state: ServiceState, request: GetRecords) -> tuple[ServerStream, ServerShard, int]:
+    token = state.tokens.read_iterator(request.shard_iterator)
     if token is None:
         raise invalid("Invalid ShardIterator.")
-    stream = state.streams.get(token.stream)
-    if stream is None or stream.created_at != token.stream_created_at or stream.status not in {"ACTIVE", "UPDATING"}:
-        raise not_found(f"Stream {token.stream} under account {state.settings.account_id} not found.")
+    if request.stream_arn is not None and state.name_of(None, request.stream_arn) != token.stream:
+        raise invalid(f"ShardIterator is of stream {token.stream}, and not of {request.stream_arn}.")
     life = state.settings.limits.iterator_life
     if life is not None and state.now - token.made_at > life:
         raise expired_iterator(
-            f"Iterator expired. The iterator was created at time {token.made_at:.3f} while right now it is "
-            f"{state.now:.3f} which is further in the future than the tolerated delay of {life * 1000:.0f} ms."
+            f"Iterator expired. The iterator was created at time {_java_date(token.made_at)} while right now it is "
+            f"{_java_date(state.now)} which is further in the future than the tolerated delay of {life * 1000:.0f} "
+            "milliseconds."
         )
-    shard = stream.shards.get(shard_id_of(token.shard_index))
-    if shard is None:
-        where = f"stream {token.stream} under account {state.settings.account_id}"
-        raise not_found(f"Shard {shard_id_of(token.shard_index)} in {where} does not exist")
+    stream, shard = state.readable_shard(token.stream, shard_id_of(token.shard_index))
+    if stream.created_at != token.stream_created_at:
+        raise not_found(f"Stream {token.stream} under account {state.settings.account_id} not found.")
     return stream, shard, token.place

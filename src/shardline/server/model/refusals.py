@@ -69,9 +69,24 @@ def blob(length: int) -> str:
     return f"java.nio.HeapByteBuffer[pos=0 lim={length} cap={length}]"
 
 
-def provisioned_only(operation: str) -> Refused:
+def provisioned_only(stream: str, account: str) -> Refused:
     """The modelled meaning of ValidationException: the stream's capacity mode does not have this operation."""
-    return Refused("ValidationException", f"{operation} is only supported for streams in the provisioned mode.")
+    return Refused(
+        "ValidationException", f"Request is invalid. Stream {stream} under account {account} is in On-Demand mode."
+    )
+
+
+def shard_throttling(operation: str, shard: str, stream: str | None, account: str) -> str:
+    """What is said of a shard whose rate is exceeded: in the answer, or in an entry of PutRecords."""
+    if operation == "GetRecords":
+        return f"Rate exceeded for Shard - {account}/{stream}/{shard}"
+    return f"Rate exceeded for shard {shard} in stream {stream} under account {account}."
+
+
+def call_throttled(operation: str, stream: str | None, account: str) -> Refused:
+    """A control call comes too fast. AWS's text about calls that name no stream is not known."""
+    what = f"stream {stream}" if stream else f"operation {operation}"
+    return limit_exceeded(f"Rate exceeded for {what} under account {account}.")
 
 
 def dry_run(operation: str) -> Refused:
@@ -96,5 +111,6 @@ def too_large(limit: int) -> Refused:
     return Refused("RequestEntityTooLargeException", f"The request is larger than {limit} bytes.", 413)
 
 
-def internal_failure() -> Refused:
-    return Refused("InternalFailure", "The request could not be processed: see the log of the server.", 500)
+def internal_failure(message: str = "") -> Refused:
+    """AWS's has no message."""
+    return Refused("InternalFailure", message, 500)

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from msgspec import Struct
 
-from shardline.server.model import consumers, descriptions, inputs, management, records, tags
+from shardline.server.model import (
+    account,
+    channels,
+    consumers,
+    descriptions,
+    inputs,
+    management,
+    policies,
+    records,
+    tags,
+)
 from shardline.server.model.refusals import Refused, unknown_operation
 from shardline.server.model.settings import ServiceSettings
 from shardline.server.model.state import ServiceState, Stored
@@ -34,7 +44,17 @@ OPERATIONS: Final[dict[str, Callable[[ServiceState, Any], object]]] = {
     "DescribeStream": descriptions.describe_stream,
     "DescribeStreamSummary": descriptions.describe_stream_summary,
     "DescribeLimits": descriptions.describe_limits,
-    "DescribeAccountSettings": descriptions.describe_account_settings,
+    "DescribeAccountSettings": account.describe_account_settings,
+    "UpdateAccountSettings": account.update_account_settings,
+    "UpdateStreamWarmThroughput": account.update_warm_throughput,
+    "PutResourcePolicy": policies.put_policy,
+    "GetResourcePolicy": policies.get_policy,
+    "DeleteResourcePolicy": policies.delete_policy,
+    "CreateChannel": channels.create_channel,
+    "DescribeChannel": channels.describe_channel,
+    "ListChannels": channels.list_channels,
+    "UpdateChannel": channels.update_channel,
+    "DeleteChannel": channels.delete_channel,
     "CreateStream": management.create_stream,
     "DeleteStream": management.delete_stream,
     "SplitShard": management.split_shard,

@@ -4,16 +4,25 @@ Every limit can be changed and switched off (``None``). The defaults are AWS's q
 """
 
 from dataclasses import dataclass, field, fields
-from typing import Self, final
+from typing import Final, Self, final
 
 from shardline.model import limits
+
+CLOCK_END: Final = 7_258_118_400.0
+"""2200-01-01: the server's clock cannot be moved further.
+
+Dates, sequence numbers and the timestamps of every client hold that year: those of 64 bits in nanoseconds end in 2262.
+"""
 
 
 def _control_rates() -> dict[str, float]:
     """Calls per second of the control plane, by operation; ListShards and the consumers' are per stream."""
     changes = ("CreateStream", "DeleteStream", "SplitShard", "MergeShards", "AddTagsToStream", "RemoveTagsFromStream")
+    account = ("DescribeAccountSettings", "UpdateAccountSettings", "UpdateStreamWarmThroughput")
+    channels = ("CreateChannel", "DescribeChannel", "ListChannels", "UpdateChannel", "DeleteChannel")
     return {
         **dict.fromkeys(changes, limits.STREAM_CHANGES_PER_SECOND),
+        **dict.fromkeys((*account, *channels), limits.ACCOUNT_AND_CHANNEL_CALLS_PER_SECOND),
         "DescribeStream": limits.DESCRIBE_STREAM_PER_SECOND,
         "DescribeStreamSummary": limits.DESCRIBE_STREAM_SUMMARY_PER_SECOND,
         "DescribeLimits": limits.DESCRIBE_LIMITS_PER_SECOND,
@@ -49,10 +58,12 @@ class Limits:
     subscription_life: float | None = limits.SUBSCRIPTION_LIFE
     subscription_takeover_wait: float | None = limits.SUBSCRIPTION_TAKEOVER_WAIT
     consumers_per_stream: int | None = limits.CONSUMERS_PER_STREAM
+    consumers_per_advantage_stream: int | None = limits.CONSUMERS_PER_ADVANTAGE_STREAM
     consumers_creating_at_once: int | None = limits.CONSUMERS_CREATING_AT_ONCE
     streams_creating_at_once: int | None = 5  # [API] CreateStream
     shards_per_account: int | None = 20_000
     on_demand_streams: int | None = 50
+    channels_per_account: int | None = 100  # [GUIDE] data-delivery-quotas: two for each on-demand stream
     update_shard_count_per_day: int | None = limits.UPDATE_SHARD_COUNT_PER_DAY
 
     @classmethod

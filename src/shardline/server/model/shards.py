@@ -6,7 +6,7 @@ Invariants:
 - SH2: write rates are per shard and second, records and bytes, both or none.
 """
 
-from typing import final
+from typing import Final, final
 
 from shardline.model.hashing import HashRange
 from shardline.server.model import sequence_numbers
@@ -14,6 +14,8 @@ from shardline.server.model.buckets import Bucket
 from shardline.server.model.sequence_numbers import Numbering
 from shardline.server.model.settings import Limits
 from shardline.server.model.shard_log import RecordCount, ShardLog
+
+_INDEX_MAX: Final = (1 << 31) - 1
 
 
 @final
@@ -126,6 +128,19 @@ class ServerShard:
 
 def shard_id_of(index: int) -> str:
     return f"shardId-{index:012d}"  # a negative one, which only a made-up sequence number names: shardId--02147483648
+
+
+def full_shard_id(text: str) -> str | None:
+    """The id of the shard that a request names, ``None`` if no shard has such a name.
+
+    AWS reads the number alone, in whatever comes after a hyphen, or in all of it: ``0``, ``shardId-0`` and
+    ``anything-000`` are the first shard (recorded in kinesalite's getShardIterator.js).
+    """
+    parts = text.split("-")
+    number = parts[1] if len(parts) > 1 and parts[1] else text
+    if not number.isdigit() or int(number) > _INDEX_MAX:
+        return None
+    return shard_id_of(int(number))
 
 
 def _bucket(rate: float | None, now: float) -> Bucket | None:

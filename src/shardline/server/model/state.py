@@ -9,13 +9,23 @@ Invariants:
 
 import re
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple, final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, final
+
+from msgspec import Struct
 
 from shardline.server.model.buckets import Bucket
-from shardline.server.model.refusals import invalid, limit_exceeded, not_found
+from shardline.server.model.channel_inputs import (
+    ChannelEncryption,
+    ChannelLogging,
+    RecordConfiguration,
+    S3Destination,
+    S3TablesDestination,
+)
+from shardline.server.model.commitment import Commitment
+from shardline.server.model.refusals import Refused, call_throttled, in_use, invalid, not_found
 from shardline.server.model.settings import ServiceSettings
 from shardline.server.model.shard_log import RecordCount, ShardLog, StoredRecord
-from shardline.server.model.shards import ServerShard
+from shardline.server.model.shards import ServerShard, full_shard_id
 from shardline.server.model.streams import ServerStream
 from shardline.server.model.tokens import Tokens
 
@@ -38,7 +48,7 @@ _ARN: Final = re.compile(r"arn:aws[^:]*:kinesis:[^:]*:([0-9]{12}):stream/([a-zA-
 class ServerConsumer:
     """A registered consumer."""
 
-    __slots__ = ("arn", "created_at", "name", "ready_at", "status", "stream_name", "tags")
+    __slots__ = ("arn", "created_at", "name", "policy", "ready_at", "status", "stream_name", "tags")
 
     def __init__(self, name: str, arn: str, stream_name: str, now: float, ready_at: float) -> None:
         self.name = name
@@ -48,6 +58,45 @@ class ServerConsumer:
         self.status = "CREATING"
         self.ready_at = ready_at
         self.tags: dict[str, str] = {}
+        self.policy: str | None = None
+
+
+@final
+class ChannelSettings(Struct, frozen=True):
+    """What a channel delivers, and where to. It has one of the two destinations."""
+
+    role_arn: str
+    record: RecordConfiguration
+    s3: S3Destination | None
+    s3_tables: S3TablesDestination | None
+    encryption: ChannelEncryption | None
+    logging: ChannelLogging
+
+    @property
+    def destination_type(self) -> str:
+        return "S3" if self.s3_tables is None else "S3_TABLES"
+
+
+@final
+class ServerChannel:
+    """A channel of a stream."""
+
+    __slots__ = ("arn", "created_at", "name", "ready_at", "settings", "status", "stream_name", "tags")
+
+    def __init__(
+        self, name: str, arn: str, stream_name: str, *, now: float, ready_at: float, settings: ChannelSettings
+    ) -> None:
+        self.name = name
+        self.arn = arn
+        self.stream_name = stream_name
+        self.created_at = now
+        self.status = "CREATING"
+        self.ready_at = ready_at
+        self.settings = settings
+        self.tags: dict[str, str] = {}
+
+
+_Resource = TypeVar("_Resource", ServerConsumer, ServerChannel)
 
 
 @final
@@ -71,6 +120,8 @@ class ServiceState:
         self.tokens = Tokens(chance.randbytes(16))
         self.streams: dict[str, ServerStream] = {}
         self.consumers: dict[str, ServerConsumer] = {}
+        self.channels: dict[str, ServerChannel] = {}
+        self.commitment = Commitment()
         self.records_held = RecordCount()
         """Of all streams."""
         self.keeps_stored = False
@@ -121,16 +172,21 @@ class ServiceState:
                 del self.streams[name]
                 self.records_held.value -= stream.record_count
                 self.consumers = {arn: one for arn, one in self.consumers.items() if one.stream_name != name}
-        for arn, consumer in list(self.consumers.items()):
-            if self.now >= consumer.ready_at and consumer.status != "ACTIVE":
-                self.changed.add(consumer.stream_name)
-                if consumer.status == "DELETING":
-                    del self.consumers[arn]
-                    self.streams[consumer.stream_name].touch()
-                else:
-                    consumer.status = "ACTIVE"
-        changing = [consumer.ready_at for consumer in self.consumers.values() if consumer.status != "ACTIVE"]
+                self.channels = {arn: one for arn, one in self.channels.items() if one.stream_name != name}
+        changing = [*self._settle(self.consumers), *self._settle(self.channels)]
         self._due_at = min([*changing, *(stream.due_at for stream in self.streams.values())], default=inf)
+
+    def _settle(self, resources: dict[str, _Resource]) -> list[float]:
+        """Carry out what is due for consumers or channels; say when the others are ready."""
+        for arn, one in list(resources.items()):
+            if self.now >= one.ready_at and one.status != "ACTIVE":
+                self.changed.add(one.stream_name)
+                if one.status == "DELETING":
+                    del resources[arn]
+                    self.streams[one.stream_name].touch()
+                else:
+                    one.status = "ACTIVE"
+        return [one.ready_at for one in resources.values() if one.status != "ACTIVE"]
 
     def check_rate(self, operation: str, stream: str) -> None:
         """Refuse a control call that comes too fast."""
@@ -144,7 +200,7 @@ class ServiceState:
                 self._rates = {one: rest for one, rest in self._rates.items() if rest.balance(self.now) < rest.rate}
             bucket = self._rates[key] = Bucket(rate, self.now)
         if not bucket.take(1, self.now):
-            raise limit_exceeded(f"Rate exceeded for operation {operation} under account {self.settings.account_id}.")
+            raise call_throttled(operation, stream, self.settings.account_id)
 
     def arn_of(self, stream_name: str) -> str:
         settings = self.settings
@@ -171,6 +227,32 @@ class ServiceState:
             raise not_found(f"Stream {name} under account {self.settings.account_id} not found.")
         return stream
 
+    def active(self, stream_name: str | None, stream_arn: str | None) -> ServerStream:
+        """The stream, if it can be changed."""
+        stream = self.find(stream_name, stream_arn)
+        self.check_active(stream)
+        return stream
+
+    def check_active(self, stream: ServerStream) -> None:
+        if stream.status != "ACTIVE":
+            account = self.settings.account_id
+            raise in_use(f"Stream {stream.name} under account {account} not ACTIVE, instead in state {stream.status}")
+
+    def resource(self, arn: str) -> "ServerStream | ServerConsumer | ServerChannel":
+        """What can have tags, and policies."""
+        if "/consumer/" in arn:
+            consumer = self.consumers.get(arn)
+            if consumer is None:
+                raise not_found(f"Consumer {arn}, account {self.settings.account_id} not found.")
+            return consumer
+        return self.channel(arn) if ":channel/" in arn else self.find(None, arn)
+
+    def channel(self, arn: str) -> ServerChannel:
+        channel = self.channels.get(arn)
+        if channel is None:
+            raise not_found(f"Channel {arn} under account {self.settings.account_id} not found.")
+        return channel
+
     def serving(self, stream_name: str | None, stream_arn: str | None) -> ServerStream:
         """The stream, if it serves records (SV2)."""
         stream = self.find(stream_name, stream_arn)
@@ -178,12 +260,34 @@ class ServiceState:
             raise not_found(f"Stream {stream.name} under account {self.settings.account_id} not found.")
         return stream
 
-    def shard(self, stream: ServerStream, shard_id: str) -> ServerShard:
-        shard = stream.shards.get(shard_id)
-        if shard is None:
+    def resolve_shard_id(self, text: str, stream_name: str) -> str:
+        """The full id of the shard that a request names; AWS checks this before it looks for the stream."""
+        shard_id = full_shard_id(text)
+        if shard_id is None:
+            raise self.shard_not_found(text, stream_name)
+        return shard_id
+
+    def shard_not_found(self, shard_id: str, stream_name: str) -> Refused:
+        account = self.settings.account_id
+        return not_found(f"Could not find shard {shard_id} in stream {stream_name} under account {account}.")
+
+    def readable_shard(self, stream_name: str, shard_id: str) -> tuple[ServerStream, ServerShard]:
+        """A shard to read from, and its stream (SV2). AWS has one text for a missing shard and a missing stream."""
+        stream = self.streams.get(stream_name)
+        shard = None if stream is None or stream.status not in _SERVING else stream.shards.get(shard_id)
+        if stream is None or shard is None:
             account = self.settings.account_id
-            raise not_found(f"Shard {shard_id} in stream {stream.name} under account {account} does not exist")
-        return shard
+            raise not_found(f"Shard {shard_id} in stream {stream_name} under account {account} does not exist")
+        return stream, shard
+
+    def changed_now(self, stream: ServerStream) -> None:
+        """A stream, or what belongs to it, has changed: without a delay the change is there at once."""
+        self.changed.add(stream.name)
+        self.reschedule()
+        self.advance(self.now)
+
+    def channels_of(self, stream: ServerStream) -> list[ServerChannel]:
+        return [channel for channel in self.channels.values() if channel.stream_name == stream.name]
 
     def consumers_of(self, stream: ServerStream) -> list[ServerConsumer]:
         return [consumer for consumer in self.consumers.values() if consumer.stream_name == stream.name]
@@ -193,11 +297,6 @@ class ServiceState:
         pending = [one.pending for one in self.streams.values() if one.pending is not None]
         coming = sum(one.number for one in pending if one.kind == "create")
         return coming + sum(len(one.open_shards) for one in self.streams.values())
-
-
-def stream_of_arn(arn: str) -> str:
-    """The name of the stream in a stream's or consumer's ARN."""
-    return _parts_of(arn)[1]
 
 
 def _parts_of(arn: str) -> tuple[str, str]:

@@ -27,11 +27,11 @@ class Change(NamedTuple):
 
     ready_at: float
     kind: str
-    """``create``, ``split``, ``merge``, ``scale``, ``delete``, or ``settle``: nothing but the state changes."""
+    """``create``, ``split``, ``merge``, ``scale``, ``warm``, ``delete``, or ``settle``: only the state changes."""
     shard_id: str = ""
     other_id: str = ""
     number: int = 0
-    """How many shards, or the hash key at which to split."""
+    """How many shards, the hash key at which to split, or the warm throughput."""
 
 
 @final
@@ -52,6 +52,7 @@ class ServerStream:
         self.tags: dict[str, str] = {}
         self.shard_level_metrics: list[str] = []
         self.warm_mibps: int | None = None
+        self.policy: str | None = None
         self.shards: dict[str, ServerShard] = {}
         self.next_index = 0
         self.count_updates: list[float] = []
@@ -66,6 +67,11 @@ class ServerStream:
 
     def __repr__(self) -> str:
         return f"<ServerStream {self.name} {self.status}, {len(self._open)} open of {len(self.shards)} shards>"
+
+    @property
+    def stream_name(self) -> str:
+        """Its own name: as what belongs to a stream names it."""
+        return self.name
 
     @property
     def record_count(self) -> int:
@@ -126,6 +132,8 @@ class ServerStream:
                 self.merge(self.shards[change.shard_id], self.shards[change.other_id], now)
             case "scale":
                 self.scale(change.number, now)
+            case "warm":
+                self.warm_mibps = change.number
             case "delete":
                 self.is_gone = True
             case _:

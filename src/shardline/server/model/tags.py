@@ -1,11 +1,11 @@
-"""Which tags do streams and consumers have?"""
+"""Which tags do streams, consumers and channels have?"""
 
 from typing import Final
 
 from shardline.model.limits import TAGS_PER_STREAM
 from shardline.server.model import inputs
-from shardline.server.model.refusals import invalid, not_found
-from shardline.server.model.state import ServiceState, stream_of_arn
+from shardline.server.model.refusals import invalid
+from shardline.server.model.state import ServiceState
 
 _RESERVED: Final = "aws:"  # of tag keys
 
@@ -32,30 +32,21 @@ def list_tags(state: ServiceState, request: inputs.ListTagsForStream) -> dict[st
 
 
 def tag_resource(state: ServiceState, request: inputs.TagResource) -> None:
-    tags = _tags_of(state, request.resource_arn)
-    tags.update(merged_tags(tags, request.tags))
-    state.changed.add(stream_of_arn(request.resource_arn))
+    resource = state.resource(request.resource_arn)
+    resource.tags = merged_tags(resource.tags, request.tags)
+    state.changed.add(resource.stream_name)
 
 
 def untag_resource(state: ServiceState, request: inputs.UntagResource) -> None:
-    tags = _tags_of(state, request.resource_arn)
+    resource = state.resource(request.resource_arn)
     for key in request.tag_keys:
-        tags.pop(key, None)
-    state.changed.add(stream_of_arn(request.resource_arn))
+        resource.tags.pop(key, None)
+    state.changed.add(resource.stream_name)
 
 
-def list_tags_for_resource(state: ServiceState, request: inputs.ListTagsForResource) -> dict[str, object]:
-    tags = _tags_of(state, request.resource_arn)
+def list_tags_for_resource(state: ServiceState, request: inputs.ResourceInput) -> dict[str, object]:
+    tags = state.resource(request.resource_arn).tags
     return {"Tags": [{"Key": key, "Value": tags[key]} for key in sorted(tags)]}
-
-
-def _tags_of(state: ServiceState, arn: str) -> dict[str, str]:
-    """The tags of a stream, or of a consumer."""
-    if arn in state.consumers:
-        return state.consumers[arn].tags
-    if "/consumer/" in arn:
-        raise not_found(f"Consumer {arn} not found.")
-    return state.find(None, arn).tags
 
 
 def merged_tags(tags: dict[str, str], more: dict[str, str]) -> dict[str, str]:

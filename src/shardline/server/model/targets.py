@@ -3,15 +3,18 @@
 Told without drawing chance and without refusing anything: for faults, and for the record of requests.
 """
 
-from typing import NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 from msgspec import Struct
 
 from shardline.model.hashing import hash_digest_of
 from shardline.server.model import inputs
-from shardline.server.model.shards import shard_id_of
+from shardline.server.model.channel_inputs import ChannelInput, CreateChannel, ListChannels
+from shardline.server.model.shards import full_shard_id, shard_id_of
 from shardline.server.model.streams import ServerStream
-from shardline.server.model.tokens import Tokens
+
+if TYPE_CHECKING:
+    from shardline.server.model.state import ServiceState
 
 _HASH_KEYS = 1 << 128
 
@@ -24,25 +27,26 @@ class Target(NamedTuple):
     shards: tuple[str, ...] = ()
 
 
-def target_of(request: object, tokens: Tokens) -> Target:
+def target_of(request: object, state: "ServiceState") -> Target:
     """The stream and the shards that a request names, by whatever member."""
+    tokens = state.tokens
     match request:
         case inputs.GetRecords():
             token = tokens.read_iterator(request.shard_iterator)
             return Target(None) if token is None else Target(token.stream, (shard_id_of(token.shard_index),))
         case inputs.SubscribeToShard():
-            return Target(_stream_in(request.consumer_arn), (request.shard_id,))
+            return Target(_stream_in(request.consumer_arn), _full(request.shard_id))
         case inputs.GetShardIterator():
-            return Target(_named(request), (request.shard_id,))
+            return Target(_named(request), _full(request.shard_id))
         case inputs.SplitShard():
-            return Target(_named(request), (request.shard_to_split,))
+            return Target(_named(request), _full(request.shard_to_split))
         case inputs.MergeShards():
-            return Target(_named(request), (request.shard_to_merge, request.adjacent_shard_to_merge))
+            return Target(_named(request), _full(request.shard_to_merge, request.adjacent_shard_to_merge))
         case inputs.ListShards() if request.next_token is not None:
             page = tokens.read_page(request.next_token)
             return Target(None if page is None else page.stream)
         case _:
-            return Target(_named(request))
+            return Target(_named(request) or _stream_of_channels(request, state))
 
 
 def shards_of_records(request: object, stream: ServerStream | None) -> set[str]:
@@ -65,6 +69,10 @@ def _shard_of(entry: inputs.PutRecord | inputs.PutRecordsRequestEntry, stream: S
     return stream.shard_of(hash_digest_of(key)).shard_id if isinstance(key, str) else None
 
 
+def _full(*shard_ids: str) -> tuple[str, ...]:
+    return tuple(full_shard_id(shard_id) or shard_id for shard_id in shard_ids)
+
+
 def _named(request: object) -> str | None:
     name: str | None = getattr(request, "stream_name", None)
     if name is not None or not isinstance(request, Struct):
@@ -74,6 +82,19 @@ def _named(request: object) -> str | None:
         if arn is not None:
             return _stream_in(arn)
     return None
+
+
+def _stream_of_channels(request: object, state: "ServiceState") -> str | None:
+    """The stream of the channel that a request is about."""
+    match request:
+        case CreateChannel():
+            return _stream_in(request.streams[0].stream_arn)
+        case ListChannels(stream_filter=[one]):
+            return _stream_in(one.stream_arn)
+        case ChannelInput(channel_arn=arn) | inputs.ResourceInput(resource_arn=arn) if arn in state.channels:
+            return state.channels[arn].stream_name
+        case _:
+            return None
 
 
 def _stream_in(arn: str) -> str | None:

@@ -1,6 +1,7 @@
 """How does the service hand out iterators and page tokens, and know its own again?
 
-Opaque text with a checksum: garbage and tokens of another server are refused, whatever they hold.
+Opaque text with a checksum: garbage and tokens of another server are refused, whatever they hold. It has the shape of
+AWS's iterators: 152 bytes in base64 or 16, 32, ... more (kinesalite, test/helpers.js).
 
 Invariant:
 
@@ -17,6 +18,8 @@ T = TypeVar("T")
 
 _MARK: Final = b"\x00\x00\x00\x00\x00\x00\x00\x01"  # iterators of AWS begin with AAAAAAAAAAE
 _DIGEST_BYTES: Final = 12
+_BLOCK_BYTES: Final = 16
+_SEALED_MIN_BYTES: Final = 152 - len(_MARK)
 
 
 @final
@@ -51,10 +54,12 @@ class Tokens:
         self.secret = secret
 
     def write(self, token: IteratorToken | PageToken) -> str:
-        body = msgspec.msgpack.encode(token)
-        return pybase64.b64encode_as_string(_MARK + self._digest(body) + body)
+        return pybase64.b64encode_as_string(self._seal(msgspec.msgpack.encode(token)))
 
     def read_iterator(self, text: str) -> IteratorToken | None:
+        """AWS takes an iterator in quotes too (recorded in LocalStack's test_kinesis.py), as shells' users pass it."""
+        if len(text) > 1 and text[0] == text[-1] == '"':
+            text = text[1:-1]
         return self._read(text, IteratorToken)
 
     def read_page(self, text: str) -> PageToken | None:
@@ -67,14 +72,17 @@ class Tokens:
             return None
         if pybase64.b64encode_as_string(raw) != text:
             return None  # base64 has several texts for one body; only one of them was written
-        start = len(_MARK)
-        digest, body = raw[start : start + _DIGEST_BYTES], raw[start + _DIGEST_BYTES :]
-        if raw[:start] != _MARK or digest != self._digest(body):
+        body = raw[len(_MARK) + _DIGEST_BYTES : -raw[-1]] if raw else b""
+        if raw != self._seal(body):
             return None
         try:
             return msgspec.msgpack.decode(body, type=kind)
         except msgspec.MsgspecError:
             return None
 
-    def _digest(self, body: bytes) -> bytes:
-        return blake2b(body, key=self.secret, digest_size=_DIGEST_BYTES).digest()
+    def _seal(self, body: bytes) -> bytes:
+        """The mark, a checksum, the body and its padding, of which each byte is the padding's length."""
+        digest = blake2b(body, key=self.secret, digest_size=_DIGEST_BYTES).digest()
+        length = len(digest) + len(body)
+        padding = max(_SEALED_MIN_BYTES - length, -length % _BLOCK_BYTES or _BLOCK_BYTES)
+        return _MARK + digest + body + bytes((padding,)) * padding

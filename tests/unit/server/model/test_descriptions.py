@@ -1,5 +1,7 @@
 """DE1 and DE2 are invariants of ``server.model.descriptions``."""
 
+import re
+
 import pytest
 
 from shardline.server.model.settings import Delays, Limits
@@ -195,8 +197,26 @@ def test_a_stream_is_described(server):
         "EncryptionType": "NONE",
         "OpenShardCount": 2,
         "ConsumerCount": 0,
+        "ChannelCount": 0,
+        "StreamId": server.summary()["StreamId"],
         "MaxRecordSizeInKiB": 1024,
     }
+
+
+def test_a_stream_has_an_id_that_another_one_of_its_name_has_not(server):
+    first = server.create().create("t").summary()["StreamId"]
+    assert re.fullmatch(r"[a-z0-9]{20}-[a-z0-9]{3}", first)
+    assert server.pass_time(10).summary()["StreamId"] == first != server.summary("t")["StreamId"]
+    server.call("DeleteStream", StreamName="s")
+    assert server.create().summary()["StreamId"] != first
+
+
+def test_an_id_names_no_stream(server):
+    server.create()
+    members = {"StreamId": server.summary()["StreamId"]}
+    assert server.refused("DescribeStreamSummary", **members) == "InvalidArgumentException"
+    assert server.call("DescribeStreamSummary", StreamName="s", **members)
+    assert server.refused("DescribeStreamSummary", StreamName="s", StreamId="no id") == "ValidationException"
 
 
 def test_streams_are_listed_both_ways(server):
@@ -223,16 +243,14 @@ def test_limits_are_described(make_server):
     server = make_server(delays=Delays(create=1)).create("a", 3)
     server.call("CreateStream", StreamName="b", StreamModeDetails={"StreamMode": "ON_DEMAND"})
     expected = {"ShardLimit": 20_000, "OpenShardCount": 7, "OnDemandStreamCount": 1, "OnDemandStreamCountLimit": 50}
+    expected |= {"ChannelCount": 0, "ChannelCountLimit": 100}
     assert server.call("DescribeLimits") == expected
     server.pass_time(1)
     assert server.call("DescribeLimits") == expected
 
 
 def test_no_limit_is_a_large_one(make_server):
-    server = make_server(limits=Limits(shards_per_account=None, on_demand_streams=None))
-    assert server.call("DescribeLimits")["ShardLimit"] == 1_000_000
+    server = make_server(limits=Limits(shards_per_account=None, on_demand_streams=None, channels_per_account=None))
+    limits = server.call("DescribeLimits")
+    assert limits["ShardLimit"] == limits["OnDemandStreamCountLimit"] == limits["ChannelCountLimit"] == 1_000_000
     server.create(shards=30_000)
-
-
-def test_account_settings_are_described(server):
-    assert server.call("DescribeAccountSettings") == {"MinimumThroughputBillingCommitment": {"Status": "DISABLED"}}

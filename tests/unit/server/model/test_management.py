@@ -342,3 +342,17 @@ def test_a_stream_with_consumers_is_deleted_only_on_purpose(server):
     assert server.refused("DescribeStreamConsumer", ConsumerARN=arn) == "ResourceNotFoundException"
     server.create()
     assert server.call("ListStreamConsumers", StreamARN=server.arn()) == {"Consumers": []}
+
+
+def test_shards_are_split_and_merged_by_short_ids_too(server):
+    """Recorded in kinesalite's splitShard.js and mergeShards.js."""
+    server.create(shards=2)
+    server.call("SplitShard", StreamName="s", ShardToSplit="shard-0", NewStartingHashKey="5")
+    server.call("MergeShards", StreamName="s", ShardToMerge="3", AdjacentShardToMerge="anything-1")
+    assert server.ids(ShardFilter={"Type": "AT_LATEST"}) == [2, 4]
+    missing = "Could not find shard shardId-000000000009 in stream s under account 000000000000."
+    assert server.why("SplitShard", StreamName="s", ShardToSplit="shardId-9", NewStartingHashKey="5") == missing
+    assert server.why("MergeShards", StreamName="s", ShardToMerge="2", AdjacentShardToMerge="9") == missing
+    assert server.why("SplitShard", StreamName="t", ShardToSplit="9", NewStartingHashKey="5") == (
+        "Stream t under account 000000000000 not found."
+    )

@@ -284,6 +284,38 @@ def test_the_size_of_a_request_can_be_switched_off(make_server):
 # ---- iterators
 
 
+@pytest.mark.parametrize("shard_id", ["0", "shardId-0", "shardId-000000000000000000", "anything-0"])
+def test_a_short_shard_id_is_as_good_as_the_full_one(server, shard_id):
+    """Recorded in kinesalite's getShardIterator.js."""
+    server.create(shards=2).put(b"x", hash_key=0)
+    assert server.read(shard_id) == [b"x"]
+    server.call("RegisterStreamConsumer", StreamARN=server.arn(), ConsumerName="c")
+    (consumer,) = server.call("ListStreamConsumers", StreamARN=server.arn())["Consumers"]
+    position = {"ShardId": shard_id, "StartingPosition": {"Type": "TRIM_HORIZON"}}
+    subscription = server.answer("SubscribeToShard", ConsumerARN=consumer["ConsumerARN"], **position).subscription
+    assert [one.data for one in subscription.poll(server.now).records] == [b"x"]
+    assert server.ids(ExclusiveStartShardId=shard_id) == [1]
+    assert server.ids(ShardFilter={"Type": "AFTER_SHARD_ID", "ShardId": shard_id}) == [1]
+    described = server.call("DescribeStream", StreamName="s", ExclusiveStartShardId=shard_id)
+    assert [one["ShardId"] for one in described["StreamDescription"]["Shards"]] == ["shardId-000000000001"]
+
+
+@pytest.mark.parametrize("name", ["s", "no-such-stream"])
+def test_what_names_no_shard_is_refused_before_the_stream_is_looked_for(server, name):
+    """Recorded in kinesalite's getShardIterator.js, splitShard.js and mergeShards.js."""
+    server.create(shards=2)
+    for shard_id in ("2147483648", "shardId-002147483648", "ABKLFD8", "2.14E4"):
+        missing = f"Could not find shard {shard_id} in stream {name} under account 000000000000."
+        for operation, members in (
+            ("GetShardIterator", {"ShardId": shard_id, "ShardIteratorType": "LATEST"}),
+            ("SplitShard", {"ShardToSplit": shard_id, "NewStartingHashKey": "0"}),
+            ("MergeShards", {"ShardToMerge": shard_id, "AdjacentShardToMerge": "0"}),
+            ("MergeShards", {"ShardToMerge": "0", "AdjacentShardToMerge": shard_id}),
+        ):
+            assert server.refused(operation, StreamName=name, **members) == "ResourceNotFoundException"
+            assert server.why(operation, StreamName=name, **members) == missing
+
+
 def test_every_type_of_iterator(server):
     server.create()
     puts = []
@@ -425,6 +457,39 @@ def test_an_iterator_of_a_deleted_or_recreated_stream_finds_no_stream(server):
     assert server.refused("GetRecords", ShardIterator=iterator) == "ResourceNotFoundException"
     server.pass_time(1).create()
     assert server.refused("GetRecords", ShardIterator=iterator) == "ResourceNotFoundException"
+
+
+def test_an_iterator_of_a_missing_stream_names_the_shard(server):
+    """Recorded in kinesalite's getRecords.js and getShardIterator.js: one text for a missing stream and shard."""
+    server.create(shards=2)
+    second = server.iterator(1)
+    missing = "Shard shardId-000000000001 in stream s under account 000000000000 does not exist"
+    server.call("DeleteStream", StreamName="s")
+    position = {"StreamName": "s", "ShardId": "shardId-1", "ShardIteratorType": "LATEST"}
+    assert server.why("GetRecords", ShardIterator=second) == missing
+    assert server.why("GetShardIterator", **position) == missing
+    server.pass_time(1).create(shards=1)
+    assert server.why("GetRecords", ShardIterator=second) == missing
+    assert server.why("GetShardIterator", **position) == missing
+
+
+def test_an_iterator_may_be_in_quotes(server):
+    """Recorded in LocalStack's test_get_records_shard_iterator_with_surrounding_quotes."""
+    server.create().put(b"x")
+    iterator = server.iterator()
+    assert [one["Data"] for one in server.page(f'"{iterator}"')["Records"]] == [b"x"]
+    for broken in (f'"{iterator}', f'{iterator}"', f'""{iterator}""', f"'{iterator}'", '"', '""'):
+        assert server.refused("GetRecords", ShardIterator=broken) == "InvalidArgumentException"
+
+
+def test_the_stream_of_an_iterator_may_be_named_beside_it(server):
+    server.create().create("t").put(b"x")
+    iterator = server.iterator()
+    assert [one["Data"] for one in server.page(iterator, StreamARN=server.arn())["Records"]] == [b"x"]
+    assert server.refused("GetRecords", ShardIterator=iterator, StreamARN=server.arn("t")) == "InvalidArgumentException"
+    elsewhere = server.arn().replace("000000000000", "123456789012")
+    assert server.refused("GetRecords", ShardIterator=iterator, StreamARN=elsewhere) == "ResourceNotFoundException"
+    assert server.refused("GetRecords", ShardIterator=iterator, StreamARN="s") == "ValidationException"
 
 
 # ---- pages: RC3 holds

@@ -54,4 +54,16 @@ def test_a_dry_run_is_told_that_nothing_was_done():
 
 
 def test_an_operation_of_provisioned_streams_only():
-    assert refusals.provisioned_only("SplitShard").code == "ValidationException"
+    refusal = refusals.provisioned_only("s", "000000000000")
+    assert refusal.code == "ValidationException"
+    assert refusal.message == "Request is invalid. Stream s under account 000000000000 is in On-Demand mode."
+
+
+def test_throttling_names_the_shard_or_the_stream():
+    assert refusals.shard_throttling("PutRecord", "shardId-0", "s", "1") == (
+        "Rate exceeded for shard shardId-0 in stream s under account 1."
+    )
+    assert refusals.shard_throttling("GetRecords", "shardId-0", "s", "1") == "Rate exceeded for Shard - 1/s/shardId-0"
+    named, unnamed = refusals.call_throttled("ListShards", "s", "1"), refusals.call_throttled("ListStreams", "", "1")
+    assert (named.code, named.message) == ("LimitExceededException", "Rate exceeded for stream s under account 1.")
+    assert unnamed.message == "Rate exceeded for operation ListStreams under account 1."

@@ -16,7 +16,7 @@ def test_every_operation_has_an_input_and_an_answer():
     assert set(INPUTS) == {*OPERATIONS, "SubscribeToShard"}
 
 
-@pytest.mark.parametrize("operation", ["Nonsense", "", "putRecords", "PutResourcePolicy"])
+@pytest.mark.parametrize("operation", ["Nonsense", "", "putRecords", "PutRecords "])
 def test_an_unknown_operation_is_told_so(server, operation):
     assert server.refused(operation) == "UnknownOperationException"
 

@@ -4,7 +4,7 @@ import pytest
 
 from shardline.model.hashing import WHOLE_RING
 from shardline.server.model.settings import Limits
-from shardline.server.model.shards import ServerShard, shard_id_of
+from shardline.server.model.shards import ServerShard, full_shard_id, shard_id_of
 
 
 def shard(**limits):
@@ -73,3 +73,28 @@ def test_without_limits_everything_passes():
     assert one.could_write(10**9, 0.0)
     assert one.could_read(0.0)
     assert one.could_iterate(0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "index"),
+    [
+        ("0", 0),
+        ("shardId-0", 0),
+        ("shardId-000000000000000000", 0),
+        ("shardId-000000000017", 17),
+        ("shard-3", 3),
+        ("a-00002147483647", 2147483647),
+        ("-00002147483647", 2147483647),
+        ("2147483647", 2147483647),
+    ],
+)
+def test_a_short_shard_id_is_read_as_aws_reads_it(text, index):
+    """Recorded in kinesalite's getShardIterator.js and splitShard.js."""
+    assert full_shard_id(text) == shard_id_of(index)
+
+
+@pytest.mark.parametrize(
+    "text", ["2147483648", "shardId-002147483648", "ABKLFD8", "2.14E4", "shardId-", "-", "a-b-3", "a--1"]
+)
+def test_what_names_no_shard_is_none(text):
+    assert full_shard_id(text) is None

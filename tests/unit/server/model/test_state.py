@@ -3,7 +3,6 @@
 import pytest
 
 from shardline.server.model.settings import Delays, Limits
-from shardline.server.model.state import stream_of_arn
 from shardline.server.model.streams import ServerStream
 
 
@@ -123,11 +122,6 @@ def test_an_arn_that_does_not_fit_the_pattern_breaks_a_constraint_everywhere(ser
     assert server.refused("ListTagsForResource", ResourceARN=arn) == "ValidationException"
     assert server.refused("UntagResource", ResourceARN=arn, TagKeys=["a"]) == "ValidationException"
     assert server.refused("TagResource", ResourceARN=arn, Tags={"a": "b"}) == "ValidationException"
-
-
-def test_the_stream_of_an_arn():
-    arn = "arn:aws-cn:kinesis:cn-north-1:123456789012:stream/orders"
-    assert stream_of_arn(arn) == stream_of_arn(arn + "/consumer/c:1") == "orders"
 
 
 # ---- control rates

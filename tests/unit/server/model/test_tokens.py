@@ -31,6 +31,14 @@ def test_an_iterator_looks_like_one_of_aws_and_is_never_too_long():
     assert len(text) <= ITERATOR_MAX_LENGTH
 
 
+@given(st.text("abc", max_size=128))
+def test_the_length_of_an_iterator_is_one_that_aws_has(name):
+    raw = b64decode(Tokens(b"secret").write(IteratorToken(name, 1.7e9, 3, 7, 1.7e9, 2**31)))
+    assert raw[:8] == b"\x00\x00\x00\x00\x00\x00\x00\x01"
+    assert len(raw) >= 152
+    assert (len(raw) - 152) % 16 == 0
+
+
 @given(st.integers(0, 200), st.integers(0, 255))
 def test_tk1_a_changed_token_is_none(at, value):
     tokens = Tokens(b"secret")
@@ -43,7 +51,7 @@ def test_tk1_other_base64_of_the_same_bytes_is_none():
     tokens = Tokens(b"secret")
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     checked = 0
-    for name in ("s", "ss", "sss"):
+    for name in ("s", "s" * 110, "s" * 126):
         token = IteratorToken(name, 1.5, 3, 7, 2.5, 99)
         text = tokens.write(token)
         last = len(text.rstrip("=")) - 1

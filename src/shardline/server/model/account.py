@@ -1,0 +1,79 @@
+"""Which billing mode does the account have, and how warm are its streams kept?
+
+An account with a minimum throughput billing commitment is in the mode that AWS calls On-demand Advantage. Only there do
+on-demand streams have a warm throughput.
+
+Invariant:
+
+- AC1: a stream's warm throughput is a number that is kept and told. It changes neither shards nor their limits.
+"""
+
+from typing import Final
+
+from shardline.model.limits import WARM_THROUGHPUT_MAX_MIBPS
+from shardline.server.model import inputs
+from shardline.server.model.refusals import Refused, limit_exceeded
+from shardline.server.model.state import ServiceState
+from shardline.server.model.streams import Change, ServerStream
+
+_UPDATE: Final = "warm"
+
+
+def describe_account_settings(state: ServiceState, request: inputs.Nothing) -> dict[str, object]:
+    del request
+    return {"MinimumThroughputBillingCommitment": state.commitment.describe(state.now)}
+
+
+def update_account_settings(state: ServiceState, request: inputs.UpdateAccountSettings) -> dict[str, object]:
+    if request.minimum_throughput_billing_commitment.status == "ENABLED":
+        state.commitment = state.commitment.enable(state.now)
+    else:
+        state.commitment = state.commitment.disable(state.now)
+    return {"MinimumThroughputBillingCommitment": state.commitment.describe(state.now)}
+
+
+def update_warm_throughput(state: ServiceState, request: inputs.UpdateStreamWarmThroughput) -> dict[str, object]:
+    stream = state.active(request.stream_name, request.stream_arn)
+    check_warm_throughput(state, stream.mode, request.warm_throughput, "UpdateStreamWarmThroughput")
+    ready_at = state.now + state.settings.delays.update
+    stream.begin("UPDATING", Change(ready_at, _UPDATE, number=request.warm_throughput))
+    warm = warm_throughput(state, stream)
+    state.changed_now(stream)
+    return {"StreamName": stream.name, "StreamARN": stream.arn, "WarmThroughput": warm}
+
+
+def check_warm_throughput(state: ServiceState, mode: str, mibps: int | None, operation: str) -> None:
+    """Refuse a warm throughput for a stream that cannot have one. ``None``: none was asked for."""
+    if mibps is None:
+        return
+    if mode != "ON_DEMAND":
+        raise Refused(
+            "ValidationException",
+            f"{operation}: only streams in the on-demand mode have a warm throughput.",
+        )
+    if not state.commitment.is_enabled(state.now):
+        raise Refused(
+            "ValidationException",
+            f"{operation}: a warm throughput needs an account that has MinimumThroughputBillingCommitment enabled.",
+        )
+    if mibps > WARM_THROUGHPUT_MAX_MIBPS:
+        raise limit_exceeded(
+            f"{operation} cannot scale a stream to more than {WARM_THROUGHPUT_MAX_MIBPS} MiBps: {mibps} were asked for."
+        )
+
+
+def warm_throughput(state: ServiceState, stream: ServerStream) -> dict[str, object] | None:
+    """What DescribeStreamSummary tells of it. Where none was asked for, each shard takes 1 MiBps."""
+    if not has_advantage(state, stream):
+        return None
+    target = stream.warm_mibps
+    if stream.pending is not None and stream.pending.kind == _UPDATE:
+        target = stream.pending.number
+    current = len(stream.open_shards) if stream.warm_mibps is None else stream.warm_mibps
+    described: dict[str, object] = {"CurrentMiBps": current}
+    return described if target is None else described | {"TargetMiBps": target}
+
+
+def has_advantage(state: ServiceState, stream: ServerStream) -> bool:
+    """Whether a stream is what AWS calls an On-demand Advantage stream."""
+    return stream.mode == "ON_DEMAND" and state.commitment.is_enabled(state.now)

@@ -1,0 +1,46 @@
+"""Has the account committed to a minimum of throughput, and until when?
+
+Invariants:
+
+- CM1: a commitment lasts 24 hours at least. An earlier end is put off until then, and enabling it again cancels that.
+- CM2: whether it is enabled follows from the commitment and the time alone: nothing has to be carried out at its end.
+"""
+
+from typing import Final, final
+
+from msgspec import Struct, structs
+
+_MIN_DURATION: Final = 86_400.0  # [API] MinimumThroughputBillingCommitmentInput: 24 hours
+
+
+@final
+class Commitment(Struct, frozen=True):
+    """The account's minimum throughput billing commitment: the latest one, if it ever had one."""
+
+    started_at: float | None = None
+    ends_at: float | None = None
+    """When it ends, or ended, if it was disabled."""
+
+    def is_enabled(self, now: float) -> bool:
+        """CM2."""
+        return self.started_at is not None and (self.ends_at is None or now < self.ends_at)
+
+    def enable(self, now: float) -> "Commitment":
+        return structs.replace(self, ends_at=None) if self.is_enabled(now) else Commitment(now)
+
+    def disable(self, now: float) -> "Commitment":
+        if self.started_at is None or self.ends_at is not None:
+            return self
+        return structs.replace(self, ends_at=max(now, self.started_at + _MIN_DURATION))  # CM1
+
+    def describe(self, now: float) -> dict[str, object]:
+        """The members of MinimumThroughputBillingCommitmentOutput."""
+        if self.started_at is None:
+            return {"Status": "DISABLED"}
+        if not self.is_enabled(now):
+            return {"Status": "DISABLED", "StartedAt": self.started_at, "EndedAt": self.ends_at}
+        return {
+            "Status": "ENABLED" if self.ends_at is None else "ENABLED_UNTIL_EARLIEST_ALLOWED_END",
+            "StartedAt": self.started_at,
+            "EarliestAllowedEndAt": self.started_at + _MIN_DURATION,
+        }
