@@ -416,6 +416,98 @@ DETAILS = (
             f"{_UNIT}/test_streams.py::test_scaling_creates_as_many_shards_as_on_aws",
         ),
     ),
+    Detail(
+        what="ListShards: members beside NextToken",
+        aws="`NextToken and StreamName cannot be provided together.`, with InvalidArgumentException; the same for StreamARN, "
+        "ExclusiveStartShardId and ShardFilter. MaxResults may be there.",
+        ours="The same, and so for StreamCreationTimestamp, of which the reference says that it cannot be specified. "
+        "ListStreamConsumers refuses StreamCreationTimestamp in the same words.",
+        seen=(
+            (
+                "an issue of Terraform's AWS provider",
+                "https://github.com/hashicorp/terraform-provider-aws/issues/40494",
+            ),
+            ("an issue of the AWS CLI", "https://github.com/aws/aws-cli/issues/9635"),
+            (
+                "a pull request to the AWS tool for scaling",
+                "https://github.com/awslabs/amazon-kinesis-scaling-utils/pull/82",
+            ),
+            ("a pull request to the KCL", "https://github.com/awslabs/amazon-kinesis-client/pull/788"),
+        ),
+        tests=(
+            f"{_UNIT}/test_descriptions.py::test_de1_nothing_stands_beside_a_token",
+            "tests/interop/test_clients_of_others.py::test_boto3_pages_through_every_listing",
+        ),
+    ),
+    Detail(
+        what="Resource policies",
+        aws="Without a policy, GetResourcePolicy answers `{}`. A policy comes back as it was put. Deleting an absent policy "
+        "is an error, and so is a policy for a stream that does not exist.",
+        ours="The same; the text for an absent policy is moto's. A policy is kept and told, and grants nothing: there are no "
+        "other accounts. Of a policy's content, only Statement, Effect, Principal and Action are checked.",
+        seen=(("LocalStack's recordings", LOCALSTACK),),
+        tests=(
+            f"{_UNIT}/test_policies.py::test_a_policy_is_kept_told_and_deleted",
+            f"{_UNIT}/test_policies.py::test_a_policy_must_say_who_may_do_what",
+        ),
+    ),
+    Detail(
+        what="A policy for a consumer that is not ACTIVE",
+        aws="`Consumer c with creation timestamp t under stream s and account a is not in ACTIVE status.`",
+        seen=(
+            (
+                "an issue of CloudFormation",
+                "https://github.com/aws-cloudformation/cloudformation-coverage-roadmap/issues/2442",
+            ),
+        ),
+        tests=(f"{_UNIT}/test_policies.py::test_what_is_not_active_gets_none",),
+    ),
+    Detail(
+        what="StreamId",
+        aws="The reference has it in requests and in DescribeStreamSummary, as reserved for future use.",
+        ours="Its form is checked in requests, where it names no stream. DescribeStreamSummary answers one, which stays the "
+        "same over restarts.",
+        seen=(("API reference", api("DescribeStreamSummary")),),
+        tests=(f"{_UNIT}/test_descriptions.py::test_an_id_names_no_stream",),
+    ),
+    Detail(
+        what="Account settings",
+        aws="A minimum throughput billing commitment lasts 24 hours at least. Disabled earlier, it ends then, unless it is "
+        "enabled again. With it, an on-demand stream has up to 50 registered consumers; other streams have 20.",
+        seen=(
+            ("API reference", api("MinimumThroughputBillingCommitmentInput")),
+            ("API reference", api("RegisterStreamConsumer")),
+        ),
+        tests=(
+            f"{_UNIT}/test_commitment.py::test_cm1_an_end_within_24_hours_is_put_off",
+            f"{_UNIT}/test_account.py::test_the_consumer_limit_follows_the_accounts_mode",
+        ),
+    ),
+    Detail(
+        what="Warm throughput",
+        aws="On-demand streams of accounts with a commitment have one, up to 10 GiBps; UpdateStreamWarmThroughput scales the "
+        "stream to it.",
+        ours="The number is checked, kept and told. It changes neither the shards nor their limits.",
+        seen=(("API reference", api("UpdateStreamWarmThroughput")),),
+        tests=(
+            f"{_UNIT}/test_account.py::test_a_warm_throughput_is_reached_over_time",
+            f"{_UNIT}/test_account.py::test_only_on_demand_streams_of_accounts_with_a_commitment_are_warm",
+        ),
+    ),
+    Detail(
+        what="Channels",
+        aws="A channel delivers the records of an on-demand stream to a bucket or to a table. A stream has at most one for "
+        "each of the two, and cannot be deleted while it has one. Data freshness is 300 to 900 seconds.",
+        ours="Channels are checked, kept, described and counted, and deliver nothing: none of them fails. The form of their "
+        "ARN (`channel/NAME`) and of their id, and the prefix of a dead-letter queue that was not given (`error/`), are our "
+        "own: no recording has them.",
+        seen=(("API reference", api("CreateChannel")), ("developer guide", f"{GUIDE}/data-delivery-quotas.html")),
+        tests=(
+            f"{_UNIT}/test_channels.py::test_ch1_one_channel_for_each_kind_of_destination",
+            f"{_UNIT}/test_channels.py::test_ch2_a_stream_with_channels_cannot_be_deleted",
+            f"{_UNIT}/test_channels.py::test_whatever_is_asked_for_is_described",
+        ),
+    ),
 )
 
 
