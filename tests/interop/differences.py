@@ -553,7 +553,7 @@ order of ParentShards, and ListStreams after a name that is no stream's, where k
 
 def page():
     """The page of the documentation: each section is a text and a table."""
-    sections = [INTRODUCTION, DETAILED, _details_table(), TEXTS["SECTION"], TEXTS["table"]()]
+    sections = [INTRODUCTION, recorded["section"](), DETAILED, _details_table(), TEXTS["SECTION"], TEXTS["table"]()]
     sections += [KINESIS_LOCAL, _kinesis_local_table()]
     return "\n".join(sections)
 
