@@ -828,3 +828,14 @@ def test_a_token_is_the_secret_key(caplog):
         assert [status_of(kinesis, "localhost", f"/_shardline/{path}") for path in ("clock", "health")] == [403, 200]
         shown = f"{kinesis!r} {kinesis._server._settings!r} {kinesis.credentials!r} {caplog.text}"
     assert token not in shown
+
+
+def test_clients_whose_clock_is_right_are_believed_when_the_servers_was_moved():
+    with LocalKinesis(stream="s", verify_signatures=True) as kinesis, contextlib.closing(boto(kinesis)) as client:
+        kinesis.clock.advance(86_400)
+        assert client.list_streams()["StreamNames"] == ["s"]
+        kinesis.clock.freeze()
+        assert client.list_streams()["StreamNames"] == ["s"]
+        kinesis.faults.clock_skew(-86_400 - 3_600)
+        with pytest.raises(ClientError, match="Signature not yet current"):
+            client.list_streams()

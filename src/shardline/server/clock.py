@@ -33,6 +33,10 @@ class ServerClock:
         self._latest = max(self._latest, current)
         return self._latest
 
+    def machine_now(self) -> float:
+        """The machine's own time, wherever this clock was moved to."""
+        return self._source()
+
     def freeze(self) -> None:
         """Stop the clock where it is."""
         self._frozen_at = self.now()

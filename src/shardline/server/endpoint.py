@@ -27,7 +27,7 @@ from shardline.server.model.consumers import ServerSubscription
 from shardline.server.model.fault_rules import FanOutException, FanOutReset, Html, Malformed, Truncate
 from shardline.server.model.faults import Faults, Plan
 from shardline.server.model.inputs import INPUTS
-from shardline.server.model.refusals import Refused, internal_failure, unknown_operation
+from shardline.server.model.refusals import Refused, internal_failure, is_unreadable, unknown_operation
 from shardline.server.model.service import Answer, Service
 from shardline.server.model.targets import Target, target_of
 from shardline.server.requests_seen import RequestsSeen, Seen
@@ -154,7 +154,7 @@ class Endpoint:
             now = self._clock.now()
             is_watched = self._signatures is not None or self._requests is not None
             if is_watched or (self._faults is not None and self._faults.for_requests):
-                return self._begin(_Call(headers, body, form, now), method, path)
+                return self._begin(_Call(method, path, headers, body, form=form, now=now))
             try:
                 operation = _operation(headers, form, body)
                 answer = self._service.handle(operation, bodies.read_request(operation, form, body), now)
@@ -195,7 +195,7 @@ class Endpoint:
         self._is_failing = False
         return answer
 
-    def _begin(self, call: "_Call", method: str, path: str) -> Reply:
+    def _begin(self, call: "_Call") -> Reply:
         """The long way: what is wrong with the request, and what befalls it."""
         try:
             call.operation = _operation(call.headers, call.form, call.body)
@@ -203,14 +203,22 @@ class Endpoint:
             call.plan = self._service.plan(call.operation, call.members, call.now)
         except Refused as refusal:
             call.refusal = refusal
-        is_checked = call.operation or call.form == bodies.XML
-        if self._signatures is not None and is_checked:  # before what is wrong with the members, as AWS does
-            skewed = call.now + (0.0 if call.plan is None else call.plan.skew)
-            denied = self._signatures.check(method, path, call.headers, call.body, skewed)
-            call.refusal = denied or call.refusal
+        # As on AWS, a body that cannot be read at all is refused before the caller is known, members that do not fit
+        # after that. Without an operation only a request of no known protocol is asked who sent it.
+        is_known = bool(call.operation) or call.form == bodies.XML
+        if self._signatures is not None and is_known and not is_unreadable(call.refusal):
+            call.refusal = self._check_signature(call) or call.refusal
         if call.plan is not None and call.plan.waits_first:
             return Reply(0, {}, trouble=Trouble(call.plan.delay, partial(self._resume, call)))
         return self._carry_out(call)
+
+    def _check_signature(self, call: "_Call") -> Refused | None:
+        assert self._signatures is not None, "asked for"
+        skew = 0.0 if call.plan is None else call.plan.skew
+        machine_now = None if skew else self._clock.machine_now()
+        return self._signatures.check(
+            call.method, call.path, call.headers, call.body, call.now + skew, machine_now=machine_now
+        )
 
     def _resume(self, call: "_Call") -> Reply:
         try:
@@ -246,7 +254,7 @@ class Endpoint:
             status=None if is_silent else reply.status,
             error=None if answer.refusal is None else answer.refusal.code,
             was_handled=call.refusal is None and (call.plan is None or call.plan.is_handled),
-            access_key=access_key_of(call.headers),
+            access_key=access_key_of(call.headers, call.path),
             size=len(call.body),
             body=call.body if keep_body else None,
         )
@@ -276,9 +284,25 @@ class Endpoint:
 class _Call:
     """One request on the long way."""
 
-    __slots__ = ("body", "form", "headers", "members", "now", "operation", "plan", "refusal", "target")
+    __slots__ = (
+        "body",
+        "form",
+        "headers",
+        "members",
+        "method",
+        "now",
+        "operation",
+        "path",
+        "plan",
+        "refusal",
+        "target",
+    )
 
-    def __init__(self, headers: Mapping[str, str], body: bytes, form: str, now: float) -> None:
+    def __init__(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, form: str, now: float
+    ) -> None:
+        self.method = method
+        self.path = path
         self.headers = headers
         self.body = body
         self.form = form

@@ -1,15 +1,19 @@
 """Did the caller prove who it is?
 
-AWS Signature Version 4, as a server checks it: from the headers that the request names as signed. It shares no code
-with the signer (``codec.sigv4``), whose judge it is.
+AWS Signature Version 4, as a server checks it: from the Authorization header, or from the query string of a presigned
+URL. It shares no code with the signer (``codec.sigv4``), whose judge it is.
 
-The types and statuses are AWS's for JSON services: every refusal is a 400, InvalidSignatureException for what does not
-match or is out of time, UnrecognizedClientException for a key or token that nobody has.
+The types, statuses and texts are AWS's for JSON services: every refusal is a 400. So is the order of the checks. Both
+were recorded from AWS by the author of kinesalite and dynalite: what is missing in kinesalite's test/connection.js,
+what is checked after that in the comments of dynalite's index.js. ``'Host' or ':authority' must be ...`` is from
+aws-sdk-php issue 2469.
 
 Invariants:
 
-- SC1: a request passes only if its signature is that of a known key over this method, path, body and these headers, in
-  this region and service, and its date is within the tolerance of ``now``.
+- SC1: a request passes only if its signature is that of a known key over this method, path, query, body and these
+  headers, in this region and service, and its date is within the tolerance of the server's time, or of the machine's:
+  a test may have moved the server's clock, and clients still sign by theirs. A presigned request also passes until it
+  expires (``X-Amz-Expires``).
 - SC2: host, the date, and every ``x-amz-`` header that came must be among the signed ones.
 - SC3: signatures are compared in constant time; no refusal shows a secret or the right signature.
 """
@@ -18,10 +22,11 @@ import hashlib
 import hmac
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final, NamedTuple, final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from shardline.errors import UsageError
 from shardline.server.model.refusals import Refused
@@ -33,30 +38,37 @@ _MISMATCH: Final = (
     "and signing method. Consult the service documentation for details."
 )
 _UNKNOWN: Final = "The security token included in the request is invalid."
-_ACCESS_KEY: Final = re.compile(r"Credential=([^/,\s]+)/")
+_ACCESS_KEY: Final = re.compile(r"Credential=([^/,\s%]+)(?:/|%2F)", re.IGNORECASE)
 _KEYS_KEPT: Final = 256
+_IN_HEADER: Final = ("Credential", "Signature", "SignedHeaders")
+_IN_QUERY: Final = ("X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Signature", "X-Amz-SignedHeaders", "X-Amz-Date")
+_EXPIRES: Final = re.compile(r"[0-9]{1,6}")
+_EXPIRES_MOST: Final = 604_800  # [API] signing: a week
 
 
-def access_key_of(headers: Mapping[str, str]) -> str | None:
-    """The access key that a request claims to be signed with."""
-    found = _ACCESS_KEY.search(headers.get("authorization", ""))
+def access_key_of(headers: Mapping[str, str], path: str = "/") -> str | None:
+    """The access key that a request claims to be signed with, in its header or its query."""
+    found = _ACCESS_KEY.search(headers.get("authorization") or path)
     return None if found is None else found[1]
 
 
 @final
 class _Claim(NamedTuple):
-    """What an Authorization header says."""
+    """What a request says of its signature, in the Authorization header or in the query."""
 
-    access_key: str
-    day: str
-    region: str
-    service: str
+    algorithm: str
+    credential: str
     signed: list[str]
+    """Names of headers, in lower case."""
     signature: str
+    date: str
+    token: str | None
+    expires: str | None = None
 
     @property
-    def scope(self) -> str:
-        return f"{self.day}/{self.region}/{self.service}/aws4_request"
+    def scope(self) -> list[str]:
+        """Key, day, region, service and terminator."""
+        return self.credential.rstrip("/").split("/")
 
 
 @final
@@ -101,118 +113,160 @@ class Signatures:
         self._credentials = dict(credentials)
         self._keys.clear()
 
-    def check(self, method: str, path: str, headers: Mapping[str, str], body: bytes, now: float) -> Refused | None:
+    def check(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        now: float,
+        *,
+        machine_now: float | None = None,
+    ) -> Refused | None:
         """Why the request is not believed, ``None`` if it is (SC1)."""
         try:
-            self._check(method, path, headers, body, now)
+            self._check(method, path, headers, body, (now,) if machine_now is None else (now, machine_now))
         except Refused as refusal:
             return refusal
         return None
 
-    def _check(self, method: str, path: str, headers: Mapping[str, str], body: bytes, now: float) -> None:
+    def _check(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, moments: tuple[float, ...]
+    ) -> None:
         lower = {name.lower(): value for name, value in headers.items()}
-        claim = _read_claim(lower)
-        date = _read_date(lower)
-        if claim.day != date[:8]:
-            raise _wrong(
-                f"Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP: "
-                f"'{claim.day}' != '{date[:8]}', from '{date}'."
-            )
-        if claim.region != self._region:
-            raise _wrong(f"Credential should be scoped to a valid region, not '{claim.region}'. ")
-        if claim.service != self._service:
-            raise _wrong(f"Credential should be scoped to correct service: '{self._service}'. ")
-        secret = self._secret_of(claim.access_key, lower.get("x-amz-security-token"))
-        self._check_time(date, now)
-        _check_signed(claim.signed, lower)
+        claim = _read_claim(lower, path.partition("?")[2])
+        self._check_time(claim, moments)
+        _check_signed(claim, lower)
+        if claim.algorithm != _ALGORITHM:
+            raise _incomplete(f"Unsupported AWS 'algorithm': '{claim.algorithm}' (only {_ALGORITHM} for now). ")
+        self._check_scope(claim)
+        known = self._credentials.get(claim.scope[0])
+        if known is None:
+            raise Refused("UnrecognizedClientException", _UNKNOWN)
+        secret, token = known
         request = _canonical_request(method, path, claim.signed, lower, body)
-        text = f"{_ALGORITHM}\n{date}\n{claim.scope}\n{hashlib.sha256(request).hexdigest()}"
+        text = f"{_ALGORITHM}\n{claim.date}\n{'/'.join(claim.scope[1:])}\n{hashlib.sha256(request).hexdigest()}"
         right = hmac.new(self._key(claim, secret), text.encode(), "sha256").hexdigest()
         if not hmac.compare_digest(right.encode(), claim.signature.encode(errors="surrogateescape")):
             raise _wrong(_MISMATCH)
-
-    def _secret_of(self, access_key: str, token: str | None) -> str:
-        known = self._credentials.get(access_key)
-        if known is None:
-            raise Refused("UnrecognizedClientException", _UNKNOWN)
-        secret, wanted = known
-        if token is not None and token in self._expired:
+        if claim.token in self._expired:
             raise Refused("ExpiredTokenException", "The security token included in the request is expired")
-        if (token or "") != (wanted or ""):
+        if (claim.token or "") != (token or ""):
             raise Refused("UnrecognizedClientException", _UNKNOWN)
-        return secret
 
-    def _check_time(self, date: str, now: float) -> None:
-        signed_at = datetime.strptime(date, _FORMAT).replace(tzinfo=UTC).timestamp()
-        minutes = f"{self._tolerance / 60:g} min."
-        if signed_at < now - self._tolerance:
-            bound = _written(now - self._tolerance)
+    def _check_time(self, claim: _Claim, moments: tuple[float, ...]) -> None:
+        signed_at = datetime.strptime(claim.date, _FORMAT).replace(tzinfo=UTC).timestamp()
+        life = self._tolerance if claim.expires is None else float(claim.expires)
+        if any(moment - life <= signed_at <= moment + self._tolerance for moment in moments):
+            return
+        now, date = moments[0], claim.date
+        if signed_at < now - life:
+            bound, minutes = _written(now - life), f"{life / 60:g} min."
             raise _wrong(f"Signature expired: {date} is now earlier than {bound} ({_written(now)} - {minutes})")
-        if signed_at > now + self._tolerance:
-            bound = _written(now + self._tolerance)
-            raise _wrong(f"Signature not yet current: {date} is still later than {bound} ({_written(now)} + {minutes})")
+        bound, minutes = _written(now + self._tolerance), f"{self._tolerance / 60:g} min."
+        raise _wrong(f"Signature not yet current: {date} is still later than {bound} ({_written(now)} + {minutes})")
+
+    def _check_scope(self, claim: _Claim) -> None:
+        if len(claim.scope) != 5:  # noqa: PLR2004 - key, day, region, service, terminator
+            wanted = "Credential must have exactly 5 slash-delimited elements, e.g. keyid/date/region/service/term"
+            raise _incomplete(f"{wanted}, got '{claim.credential}'")
+        _, day, region, service, terminator = claim.scope
+        problems: list[str] = []
+        if region != self._region:
+            problems.append(f"Credential should be scoped to a valid region, not '{region}'. ")
+        if service != self._service:
+            problems.append(f"Credential should be scoped to correct service: '{self._service}'. ")
+        if terminator != "aws4_request":
+            problems.append(
+                f"Credential should be scoped with a valid terminator: 'aws4_request', not '{terminator}'. "
+            )
+        if day != claim.date[:8]:
+            problems.append(
+                f"Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP: "
+                f"'{day}' != '{claim.date[:8]}', from '{claim.date}'."
+            )
+        if problems:
+            raise _wrong("".join(problems))
 
     def _key(self, claim: _Claim, secret: str) -> bytes:
-        kept = (claim.access_key, claim.day)
-        key = self._keys.get(kept)
+        access_key, day, *rest = claim.scope
+        key = self._keys.get((access_key, day))
         if key is None:
             key = f"AWS4{secret}".encode()
-            for part in (claim.day, claim.region, claim.service, "aws4_request"):
+            for part in (day, *rest):
                 key = hmac.new(key, part.encode(), "sha256").digest()
             if len(self._keys) >= _KEYS_KEPT:
                 self._keys.clear()
-            self._keys[kept] = key
+            self._keys[access_key, day] = key
         return key
 
 
-def _read_claim(headers: Mapping[str, str]) -> _Claim:
-    header = headers.get("authorization")
-    if not header:
-        raise Refused("MissingAuthenticationTokenException", "Missing Authentication Token")
-    algorithm, _, rest = header.strip().partition(" ")
-    pairs = [part.strip().partition("=") for part in rest.split(",")]
-    members = {name: value for name, _, value in pairs if value}
-    needed = ("Credential", "Signature", "SignedHeaders")
-    missing = [f"Authorization header requires '{name}' parameter. " for name in needed if name not in members]
-    if not (headers.get("x-amz-date") or headers.get("date")):
+def _read_claim(headers: Mapping[str, str], query: str) -> _Claim:
+    """What the request says, with nothing missing and its date as ``X-Amz-Date`` writes it."""
+    header, parameters = headers.get("authorization"), dict(reversed(_pairs(query)))
+    is_presigned = "X-Amz-Algorithm" in parameters
+    if header and is_presigned:
+        raise _wrong("Found both 'X-Amz-Algorithm' as a query-string param and 'Authorization' as HTTP header.")
+    if header:
+        return _read_header(header, headers)
+    if is_presigned:
+        return _read_query(parameters)
+    raise Refused("MissingAuthenticationTokenException", "Missing Authentication Token")
+
+
+def _read_header(header: str, headers: Mapping[str, str]) -> _Claim:
+    algorithm, *parts = re.split(r"[, ]", header.strip())
+    members = {name: value for name, _, value in (part.partition("=") for part in parts) if value}
+    missing = [f"Authorization header requires '{name}' parameter. " for name in _IN_HEADER if name not in members]
+    date = headers.get("x-amz-date") or headers.get("date")
+    if not date:
         missing.append("Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header. ")
-    if algorithm != _ALGORITHM:
-        raise Refused("IncompleteSignatureException", f"Unsupported AWS 'algorithm': '{algorithm}'.")
+    if missing or not date:
+        raise _incomplete(f"{''.join(missing)}Authorization={header}")
+    signed = members["SignedHeaders"].lower().split(";")
+    is_rfc = not headers.get("x-amz-date")
+    token = headers.get("x-amz-security-token")
+    return _Claim(
+        algorithm, members["Credential"], signed, members["Signature"], _read_date(date, is_rfc=is_rfc), token
+    )
+
+
+def _read_query(parameters: Mapping[str, str]) -> _Claim:
+    missing = [f"AWS query-string parameters must include '{name}'. " for name in _IN_QUERY if not parameters.get(name)]
     if missing:
-        raise Refused("IncompleteSignatureException", f"{''.join(missing)}Authorization={header}")
-    scope = members["Credential"].rsplit("/", 4)
-    if len(scope) != 5 or scope[4] != "aws4_request":  # noqa: PLR2004 - key, day, region, service, terminator
-        wanted = "Credential must have exactly 5 slash-delimited elements, e.g. keyid/date/region/service/term"
-        raise Refused("IncompleteSignatureException", f"{wanted}, got '{members['Credential']}'")
-    signed = members["SignedHeaders"].split(";")
-    return _Claim(scope[0], scope[1], scope[2], scope[3], signed, members["Signature"])
+        raise _incomplete(f"{''.join(missing)}Re-examine the query-string parameters.")
+    algorithm, credential, signature, signed, date = (parameters[name] for name in _IN_QUERY)
+    expires = parameters.get("X-Amz-Expires")
+    if expires is not None and not (_EXPIRES.fullmatch(expires) and 1 <= int(expires) <= _EXPIRES_MOST):
+        raise _incomplete(f"'X-Amz-Expires' must be a number of seconds from 1 to {_EXPIRES_MOST}, not '{expires}'.")
+    token = parameters.get("X-Amz-Security-Token")
+    return _Claim(algorithm, credential, signed.lower().split(";"), signature, _read_date(date), token, expires)
 
 
-def _read_date(headers: Mapping[str, str]) -> str:
-    """When the request says it was signed, as ``X-Amz-Date`` writes it."""
-    text = headers.get("x-amz-date")
-    try:
-        if text is None:
-            return parsedate_to_datetime(headers["date"]).astimezone(UTC).strftime(_FORMAT)
+def _read_date(text: str, *, is_rfc: bool = False) -> str:
+    """When the request says it was signed, as ``X-Amz-Date`` writes it. A ``Date`` header may have either form."""
+    with suppress(ValueError):
         datetime.strptime(text, _FORMAT)  # noqa: DTZ007 - only whether it is one
-    except (ValueError, OverflowError):
-        raise Refused(
-            "IncompleteSignatureException",
-            f"Date must be in ISO-8601 'basic format'. Got '{text or headers['date']}'. "
-            "See http://en.wikipedia.org/wiki/ISO_8601",
-        ) from None
-    return text
+        return text
+    with suppress(ValueError, OverflowError):
+        if is_rfc:
+            return parsedate_to_datetime(text).astimezone(UTC).strftime(_FORMAT)
+    raise _incomplete(
+        f"Date must be in ISO-8601 'basic format'. Got '{text}'. See http://en.wikipedia.org/wiki/ISO_8601"
+    )
 
 
-def _check_signed(signed: list[str], headers: Mapping[str, str]) -> None:
-    """SC2."""
-    required = {"host", *(name for name in headers if name.startswith("x-amz-"))}
-    if "x-amz-date" not in headers:
+def _check_signed(claim: _Claim, headers: Mapping[str, str]) -> None:
+    """SC2. The date of a presigned request is in the query, all of which is signed."""
+    if "host" not in claim.signed:
+        raise _wrong("'Host' or ':authority' must be a 'SignedHeader' in the AWS Authorization.")
+    required = {name for name in headers if name.startswith("x-amz-")}
+    if headers.get("authorization") and not headers.get("x-amz-date"):
         required.add("date")
-    unsigned = sorted(required - set(signed))
+    unsigned = sorted(required - set(claim.signed))
     if unsigned:
         raise _wrong(f"'{unsigned[0]}' must be a 'SignedHeader' in the AWS Authorization.")
-    if signed != sorted(signed):
+    if claim.signed != sorted(claim.signed):
         raise _wrong("SignedHeaders must be sorted.")
 
 
@@ -236,13 +290,35 @@ def _canonical_path(path: str) -> str:
 
 
 def _canonical_query(query: str) -> str:
-    pairs = [part.partition("=") for part in query.split("&") if part]
-    return "&".join(f"{name}={value}" for name, _, value in sorted(pairs))
+    """All parameters but the signature itself, sorted, with one spelling of every escape."""
+    pairs = [(_escaped(name), _escaped(value)) for name, value in _pairs(query) if name != "X-Amz-Signature"]
+    return "&".join(f"{name}={value}" for name, value in sorted(pairs))
+
+
+def _pairs(query: str) -> list[tuple[str, str]]:
+    """The parameters of a query. ``+`` is a plus: AWS's clients write a space as ``%20``."""
+    split = [part.partition("=") for part in query.split("&") if part]
+    return [
+        (unquote(name, errors="surrogateescape"), unquote(value, errors="surrogateescape")) for name, _, value in split
+    ]
+
+
+def _escaped(text: str) -> str:
+    return quote(text, safe="~", errors="surrogateescape")
 
 
 def _written(when: float) -> str:
     return datetime.fromtimestamp(int(when), UTC).strftime(_FORMAT)
 
 
+def _incomplete(message: str) -> Refused:
+    return Refused("IncompleteSignatureException", _sendable(message))
+
+
 def _wrong(message: str) -> Refused:
-    return Refused("InvalidSignatureException", message)
+    return Refused("InvalidSignatureException", _sendable(message))
+
+
+def _sendable(message: str) -> str:
+    """A message that quotes the request, whose bytes may be no text."""
+    return message.encode(errors="backslashreplace").decode()

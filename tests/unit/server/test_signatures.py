@@ -1,15 +1,21 @@
 """Is a request believed only if its signature is right? (SC1 to SC3). Signed by botocore, which shares no code."""
 
+import hashlib
 from datetime import UTC, datetime
+from random import Random
 
 import pytest
-from botocore.auth import SigV4Auth
+from botocore.auth import SigV4Auth, SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from shardline.codec.sigv4 import Signer, payload_sha256
 from shardline.errors import UsageError
 from shardline.model.credentials import Credentials as OurCredentials
+from shardline.server.clock import ServerClock
+from shardline.server.endpoint import Endpoint
+from shardline.server.model.service import Service
+from shardline.server.model.settings import ServiceSettings
 from shardline.server.signatures import Signatures, access_key_of
 
 NOW = 1_700_000_000.0
@@ -20,6 +26,7 @@ HEADERS = {
     "X-Amz-Target": "Kinesis_20131202.ListShards",
     "User-Agent": "test",
 }
+ALL = "content-type;host;x-amz-date;x-amz-target"
 UNKNOWN = ("UnrecognizedClientException", "The security token included in the request is invalid.", 400)
 
 
@@ -124,7 +131,8 @@ def test_amazons_headers_must_be_signed(checks, monkeypatch):
     )
     bare = signed(monkeypatch)
     bare["Authorization"] = bare["Authorization"].replace("host;", "")
-    assert "'host' must be a 'SignedHeader'" in refusal(checks, bare)[1]
+    wanted = "'Host' or ':authority' must be a 'SignedHeader' in the AWS Authorization."
+    assert refusal(checks, bare) == ("InvalidSignatureException", wanted, 400)
     mixed = signed(monkeypatch)
     mixed["Authorization"] = mixed["Authorization"].replace("content-type;host", "host;content-type")
     assert "sorted" in refusal(checks, mixed)[1]
@@ -159,11 +167,16 @@ def test_a_date_header_serves_too(checks, monkeypatch):
         ({"Authorization": None}, "MissingAuthenticationTokenException", "Missing Authentication Token"),
         ({"Authorization": ""}, "MissingAuthenticationTokenException", "Missing Authentication Token"),
         ({"Authorization": "AWS4-HMAC-SHA256 x"}, "IncompleteSignatureException", "requires 'Credential' parameter."),
-        ({"Authorization": "Basic abc"}, "IncompleteSignatureException", "algorithm"),
+        ({"Authorization": "Basic abc"}, "IncompleteSignatureException", "requires 'SignedHeaders' parameter."),
         (
-            {"Authorization": "AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=host, Signature=0"},
+            {"Authorization": f"AWS4-HMAC-SHA25 Credential=a/b, SignedHeaders={ALL}, Signature=0"},
             "IncompleteSignatureException",
-            "exactly 5 slash-delimited elements",
+            "Unsupported AWS 'algorithm': 'AWS4-HMAC-SHA25' (only AWS4-HMAC-SHA256 for now). ",
+        ),
+        (
+            {"Authorization": f"AWS4-HMAC-SHA256 Credential=a/b/c/d, SignedHeaders={ALL}, Signature=0"},
+            "IncompleteSignatureException",
+            "exactly 5 slash-delimited elements, e.g. keyid/date/region/service/term, got 'a/b/c/d'",
         ),
         ({"X-Amz-Date": None}, "IncompleteSignatureException", "either a 'X-Amz-Date' or a 'Date' header"),
         ({"X-Amz-Date": "now"}, "IncompleteSignatureException", "ISO-8601"),
@@ -174,6 +187,193 @@ def test_what_is_missing_or_broken_is_said(checks, monkeypatch, changes, code, w
     found = refusal(checks, headers)
     assert (found[0], found[2]) == (code, 400)
     assert words in found[1]
+
+
+# ---- the texts that AWS was seen to send (kinesalite, test/connection.js; dynalite, index.js)
+
+
+def auth(text, **headers):
+    return {"host": "x", **headers, "authorization": text}
+
+
+NOTHING = (
+    "Authorization header requires 'Credential' parameter. Authorization header requires 'Signature' parameter. "
+    "Authorization header requires 'SignedHeaders' parameter. "
+    "Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header. Authorization="
+)
+QUERY = "AWS query-string parameters must include "
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "code", "message"),
+    [
+        ("/", auth("X"), "Incomplete", f"{NOTHING}X"),
+        ("/?X-Amz-Algorith", auth("X"), "Incomplete", f"{NOTHING}X"),
+        *(
+            (
+                "/",
+                auth(text, date="a"),
+                "Incomplete",
+                f"Authorization header requires 'SignedHeaders' parameter. Authorization={text}",
+            )
+            for text in (
+                "AWS4- Signature=b Credential=a",
+                "AWS4- Signature=b,Credential=a",
+                "AWS4- Signature=b, Credential=a",
+            )
+        ),
+        (
+            "/?X-Amz-Algorithm",
+            {},
+            "Incomplete",
+            (
+                f"{QUERY}'X-Amz-Algorithm'. {QUERY}'X-Amz-Credential'. {QUERY}'X-Amz-Signature'. {QUERY}'X-Amz-SignedHeaders'. "
+                f"{QUERY}'X-Amz-Date'. Re-examine the query-string parameters."
+            ),
+        ),
+        (
+            "/?X-Amz-Algorithm=a&X-Amz-Credential=b&X-Amz-Signature=c&X-Amz-Date=d",
+            {},
+            "Incomplete",
+            f"{QUERY}'X-Amz-SignedHeaders'. Re-examine the query-string parameters.",
+        ),
+        (
+            "/?X-Amz-Algorithm",
+            auth("X"),
+            "Invalid",
+            "Found both 'X-Amz-Algorithm' as a query-string param and 'Authorization' as HTTP header.",
+        ),
+        (
+            "/",
+            auth("AWS4 Credential=a Signature=b SignedHeaders=c", date="201"),
+            "Incomplete",
+            "Date must be in ISO-8601 'basic format'. Got '201'. See http://en.wikipedia.org/wiki/ISO_8601",
+        ),
+        (
+            "/?X-Amz-Algorithm=a&X-Amz-Credential=b&X-Amz-Signature=c&X-Amz-Date=d&X-Amz-SignedHeaders=e",
+            {},
+            "Incomplete",
+            "Date must be in ISO-8601 'basic format'. Got 'd'. See http://en.wikipedia.org/wiki/ISO_8601",
+        ),
+        (
+            "/",
+            auth("AWS4 Credential=a Signature=b SignedHeaders=c", date="20231114T221320Z"),
+            "Invalid",
+            "'Host' or ':authority' must be a 'SignedHeader' in the AWS Authorization.",
+        ),
+        (
+            "/",
+            auth("AWS4-HMAC-SHA256 Credential=a/b/c/d/e Signature=b SignedHeaders=date;Host", date="20231114T221320Z"),
+            "Invalid",
+            (
+                "Credential should be scoped to a valid region, not 'c'. Credential should be scoped to correct service: 'kinesis'. "
+                "Credential should be scoped with a valid terminator: 'aws4_request', not 'e'. "
+                "Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP: 'b' != '20231114', "
+                "from '20231114T221320Z'."
+            ),
+        ),
+    ],
+)
+def test_the_texts_are_those_of_aws(checks, path, headers, code, message):
+    assert refusal(checks, headers, path=path) == (f"{code}SignatureException", message, 400)
+
+
+def test_all_parameters_but_the_algorithm_are_no_authentication(checks):
+    path = "/?X-Amz-Credential=a&X-Amz-Signature=b&X-Amz-SignedHeaders=c&X-Amz-Date=d"
+    assert refusal(checks, {}, path=path)[0] == "MissingAuthenticationTokenException"
+
+
+# ---- presigned requests
+
+
+class Presigner(SigV4QueryAuth):
+    """botocore's, which would move a body into the query: here it only takes the body's hash."""
+
+    def payload(self, request):
+        return hashlib.sha256(request.context["payload"]).hexdigest()
+
+
+def presigned(monkeypatch, *, key="AKID", secret="secret", token=None, at=NOW, expires=900, payload=BODY, query=""):
+    """The path and headers of a request that botocore presigned."""
+    headers = {name: value for name, value in HEADERS.items() if name != "User-Agent"}
+    request = AWSRequest("POST", f"http://127.0.0.1:4567/{query}", headers)
+    request.context["payload"] = payload
+    when = datetime.fromtimestamp(at, UTC)
+    monkeypatch.setattr("botocore.auth.get_current_datetime", lambda: when.replace(tzinfo=None))
+    Presigner(Credentials(key, secret, token), "kinesis", "eu-west-1", expires=expires).add_auth(request)
+    assert "authorization" not in request.headers
+    return request.url.removeprefix("http://127.0.0.1:4567"), dict(request.headers.items())
+
+
+@pytest.mark.parametrize("query", ["", "?a=b%20c&d", "?b=%2F~-._&a=2&a=1"])
+def test_what_botocore_presigns_passes(checks, monkeypatch, query):
+    path, headers = presigned(monkeypatch, query=query)
+    assert "X-Amz-Signature=" in path
+    assert refusal(checks, headers, path=path) is None
+    assert access_key_of({}, path) == "AKID"
+
+
+def test_a_presigned_request_passes_until_it_expires(checks, monkeypatch):
+    path, headers = presigned(monkeypatch, expires=3600)
+    assert refusal(checks, headers, path=path, now=NOW + 3600) is None
+    assert refusal(checks, headers, path=path, now=NOW - 300) is None
+    code, message, _ = refusal(checks, headers, path=path, now=NOW + 3601)
+    assert (code, message.partition(":")[0]) == ("InvalidSignatureException", "Signature expired")
+    assert message.endswith("- 60 min.)")
+    assert "not yet current" in refusal(checks, headers, path=path, now=NOW - 301)[1]
+
+
+def test_a_presigned_request_that_was_changed_does_not_match(checks, monkeypatch):
+    path, headers = presigned(monkeypatch)
+    changed = [
+        refusal(checks, headers, path=path + "&a=b"),
+        refusal(checks, headers, path=path.replace("Expires=900", "Expires=901")),
+        refusal(checks, headers, path=path, body=BODY + b" "),
+        refusal(checks, headers, path=path, method="GET"),
+        refusal(checks, headers | {"X-Amz-Target": "Kinesis_20131202.DeleteStream"}, path=path),
+        refusal(checks, headers, path=path[:-1] + ("0" if path[-1] != "0" else "1")),
+    ]
+    assert {one[0] for one in changed} == {"InvalidSignatureException"}
+    assert all("does not match" in one[1] for one in changed)
+    added = refusal(checks, headers | {"X-Amz-Added": "x"}, path=path)
+    assert added[1] == "'x-amz-added' must be a 'SignedHeader' in the AWS Authorization."
+
+
+def test_the_session_token_of_a_presigned_request_is_in_its_query(checks, monkeypatch):
+    path, headers = presigned(monkeypatch, key="ASIA", secret="other", token="token")
+    assert refusal(checks, headers, path=path) is None
+    wrong, headers = presigned(monkeypatch, key="ASIA", secret="other", token="wrong")
+    assert refusal(checks, headers, path=wrong) == UNKNOWN
+    none, headers = presigned(monkeypatch, key="ASIA", secret="other")
+    assert refusal(checks, headers, path=none) == UNKNOWN
+    checks.expire("token")
+    assert refusal(checks, headers, path=path)[0] == "ExpiredTokenException"
+
+
+@pytest.mark.parametrize("expires", ["0", "-1", "604801", "1e3", "x", "", "9" * 5000, "+1", "1.0", "%D9%A3", "NaN"])
+def test_the_expiry_of_a_presigned_request_is_bounded(checks, monkeypatch, expires):
+    path, headers = presigned(monkeypatch)
+    code, message, _ = refusal(checks, headers, path=path.replace("Expires=900", f"Expires={expires}"))
+    assert code == "IncompleteSignatureException"
+    assert "'X-Amz-Expires' must be a number of seconds from 1 to 604800" in message
+
+
+@pytest.mark.parametrize("text", ["%FF", "\udcff", "%ED%A0%80"])
+def test_a_refusal_can_always_be_sent(checks, text):
+    rest = "&X-Amz-Signature=c&X-Amz-Date=20231114T221320Z&X-Amz-SignedHeaders=host"
+    path = f"/?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential={text}{rest}"
+    for found in (refusal(checks, {"host": "x"}, path=path), refusal(checks, auth(f"AWS4 {text}"))):
+        assert found[0] == "IncompleteSignatureException"
+        found[1].encode()
+
+
+def test_a_clock_that_was_moved_does_not_make_signatures_old(checks, monkeypatch):
+    headers = signed(monkeypatch)
+    moved = NOW + 86_400
+    assert checks.check("POST", "/", headers, BODY, moved).message.startswith("Signature expired")
+    assert checks.check("POST", "/", headers, BODY, moved, machine_now=NOW) is None
+    later = signed(monkeypatch, at=moved)  # a client that goes by the server's Date
+    assert checks.check("POST", "/", later, BODY, moved, machine_now=NOW) is None
 
 
 def test_no_secret_is_shown(checks, monkeypatch):
@@ -199,3 +399,41 @@ def test_settings_that_cannot_be():
         Signatures({}, "eu-west-1")
     with pytest.raises(UsageError, match="tolerance"):
         Signatures({"a": ("b", None)}, "eu-west-1", tolerance=-1)
+
+
+# ---- the order of the service's checks
+
+
+@pytest.fixture
+def endpoint(checks):
+    service = Service(ServiceSettings(region="eu-west-1"), Random(1), NOW)
+    return Endpoint(service, ServerClock(lambda: NOW), signatures=checks)
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "code"),
+    [
+        ("ListStreams", b"", "SerializationException"),
+        ("ListStreams", b"hello", "SerializationException"),
+        ("ListStreams", b"true", "SerializationException"),
+        ("ListStreams", b"[" * 100_000, "SerializationException"),
+        ("Nothing", b"{}", "UnknownOperationException"),
+        ("ListStreams", b"{}", "MissingAuthenticationTokenException"),
+        ("ListStreams", b'{"Limit": "x"}', "MissingAuthenticationTokenException"),
+        ("ListStreams", b'{"Limit": -1}', "MissingAuthenticationTokenException"),
+        ("DescribeStream", b'{"StreamName": "nothing"}', "MissingAuthenticationTokenException"),
+    ],
+)
+def test_a_body_is_read_before_the_caller_is_known_and_judged_after_that(endpoint, target, body, code):
+    headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": f"Kinesis_20131202.{target}"}
+    reply = endpoint.reply(headers, body)
+    assert (reply.status, reply.headers["x-amzn-ErrorType"]) == (400, code)
+
+
+def test_a_presigned_request_is_carried_out(endpoint, monkeypatch):
+    body = b'{"StreamName":"s"}'
+    path, headers = presigned(monkeypatch, payload=body)
+    lower = {name.lower(): value for name, value in headers.items()}
+    reply = endpoint.reply(lower, body, path=path)
+    assert reply.headers["x-amzn-ErrorType"] == "ResourceNotFoundException", "ListShards of a stream that is not there"
+    assert endpoint.reply(lower, body + b" ", path=path).headers["x-amzn-ErrorType"] == "InvalidSignatureException"

@@ -99,6 +99,11 @@ def serialization(message: str = "") -> Refused:
     return Refused("SerializationException", message)
 
 
+def is_unreadable(refusal: Refused | None) -> bool:
+    """Whether the body as a whole cannot be read."""
+    return refusal is not None and refusal.code == "SerializationException" and not refusal.message
+
+
 def unknown_operation(status: int = 400) -> Refused:
     return Refused("UnknownOperationException", "", status)
 
