@@ -508,6 +508,44 @@ DETAILS = (
             f"{_UNIT}/test_channels.py::test_whatever_is_asked_for_is_described",
         ),
     ),
+    Detail(
+        what="Creation times",
+        aws="Whole seconds.",
+        ours="The same. A stream that is deleted and created again within a second gets the next one, and other start "
+        "numbers: consumers tell the two streams apart by these.",
+        seen=(*_kinesalite("createStream"), LOCALSTACK_TESTS),
+        tests=(
+            f"{_UNIT}/test_descriptions.py::test_creation_times_are_whole_seconds",
+            f"{_UNIT}/test_state.py::test_sv4_streams_of_one_name_are_told_apart_however_soon_one_follows_the_other",
+        ),
+    ),
+    Detail(
+        what="DeleteStream while the stream is CREATING",
+        aws="It is accepted, and the stream is DELETING, without shards.",
+        seen=_kinesalite("deleteStream"),
+        tests=(f"{_UNIT}/test_management.py::test_a_stream_may_be_deleted_while_it_is_created",),
+    ),
+    Detail(
+        what="UpdateStreamMode, twice in 24 hours",
+        aws="A stream's mode can be changed twice within 24 hours. The text of the refusal is not recorded.",
+        ours="The third change is refused with LimitExceededException, unless limits are switched off.",
+        seen=(("Developer guide", f"{GUIDE}/how-do-i-size-a-stream.html"),),
+        tests=(f"{_UNIT}/test_management.py::test_the_mode_is_changed_twice_a_day",),
+    ),
+    Detail(
+        what="Characters and number of tags",
+        aws="Letters, numbers and spaces of Unicode and `_ . / = + - @` are accepted. A percent sign has a refusal of its "
+        "own. A stream has up to 50 tags; the text of the refusal still says 10. Keys that begin with `aws:` are reserved.",
+        ours="The same wherever tags are given: AddTagsToStream, TagResource, CreateStream and RegisterStreamConsumer. A "
+        "colon is accepted too. The text for reserved keys is not recorded.",
+        seen=_kinesalite("addTagsToStream", "removeTagsFromStream", "listTagsForStream"),
+        tests=(
+            f"{_UNIT}/test_tags.py::test_characters_that_aws_does_not_know_are_refused_in_its_words",
+            f"{_UNIT}/test_tags.py::test_a_percent_sign_is_refused_in_words_of_its_own",
+            f"{_UNIT}/test_tags.py::test_characters_that_aws_knows",
+            f"{_UNIT}/test_tags.py::test_the_limit_and_reserved_keys_hold_wherever_tags_are_given",
+        ),
+    ),
 )
 
 

@@ -62,6 +62,7 @@ CONSUMERS_PER_ADVANTAGE_STREAM: Final = 50  # [API] RegisterStreamConsumer: with
 CONSUMERS_CREATING_AT_ONCE: Final = 5  # [API] RegisterStreamConsumer
 TAGS_PER_STREAM: Final = 50  # [API] AddTagsToStream
 UPDATE_SHARD_COUNT_PER_DAY: Final = 10  # [API] UpdateShardCount: per rolling 24 hours and stream
+UPDATE_STREAM_MODE_PER_DAY: Final = 2  # [GUIDE] how-do-i-size-a-stream: twice within 24 hours, of each stream
 SHARDS_PER_STREAM_BY_UPDATE: Final = 10_000  # [API] UpdateShardCount
 WARM_THROUGHPUT_MAX_MIBPS: Final = 10_240  # [API] UpdateStreamWarmThroughput: 10 GiBps
 DATA_FRESHNESS_MIN: Final = 300  # [GUIDE] data-delivery-concepts: seconds, and the default

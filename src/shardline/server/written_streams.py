@@ -83,12 +83,17 @@ class WrittenStream(msgspec.Struct, frozen=True):
     consumers: list[WrittenConsumer]
     policy: str | None = None
     channels: list[WrittenChannel] = []
+    mode_updates: list[float] = []
+    creation_second: int | None = None
+    """Files of schema 1 have neither this nor what follows: both are as for a new stream."""
+    numbers_begin: int | None = None
 
 
 _PLAIN: Final = (
     *("name", "created_at", "status", "mode", "retention_hours", "max_record_kib", "record_distribution"),
     *("encryption_type", "key_id", "tags", "shard_level_metrics", "warm_mibps", "next_index", "count_updates"),
     "policy",
+    *("mode_updates", "creation_second", "numbers_begin"),
 )
 """Members that are written as they are."""
 
@@ -146,7 +151,8 @@ def restore_stream(state: ServiceState, told: WrittenStream) -> ServerStream:
     limits, arn = state.settings.limits, state.arn_of(told.name)
     stream = ServerStream(told.name, arn, limits, told.created_at, state.records_held)
     for member in _PLAIN:
-        setattr(stream, member, getattr(told, member))
+        if (value := getattr(told, member)) is not None:
+            setattr(stream, member, value)
     if told.pending is not None:
         due = told.pending
         stream.pending = Change(due.ready_at, due.kind, due.shard_id, due.other_id, int(due.number))

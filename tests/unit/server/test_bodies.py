@@ -87,7 +87,7 @@ def test_times_are_tagged_wherever_they_stand(server):
         assert cbor.decode(written) == msgspec.to_builtins(body)
         assert b"\xc1\x1b" in written
     summary = bodies.write_answer(bodies.CBOR, server.answer("DescribeStreamSummary", StreamName="t").body)
-    assert cbor2.dumps(cbor2.CBORTag(1, 1_700_000_000_123)) in summary
+    assert cbor2.dumps(cbor2.CBORTag(1, 1_700_000_000_000)) in summary
 
 
 def test_an_operation_that_answers_nothing_has_no_body():

@@ -335,6 +335,31 @@ def test_sn3_a_file_of_schema_1_keeps_the_numbers_of_its_shards(life):
         assert database.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
 
 
+def test_ws1_what_was_changed_today_is_known_after_a_restart(life):
+    one = life(limits=Limits())
+    server = one.begin()
+    server.create()
+    for mode in ("ON_DEMAND", "PROVISIONED"):
+        server.call("UpdateStreamMode", StreamARN=server.arn(), StreamModeDetails={"StreamMode": mode})
+    server = one.again()
+    details = {"StreamARN": server.arn(), "StreamModeDetails": {"StreamMode": "ON_DEMAND"}}
+    assert server.refused("UpdateStreamMode", **details) == "LimitExceededException"
+
+
+def test_sv4_a_stream_keeps_its_second_of_creation_and_its_start_numbers(life):
+    one = life(delays=Delays(create=5))
+    server = one.begin()
+    server.create().pass_time(5)
+    server.call("DeleteStream", StreamName="s")
+    server.create()  # in the second in which another was deleted
+    before = server.summary()["StreamCreationTimestamp"], server.service.state.streams["s"].numbers_begin
+    server = one.again()
+    assert (server.summary()["StreamCreationTimestamp"], server.service.state.streams["s"].numbers_begin) == before
+    server.pass_time(5)
+    assert server.service.state.advance(server.now)
+    assert server.service.state.streams["s"].last_began == before[1]
+
+
 def test_ps4_another_account_is_refused(life):
     one = life()
     one.begin()

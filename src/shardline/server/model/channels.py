@@ -239,7 +239,7 @@ def _identify(channel: ServerChannel) -> dict[str, object]:
         "ChannelARN": channel.arn,
         "ChannelId": _id_of(channel),
         "ChannelStatus": channel.status,
-        "ChannelCreationTimestamp": channel.created_at,
+        "ChannelCreationTimestamp": int(channel.created_at),
     }
 
 
@@ -248,7 +248,7 @@ def _id_of(channel: ServerChannel) -> str:
 
 
 def _identify_stream(stream: ServerStream) -> dict[str, object]:
-    return {"StreamARN": stream.arn, "StreamCreationTimestamp": stream.created_at}
+    return {"StreamARN": stream.arn, "StreamCreationTimestamp": stream.creation_second}
 
 
 def _is_wanted(state: ServiceState, request: ListChannels, channel: ServerChannel) -> bool:
@@ -257,6 +257,6 @@ def _is_wanted(state: ServiceState, request: ListChannels, channel: ServerChanne
     stream = state.streams[channel.stream_name]
     return any(
         state.name_of(None, one.stream_arn) == stream.name
-        and (one.stream_creation_timestamp is None or abs(one.stream_creation_timestamp - stream.created_at) < 1.0)
+        and (one.stream_creation_timestamp is None or stream.was_created_in(one.stream_creation_timestamp))
         for one in request.stream_filter
     )

@@ -22,6 +22,7 @@ from shardline.server.model.shard_log import Page, ShardLog
 from shardline.server.model.shards import ServerShard
 from shardline.server.model.state import ServerConsumer, ServiceState
 from shardline.server.model.streams import ServerStream
+from shardline.server.model.tags import merged_tags
 from shardline.server.model.tokens import PageToken
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def register(state: ServiceState, request: inputs.RegisterStreamConsumer) -> dic
     arn = f"{stream.arn}/consumer/{request.consumer_name}:{int(state.now)}"
     ready_at = state.now + state.settings.delays.register
     consumer = ServerConsumer(request.consumer_name, arn, stream.name, state.now, ready_at)
-    consumer.tags = dict(request.tags or {})
+    consumer.tags = merged_tags({}, request.tags or {}, arn)
     state.consumers[arn] = consumer
     state.changed.add(stream.name)
     described = _describe(consumer)
@@ -107,7 +108,7 @@ def _describe(consumer: ServerConsumer) -> dict[str, object]:
         "ConsumerName": consumer.name,
         "ConsumerARN": consumer.arn,
         "ConsumerStatus": consumer.status,
-        "ConsumerCreationTimestamp": consumer.created_at,
+        "ConsumerCreationTimestamp": int(consumer.created_at),  # whole seconds, as that in the ARN
     }
 
 

@@ -61,7 +61,7 @@ def _description(stream: ServerStream) -> dict[str, object]:
         "StreamStatus": stream.status,
         "StreamModeDetails": {"StreamMode": stream.mode},
         "RetentionPeriodHours": stream.retention_hours,
-        "StreamCreationTimestamp": stream.created_at,
+        "StreamCreationTimestamp": stream.creation_second,
         "EnhancedMonitoring": [{"ShardLevelMetrics": stream.shard_level_metrics}],
         "EncryptionType": stream.encryption_type,
     }
@@ -150,7 +150,7 @@ def _full(shard_id: str | None) -> str:
 
 def check_created(state: ServiceState, stream: ServerStream, at: float | None) -> None:
     """A request may say which of the streams of one name it means. SDKs send whole seconds."""
-    if at is not None and not abs(at - stream.created_at) < 1.0:
+    if at is not None and not stream.was_created_in(at):
         account = state.settings.account_id
         raise not_found(f"Stream {stream.name} under account {account} created at {at} not found.")
 
@@ -210,7 +210,7 @@ def list_streams(state: ServiceState, request: inputs.ListStreams) -> dict[str, 
                 "StreamARN": stream.arn,
                 "StreamStatus": stream.status,
                 "StreamModeDetails": {"StreamMode": stream.mode},
-                "StreamCreationTimestamp": stream.created_at,
+                "StreamCreationTimestamp": stream.creation_second,
             }
             for stream in shown
         ],

@@ -22,7 +22,7 @@ from shardline.server.model.refusals import in_use, invalid, limit_exceeded, pro
 from shardline.server.model.shards import ServerShard
 from shardline.server.model.state import ServiceState
 from shardline.server.model.streams import Change, ServerStream
-from shardline.server.model.tags import merged_tags
+from shardline.server.model.tags import merged_tags, stream_resource
 
 _DAY: Final = 86_400.0
 _BY_KEY: Final = "USER_PARTITION_KEY"
@@ -53,12 +53,13 @@ def create_stream(state: ServiceState, request: inputs.CreateStream) -> None:
         )
     stream = ServerStream(request.stream_name, state.arn_of(request.stream_name), limits, state.now, state.records_held)
     stream.mode = mode
-    stream.tags = merged_tags({}, request.tags or {})
+    stream.tags = merged_tags({}, request.tags or {}, stream_resource(state, stream.name))
     stream.max_record_kib = request.max_record_size or stream.max_record_kib
     if mode == "ON_DEMAND":
         stream.record_distribution = request.record_distribution_strategy or _BY_KEY
     stream.warm_mibps = request.warm_throughput
     stream.begin("CREATING", Change(state.now + state.settings.delays.create, "create", number=count))
+    state.tell_apart(stream)
     state.streams[stream.name] = stream
     _changed(state, stream)
 
@@ -81,7 +82,9 @@ def _check_on_demand(state: ServiceState) -> None:
 
 
 def delete_stream(state: ServiceState, request: inputs.DeleteStream) -> None:
-    stream = _active(state, request)
+    stream = state.find(request.stream_name, request.stream_arn)
+    if stream.status != "CREATING":  # which may be deleted too: recorded in kinesalite's deleteStream.js
+        state.check_active(stream)
     check_no_channels(state, stream)
     if state.consumers_of(stream) and not request.enforce_consumer_deletion:
         raise in_use(
@@ -154,11 +157,9 @@ def update_shard_count(state: ServiceState, request: inputs.UpdateShardCount) ->
     if target > SHARDS_PER_STREAM_BY_UPDATE:
         raise limit_exceeded(f"UpdateShardCount cannot scale up to more than {SHARDS_PER_STREAM_BY_UPDATE} shards.")
     _check_shards(state, target - current)
-    daily = state.settings.limits.update_shard_count_per_day
-    stream.count_updates = [when for when in stream.count_updates if when > state.now - _DAY]
-    if daily is not None and len(stream.count_updates) >= daily:
-        raise limit_exceeded(f"UpdateShardCount was called {daily} times within 24 hours, which is the limit.")
-    stream.count_updates.append(state.now)
+    _count_for_the_day(
+        state, stream.count_updates, state.settings.limits.update_shard_count_per_day, "UpdateShardCount"
+    )
     stream.begin("UPDATING", Change(_updated_at(state), "scale", number=target))
     _changed(state, stream)
     return {
@@ -167,6 +168,14 @@ def update_shard_count(state: ServiceState, request: inputs.UpdateShardCount) ->
         "TargetShardCount": target,
         "StreamARN": stream.arn,
     }
+
+
+def _count_for_the_day(state: ServiceState, calls: list[float], limit: int | None, operation: str) -> None:
+    """Add a call to those of the last 24 hours; refuse one too many."""
+    calls[:] = [when for when in calls if when > state.now - _DAY]
+    if limit is not None and len(calls) >= limit:
+        raise limit_exceeded(f"{operation} was called {limit} times within 24 hours, which is the limit.")
+    calls.append(state.now)
 
 
 def _check_shards(state: ServiceState, more: int) -> None:
@@ -262,6 +271,8 @@ def update_stream_mode(state: ServiceState, request: inputs.UpdateStreamMode) ->
         _check_on_demand(state)
     check_warm_throughput(state, request.stream_mode_details.stream_mode, request.warm_throughput, "UpdateStreamMode")
     if request.stream_mode_details.stream_mode != stream.mode:
+        daily = state.settings.limits.update_stream_mode_per_day
+        _count_for_the_day(state, stream.mode_updates, daily, "UpdateStreamMode")
         stream.mode = request.stream_mode_details.stream_mode
         stream.record_distribution = _BY_KEY if stream.mode == "ON_DEMAND" else None
         stream.warm_mibps = None

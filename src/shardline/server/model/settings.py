@@ -65,13 +65,15 @@ class Limits:
     on_demand_streams: int | None = 50
     channels_per_account: int | None = 100  # [GUIDE] data-delivery-quotas: two for each on-demand stream
     update_shard_count_per_day: int | None = limits.UPDATE_SHARD_COUNT_PER_DAY
+    update_stream_mode_per_day: int | None = limits.UPDATE_STREAM_MODE_PER_DAY
 
     @classmethod
     def without_rates(cls) -> Self:
         """No rate is limited: sizes, lives and counts still are."""
         rates = {one.name: None for one in fields(cls) if one.name.endswith("_per_second")}
         rates.pop("control_calls_per_second")
-        return cls(**rates, control_calls_per_second={}, update_shard_count_per_day=None)  # type: ignore[arg-type]
+        daily = {one.name: None for one in fields(cls) if one.name.endswith("_per_day")}
+        return cls(**rates, **daily, control_calls_per_second={})  # type: ignore[arg-type]
 
 
 @final

@@ -5,6 +5,8 @@ Invariants:
 - SV1: time is told by the caller and never goes back: an earlier ``now`` counts as the latest seen.
 - SV2: a stream that is CREATING or DELETING serves no records; requests for them see no such stream.
 - SV3: letting time pass costs nothing until something is due, however many streams there are.
+- SV4: two streams of one name differ in their second of creation and in their sequence numbers, even if one is deleted
+  and the other created in the same second. Consumers tell them apart by these; on AWS the seconds pass by themselves.
 """
 
 import re
@@ -40,6 +42,7 @@ _PER_STREAM: Final = frozenset(
     {"ListShards", "DescribeStreamConsumer", "DeregisterStreamConsumer", "ListStreamConsumers"}
 )
 _RATES_KEPT: Final = 1_000
+_REMEMBERED: Final = 60.0  # seconds: more than the numbers of a stream ever begin before its creation
 # Of a stream, or of one of its consumers. The region is not compared: a laptop's clients are set to any.
 _ARN: Final = re.compile(r"arn:aws[^:]*:kinesis:[^:]*:([0-9]{12}):stream/([a-zA-Z0-9_.-]{1,128})(/consumer/\S+)?")
 
@@ -109,6 +112,13 @@ class Stored(NamedTuple):
     records: list[StoredRecord]
 
 
+class _Past(NamedTuple):
+    """A stream that is gone."""
+
+    creation_second: int
+    last_began: int
+
+
 @final
 class ServiceState:
     """All that the operations read and change."""
@@ -133,6 +143,7 @@ class ServiceState:
         """The logs whose subscriptions must look again: something came, or the shard, stream or consumer changed."""
         self.faults: Faults | None = None
         """What goes wrong on demand."""
+        self._past: dict[str, _Past] = {}
         self._due_at = now
         self._rates: dict[tuple[str, str], Bucket] = {}
 
@@ -170,6 +181,7 @@ class ServiceState:
             stream.advance(self.now)
             if stream.is_gone:
                 del self.streams[name]
+                self._remember(stream)
                 self.records_held.value -= stream.record_count
                 self.consumers = {arn: one for arn, one in self.consumers.items() if one.stream_name != name}
                 self.channels = {arn: one for arn, one in self.channels.items() if one.stream_name != name}
@@ -187,6 +199,18 @@ class ServiceState:
                 else:
                     one.status = "ACTIVE"
         return [one.ready_at for one in resources.values() if one.status != "ACTIVE"]
+
+    def tell_apart(self, stream: ServerStream) -> None:
+        """Give a new stream a second of creation, and start numbers, that no earlier stream of its name had (SV4)."""
+        past = self._past.pop(stream.name, None)
+        if past is not None:
+            stream.creation_second = max(stream.creation_second, past.creation_second + 1)
+            stream.numbers_begin = max(stream.numbers_begin, past.last_began + 1)
+
+    def _remember(self, stream: ServerStream) -> None:
+        """Keep what ``tell_apart`` needs of a stream that is gone, as long as a new one could be taken for it."""
+        self._past = {name: past for name, past in self._past.items() if max(past) > self.now - _REMEMBERED}
+        self._past[stream.name] = _Past(stream.creation_second, stream.last_began)
 
     def check_rate(self, operation: str, stream: str) -> None:
         """Refuse a control call that comes too fast."""

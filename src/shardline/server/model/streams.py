@@ -42,6 +42,10 @@ class ServerStream:
         self.name = name
         self.arn = arn
         self.created_at = now
+        self.creation_second = int(now)
+        """What is reported: AWS reports whole seconds. No two streams of one name have the same."""
+        self.numbers_begin = max(0, int(now) - _NUMBERS_BEGIN_BEFORE)
+        """The second in the start numbers of the first shards. ``ServiceState`` may move both, see ``tell_apart``."""
         self.status = "CREATING"
         self.mode = "PROVISIONED"
         self.retention_hours = 24
@@ -57,6 +61,8 @@ class ServerStream:
         self.next_index = 0
         self.count_updates: list[float] = []
         """When UpdateShardCount was called, in the last 24 hours."""
+        self.mode_updates: list[float] = []
+        """When UpdateStreamMode changed the mode, in the last 24 hours."""
         self._limits = limits
         self._records_held = records_held
         self.pending: Change | None = None
@@ -72,6 +78,15 @@ class ServerStream:
     def stream_name(self) -> str:
         """Its own name: as what belongs to a stream names it."""
         return self.name
+
+    def was_created_in(self, second: float) -> bool:
+        """Whether a request's StreamCreationTimestamp means this stream."""
+        return 0 <= second - self.creation_second < 1
+
+    @property
+    def last_began(self) -> int:
+        """The latest second in which the numbers of one of its shards begin."""
+        return max((shard.numbering.began for shard in self.shards.values()), default=self.numbers_begin)
 
     @property
     def record_count(self) -> int:
@@ -154,7 +169,7 @@ class ServerStream:
 
         Recorded in kinesalite's tests: the numbers of a new stream's shards begin 2 to 7 seconds before the stream was
         created (createStream.js), those of a child one second after its parents' ending numbers (splitShard.js,
-        mergeShards.js). A stream is restored with the time of its creation, so a restart changes nothing.
+        mergeShards.js).
         """
         parents = [one for one in (parent, adjacent) if one is not None]
         shard = ServerShard(
@@ -162,7 +177,7 @@ class ServerStream:
             hash_range,
             self._limits,
             now,
-            began=max([0, int(self.created_at) - _NUMBERS_BEGIN_BEFORE, *(one.ended + 1 for one in parents)]),
+            began=max([self.numbers_begin, *(one.ended + 1 for one in parents)]),
             parent_id=None if parent is None else parent.shard_id,
             adjacent_parent_id=None if adjacent is None else adjacent.shard_id,
             record_count=self._records_held,

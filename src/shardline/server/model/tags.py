@@ -1,5 +1,7 @@
 """Which tags do streams, consumers and channels have?"""
 
+import unicodedata
+from collections.abc import Iterable
 from typing import Final
 
 from shardline.model.limits import TAGS_PER_STREAM
@@ -8,16 +10,18 @@ from shardline.server.model.refusals import invalid
 from shardline.server.model.state import ServiceState
 
 _RESERVED: Final = "aws:"  # of tag keys
+_VALID: Final = "_.:/=+-@%"  # besides letters, numbers and spaces
 
 
 def add_tags(state: ServiceState, request: inputs.AddTagsToStream) -> None:
     stream = state.find(request.stream_name, request.stream_arn)
-    stream.tags = merged_tags(stream.tags, request.tags)
+    stream.tags = merged_tags(stream.tags, request.tags, stream_resource(state, stream.name))
     state.changed.add(stream.name)
 
 
 def remove_tags(state: ServiceState, request: inputs.RemoveTagsFromStream) -> None:
     stream = state.find(request.stream_name, request.stream_arn)
+    _check_characters(request.tag_keys, f"Failed to remove tags from {stream_resource(state, stream.name)}")
     for key in request.tag_keys:
         stream.tags.pop(key, None)
     state.changed.add(stream.name)
@@ -33,12 +37,13 @@ def list_tags(state: ServiceState, request: inputs.ListTagsForStream) -> dict[st
 
 def tag_resource(state: ServiceState, request: inputs.TagResource) -> None:
     resource = state.resource(request.resource_arn)
-    resource.tags = merged_tags(resource.tags, request.tags)
+    resource.tags = merged_tags(resource.tags, request.tags, request.resource_arn)
     state.changed.add(resource.stream_name)
 
 
 def untag_resource(state: ServiceState, request: inputs.UntagResource) -> None:
     resource = state.resource(request.resource_arn)
+    _check_characters(request.tag_keys, f"Failed to remove tags from {request.resource_arn}")
     for key in request.tag_keys:
         resource.tags.pop(key, None)
     state.changed.add(resource.stream_name)
@@ -49,15 +54,42 @@ def list_tags_for_resource(state: ServiceState, request: inputs.ResourceInput) -
     return {"Tags": [{"Key": key, "Value": tags[key]} for key in sorted(tags)]}
 
 
-def merged_tags(tags: dict[str, str], more: dict[str, str]) -> dict[str, str]:
+def merged_tags(tags: dict[str, str], more: dict[str, str], resource: str = "the resource") -> dict[str, str]:
     """The tags of a resource that gets more of them.
 
     Raises:
-        Refused: a key is reserved, or there are too many.
+        Refused: a key is reserved, a character is not allowed, or there are too many.
     """
     merged = tags | more
+    failed = f"Failed to add tags to {resource}"
+    _check_characters([*more, *more.values()], failed)
     if any(key.startswith(_RESERVED) for key in more):
-        raise invalid(f"Tag keys that begin with {_RESERVED} are reserved.")
+        raise invalid(f"{failed} because keys that begin with {_RESERVED} are reserved.")
     if len(merged) > TAGS_PER_STREAM:
-        raise invalid(f"A resource has at most {TAGS_PER_STREAM} tags: this request would make {len(merged)}.")
+        # AWS's text (kinesalite's addTagsToStream.js): the limit was raised to 50, and the text kept the old one.
+        raise invalid(f"{failed} because a given stream cannot have more than 10 tags associated with it.")
     return merged
+
+
+def _check_characters(texts: Iterable[str], failed: str) -> None:
+    """Refuse what AWS refuses, in its two texts (recorded in kinesalite's addTagsToStream.js).
+
+    A tab and a line feed are no white space to AWS, and a percent sign is refused although it is listed as valid. The
+    colon is not listed, but tags with colons are common, and AWS's other services list it.
+    """
+    characters = set().union(*texts)
+    if any(unicodedata.category(one)[0] not in "LNZ" and one not in _VALID for one in characters):
+        raise invalid(
+            "Some tags contain invalid characters. Valid characters: Unicode letters, digits, white space, "
+            "_ . / = + - % @."
+        )
+    if "%" in characters:
+        raise invalid(
+            f"{failed} because some tags contained illegal characters. The allowed characters are Unicode letters, "
+            "white-spaces, '_',',','/','=','+','-','@'."
+        )
+
+
+def stream_resource(state: ServiceState, stream_name: str) -> str:
+    """A stream, as it is called in messages."""
+    return f"stream {stream_name} under account {state.settings.account_id}"

@@ -254,3 +254,21 @@ def test_no_limit_is_a_large_one(make_server):
     limits = server.call("DescribeLimits")
     assert limits["ShardLimit"] == limits["OnDemandStreamCountLimit"] == limits["ChannelCountLimit"] == 1_000_000
     server.create(shards=30_000)
+
+
+def test_creation_times_are_whole_seconds(server):
+    """On AWS they are: kinesalite's createStream.js, and LocalStack's test of the CBOR that holds one."""
+    server.pass_time(0.75).create()
+    server.register()
+    whole = int(server.now)
+    (consumer,) = server.call("ListStreamConsumers", StreamARN=server.arn())["Consumers"]
+    described = server.call("DescribeStream", StreamName="s")["StreamDescription"]
+    (listed,) = server.call("ListStreams")["StreamSummaries"]
+    times = [answer["StreamCreationTimestamp"] for answer in (described, listed, server.summary())]
+    assert [*times, consumer["ConsumerCreationTimestamp"]] == [whole] * 4
+    assert all(type(time) is int for time in times)
+    for fits in (whole, whole + 0.5):
+        assert server.ids(StreamCreationTimestamp=fits) == [0]
+    for other in (whole - 1, whole - 0.001, whole + 1, float("nan"), float("inf")):
+        members = {"StreamName": "s", "StreamCreationTimestamp": other}
+        assert server.refused("ListShards", **members) == "ResourceNotFoundException"

@@ -40,6 +40,19 @@ def test_a_stream_is_deleted_over_time(make_server):
     assert server.ids() == [0, 1]
 
 
+def test_a_stream_may_be_deleted_while_it_is_created(make_server):
+    """Recorded in kinesalite's deleteStream.js."""
+    server = make_server(delays=Delays(create=5, delete=3)).create(shards=3)
+    server.call("DeleteStream", StreamName="s")
+    described = server.call("DescribeStream", StreamName="s")["StreamDescription"]
+    assert (described["StreamStatus"], described["Shards"]) == ("DELETING", [])
+    assert server.call("DescribeLimits")["OpenShardCount"] == 0
+    server.pass_time(3)
+    assert server.refused("DescribeStream", StreamName="s") == "ResourceNotFoundException"
+    server.create(shards=2).pass_time(5)
+    assert server.ids() == [0, 1]
+
+
 CHANGES = [
     ("SplitShard", {"ShardToSplit": FIRST, "NewStartingHashKey": "5"}),
     ("MergeShards", {"ShardToMerge": FIRST, "AdjacentShardToMerge": SECOND}),
@@ -272,6 +285,21 @@ def test_encryption(make_server):
     assert "KeyId" not in server.summary()
     none = {"StreamName": "s", "EncryptionType": "NONE", "KeyId": "k"}
     assert server.refused("StartStreamEncryption", **none) == "InvalidArgumentException"
+
+
+@pytest.mark.parametrize(("limit", "switches"), [(2, 2), (3, 3)])
+def test_the_mode_is_changed_twice_a_day(make_server, limit, switches):
+    server = make_server(limits=Limits(update_stream_mode_per_day=limit)).create()
+    modes = ["ON_DEMAND", "PROVISIONED"] * 2
+    update = [{"StreamARN": server.arn(), "StreamModeDetails": {"StreamMode": mode}} for mode in modes]
+    for members in update[:switches]:
+        server.call("UpdateStreamMode", **members)
+        server.call("UpdateStreamMode", **members)  # changes nothing, and does not count
+    assert server.refused("UpdateStreamMode", **update[switches]) == "LimitExceededException"
+    assert server.summary()["StreamModeDetails"] == {"StreamMode": modes[switches - 1]}
+    server.pass_time(DAY)
+    server.call("UpdateStreamMode", **update[switches])
+    assert server.summary()["StreamModeDetails"] == {"StreamMode": modes[switches]}
 
 
 def test_mode_and_distribution(server):

@@ -18,6 +18,8 @@ def test_the_defaults_are_the_quotas_of_aws():
 def test_without_rates_no_rate_is_left_and_every_size_is():
     free = Limits.without_rates()
     rates = {one.name for one in fields(Limits) if one.name.endswith("_per_second")}
+    daily = {"update_shard_count_per_day", "update_stream_mode_per_day"}
     assert all(getattr(free, name) in (None, {}) for name in rates)
-    unchanged = {one.name for one in fields(Limits)} - rates - {"update_shard_count_per_day"}
+    unchanged = {one.name for one in fields(Limits)} - rates - daily
+    assert all(getattr(free, name) is None for name in daily)
     assert all(getattr(free, name) == getattr(Limits(), name) for name in unchanged)

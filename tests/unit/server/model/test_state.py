@@ -1,7 +1,8 @@
-"""SV1 to SV3 are invariants of ``server.model.state``."""
+"""SV1 to SV4 are invariants of ``server.model.state``."""
 
 import pytest
 
+from shardline.model.hashing import HASH_KEY_COUNT
 from shardline.server.model.settings import Delays, Limits
 from shardline.server.model.streams import ServerStream
 
@@ -43,6 +44,32 @@ def test_sv3_time_that_passes_looks_at_no_stream_until_something_is_due(make_ser
     assert server.status() == "DELETING"
     server.pass_time(100)
     assert server.refused("DescribeStreamSummary", StreamName="s") == "ResourceNotFoundException"
+
+
+def test_sv4_streams_of_one_name_are_told_apart_however_soon_one_follows_the_other(server):
+    seen = set()
+    for life in range(5):
+        server.create(shards=3)
+        created = server.summary()["StreamCreationTimestamp"]
+        assert created == int(server.now) + life
+        assert server.ids(StreamCreationTimestamp=created) == [0, 1, 2]
+        server.split(1, HASH_KEY_COUNT // 2)
+        server.split(3, HASH_KEY_COUNT // 2 - 5)
+        starts = {(shard.index, shard.numbering.began) for shard in server.service.state.streams["s"].shards.values()}
+        assert not seen & starts
+        seen |= starts
+        server.call("DeleteStream", StreamName="s")
+    server.pass_time(100).create()
+    assert server.summary()["StreamCreationTimestamp"] == int(server.now)
+    assert server.service.state.streams["s"].numbers_begin == int(server.now) - 3
+
+
+def test_sv4_a_stream_that_is_long_gone_is_forgotten(server):
+    for number in range(50):
+        server.create(f"s{number}")
+        server.call("DeleteStream", StreamName=f"s{number}")
+        server.pass_time(10)
+    assert len(server.service.state._past) < 10
 
 
 def test_the_records_that_are_held_are_counted_as_they_come_and_go(make_server):
