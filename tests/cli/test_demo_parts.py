@@ -18,7 +18,7 @@ from shardline.cli.demo_scene import Flow, Scene, ShardView, Waiting, listed, sh
 from shardline.cli.demo_thread import in_daemon_thread
 from shardline.cli.demo_verdict import headline, judge, sentences
 from shardline.cli.demo_worker import Handled, WorkerSettings
-from shardline.cli.terminal import counted
+from shardline.cli.quantities import counted
 from shardline.model.hashing import HashRange, hash_key_of
 from shardline.testing import LocalKinesis
 

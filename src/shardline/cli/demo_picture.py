@@ -25,7 +25,7 @@ from rich.text import Text
 from shardline.cli.demo_scene import Event, Scene, ShardView, WorkerView
 from shardline.cli.demo_story import Ending
 from shardline.cli.demo_verdict import sentences
-from shardline.cli.terminal import counted
+from shardline.cli.quantities import counted
 
 _WIDE: Final = 160
 _WIDEST_END: Final = 110

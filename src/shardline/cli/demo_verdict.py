@@ -19,7 +19,7 @@ import msgspec
 
 from shardline.cli.demo_reader import Stored
 from shardline.cli.demo_worker import Handled
-from shardline.cli.terminal import counted
+from shardline.cli.quantities import counted
 
 
 @final

@@ -14,7 +14,8 @@ from shardline.cli.examination import Examination, Role, check_store
 from shardline.cli.findings import Finding, Verdict
 from shardline.cli.group_store import StorePlace
 from shardline.cli.invocation import Invocation, global_options
-from shardline.cli.terminal import counted, notice, print_table
+from shardline.cli.quantities import counted
+from shardline.cli.terminal import notice, print_table
 from shardline.model.stream import parse_stream
 
 _COLOURS: Final = {

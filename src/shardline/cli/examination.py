@@ -24,7 +24,7 @@ from shardline.cli import permission_checks, stream_checks, way_checks
 from shardline.cli.findings import Finding, failed, not_checked, of_failure, ok, warning
 from shardline.cli.group_store import NO_SUCH_STORE, StorePlace, ask_groups
 from shardline.cli.invocation import Invocation
-from shardline.cli.terminal import counted
+from shardline.cli.quantities import counted
 from shardline.codec.shapes import ListStreamConsumersResponse, ListStreamsResponse, StreamSummary
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.page_tokens import PageTokens

@@ -36,7 +36,8 @@ from shardline.cli.invocation import Invocation, global_options
 from shardline.cli.mistakes import WrongUsage
 from shardline.cli.moments import DURATION
 from shardline.cli.patience import patiently
-from shardline.cli.terminal import counted, notice, waiting
+from shardline.cli.quantities import counted
+from shardline.cli.terminal import notice, waiting
 from shardline.model.lease import Lease
 from shardline.model.shard import Shard
 from shardline.ports import GroupOnStream, LeaseStore

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, final
 import click
 import msgspec
 
+from shardline.cli.quantities import counted
 from shardline.cli.standard_streams import take_problem
-from shardline.cli.terminal import counted
 
 if TYPE_CHECKING:
     from shardline.server.running import Traffic

@@ -31,7 +31,8 @@ from shardline.cli.mistakes import WrongUsage, in_options
 from shardline.cli.moments import DURATION
 from shardline.cli.patience import patiently
 from shardline.cli.put_run import Meaning, PutRun
-from shardline.cli.terminal import counted, in_units, notice
+from shardline.cli.quantities import counted, in_units
+from shardline.cli.terminal import notice
 from shardline.codec.record_lines import NO_KEY, PlainRecord, format_problem, record_of
 from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.stats import ProducerStats

@@ -14,7 +14,8 @@ import anyio
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
 
-from shardline.cli.terminal import console, in_units, notice
+from shardline.cli.quantities import in_units
+from shardline.cli.terminal import console, notice
 
 _REDRAW: Final = 0.2
 _LINE_EVERY: Final = 5.0

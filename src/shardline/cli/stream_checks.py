@@ -15,7 +15,7 @@ import anyio
 
 from shardline.adapters.kinesis import KinesisHttp
 from shardline.cli.findings import Finding, failed, not_checked, ok, warning
-from shardline.cli.terminal import counted, in_units
+from shardline.cli.quantities import counted, in_units
 from shardline.codec.shapes import StreamSummary
 from shardline.core.failures import Failure
 from shardline.core.requests import GetRecords, GetShardIterator

@@ -6,8 +6,9 @@ from typing import Any, Final, NamedTuple, final
 from rich.text import Text
 
 from shardline.cli.moments import shown_time
+from shardline.cli.quantities import in_units
 from shardline.cli.shard_tree import FANCY, PLAIN, draw
-from shardline.cli.terminal import draws, in_units, print_lines, printable
+from shardline.cli.terminal import draws, print_lines, printable
 from shardline.codec.shapes import StreamConsumer, StreamSummary
 from shardline.model.shard import Shard
 

@@ -20,9 +20,10 @@ from shardline.cli.invocation import Invocation, global_options
 from shardline.cli.mistakes import WrongUsage
 from shardline.cli.moments import DURATION
 from shardline.cli.patience import patiently, wait_for_stream
+from shardline.cli.quantities import counted
 from shardline.cli.resharding import Change, merge_of, shard_id_of, split_of, steps_to
 from shardline.cli.stream_views import StreamView, mode_of, print_stream, stream_json, summary_json
-from shardline.cli.terminal import counted, notice, print_table, waiting
+from shardline.cli.terminal import notice, print_table, waiting
 from shardline.codec.shapes import StreamConsumer, StreamSummary
 from shardline.errors import ServiceError
 

@@ -26,10 +26,11 @@ from shardline.cli.mistakes import WrongUsage
 from shardline.cli.moments import DURATION, parse_moment, parse_start
 from shardline.cli.patience import patiently
 from shardline.cli.pipe_output import PipeOutput
+from shardline.cli.quantities import counted, in_units
 from shardline.cli.record_formats import Format, make_format
 from shardline.cli.resharding import shard_id_of
 from shardline.cli.shard_reading import Bound, Page, ShardReading
-from shardline.cli.terminal import counted, in_units, notice
+from shardline.cli.terminal import notice
 from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.errors import UsageError
 from shardline.model.position import LATEST, Position

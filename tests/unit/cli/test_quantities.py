@@ -1,0 +1,38 @@
+"""How do counts and sizes read, and what does a command that only prints lines start without?"""
+
+import subprocess
+import sys
+
+import pytest
+
+from shardline.cli.quantities import counted, in_units
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 records"), (1, "1 record"), (2, "2 records"), (1_234, "1,234 records")]
+)
+def test_counts(count, text):
+    assert counted(count, "record") == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1,023 B"),
+        (1024, "1.0 KiB"),
+        (150 * 1024, "150 KiB"),
+        (2.5 * 1024**2, "2.5 MiB"),
+        (5000 * 1024**3, "5,000 GiB"),
+    ],
+)
+def test_sizes(count, text):
+    assert in_units(count) == text
+
+
+def test_the_local_server_starts_without_what_it_does_not_need():
+    """It is to be there within 0.35 s (bench_server.py); each of these costs a part of that."""
+    needless = ("rich", "botocore", "boto3", "h2", "xml.sax", "trio")
+    script = f"import shardline.cli.local, sys; print(*[name for name in {needless} if name in sys.modules])"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == []
