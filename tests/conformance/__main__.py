@@ -263,7 +263,9 @@ def carry_out(
         return INCOMPLETE
     if options.record is not None:
         write_recording(options.record, outcome, lambda: contextlib.nullcontext(site))
-    if all(not result.not_run for result in outcome.results.values()):
+    if any(result.not_run for result in outcome.results.values()):
+        say("--resume plays what was not run, once access is granted")
+    else:
         state.end()
     return code
 

@@ -8,6 +8,7 @@ table says ``ANY_TEXT``: a recording will have it.
 from tests.conformance.table import (
     consumers,
     end_to_end,
+    newer,
     protocol,
     reading,
     resharding,
@@ -19,6 +20,6 @@ from tests.conformance.table import (
 
 SCENARIOS = {
     scenario.name: scenario
-    for part in (streams, validation, writing, reading, resharding, consumers, settings, protocol, end_to_end)
+    for part in (streams, validation, writing, reading, resharding, consumers, settings, newer, protocol, end_to_end)
     for scenario in part.SCENARIOS
 }

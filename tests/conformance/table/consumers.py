@@ -94,6 +94,31 @@ SCENARIOS = (
         ),
     ),
     Scenario(
+        "consumer-limit",
+        "A stream has at most 20 consumers",
+        streams={"a": Stream(1)},
+        not_on_aws="twenty consumers would cost more than all else",
+        steps=(
+            *(
+                step
+                for number in range(20)
+                for step in (
+                    Call(
+                        "RegisterStreamConsumer",
+                        {"StreamARN": "$a_arn", "ConsumerName": f"c{number}"},
+                        ok({"Consumer": Some({"ConsumerStatus": "CREATING"})}),
+                    ),
+                    Wait("a", consumer=f"c{number}"),
+                )
+            ),
+            Call(
+                "RegisterStreamConsumer",
+                {"StreamARN": "$a_arn", "ConsumerName": "one-more"},
+                refused("LimitExceededException"),
+            ),
+        ),
+    ),
+    Scenario(
         "subscription",
         "Records are pushed to a subscriber, in JSON and in CBOR; one subscription a shard",
         streams={"a": Stream(1)},

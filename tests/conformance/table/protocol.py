@@ -10,6 +10,16 @@ MISMATCH = (
     "signing method. Consult the service documentation for details."
 )
 INVALID_TOKEN = "The security token included in the request is invalid."
+NO_TARGET = {
+    "status": 403,
+    "error": "<AccessDeniedException>\n"
+    "  <Message>Unable to determine service/operation name to be authorized</Message>\n"
+    "</AccessDeniedException>\n",
+}
+OLD_PROTOCOL = {
+    "status": 404,
+    "error": {"Output": {"__type": "com.amazon.coral.service#UnknownOperationException"}, "Version": "1.0"},
+}
 SUMMARY = {"StreamName": "$nothing"}
 SHOWN = ("content-type", "x-amzn-requestid", "x-amz-id-2")
 
@@ -81,6 +91,8 @@ SCENARIOS = (
             Call("NoSuchOperation", {}, bare("UnknownOperationException")),
             Call("", {}, bare("UnknownOperationException"), headers={"X-Amz-Target": None}),
             Call("ListStreams", {}, unreadable(), body=b"hello"),
+            Call("ListStreams", {}, OLD_PROTOCOL, headers={"Content-Type": "application/json"}),
+            Call("", {}, NO_TARGET, method="GET", body=b"", headers={"X-Amz-Target": None, "Content-Type": None}),
             Call("ListStreams", {}, unreadable(), body=b"[]"),
             Call("DescribeStreamSummary", {"StreamName": 7}, unreadable(Message=ANY_TEXT)),
             Call("PutRecords", {"StreamName": "$nothing", "Records": "x"}, unreadable(Message=ANY_TEXT)),
@@ -95,6 +107,7 @@ SCENARIOS = (
         seconds=10,
         steps=(
             signed("right", not_found()),
+            signed("query", not_found()),
             signed("none", refused("MissingAuthenticationTokenException", "Missing Authentication Token")),
             signed("wrong secret", refused("InvalidSignatureException", MISMATCH)),
             signed("altered body", refused("InvalidSignatureException", MISMATCH)),

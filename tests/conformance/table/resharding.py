@@ -206,6 +206,21 @@ SCENARIOS = (
         ),
     ),
     Scenario(
+        "scale-limit",
+        "UpdateShardCount is granted ten times in 24 hours",
+        streams={"a": Stream(1)},
+        shards_at_most=2,
+        not_on_aws="ten changes take many minutes",
+        steps=(
+            *(
+                step
+                for number in range(10)
+                for step in (scale(2 - number % 2, ok(Some({"StreamName": "$a"}))), Wait("a"))
+            ),
+            scale(2, refused("LimitExceededException")),
+        ),
+    ),
+    Scenario(
         "list-filters",
         "Shards are listed by what was open when",
         streams={"a": Stream(1)},

@@ -1,7 +1,7 @@
 """Scenarios of streams: made, described, listed, named by ARN, deleted; their states, modes and limits."""
 
-from tests.conformance.expectation import A_BOOL, COUNT, SEQUENCE_NUMBER, TIME, Matching, Some, one_of
-from tests.conformance.scenario import Call, Scenario, Stream, Wait, invalid, not_found, ok, refused
+from tests.conformance.expectation import A_BOOL, COUNT, SEQUENCE_NUMBER, TIME, TOKEN, Matching, Some, one_of
+from tests.conformance.scenario import Call, Flood, Scenario, Stream, Wait, invalid, not_found, ok, refused
 
 SHARD_0, SHARD_1 = "shardId-000000000000", "shardId-000000000001"
 LAST_KEY = str((1 << 128) - 1)
@@ -63,7 +63,13 @@ DESCRIBED = {
     "EnhancedMonitoring": [{"ShardLevelMetrics": []}],
     "EncryptionType": "NONE",
 }
-SUMMARY = DESCRIBED | {"OpenShardCount": 2, "ConsumerCount": 0, "MaxRecordSizeInKiB": 1024}
+SUMMARY = DESCRIBED | {
+    "OpenShardCount": 2,
+    "ConsumerCount": 0,
+    "MaxRecordSizeInKiB": 1024,
+    "ChannelCount": 0,
+    "StreamId": TOKEN,
+}
 TWO_SHARDS = [shard(SHARD_0, "0", BELOW_HALF), shard(SHARD_1, HALF, LAST_KEY)]
 
 SCENARIOS = (
@@ -254,6 +260,22 @@ SCENARIOS = (
                 ),
             ),
         ),
+    ),
+    Scenario(
+        "creating-limit",
+        "Five streams are made at a time, and no more",
+        makes={f"s{number}": Stream(1) for number in range(6)},
+        not_on_aws="other streams of the run are being made at the same time",
+        steps=(
+            *(Call("CreateStream", {"StreamName": f"$s{number}", "ShardCount": 1}, ok()) for number in range(5)),
+            Call("CreateStream", {"StreamName": "$s5", "ShardCount": 1}, refused("LimitExceededException")),
+        ),
+    ),
+    Scenario(
+        "throttled-control",
+        "DescribeLimits is granted once a second",
+        seconds=10,
+        steps=(Flood("DescribeLimits", {}, refused("LimitExceededException"), at_most=30),),
     ),
     Scenario(
         "account-limits",
