@@ -8,6 +8,7 @@ import contextlib
 import json
 import logging
 import random
+import re
 import resource
 import socket
 import sqlite3
@@ -208,6 +209,48 @@ def test_every_member_with_every_odd_value(operation, fuzzed):
     fuzzed.works()
 
 
+MOMENTS = [
+    *(0, -0.0, -1, -1e-300, 5e-324, 0.5, 1e9, 1e12, 1e15, 1e18, 1e300, -1e300, 2**31, 2**53, 2**63 - 1, -(2**63)),
+    *(253402300799, 253402300800, -62135596800, -62135596801, float("nan"), float("inf"), float("-inf")),
+]
+MOMENT = "the moment"
+WITH_TIMES = [
+    ("GetShardIterator", {"ShardId": "shardId-000000000000", "ShardIteratorType": "AT_TIMESTAMP", "Timestamp": MOMENT}),
+    ("ListShards", {"ShardFilter": {"Type": "AT_TIMESTAMP", "Timestamp": MOMENT}}),
+    ("ListShards", {"ShardFilter": {"Type": "FROM_TIMESTAMP", "Timestamp": MOMENT}}),
+    ("ListShards", {"StreamCreationTimestamp": MOMENT}),
+    ("ListStreamConsumers", {"StreamARN": ARN, "StreamCreationTimestamp": MOMENT}),
+    ("SubscribeToShard", {"StartingPosition": {"Type": "AT_TIMESTAMP", "Timestamp": MOMENT}}),
+    ("IncreaseStreamRetentionPeriod", {"RetentionPeriodHours": MOMENT}),
+    ("DecreaseStreamRetentionPeriod", {"RetentionPeriodHours": MOMENT}),
+    ("UpdateShardCount", {"TargetShardCount": MOMENT, "ScalingType": "UNIFORM_SCALING"}),
+]
+
+
+def with_moment(members, moment):
+    if isinstance(members, dict):
+        return {name: with_moment(value, moment) for name, value in members.items()}
+    return moment if members is MOMENT else members
+
+
+@pytest.mark.parametrize(("operation", "members"), WITH_TIMES)
+@pytest.mark.parametrize("moment", MOMENTS, ids=str)
+def test_any_time_is_served_or_refused(fuzzed, operation, members, moment):
+    fuzzed.renew()
+    sent = with_moment(members, moment)
+    if operation == "SubscribeToShard":
+        fuzzed.service.handle("RegisterStreamConsumer", {"StreamARN": ARN, "ConsumerName": "c"}, fuzzed.clock.now())
+        [arn] = [arn for arn in fuzzed.service.state.consumers if "/consumer/c:" in arn]
+        sent |= {"ConsumerARN": arn, "ShardId": "shardId-000000000000"}
+    elif "StreamARN" not in sent:
+        sent |= {"StreamName": "s"}
+    for body, content_type in ((json.dumps(sent).encode(), bodies.JSON), (cbor.encode(sent), bodies.CBOR)):
+        reply = fuzzed.send(operation, body, content_type)
+        if operation == "GetShardIterator" and reply.status == 200 and content_type == bodies.JSON:
+            assert fuzzed.send("GetRecords", reply.body).status == 200
+    fuzzed.works()
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(sorted(INPUTS)), st.binary(max_size=300), st.sampled_from([bodies.JSON, bodies.CBOR]))
 def test_any_bytes(fuzzed, operation, body, content_type):
@@ -369,9 +412,10 @@ GOOD_HTTP = {
 def test_well_formed_http_gets_an_error_of_aws(name, kinesis):
     answer = exchange(kinesis, GOOD_HTTP[name], finish=False)
     head, _, body = answer.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 400 "), answer[:300]
-    code = json.loads(body)["__type"]
-    assert f"x-amzn-ErrorType: {code}".encode() in head
+    is_post = GOOD_HTTP[name].startswith(b"POST")
+    assert head.startswith(b"HTTP/1.1 400 " if is_post else b"HTTP/1.1 403 "), answer[:300]
+    code = re.search(rb"x-amzn-ErrorType: (\w+)", head)[1]
+    assert code in body  # JSON, CBOR, or XML for what is no POST
     works(kinesis)
 
 
