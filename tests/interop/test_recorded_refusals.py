@@ -1,0 +1,106 @@
+"""Does the server refuse requests as AWS refused those of the tests of others: status, code and text?
+
+``kinesalite_recordings.py`` and ``moto_recordings.py`` have the requests and the refusals. The requests go over plain HTTP
+in JSON, unsigned: no SDK sends such requests.
+"""
+
+import http.client
+import json
+from base64 import b64encode
+from contextlib import closing, contextmanager
+from pathlib import Path
+from runpy import run_path
+from urllib.parse import urlsplit
+
+import pytest
+
+from shardline.testing import LocalKinesis
+
+kinesalite = run_path(str(Path(__file__).parent / "kinesalite_recordings.py"))
+moto = run_path(str(Path(__file__).parent / "moto_recordings.py"))
+WRONG_TYPES = [
+    pytest.param(operation, member, value, message, id=f"{operation}-{member}-{value!r}")
+    for operation, members in kinesalite["MEMBER_TYPES"].items()
+    for member, kind in members.items()
+    for value, message in kinesalite["WRONG_TYPES"][kind]
+]
+
+
+@contextmanager
+def asking(kinesis):
+    with closing(http.client.HTTPConnection(urlsplit(kinesis.endpoint_url).netloc, timeout=30)) as connection:
+
+        def ask(operation, parameters):
+            body = json.dumps(parameters, default=lambda data: b64encode(data).decode())
+            headers = {"Content-Type": "application/x-amz-json-1.1", "X-Amz-Target": f"Kinesis_20131202.{operation}"}
+            connection.request("POST", "/", body, headers)
+            response = connection.getresponse()
+            return response.status, json.loads(response.read() or "{}")
+
+        yield ask
+
+
+@pytest.fixture(scope="module")
+def ask():
+    """Asks a server with one stream, ``known``. None of the requests changes it."""
+    with LocalKinesis(account_id=kinesalite["ACCOUNT"], limits=False) as kinesis, asking(kinesis) as ask:
+        kinesis.create_stream("known", shards=3)
+        yield ask
+
+
+@pytest.fixture
+def ask_anew():
+    """Asks a server that has no streams."""
+    with LocalKinesis(account_id=moto["ACCOUNT"]) as kinesis, asking(kinesis) as ask:
+        yield ask
+
+
+def nested(path, value):
+    """The parameters that have the value at that path, and nothing else."""
+    for name in reversed(path.split(".")):
+        value = [value] if name == "0" else {name: value}
+    return value
+
+
+@pytest.mark.parametrize(("operation", "member", "value", "message"), WRONG_TYPES)
+def test_a_member_of_a_wrong_type(ask, operation, member, value, message):
+    expected = {"__type": "SerializationException", "Message": message}
+    assert ask(operation, nested(member, value)) == (400, expected)
+
+
+@pytest.mark.parametrize(("operation", "parameters", "errors"), kinesalite["INVALID_MEMBERS"])
+def test_members_that_break_constraints(ask, operation, parameters, errors):
+    status, answer = ask(operation, parameters)
+    assert (status, answer.pop("__type"), [*answer]) == (400, "ValidationException", ["message"])
+    noun = "error" if len(errors) == 1 else "errors"
+    start = f"{len(errors)} validation {noun} detected: "
+    assert answer["message"].startswith(start)
+    # AWS gives the errors in an order of its own: kinesalite's tests take any.
+    assert sorted(answer["message"].removeprefix(start).split("; ")) == sorted(
+        f"Value {value} at '{member}' failed to satisfy constraint: {constraint}"
+        for value, member, constraint in errors
+    )
+
+
+@pytest.mark.parametrize("refusal", kinesalite["REFUSALS"], ids=lambda refusal: refusal.operation)
+def test_a_refused_request(ask, refusal):
+    expected = {"__type": refusal.code} | ({} if refusal.message is None else {"message": refusal.message})
+    assert ask(refusal.operation, refusal.parameters) == (refusal.status, expected)
+
+
+@pytest.mark.parametrize("scenario", moto["REFUSED"], ids=lambda scenario: scenario.test)
+def test_a_call_that_is_refused_after_others(ask_anew, scenario):
+    *before, last = scenario.calls
+    assert [ask_anew(*call)[0] for call in before] == [200] * len(before)
+    assert ask_anew(*last) == (400, {"__type": scenario.code, "message": scenario.message})
+
+
+@pytest.mark.parametrize(("shards", "target", "in_all"), moto["SHARD_COUNTS"])
+def test_the_number_of_shards_after_scaling(ask_anew, shards, target, in_all):
+    stream = {"StreamName": "my-stream"}
+    ask_anew("CreateStream", {**stream, "ShardCount": shards})
+    scaling = {**stream, "TargetShardCount": target, "ScalingType": "UNIFORM_SCALING"}
+    assert ask_anew("UpdateShardCount", scaling)[0] == 200
+    listed = ask_anew("ListShards", stream)[1]["Shards"]
+    closed = [shard for shard in listed if "EndingSequenceNumber" in shard["SequenceNumberRange"]]
+    assert (len(listed), len(listed) - len(closed)) == (in_all, target)
