@@ -509,6 +509,13 @@ DETAILS = (
         ),
     ),
     Detail(
+        what="Base64",
+        aws="Strict: line breaks, white space, missing padding, the alphabet for URLs and bits of no byte are refused with "
+        "SerializationException.",
+        seen=_kinesalite("helpers"),
+        tests=(f"{_UNIT}/test_constraints.py::test_base64_is_strict",),
+    ),
+    Detail(
         what="Creation times",
         aws="Whole seconds.",
         ours="The same. A stream that is deleted and created again within a second gets the next one, and other start "

@@ -16,6 +16,7 @@ can rely on it.
 import re
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Iterator, Mapping, Sized
+from contextlib import suppress
 from functools import cache
 from itertools import chain
 from math import isfinite
@@ -155,9 +156,10 @@ def _from_base64(text: str) -> bytes:
     elif foreign := _FOREIGN_BASE64.search(text):
         reason = f"Invalid Base64 character: '{foreign[0]}'"
     else:
-        data = a2b_base64(text)
-        if b2a_base64(data, newline=False).decode() == text:
-            return data
+        with suppress(ValueError):  # ``a===``: padding where no byte ends
+            data = a2b_base64(text)
+            if b2a_base64(data, newline=False).decode() == text:
+                return data
         reason = "Invalid last non-pad Base64 character dectected"
     raise serialization(f"'{text}' can not be converted to a Blob: {reason}")
 

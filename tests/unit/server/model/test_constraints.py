@@ -1,12 +1,14 @@
 """AWS's conversions, and its sentences about what is broken, as kinesalite's tests recorded them."""
 
 import math
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from random import Random
 from typing import Annotated
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shardline.server.model import inputs
 from shardline.server.model.constraints import full_match, reread
@@ -203,6 +205,46 @@ def test_every_canonical_base64_is_read(text):
     assert read_json("PutRecord", msgspec.json.encode(record)).data == b64decode(text)
     (entry,) = read_json("PutRecords", msgspec.json.encode({"Records": [record]})).records
     assert (entry.data, entry.partition_key) == (b64decode(text), "b=")
+
+
+NOT_STRICT = {
+    "YWI": "Base64 encoded length is expected a multiple of 4 bytes but found: 3",
+    "YWI=\n": "Base64 encoded length is expected a multiple of 4 bytes but found: 5",
+    "YWJj\r\nYWJj": "Base64 encoded length is expected a multiple of 4 bytes but found: 10",
+    "YWJj\r\n\r\nYWJj": "Invalid Base64 character: '\r'",
+    "YWJj    ": "Invalid Base64 character: ' '",
+    "_-_-": "Invalid Base64 character: '_'",
+    "-_-_": "Invalid Base64 character: '-'",
+    "YWI=YWI=": "Invalid Base64 character: '='",
+    "====": "Invalid last non-pad Base64 character dectected",
+    "a===": "Invalid last non-pad Base64 character dectected",
+    "YWJja===": "Invalid last non-pad Base64 character dectected",
+    "\u00e9YWJ": "Invalid Base64 character: '\u00e9'",
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), NOT_STRICT.items())
+def test_base64_is_strict(text, reason):
+    """Line breaks, white space, missing padding and the alphabet for URLs are refused, as kinesalite recorded it."""
+    for operation, members in (
+        ("PutRecord", {"Data": text, "PartitionKey": "k"}),
+        ("PutRecords", {"Records": [{"Data": "YWI=", "PartitionKey": "k"}, {"Data": text, "PartitionKey": "k"}]}),
+    ):
+        found = refusal(operation, members)
+        assert (found.code, found.message) == (
+            "SerializationException",
+            f"'{text}' can not be converted to a Blob: {reason}",
+        )
+
+
+@given(st.text("aAgw+/=-_ \n", max_size=12) | st.text(max_size=12))
+def test_base64_is_read_or_refused_and_nothing_else(text):
+    record = msgspec.json.encode({"Data": text, "PartitionKey": "k"})
+    try:
+        answer = b64encode(read_json("PutRecord", record).data).decode()
+    except Refused as refused:
+        answer = refused.code
+    assert answer in {text, "SerializationException"}
 
 
 def test_base64_of_any_length_is_read_without_a_second_look(monkeypatch):
