@@ -1,4 +1,4 @@
-"""A web service that puts what it is sent, with FastAPI: ``STREAM=orders uvicorn fastapi_service:app`` (or hypercorn).
+"""A web service that puts what it is sent, with FastAPI: ``STREAM=orders uvicorn fastapi_service:app``.
 
 The producer starts and ends with the application (its lifespan). Three ways to answer a request:
 

@@ -153,27 +153,16 @@ def test_an_application(kinesis, monkeypatch):
 # ---- a service
 
 
-SERVERS = {
-    "uvicorn": ["uvicorn", "--host", "127.0.0.1", "--port", "{port}"],
-    "hypercorn": ["hypercorn", "--bind", "127.0.0.1:{port}"],
-}
-
-
-@pytest.fixture(params=SERVERS)
-def server_name(request):
-    return request.param
-
-
 @pytest.fixture
-def service(kinesis, tmp_path, server_name):
-    """The service of FastAPI, run by a server as it would be; its process and where it listens."""
+def service(kinesis, tmp_path):
+    """The service of FastAPI, run by uvicorn as it would be; its process and where it listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = tmp_path / "service.log"
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", *(one.format(port=port) for one in SERVERS[server_name]), "fastapi_service:app"],
+            [sys.executable, "-m", "uvicorn", "--host", "127.0.0.1", "--port", str(port), "fastapi_service:app"],
             cwd=EXAMPLES,
             env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "STREAM": "orders"} | kinesis.environment,
             stdout=subprocess.PIPE,  # until the last of them has ended
@@ -228,7 +217,6 @@ def test_a_service(service, kinesis):
     assert (status, told["outstanding"], told["failed"]) == (200, 0, 1)
 
 
-@pytest.mark.parametrize("server_name", ["uvicorn"], indirect=True)
 def test_uvicorn_runs_the_service_on_uvloop(service):
     process, _ = service
     assert "uvloop/loop" in Path(f"/proc/{process.pid}/maps").read_text()
@@ -249,7 +237,7 @@ def test_a_service_of_a_misspelt_stream_does_not_start(kinesis):
     assert "oders" in ended.stderr
 
 
-def test_a_service_that_is_stopped_under_load_delivers_what_it_accepted(service, kinesis, server_name):
+def test_a_service_that_is_stopped_under_load_delivers_what_it_accepted(service, kinesis):
     """Four clients send orders while SIGTERM arrives, and Kinesis throttles: each order that got its 202 is stored."""
     process, url = service
     kinesis.faults.throttle(operation="PutRecords", count=5)
@@ -273,7 +261,7 @@ def test_a_service_that_is_stopped_under_load_delivers_what_it_accepted(service,
     for client in clients:
         client.join(60)
         assert not client.is_alive()
-    assert exit_code == (-signal.SIGTERM if server_name == "uvicorn" else 0)  # uvicorn ends as the signal would have
+    assert exit_code == -signal.SIGTERM  # uvicorn ends as the signal would have
     orders = {json.loads(data)["order"] for data in stored(kinesis)}
     assert len(accepted) >= 200
     assert set(accepted) - orders == set()

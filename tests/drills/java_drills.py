@@ -10,7 +10,7 @@ from fleet import STREAM, place_of, require, running_fleet, wait_for
 from java_worker import START_LIMIT, JavaWorker
 from verdict import finish, open_shards, require_parents_first
 
-FLEET = {"kinesis": {"h2c": True}, "lease_duration": 10.0, "checkpoint_interval": 1.0}
+FLEET = {"lease_duration": 10.0, "checkpoint_interval": 1.0}
 
 
 def numbered(first, last):

@@ -34,6 +34,7 @@ INSTALLED = Path(__file__).parents[2] / ".servers"
 NODE = INSTALLED / "node"
 PYTHON = INSTALLED / "python"
 CLIENTS = INSTALLED / "clients"
+NODE_CLIENTS = INSTALLED / "node-clients"
 START_LIMIT = 60.0
 OUTPUT_SHOWN = 4_000
 
@@ -247,6 +248,20 @@ def clients_python() -> Path:
     """The Python of the environment with the clients that others wrote."""
     require_installed("the AWS CLI or a peer", "requirements-clients.txt", CLIENTS)
     return CLIENTS / "bin/python"
+
+
+@pytest.fixture(scope="session")
+def run_with_javascript_sdk() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a script with the AWS SDK for JavaScript."""
+    require_installed("the AWS SDK for JavaScript", "package-clients.json", NODE_CLIENTS)
+    node = require_node()
+
+    def run(script: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        environment |= {"PATH": os.environ["PATH"], "NODE_PATH": str(NODE_CLIENTS / "node_modules")}
+        command = [node, "--no-warnings", str(script), *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+    return run
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Do clients that we did not write get along with our server?
 
-boto3 and aiobotocore in this process; the AWS CLI and the peers aiokpl and async-kinesis in an environment of their own,
-by subprocess, with nothing of ours in it but the endpoint.
+boto3 and aiobotocore in this process; the AWS CLI, the peers aiokpl and async-kinesis, and the AWS SDK for JavaScript in
+environments of their own, by subprocess, with nothing of ours in them but the endpoint.
 """
 
 import base64
@@ -355,3 +355,29 @@ def test_what_async_kinesis_produces_comes_back_through_its_consumer(kinesis, ru
     for key in range(5):  # in order, key by key
         mine = [one["n"] for one in said["read"] if one["n"] % 5 == key]
         assert mine == sorted(mine)
+
+
+# ---- the AWS SDK for JavaScript, on HTTP/2
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_the_sdk_for_javascript_over_its_default_handler(tls, run_with_javascript_sdk):
+    """Requests side by side, pages, an error, and a subscription of five minutes by the server's clock.
+
+    Its handler opens a connection for each request and sends GOAWAY on it as soon as the head of the answer has come.
+    """
+    with LocalKinesis(tls=tls, limits=False) as kinesis:
+        trust = {"NODE_EXTRA_CA_CERTS": kinesis.ca_path} if tls else {}
+        ended = run_with_javascript_sdk(SCRIPTS / "javascript_sdk.js", kinesis.endpoint_url, **trust)
+        assert ended.returncode == 0, ended.stderr
+        seen = json.loads(ended.stdout)
+        stored = [one.data.decode() for one in kinesis.streams["from-javascript"].records[104:]]
+        live = [one for one in kinesis._server.service._subscriptions._live.values() if not one.ended]
+    assert (seen["handler"], seen["protocols"]) == ("NodeHttp2Handler", ["h2" if tls else "h2c"])
+    assert (seen["shards"], seen["failed"], seen["concurrent"], seen["read"]) == (1, 0, 100, 104)
+    assert seen["sizes"] == [900_000] * 4
+    assert seen["refused"] == {"name": "ResourceNotFoundException", "status": 400, "requestId": True}
+    subscription = seen["subscription"]
+    assert subscription["events"] == subscription["eventsAfterGoaway"] == 20  # ten records, ten heartbeats
+    assert subscription["records"] + seen["resubscribed"] == stored
+    assert live == []

@@ -350,26 +350,28 @@ def test_data_outlives_the_command(start, tmp_path):
         running.end(signal.SIGTERM)
 
 
-def test_http2_in_cleartext_is_served_if_asked_for(start):
+def test_http2_in_cleartext_is_served_on_the_same_port(start):
     import httpcore2
 
-    running = start("--h2c")
+    running = start()
+    with contextlib.closing(running.boto()) as client:
+        client.describe_limits()
     with httpcore2.ConnectionPool(http1=False, http2=True) as pool:
         answer = pool.request("GET", f"{running.url}/_shardline/clock")
         assert answer.extensions["http_version"] == b"HTTP/2"
     running.end()
 
 
-@pytest.mark.parametrize("kind", ["plain", "h2c", "h2c over HTTP/2", "tls", "signed", "faulty"])
+@pytest.mark.parametrize("kind", ["plain", "HTTP/2", "tls", "HTTP/2 tls", "signed", "faulty"])
 def test_health_is_answered_however_it_is_served(kind):
     import httpcore2
 
-    settings = {"tls": kind == "tls", "h2c": kind.startswith("h2c"), "verify_signatures": kind == "signed"}
+    settings = {"tls": kind.endswith("tls"), "verify_signatures": kind == "signed"}
     with LocalKinesis(stream="s", **settings) as kinesis:
         if kind == "faulty":
             kinesis.faults.error("InternalFailure")
         context = None if kinesis.ca_path is None else ssl.create_default_context(cafile=kinesis.ca_path)
-        over_2 = kind == "h2c over HTTP/2"
+        over_2 = kind.startswith("HTTP/2")
         with httpcore2.ConnectionPool(ssl_context=context, http1=not over_2, http2=over_2) as pool:
             answers = [pool.request(method, f"{kinesis.endpoint_url}/_shardline/health") for method in ("GET", "HEAD")]
         assert [(answer.status, answer.content.replace(b" ", b"")) for answer in answers] == [
@@ -384,13 +386,11 @@ def test_health_is_answered_however_it_is_served(kind):
 
 
 @pytest.mark.clock
-@pytest.mark.parametrize(
-    ("number", "options"), [(signal.SIGINT, ()), (signal.SIGTERM, ("--h2c",))], ids=["SIGINT", "SIGTERM-h2c"]
-)
-def test_a_signal_ends_it_also_with_connections_and_requests_open(start, number, options, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_also_with_connections_and_requests_open(start, number, tmp_path):
     faults = tmp_path / "faults.json"
     faults.write_text('[{"kind": "latency", "seconds": 60, "operation": "ListShards"}]')
-    running = start("--stream", "s", "--faults", str(faults), *options)
+    running = start("--stream", "s", "--faults", str(faults))
     client = running.boto()
     consumer = client.register_stream_consumer(
         StreamARN="arn:aws:kinesis:us-east-1:000000000000:stream/s", ConsumerName="c"
@@ -451,7 +451,7 @@ def test_ctrl_c_before_it_has_begun_is_no_traceback(monkeypatch):
         (["--shards", "0"], "Error: Invalid value for '--shards': 0 is not in the range 1<=x<=10000."),
         (["--region", "Europe"], "Error: region must be one such as 'us-east-1', not 'Europe'"),
         (["--host", ""], "Error: host must be a name or an address such as '127.0.0.1', not ''"),
-        (["--tls", "--h2c"], "Error: h2c is HTTP/2 in cleartext: it cannot be had together with tls"),
+        (["--h2c"], "Error: --h2c is gone: leave it out. The port always serves HTTP/1.1 and HTTP/2."),
         (["--nothing"], "Error: No such option '--nothing'."),
         (["more"], "Error: Got unexpected extra argument (more)"),
     ],
@@ -534,7 +534,6 @@ def test_version_and_help():
         "tls",
         "region",
         "faults",
-        "h2c",
         "allow-host",
         "token",
     ):

@@ -57,7 +57,7 @@ _REGION: Final = "us-east-1"
 )
 @click.option("--limits/--no-limits", default=True, show_default=True, help="Enforce AWS's rate limits.")
 @click.option("--tls", is_flag=True, help="Serve https with a generated certificate.")
-@click.option("--h2c", is_flag=True, help="Also serve HTTP/2 in cleartext.")
+@click.option("--h2c", is_flag=True, hidden=True)
 @click.option("--region", help="Region to emulate (default us-east-1).")
 @click.option(
     "--faults",
@@ -83,7 +83,14 @@ _REGION: Final = "us-east-1"
 @only_options("output")
 @click.pass_context
 def local(
-    context: click.Context, /, *, stream: tuple[str, ...], faults: Path | None, region: str | None, **settings: Any
+    context: click.Context,
+    /,
+    *,
+    stream: tuple[str, ...],
+    faults: Path | None,
+    region: str | None,
+    h2c: bool,
+    **settings: Any,
 ) -> None:
     """Serve a local Kinesis until Ctrl-C.
 
@@ -99,6 +106,8 @@ def local(
       shardline local --host 0.0.0.0 --allow-host kinesis
       SHARDLINE_LOCAL_TOKEN=$(openssl rand -hex 16) shardline local
     """
+    if h2c:  # an option of earlier versions
+        raise click.UsageError("--h2c is gone: leave it out. The port always serves HTTP/1.1 and HTTP/2.")
     invocation = context.ensure_object(Invocation)
     settings["region"] = region or invocation.region or _REGION  # --region may stand before the command's name
     settings["token"] = _read_token(context, settings["token"], settings.pop("token_file"))

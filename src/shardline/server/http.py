@@ -1,201 +1,118 @@
-"""How is the service served over HTTP/1.1?
+"""How does one port serve HTTP/1.1 and HTTP/2?
 
-With aiohttp's server: keep-alive, plain or TLS. A thin shell around ``Front``: it moves bytes, sends pushes as they
-come due, and brings about the trouble that a fault has made.
+The first bytes of a connection decide: those of HTTP/2 by prior knowledge are fixed. With TLS, the client and the
+server have agreed on the version before (ALPN). From then on the connection belongs to the shell of its version.
 
 Invariants:
 
-- HT1: ``Front`` is called from one task at a time (it never waits).
-- HT2: a body over 64 MiB is refused while it arrives; nothing that a client sends stops the server, or is logged.
-- HT3: a request that is well-formed HTTP is answered in AWS's form, whatever is wrong with it.
+- HS1: the bytes that were looked at are the first that the chosen shell gets.
+- HS2: a connection on which nothing comes is closed, and so is one whose peer vanished without a word.
+- HS3: ``close`` ends all connections at once, and whatever waits for them.
+- HS4: HTTP/2 costs nothing, not even an import, until a client speaks it.
 """
 
 import asyncio
-import logging
-import socket
 import ssl
-import struct
-from collections.abc import Awaitable, Callable
-from http import HTTPStatus
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Final, cast, final
 
-from aiohttp import StreamReader, http_exceptions, web
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http import RawRequestMessage
+from shardline.server.front import Front
+from shardline.server.http1 import Http1Connections
+from shardline.server.http2_frames import PREFACE
+from shardline.server.sockets import Timeouts, find_vanished_peers
 
-from shardline.server.endpoint import Pushes, Reply, Trouble
-from shardline.server.front import BODY_MAX, Front
-from shardline.server.model.refusals import Refused, serialization, too_large
+if TYPE_CHECKING:
+    from shardline.server.http2 import Http2Connection
 
-_PIECE: Final = 256 * 1024
-_CLIENTS_FAULTS: Final = (http_exceptions.HttpProcessingError, web.RequestPayloadError)
-
-
-@final
-class _Log(logging.LoggerAdapter[logging.Logger]):
-    """What aiohttp logs, but for what clients have done: bytes that are no HTTP are answered, and that is all (HT2)."""
-
-    def exception(self, msg: object, *args: object, **options: Any) -> None:
-        if not isinstance(options.get("exc_info"), _CLIENTS_FAULTS):
-            super().exception(msg, *args, **options)
-
-
-@final
-class _Connections(web.Server):
-    """aiohttp's connections. One that is lost ends the subscription that it carried, at once."""
-
-    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], **options: Any) -> None:
-        super().__init__(handler, **options)
-        self.pushes: dict[web.RequestHandler, Pushes] = {}
-
-    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        super().connection_lost(handler, exc)
-        pushes = self.pushes.get(handler)
-        if pushes is not None:
-            pushes.end()
+ALPN_PROTOCOLS: Final = ("h2", "http/1.1")
 
 
 @final
 class HttpServer:
     """Serves one ``Front``. ``start`` binds; ``port`` then tells where."""
 
-    def __init__(self, front: Front) -> None:
-        self._front = front
-        self._connections: _Connections | None = None
-        self._runner: web.ServerRunner | None = None
+    def __init__(self, front: Front, *, timeouts: Timeouts | None = None) -> None:
+        self.front = front
+        self.timeouts = timeouts or Timeouts()
+        self.undecided: set[Undecided] = set()
+        self.http1: Http1Connections | None = None
+        self.http2: set[Http2Connection] = set()
         self.port = 0
+        self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int, ssl_context: ssl.SSLContext | None = None) -> None:
+        if ssl_context is not None:
+            ssl_context.set_alpn_protocols(ALPN_PROTOCOLS)
+        self.http1 = Http1Connections(self.front, self.timeouts)
         loop = asyncio.get_running_loop()
-
-        def make_request(
-            message: RawRequestMessage,
-            payload: StreamReader,
-            protocol: web.RequestHandler,
-            writer: AbstractStreamWriter,
-            task: asyncio.Task[None],
-        ) -> web.BaseRequest:
-            return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=BODY_MAX)
-
-        self._connections = _Connections(
-            self._handle,
-            request_factory=make_request,
-            access_log=None,
-            auto_decompress=False,  # Kinesis takes no compressed bodies
-            logger=_Log(logging.getLogger(__name__), {}),
-        )
-        self._runner = web.ServerRunner(self._connections, handle_signals=False, shutdown_timeout=0.5)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port, ssl_context=ssl_context, backlog=1024)
-        await site.start()
-        self.port = int(self._runner.addresses[0][1])
+        self._server = await loop.create_server(lambda: Undecided(self), host, port, ssl=ssl_context, backlog=1024)
+        self.port = int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
-
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        try:
-            return await self._answer(request)
-        except ConnectionError:
-            return web.Response()  # the client has gone: nobody is left to tell
-
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        if request.headers.get("expect", "").lower() == "100-continue" and request.transport is not None:
-            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        try:
-            body = await request.read()
-        except web.HTTPRequestEntityTooLarge:
-            return await self._refuse(request, too_large(BODY_MAX))
-        except web.RequestPayloadError:
-            return await self._refuse(request, serialization("the body does not come as the request's head says"))
-        reply = self._front.reply(request.method, request.raw_path, request.headers, body)
-        return await self._send(request, reply)
-
-    async def _refuse(self, request: web.BaseRequest, refusal: Refused) -> web.StreamResponse:
-        """Answer a request whose body was not read: what is left of it would be taken for the next one."""
-        response = await self._send(request, self._front.refuse(request.raw_path, request.headers, refusal))
-        response.force_close()
-        return response
-
-    async def _send(self, request: web.BaseRequest, reply: Reply) -> web.StreamResponse:
-        trouble = reply.trouble
-        if trouble is not None:
-            if trouble.delay:
-                await asyncio.sleep(trouble.delay)
-            if trouble.resume is not None:
-                return await self._send(request, trouble.resume())
-            if trouble.ending != "keep":
-                return _break_off(request, reply, trouble)
-        if reply.subscription is not None:
-            return await self._push(request, reply, reply.subscription)
-        if len(reply.body) > _PIECE:
-            return await _send_large(request, reply)
-        return web.Response(status=reply.status, headers=reply.headers, body=reply.body)
-
-    async def _push(self, request: web.BaseRequest, reply: Reply, pushes: Pushes) -> web.StreamResponse:
-        assert self._connections is not None, "serving"
-        response = web.StreamResponse(status=reply.status, headers=reply.headers)
-        response.enable_chunked_encoding()
-        self._connections.pushes[request.protocol] = pushes
-        try:
-            await response.prepare(request)
-            await response.write(pushes.first())
-            while not pushes.ended:
-                frame = pushes.due()
-                if frame is None:
-                    await pushes.wait()
-                else:
-                    await response.write(frame)
-            if pushes.is_reset:
-                _reset(request.transport)
-            else:
-                await response.write_eof()
-        finally:
-            pushes.end()
-            del self._connections.pushes[request.protocol]
-        return response
+        server, self._server = self._server, None
+        if server is None or self.http1 is None:
+            return
+        server.close()
+        for undecided in list(self.undecided):
+            undecided.abort()
+        for connection in list(self.http2):
+            connection.abort()
+        await self.http1.close()
+        await asyncio.sleep(0)  # what was aborted learns of it
 
 
-async def _send_large(request: web.BaseRequest, reply: Reply) -> web.StreamResponse:
-    """Send in pieces: what a socket does not take at once is copied, more than once."""
-    response = web.StreamResponse(status=reply.status, headers=reply.headers)
-    response.content_length = len(reply.body)
-    await response.prepare(request)
-    body = memoryview(reply.body)
-    for at in range(0, len(body), _PIECE):
-        await response.write(body[at : at + _PIECE])
-    return response
+@final
+class Undecided(asyncio.Protocol):
+    """A connection whose version of HTTP is not known yet."""
 
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._received = b""
+        self._timer: asyncio.TimerHandle | None = None
 
-def _break_off(request: web.BaseRequest, reply: Reply, trouble: Trouble) -> web.StreamResponse:
-    """Send as much as is meant to be sent, past aiohttp, which would not send less than it announces."""
-    transport = request.transport
-    if reply.subscription is not None:
-        reply.subscription.end()
-    if transport is not None and not trouble.is_silent:
-        transport.write(_head(reply) + reply.body[: trouble.cut])
-    if trouble.ending == "reset":
-        _reset(transport)
-    elif transport is not None:
-        transport.close()
-    return web.Response()  # which finds the connection closed, and goes nowhere
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._server.undecided.add(self)
+        find_vanished_peers(transport, self._server.timeouts.peer)
+        agreed: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+        if agreed is not None and agreed.selected_alpn_protocol() == "h2":
+            self._become_http2(b"")
+        else:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._server.timeouts.idle, self.abort)  # HS2
 
+    def data_received(self, data: bytes) -> None:
+        received = self._received + data
+        if PREFACE.startswith(received) and len(received) < len(PREFACE):
+            self._received = received
+        elif received.startswith(PREFACE):
+            self._become_http2(received)
+        else:
+            assert self._server.http1 is not None, "serving"
+            self._hand_over(self._server.http1(), received)
 
-def _head(reply: Reply) -> bytes:
-    lines = [f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}"]
-    lines += [f"{name}: {value}" for name, value in reply.headers.items()]
-    chunked = reply.subscription is not None
-    lines.append("Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(reply.body)}")
-    return "\r\n".join([*lines, "", ""]).encode()
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._leave()
 
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
 
-def _reset(transport: asyncio.Transport | None) -> None:
-    """End a connection with RST: without the option a close with nothing unread is an orderly FIN."""
-    if transport is None:
-        return
-    plain: socket.socket | None = transport.get_extra_info("socket")
-    if plain is not None:
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    transport.abort()
+    def _become_http2(self, received: bytes) -> None:
+        from shardline.server.http2 import Http2Connection  # noqa: PLC0415 - HS4
+
+        self._hand_over(Http2Connection(self._server.front, self._server.timeouts, self._server.http2), received)
+
+    def _hand_over(self, protocol: asyncio.Protocol, received: bytes) -> None:
+        assert self._transport is not None, "connected"
+        self._leave()
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        if received:
+            protocol.data_received(received)  # HS1
+
+    def _leave(self) -> None:
+        self._server.undecided.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()

@@ -12,7 +12,6 @@ Invariants:
 """
 
 import asyncio
-import ssl
 import tempfile
 import threading
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar, final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, final
 
 from shardline.errors import UsageError
 from shardline.server.access import Access
@@ -48,16 +47,6 @@ _START_LIMIT: Final = 30.0
 _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - only looked up: where clients find it
 
 
-class Shell(Protocol):
-    """What serves a ``Front``."""
-
-    port: int
-
-    async def start(self, host: str, port: int, ssl_context: ssl.SSLContext | None = None) -> None: ...
-
-    async def close(self) -> None: ...
-
-
 @final
 class Traffic(NamedTuple):
     """What a server has done, and holds."""
@@ -78,8 +67,6 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 0
     tls: bool = False
-    h2c: bool = False
-    """Serve HTTP/2 in cleartext too, through hypercorn."""
     data: str | Path | None = None
     seed: int = 0
     signatures: Signatures | None = None
@@ -90,8 +77,6 @@ class ServerSettings:
     def __post_init__(self) -> None:
         if not isinstance(self.port, int) or isinstance(self.port, bool) or not 0 <= self.port <= 65_535:  # noqa: PLR2004
             raise UsageError(f"port must be a whole number from 0 (any free one) to 65535, not {self.port!r}")
-        if self.tls and self.h2c:
-            raise UsageError("h2c is HTTP/2 in cleartext: it cannot be had together with tls")
 
 
 @final
@@ -119,6 +104,7 @@ class RunningServer:
         self._stopping: asyncio.Event | None = None
         self._is_ending = False
         self._wakeups: Wakeups | None = None
+        self.http: HttpServer | None = None
         self._failure: Exception | None = None
 
     @property
@@ -230,12 +216,11 @@ class RunningServer:
                 with self._gate:
                     self._loop = None
                 await asyncio.sleep(0)  # what was handed over before that comes first
-                if isinstance(server, HttpServer):
-                    for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                        task.cancel()  # a connection's: aiohttp would give it time
+                for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                    task.cancel()  # a connection's: aiohttp would give it time
                 await server.close()
 
-    async def _open(self, stack: ExitStack) -> Shell:
+    async def _open(self, stack: ExitStack) -> HttpServer:
         """Bind, and serve."""
         settings = self._settings
         context = None
@@ -263,7 +248,7 @@ class RunningServer:
             if self._storage is not None:
                 self._storage.keep()
 
-    def _make_server(self, stack: ExitStack) -> Shell:
+    def _make_server(self, stack: ExitStack) -> HttpServer:
         """Model, persistence, faults and shell, joined."""
         settings = self._settings
         chance = Random(settings.seed)  # noqa: S311 - a seed on purpose
@@ -284,13 +269,8 @@ class RunningServer:
         self.service, self._wakeups = service, endpoint.wakeups
         control = Control(service, self.clock, faults=self.faults, requests=self.requests)
         front = Front(endpoint, access=settings.access, control=control)
-        if not settings.h2c:
-            return HttpServer(front)
-        try:
-            from shardline.server.asgi import AsgiServer  # noqa: PLC0415 - needs an extra
-        except ImportError:
-            raise UsageError("HTTP/2 in cleartext needs an extra: pip install 'shardline[h2c]'") from None
-        return AsgiServer(front)
+        self.http = HttpServer(front)
+        return self.http
 
     def _carry_out(self, work: Callable[[], T], done: "Future[T]") -> None:
         try:

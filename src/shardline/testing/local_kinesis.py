@@ -69,7 +69,6 @@ class LocalKinesis:
         token: serve only callers that know this secret of 16 characters or more, for machines with several users.
             It becomes the secret key of ``credentials``, signatures are verified, and requests under ``/_shardline/``
             need the header ``Authorization: Bearer TOKEN``.
-        h2c: serve HTTP/2 in cleartext beside HTTP/1.1 (extra ``h2c``).
 
     Raises:
         UsageError: an argument is wrong.
@@ -92,9 +91,8 @@ class LocalKinesis:
         verify_signatures: bool = False,
         allow_host: str | Iterable[str] | None = None,
         token: str | None = None,
-        h2c: bool = False,
     ) -> None:
-        arguments.check_flags(tls=tls, verify_signatures=verify_signatures, h2c=h2c)
+        arguments.check_flags(tls=tls, verify_signatures=verify_signatures)
         arguments.check_place(host=host, region=region, account_id=account_id)
         arguments.check_seed(seed)
         self._shards = arguments.check_shards(shards)
@@ -115,7 +113,6 @@ class LocalKinesis:
                 host=host,
                 port=port,
                 tls=tls,
-                h2c=h2c,
                 data=arguments.check_data(data),
                 seed=seed,
                 signatures=Signatures({ACCESS_KEY: (self._secret_key, None)}, region) if is_signed else None,

@@ -2,9 +2,9 @@
 # How do the third-party servers and clients of the tests get onto this machine?
 #
 # Into .servers/ at the repository root (git-ignored): node/ has kinesis-local, kinesalite and dynalite, python/ is an
-# environment with ministack and Valkey, clients/ one with the AWS CLI, aiokpl and async-kinesis. Each part is finished
-# when its stamp equals the file that lists it, so a second run does nothing and a changed version is installed again.
-# PYTHON names another interpreter.
+# environment with ministack and Valkey, clients/ one with the AWS CLI, aiokpl and async-kinesis, node-clients/ has the AWS
+# SDK for JavaScript. Each part is finished when its stamp equals the file that lists it, so a second run does nothing and
+# a changed version is installed again. PYTHON names another interpreter.
 set -eu
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
@@ -16,11 +16,15 @@ refuse() {
     exit 1
 }
 
-install_node_servers() {
+require_node() {
     for tool in node npm; do
         command -v "$tool" >/dev/null 2>&1 ||
-            refuse "$tool is missing: install Node.js 18 or newer (with npm), then run this again"
+            refuse "$tool is missing: install Node.js 20 or newer (with npm), then run this again"
     done
+}
+
+install_node_servers() {
+    require_node
     echo "Installing kinesis-local, kinesalite and dynalite into .servers/node"
     rm -rf "$servers/node"
     mkdir -p "$servers/node"
@@ -30,6 +34,18 @@ install_node_servers() {
     (cd "$servers/node" && node -e 'require("kinesalite")({}); require("dynalite")({})') ||
         refuse "kinesalite or dynalite was installed but cannot be loaded"
     cp "$here/package.json" "$servers/node/.stamp"
+}
+
+install_node_clients() {
+    require_node
+    echo "Installing the AWS SDK for JavaScript into .servers/node-clients"
+    rm -rf "$servers/node-clients"
+    mkdir -p "$servers/node-clients"
+    cp "$here/package-clients.json" "$servers/node-clients/package.json"
+    (cd "$servers/node-clients" && npm install --no-audit --no-fund --no-package-lock --loglevel=error)
+    (cd "$servers/node-clients" && node -e 'require("@aws-sdk/client-kinesis")') ||
+        refuse "the AWS SDK for JavaScript was installed but cannot be loaded: it needs Node.js 20 or newer"
+    cp "$here/package-clients.json" "$servers/node-clients/.stamp"
 }
 
 # An environment of its own: its name below .servers, the file that lists it, and what it has.
@@ -45,6 +61,7 @@ install_python() {
 }
 
 cmp -s "$here/package.json" "$servers/node/.stamp" || install_node_servers
+cmp -s "$here/package-clients.json" "$servers/node-clients/.stamp" || install_node_clients
 cmp -s "$here/requirements.txt" "$servers/python/.stamp" || install_python python requirements.txt "ministack and Valkey"
 cmp -s "$here/requirements-clients.txt" "$servers/clients/.stamp" ||
     install_python clients requirements-clients.txt "the AWS CLI, aiokpl and async-kinesis"

@@ -29,7 +29,7 @@ CBOR = "application/x-amz-cbor-1.1"
 
 @pytest.fixture
 def kinesis():
-    with LocalKinesis(h2c=True, stream="s") as running:
+    with LocalKinesis(stream="s") as running:
         yield running
 
 
@@ -80,7 +80,7 @@ def test_records_go_in_and_come_out_over_http2(kinesis, pool):
 
 
 def test_a_large_page_comes_whole(pool):
-    with LocalKinesis(h2c=True, stream="s", limits=False) as kinesis:
+    with LocalKinesis(stream="s", limits=False) as kinesis:
         data = base64.b64encode(bytes(1_000_000)).decode()
         for _ in range(5):
             status, _, _ = ask(pool, kinesis, "PutRecord", {"StreamName": "s", "Data": data, "PartitionKey": "a"})
@@ -303,7 +303,7 @@ def test_http1_is_served_on_the_same_port(kinesis):
 
 
 def test_signatures_are_verified_over_http2(pool):
-    with LocalKinesis(h2c=True, verify_signatures=True) as kinesis:
+    with LocalKinesis(verify_signatures=True) as kinesis:
         status, answer, _ = ask(pool, kinesis, "DescribeLimits", {})
         assert (status, answer["__type"]) == (400, "MissingAuthenticationTokenException")
         with contextlib.closing(boto3.client("kinesis", **kinesis.boto3_arguments)) as client:
@@ -312,7 +312,7 @@ def test_signatures_are_verified_over_http2(pool):
 
 @pytest.mark.clock
 def test_stopping_does_not_wait_for_what_is_open(pool):
-    with LocalKinesis(h2c=True, stream="s") as kinesis:
+    with LocalKinesis(stream="s") as kinesis:
         consumer = register(pool, kinesis)
         body = json.dumps(subscribing(consumer)).encode()
         fault = kinesis.faults.latency(60, operation="ListShards")
