@@ -79,6 +79,18 @@ def test_q4_the_numbers_of_a_shard_begin_with_the_second_of_its_creation():
     assert later.first == numbers.limit
 
 
+def test_q4_a_shard_of_aws_is_told_apart_from_its_children():
+    """AWS's own numbers, from https://brandur.org/kinesis-by-example: a shard, and one of the two that it was split into."""
+    parent = numbers_of_shard("49548859072970256769156879668947671610661756289899560962")
+    child = numbers_of_shard("49548859213219643322715968606065803827347328807764754450")
+    end = "49548859072981407141756144980517230543978492779512725506"
+    assert parent.first <= end < parent.limit <= child.first
+    assert (int(parent.first) >> 148 & (1 << 36) - 1, int(child.first) >> 148 & (1 << 36) - 1) == (
+        1_426_526_784,
+        1_426_527_177,
+    )
+
+
 @pytest.mark.parametrize("text", ["0", "1" * 56, "9" * 56, "x" * 56, AWS_NUMBER + "0", ""])
 def test_q4_numbers_of_another_layout_tell_nothing(text):
     assert numbers_of_shard(text) is ANY_NUMBER
