@@ -60,6 +60,8 @@ class Side:
             return self.numbers.setdefault(value, f"number {len(self.numbers)}")
         if name in TOKENS:
             return "a token"
+        if name == "StreamId":
+            return "an id"
         if name == "MillisBehindLatest":
             return "behind" if value else 0
         if isinstance(value, datetime):

@@ -260,6 +260,14 @@ DIFFERENCES = (
         why="The answer has a summary of each stream.", source=api("ListStreams"),
     ),
     Difference(
+        operations=("describe_stream_summary",), field="ChannelCount", theirs=ABSENT, ours=0,
+        why="The summary counts the channels of the stream.", source=api("StreamDescriptionSummary"),
+    ),
+    Difference(
+        operations=("describe_stream_summary",), field="StreamId", theirs=ABSENT, ours="an id",
+        why="The summary tells the id of the stream.", source=api("StreamDescriptionSummary"),
+    ),
+    Difference(
         operations=("describe_stream_summary",), field="MaxRecordSizeInKiB", theirs=ABSENT, ours=1024,
         why="The summary tells the limit of a record.", source=api("StreamDescriptionSummary"),
     ),

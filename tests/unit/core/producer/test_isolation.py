@@ -232,11 +232,21 @@ def test_is5_a_named_aggregate_is_cut_up():
     assert bench.run() <= 2 + 5
 
 
+TOO_LARGE = (
+    "Value 'java.nio.HeapByteBuffer[pos=0 lim=1048577 cap=1048577]' at 'records.{}.member.data' failed to satisfy "
+    "constraint: Member must have length less than or equal to 1048576"
+)
+"""As AWS says it (docs/differences.md)."""
+
+
 @pytest.mark.parametrize(
     ("message", "places"),
     [
         ("1 validation error detected: Value '' at 'records.3.member.partitionKey' failed to satisfy constraint: x", [2]),
         ("2 validation errors detected: Value at 'records.1.member.data' failed; Value at 'records.4.member.data' failed", [0, 3]),
+        (TOO_LARGE.format(2) + "; " + TOO_LARGE.format(5), [1, 4]),
+        ("2 validation errors detected: Value 'at records.3.member' at 'records.1.member.partitionKey' failed to satisfy constraint: x; Value null at 'records.2.member.data' failed to satisfy constraint: x", [0, 1]),
+        ("10 validation errors detected: Value '[com.amazonaws.kinesis.v20131202.PutRecordsRequestEntry@c965e310, com.amazonaws.kinesis.v20131202.PutRecordsRequestEntry@c965e310]' at 'records' failed to satisfy constraint: x; Value '' at 'records.4.member.explicitHashKey' failed to satisfy constraint: x", [3]),
         ("Value at 'records.2.member.data' failed; Value at 'records.2.member.partitionKey' failed", [1]),
         ("Value at 'records.0.member.data' failed", []),
         ("Value at 'records.6.member.data' failed", []),
@@ -254,6 +264,7 @@ def test_is5_names_are_read_in_the_words_of_aws(message, places):
     ("message", "about"),
     [
         ("Value at 'records.1.member.data' failed to satisfy constraint: Member must have length less than or equal to 1048576", True),
+        ("1 validation error detected: " + TOO_LARGE.format(1), True),
         ("Record size exceeds the limit", True),
         ("Value '' at 'records.1.member.partitionKey' failed to satisfy constraint: Member must have length less than or equal to 256", False),
         ("Value null at 'records.1.member.data' failed to satisfy constraint: Member must not be null", False),
