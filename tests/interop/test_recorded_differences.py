@@ -104,3 +104,17 @@ def test_a_subscription_in_cbor_begins_at_a_time(kinesis, send):
     assert response.status == 200
     assert b"initial-response" in response.read(100)
     response.close()
+
+
+def test_a_closed_shard_ends_at_once(send):
+    shard = {"StreamName": "known", "ShardId": "shardId-000000000000"}
+    halves = {"StreamName": "known", "ShardToSplit": shard["ShardId"], "NewStartingHashKey": "7"}
+    assert call(send, "SplitShard", halves) == (200, {})
+    _, found = call(send, "GetShardIterator", {**shard, "ShardIteratorType": "TRIM_HORIZON"})
+    status, page = call(send, "GetRecords", found)
+    assert (status, page.keys()) == (200, {"Records", "MillisBehindLatest", "ChildShards"})
+
+
+def test_every_row_that_no_request_shows_has_a_test_here():
+    by_hand = [name for name in globals() if name.startswith(("test_no_web", "test_a_", "test_each_"))]
+    assert len(by_hand) == len([row for row in ROWS if row.is_by_hand])
