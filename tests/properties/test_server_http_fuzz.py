@@ -273,4 +273,6 @@ def test_a_request_needs_one_host(kinesis, hosts, version, path):
     data = b"GET %b HTTP/%b\r\n%bConnection: close\r\n\r\n" % (path, version, hosts)
     answer = exchange(kinesis, data)
     assert statuses_of(answer, data) == [400]
+    content = json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert "Host" in content.get("message", content.get("error", ""))
     works(kinesis)

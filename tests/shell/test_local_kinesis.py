@@ -837,3 +837,10 @@ def test_clients_whose_clock_is_right_are_believed_when_the_servers_was_moved():
         kinesis.faults.clock_skew(-86_400 - 3_600)
         with pytest.raises(ClientError, match="Signature not yet current"):
             client.list_streams()
+
+
+def test_a_server_whose_clock_was_moved_has_a_certificate_that_is_valid_today():
+    kinesis = LocalKinesis(tls=True, stream="s")
+    kinesis.clock.advance(10 * 365 * 86_400)
+    with kinesis, contextlib.closing(boto(kinesis)) as client:
+        assert client.list_streams()["StreamNames"] == ["s"]

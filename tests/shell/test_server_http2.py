@@ -187,6 +187,39 @@ def by_hand(kinesis, operation, body):
         yield client, plain
 
 
+@pytest.mark.parametrize(
+    ("hosts", "status"),
+    [
+        ([(":authority", "localhost")], "200"),
+        ([(":authority", "[::1]:4567"), ("host", "[::1]:4567")], "200"),
+        ([("host", "127.0.0.1")], "200"),
+        ([(":authority", "evil.example")], "403"),
+        ([("host", "evil.example")], "403"),
+        ([(":authority", "user@localhost")], "400"),
+        ([("host", "localhost"), ("host", "localhost")], "reset"),  # h2 takes these three for malformed
+        ([(":authority", "localhost"), ("host", "evil.example")], "reset"),
+        ([], "reset"),
+    ],
+)
+def test_the_authority_of_http2_is_the_host(kinesis, hosts, status):
+    settings = h2.config.H2Configuration(client_side=True, validate_outbound_headers=False, header_encoding="utf-8")
+    client = h2.connection.H2Connection(settings)
+    client.initiate_connection()
+    pseudo = [(":method", "GET"), (":path", "/_shardline/clock"), (":scheme", "http")]
+    client.send_headers(1, pseudo + hosts, end_stream=True)
+    found = None
+    with socket.create_connection(("127.0.0.1", int(kinesis.endpoint_url.rpartition(":")[2])), timeout=5) as plain:
+        plain.sendall(client.data_to_send())
+        while found is None:
+            received = plain.recv(65_536)
+            for event in client.receive_data(received) if received else ["closed"]:
+                if isinstance(event, h2.events.ResponseReceived):
+                    found = dict(event.headers)[":status"]
+                elif event == "closed" or isinstance(event, (h2.events.StreamReset, h2.events.ConnectionTerminated)):
+                    found = "reset"
+    assert found == status
+
+
 def test_a_late_answer_does_not_hold_up_those_beside_it(kinesis):
     async def main():
         async with httpcore2.AsyncConnectionPool(http1=False, http2=True) as pool:

@@ -7,7 +7,7 @@ Invariants:
 
 - HT1: ``Front`` is called from one task at a time (it never waits).
 - HT2: a body over 64 MiB is refused while it arrives; nothing that a client sends stops the server, or is logged.
-- HT3: a request that is well-formed HTTP is answered in AWS's form, whatever is wrong with it.
+- HT3: every request is answered in AWS's form, whatever is wrong with it; also bytes that are no HTTP.
 - HT4: a request whose rest does not come ends its connection; so does a connection without a request.
 """
 
@@ -22,7 +22,7 @@ from aiohttp.http import RawRequestMessage
 
 from shardline.server.endpoint import Pushes, Reply, Trouble
 from shardline.server.front import BODY_MAX, Front
-from shardline.server.model.refusals import Refused, serialization, too_large
+from shardline.server.model.refusals import Refused, internal_failure, serialization, too_large
 from shardline.server.sockets import Timeouts, reset
 
 _PIECE: Final = 256 * 1024
@@ -42,6 +42,35 @@ class _Log(logging.LoggerAdapter[logging.Logger]):
 
 
 @final
+class _Connection(web.RequestHandler):
+    """One connection."""
+
+    __slots__ = ("_front",)
+
+    def __init__(self, manager: "Http1Connections", front: Front, **options: Any) -> None:
+        super().__init__(manager, loop=asyncio.get_running_loop(), **options)
+        self._front = front
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer in our form what aiohttp would answer in its own (HT3): above all, bytes that are no HTTP."""
+        super().handle_error(request, status, exc, message)  # which logs it, unless it is a client's fault
+        refusal = internal_failure()
+        if status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            reason = (message or "").partition("\n")[0].removesuffix(":") or "the request is no HTTP"
+            refusal = Refused("MalformedHttpRequestException", reason, status)
+        reply = self._front.refuse("/", {}, refusal)
+        response = web.Response(status=reply.status, headers=reply.headers, body=reply.body)
+        response.force_close()
+        return response
+
+
+@final
 class Http1Connections(web.Server):
     """The connections that speak HTTP/1.1. Calling it gives the protocol for another one."""
 
@@ -58,6 +87,9 @@ class Http1Connections(web.Server):
         self._front = front
         self._timeouts = timeouts
         self._pushes: dict[web.RequestHandler, Pushes] = {}
+
+    def __call__(self) -> web.RequestHandler:
+        return _Connection(self, self._front, **self._kwargs)
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         super().connection_lost(handler, exc)
