@@ -20,6 +20,7 @@ from contextlib import suppress
 from functools import cache
 from itertools import chain
 from math import isfinite
+from sys import float_info
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -28,6 +29,7 @@ from msgspec import Struct, inspect
 from shardline.server.model.refusals import NOT_NULL, Refused, blob, broken, serialization, validation
 
 _INT_MAX: Final = (1 << 31) - 1
+_FLOAT_MAX: Final = float_info.max
 _PATTERN: Final = ("(?a)^(?:", ")\\Z")
 _LIST: Final = "Start of list found where not expected"
 _MAP: Final = "Start of structure or map found where not expected."
@@ -113,11 +115,13 @@ def _collection(kind: type, value: Any, otherwise: str) -> Any:
 def _scalar(shape: inspect.Type, value: object) -> object:
     if isinstance(value, (list, dict)):
         raise serialization(_LIST if isinstance(value, list) else _MAP)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+    is_number = not isinstance(value, bool) and (
+        isinstance(value, int) or (isinstance(value, float) and isfinite(value))
+    )
     match shape:
         case inspect.IntType() if is_number:
             return max(-_INT_MAX - 1, min(_INT_MAX, int(cast("float", value))))
-        case inspect.FloatType() if is_number:
+        case inspect.FloatType() if is_number and abs(cast("float", value)) <= _FLOAT_MAX:
             return value
         case inspect.BoolType() if isinstance(value, (bool, float)):
             return bool(value)

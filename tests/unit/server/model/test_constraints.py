@@ -317,5 +317,13 @@ def test_what_aws_converts_is_no_mistake(operation, members, member, converted):
     assert getattr(read, member) == converted
 
 
+def test_numbers_that_no_float_holds():
+    huge = b"1" + b"0" * 400
+    assert read_json("CreateStream", b'{"StreamName": "s", "ShardCount": %s}' % huge).shard_count == 2_147_483_647
+    with pytest.raises(Refused) as caught:
+        read_json("ListShards", b'{"StreamName": "s", "StreamCreationTimestamp": %s}' % huge)
+    assert caught.value.message == NUMBER("milliseconds since epoch")
+
+
 def test_bytes_and_text_are_both_data():
     assert reread(inputs.PutRecord, {"Data": b"x"}) == reread(inputs.PutRecord, {"Data": "eA=="})
