@@ -164,11 +164,13 @@ def restore_stream(state: ServiceState, told: WrittenStream) -> ServerStream:
         consumer = ServerConsumer(one.name, one.arn, stream.name, one.created_at, one.ready_at)
         consumer.status, consumer.tags, consumer.policy = one.status, one.tags, one.policy
         state.consumers[one.arn] = consumer
+        state.reschedule(consumer)
     for each in told.channels:
         channel = ServerChannel(
             each.name, each.arn, stream.name, now=each.created_at, ready_at=each.ready_at, settings=each.settings
         )
         channel.status, channel.tags = each.status, each.tags
         state.channels[each.arn] = channel
-    state.reschedule()
+        state.reschedule(channel)
+    state.reschedule(stream)
     return stream

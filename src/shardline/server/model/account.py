@@ -38,7 +38,7 @@ def update_warm_throughput(state: ServiceState, request: inputs.UpdateStreamWarm
     ready_at = state.now + state.settings.delays.update
     stream.begin("UPDATING", Change(ready_at, _UPDATE, number=request.warm_throughput))
     warm = warm_throughput(state, stream)
-    state.changed_now(stream)
+    state.note_change(stream)
     return {"StreamName": stream.name, "StreamARN": stream.arn, "WarmThroughput": warm}
 
 

@@ -55,7 +55,7 @@ def create_channel(state: ServiceState, request: CreateChannel) -> dict[str, obj
     channel.settings = _with_log_names(settings, channel)
     state.channels[channel.arn] = channel
     described = _describe(state, channel)
-    state.changed_now(stream)
+    state.note_change(channel)
     return described
 
 
@@ -84,7 +84,7 @@ def update_channel(state: ServiceState, request: UpdateChannel) -> dict[str, obj
     channel.settings = settings
     channel.status, channel.ready_at = "UPDATING", state.now + state.settings.delays.update
     described = _describe(state, channel)
-    state.changed_now(state.streams[channel.stream_name])
+    state.note_change(channel)
     return described
 
 
@@ -93,7 +93,7 @@ def delete_channel(state: ServiceState, request: ChannelInput) -> None:
     if channel.status == "DELETING":
         return  # asking again delays nothing
     channel.status, channel.ready_at = "DELETING", state.now + state.settings.delays.delete
-    state.changed_now(state.streams[channel.stream_name])
+    state.note_change(channel)
 
 
 # ---- checks

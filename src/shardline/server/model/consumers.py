@@ -60,10 +60,8 @@ def register(state: ServiceState, request: inputs.RegisterStreamConsumer) -> dic
     consumer = ServerConsumer(request.consumer_name, arn, stream.name, state.now, ready_at)
     consumer.tags = merged_tags({}, request.tags or {}, arn)
     state.consumers[arn] = consumer
-    state.changed.add(stream.name)
     described = _describe(consumer)
-    state.reschedule()
-    state.advance(state.now)
+    state.note_change(consumer)
     return {"Consumer": described}
 
 
@@ -79,9 +77,7 @@ def deregister(state: ServiceState, request: inputs.ConsumerInput) -> None:
         return  # asking again delays nothing
     consumer.status = "DELETING"
     consumer.ready_at = state.now + state.settings.delays.deregister
-    state.changed.add(consumer.stream_name)
-    state.reschedule()
-    state.advance(state.now)
+    state.note_change(consumer)
 
 
 def list_consumers(state: ServiceState, request: inputs.ListStreamConsumers) -> dict[str, object]:

@@ -61,7 +61,7 @@ def create_stream(state: ServiceState, request: inputs.CreateStream) -> None:
     stream.begin("CREATING", Change(state.now + state.settings.delays.create, "create", number=count))
     state.tell_apart(stream)
     state.streams[stream.name] = stream
-    _changed(state, stream)
+    state.note_change(stream)
 
 
 def _mode_of(request: inputs.CreateStream) -> str:
@@ -93,7 +93,7 @@ def delete_stream(state: ServiceState, request: inputs.DeleteStream) -> None:
             "parameter to true to force the deletion of all the consumers that are associated with it."
         )
     stream.begin("DELETING", Change(state.now + state.settings.delays.delete, "delete"))
-    _changed(state, stream)
+    state.note_change(stream)
 
 
 def split_shard(state: ServiceState, request: inputs.SplitShard) -> None:
@@ -110,7 +110,7 @@ def split_shard(state: ServiceState, request: inputs.SplitShard) -> None:
         )
     _check_shards(state, 1)
     stream.begin("UPDATING", Change(_updated_at(state), "split", shard.shard_id, number=at))
-    _changed(state, stream)
+    state.note_change(stream)
 
 
 def merge_shards(state: ServiceState, request: inputs.MergeShards) -> None:
@@ -127,7 +127,7 @@ def merge_shards(state: ServiceState, request: inputs.MergeShards) -> None:
             f"{state.settings.account_id} are not an adjacent pair of shards eligible for merging"
         )
     stream.begin("UPDATING", Change(_updated_at(state), "merge", shard.shard_id, adjacent.shard_id))
-    _changed(state, stream)
+    state.note_change(stream)
 
 
 def _shard(state: ServiceState, stream: ServerStream, shard_id: str) -> ServerShard:
@@ -161,7 +161,7 @@ def update_shard_count(state: ServiceState, request: inputs.UpdateShardCount) ->
         state, stream.count_updates, state.settings.limits.update_shard_count_per_day, "UpdateShardCount"
     )
     stream.begin("UPDATING", Change(_updated_at(state), "scale", number=target))
-    _changed(state, stream)
+    state.note_change(stream)
     return {
         "StreamName": stream.name,
         "CurrentShardCount": current,
@@ -221,7 +221,7 @@ def _set_retention(state: ServiceState, request: inputs.RetentionInput, *, incre
     stream.trim(state.now)  # what has expired stays inaccessible, however long the new period is
     stream.retention_hours = hours
     stream.trim(state.now)
-    _changed(state, stream)
+    state.note_change(stream)
 
 
 def start_encryption(state: ServiceState, request: inputs.EncryptionInput) -> None:
@@ -256,7 +256,7 @@ def _metrics_of(request: inputs.MonitoringInput) -> Sequence[str]:
 def _set_metrics(state: ServiceState, stream: ServerStream, chosen: set[str]) -> dict[str, object]:
     metrics = [metric for metric in _METRICS if metric in chosen]
     before, stream.shard_level_metrics = stream.shard_level_metrics, metrics
-    _changed(state, stream)
+    state.note_change(stream)
     return {
         "StreamName": stream.name,
         "StreamARN": stream.arn,
@@ -292,7 +292,7 @@ def update_record_distribution(state: ServiceState, request: inputs.UpdateStream
     if stream.mode != "ON_DEMAND":
         raise invalid("Only an on-demand stream has a record distribution strategy.")
     stream.record_distribution = request.record_distribution_strategy
-    _changed(state, stream)
+    state.note_change(stream)
 
 
 def _active(state: ServiceState, request: inputs.StreamInput) -> ServerStream:
@@ -314,12 +314,4 @@ def _updated_at(state: ServiceState) -> float:
 
 def _settle(state: ServiceState, stream: ServerStream) -> None:
     stream.begin("UPDATING", Change(_updated_at(state), "settle"))
-    _changed(state, stream)
-
-
-def _changed(state: ServiceState, stream: ServerStream) -> None:
-    state.changed.add(stream.name)
-    state.reschedule()
-    stream.advance(state.now)  # without a delay a change is there at once
-    if stream.is_gone:
-        state.advance(state.now)
+    state.note_change(stream)

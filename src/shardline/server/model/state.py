@@ -4,7 +4,8 @@ Invariants:
 
 - SV1: time is told by the caller and never goes back: an earlier ``now`` counts as the latest seen.
 - SV2: a stream that is CREATING or DELETING serves no records; requests for them see no such stream.
-- SV3: letting time pass costs nothing until something is due, however many streams there are.
+- SV3: letting time pass costs nothing until something is due, and a change costs the same however many streams there
+  are.
 - SV4: two streams of one name differ in their second of creation and in their sequence numbers, even if one is deleted
   and the other created in the same second. Consumers tell them apart by these; on AWS the seconds pass by themselves.
 """
@@ -25,6 +26,7 @@ from shardline.server.model.channel_inputs import (
 )
 from shardline.server.model.commitment import Commitment
 from shardline.server.model.refusals import Refused, call_throttled, in_use, invalid, not_found
+from shardline.server.model.schedule import Schedule
 from shardline.server.model.settings import ServiceSettings
 from shardline.server.model.shard_log import RecordCount, ShardLog, StoredRecord
 from shardline.server.model.shards import ServerShard, full_shard_id
@@ -144,13 +146,13 @@ class ServiceState:
         self.faults: Faults | None = None
         """What goes wrong on demand."""
         self._past: dict[str, _Past] = {}
-        self._due_at = now
+        self._schedule = Schedule()
         self._rates: dict[tuple[str, str], Bucket] = {}
 
     def advance(self, now: float) -> float:
         """Let time pass (SV1); give the time that it is now."""
         self.now = max(self.now, now)
-        if self.now >= self._due_at:  # SV3
+        if self.now >= self._schedule.due_at:  # SV3
             self._carry_out_what_is_due()
         if self.faults is not None and self.faults.reshards:
             resharded = self.faults.reshard(self.streams, self.now)
@@ -158,47 +160,63 @@ class ServiceState:
                 self.changed |= resharded
                 for name in resharded:
                     self.streams[name].touch()
-                self.reschedule()
+                    self.reschedule(self.streams[name])
         return self.now
 
     @property
     def due_at(self) -> float:
         """When ``advance`` has something to do next, if no request comes before."""
         if self.faults is None or not self.faults.reshards:
-            return self._due_at
+            return self._schedule.due_at
         planned = [fault.at for fault in list(self.faults.reshards.values())]
         # A reshard that is overdue waits for its stream, whose own change comes first.
-        return min([self._due_at, *(at for at in planned if at is not None and at > self.now)])
+        return min([self._schedule.due_at, *(at for at in planned if at is not None and at > self.now)])
 
-    def reschedule(self) -> None:
-        """Something may be due earlier than was known: a stream or a consumer is new, or has changed."""
-        self._due_at = self.now
+    def reschedule(self, resource: "ServerStream | ServerConsumer | ServerChannel") -> None:
+        """It is new, or has changed: something may be due for it at another time than was known."""
+        if isinstance(resource, ServerStream):  # no name of a stream is an ARN
+            self._schedule.set(resource.name, resource.due_at)
+        else:
+            self._schedule.set(resource.arn, inf if resource.status == "ACTIVE" else resource.ready_at)
+
+    def note_change(self, resource: "ServerStream | ServerConsumer | ServerChannel") -> None:
+        """A stream, or what belongs to it, has changed: without a delay the change is there at once."""
+        self.changed.add(resource.stream_name)
+        self.reschedule(resource)
+        if self.now >= self._schedule.due_at:
+            self._carry_out_what_is_due()
 
     def _carry_out_what_is_due(self) -> None:
-        for name, stream in list(self.streams.items()):
-            if stream.pending is not None and stream.pending.ready_at <= self.now:
-                self.changed.add(name)
-            stream.advance(self.now)
-            if stream.is_gone:
-                del self.streams[name]
-                self._remember(stream)
-                self.records_held.value -= stream.record_count
-                self.consumers = {arn: one for arn, one in self.consumers.items() if one.stream_name != name}
-                self.channels = {arn: one for arn, one in self.channels.items() if one.stream_name != name}
-        changing = [*self._settle(self.consumers), *self._settle(self.channels)]
-        self._due_at = min([*changing, *(stream.due_at for stream in self.streams.values())], default=inf)
+        for key in self._schedule.take_due(self.now):
+            if key in self.streams:
+                self._carry_out(self.streams[key])
+            elif key in self.consumers:
+                self._settle(self.consumers, self.consumers[key])
+            elif key in self.channels:
+                self._settle(self.channels, self.channels[key])
 
-    def _settle(self, resources: dict[str, _Resource]) -> list[float]:
-        """Carry out what is due for consumers or channels; say when the others are ready."""
-        for arn, one in list(resources.items()):
-            if self.now >= one.ready_at and one.status != "ACTIVE":
-                self.changed.add(one.stream_name)
-                if one.status == "DELETING":
-                    del resources[arn]
-                    self.streams[one.stream_name].touch()
-                else:
-                    one.status = "ACTIVE"
-        return [one.ready_at for one in resources.values() if one.status != "ACTIVE"]
+    def _carry_out(self, stream: ServerStream) -> None:
+        """Carry out what is due for a stream."""
+        if stream.pending is not None and stream.pending.ready_at <= self.now:
+            self.changed.add(stream.name)
+        stream.advance(self.now)
+        if not stream.is_gone:
+            self.reschedule(stream)
+            return
+        del self.streams[stream.name]
+        self._remember(stream)
+        self.records_held.value -= stream.record_count
+        self.consumers = {arn: one for arn, one in self.consumers.items() if one.stream_name != stream.name}
+        self.channels = {arn: one for arn, one in self.channels.items() if one.stream_name != stream.name}
+
+    def _settle(self, resources: dict[str, _Resource], resource: _Resource) -> None:
+        """Carry out what is due for a consumer or a channel."""
+        self.changed.add(resource.stream_name)
+        if resource.status == "DELETING":
+            del resources[resource.arn]
+            self.streams[resource.stream_name].touch()
+        else:
+            resource.status = "ACTIVE"
 
     def tell_apart(self, stream: ServerStream) -> None:
         """Give a new stream a second of creation, and start numbers, that no earlier stream of its name had (SV4)."""
@@ -303,12 +321,6 @@ class ServiceState:
             account = self.settings.account_id
             raise not_found(f"Shard {shard_id} in stream {stream_name} under account {account} does not exist")
         return stream, shard
-
-    def changed_now(self, stream: ServerStream) -> None:
-        """A stream, or what belongs to it, has changed: without a delay the change is there at once."""
-        self.changed.add(stream.name)
-        self.reschedule()
-        self.advance(self.now)
 
     def channels_of(self, stream: ServerStream) -> list[ServerChannel]:
         return [channel for channel in self.channels.values() if channel.stream_name == stream.name]

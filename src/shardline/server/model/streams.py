@@ -10,6 +10,7 @@ Invariants:
 
 from bisect import bisect_left
 from collections import deque
+from math import inf
 from typing import Final, NamedTuple, final
 
 from shardline.model.hashing import HASH_KEY_COUNT, HashRange
@@ -98,6 +99,8 @@ class ServerStream:
     @property
     def due_at(self) -> float:
         """When ``advance`` has something to do next."""
+        if self.is_gone:
+            return -inf
         return self._sweep_at if self.pending is None else min(self.pending.ready_at, self._sweep_at)
 
     def begin(self, status: str, change: Change) -> None:

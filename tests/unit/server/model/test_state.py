@@ -30,7 +30,9 @@ def test_sv3_time_that_passes_looks_at_no_stream_until_something_is_due(make_ser
     server = make_server(delays=Delays(delete=100)).create()
     state = server.service.state
     for number in range(3_000):
-        state.streams[f"s{number}"] = ServerStream(f"s{number}", "arn", Limits(), server.now, state.records_held)
+        stream = ServerStream(f"s{number}", "arn", Limits(), server.now, state.records_held)
+        state.streams[stream.name] = stream
+        state.reschedule(stream)
     server.put(b"x")  # what came in the meantime is looked at once
     looked = []
     advance = ServerStream.advance
@@ -40,6 +42,10 @@ def test_sv3_time_that_passes_looks_at_no_stream_until_something_is_due(make_ser
     assert looked == []
     server.pass_time(60).put(b"x")  # all are swept once a minute, together
     assert len(looked) == 3_001
+    looked.clear()
+    server.call("EnableEnhancedMonitoring", StreamName="s", ShardLevelMetrics=["ALL"])
+    server.put(b"x")
+    assert set(looked) <= {"s"}  # a change is looked for where it was made
     server.call("DeleteStream", StreamName="s")
     assert server.status() == "DELETING"
     server.pass_time(100)
