@@ -296,7 +296,7 @@ The member of the answer that holds the text is called `message`, and `Message` 
 where AWS has no text: UnknownOperationException, InternalFailure, and a body that cannot be read
 ([`kinesalite connection.js`](https://github.com/mhart/kinesalite/blob/c76689da192ab96c87c5db8f95c1e3fba1985433/test/connection.js)).
 
-Every constraint of botocore's model is broken by another test, one at a time (`tests/unit/server/test_service_model.py`).
+Every constraint of botocore's model is broken by another test, one at a time (`tests/unit/server/test_broken_constraints.py`).
 The exceptions are lengths of at least 0, which no value breaks. AWS prints at most ten broken constraints, in an order
 that varies; ours is the order of its recordings until 2016, when it began to vary.
 """

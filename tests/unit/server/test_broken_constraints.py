@@ -118,11 +118,14 @@ def named(path):
     return ".".join(f"{name + 1}.member" if isinstance(name, int) else name[:1].lower() + name[1:] for name in path)
 
 
-def shown(value):
+def shown(value, shape=None):
+    """A value as messages show it; structures in a list have the name of their shape."""
     if isinstance(value, bytes):
         return f"java.nio.HeapByteBuffer[pos=0 lim={len(value)} cap={len(value)}]"
     if isinstance(value, list):
-        return f"[{', '.join(map(shown, value))}]"
+        is_named = shape is not None and shape.member.type_name == "structure"
+        name = f"com.amazonaws.kinesis.v20131202.{shape.member.name}@c965e310" if is_named else ""
+        return f"[{', '.join(name or shown(item) for item in value)}]"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{name}={shown(item)}' for name, item in value.items())}}}"
     return str(value)
@@ -174,8 +177,7 @@ def breaks(shape, whole, path, operation):
         yield Broken(operation, path, kind, place(whole, path, wrong), "SerializationException", message)
     for kind, sentence, wrong in constraints(shape):
         members = None if wrong is None else place(whole, path, wrong)
-        value = shown(wrong) if not (shape.type_name == "list" and shape.member.type_name == "structure") else None
-        yield Broken(operation, path, kind, members, "ValidationException", at(path, value, sentence))
+        yield Broken(operation, path, kind, members, "ValidationException", at(path, shown(wrong, shape), sentence))
     match shape.type_name:
         case "structure":
             yield from member_breaks(shape, whole, path, operation)
@@ -191,7 +193,7 @@ def member_breaks(shape, whole, path, operation):
     for name, member in shape.members.items():
         if name in shape.required_members:
             members = place(whole, (*path, name), ...)
-            sentence = at((*path, name), None, "Member must not be null", is_null=True)
+            sentence = at((*path, name), None, "Member must not be null")
             yield Broken(operation, (*path, name), "required", members, "ValidationException", sentence)
         yield from breaks(member, whole, (*path, name), operation)
 
@@ -217,11 +219,11 @@ def key_breaks(shape, whole, path, operation):
         )
 
 
-def at(path, value, sentence, *, is_null=False):
-    """What a message says about a member, as a pattern; without a value: it is a list of structures, which has no text."""
-    said = "null" if is_null else "'.*'" if value is None else re.escape(f"'{value}'")
-    end = r"[^;]*\]" if sentence.endswith("[") else r"(;|$)"
-    return rf"Value {said} at '{re.escape(named(path))}' failed to satisfy constraint: {re.escape(sentence)}{end}"
+def at(path, value, sentence):
+    """What a message says about a member, as a pattern; ``None`` is null."""
+    said = "null" if value is None else f"'{value}'"
+    start = re.escape(f"Value {said} at '{named(path)}' failed to satisfy constraint: {sentence}")
+    return start + (r"[^;]*\]" if sentence.endswith("[") else r"(;|$)")
 
 
 def inside(path, members, what, sentence):
