@@ -52,7 +52,7 @@ _EXPIRED = {
 _DENIED = {"AccessDeniedException", "AccessDenied"}
 _BUSY = re.compile("Rate exceeded|CREATING|simultaneously|too many|Too Many", re.IGNORECASE)
 _NAME_MAX = 128
-_PATIENCE = 120.0  # for the service to let a request through
+_ATTEMPTS_MAX = 30  # of one request that the service does not let through: two and a half minutes
 _FAILURES_MAX = 3  # of the service itself, for one request
 
 
@@ -228,28 +228,30 @@ class Player:
 
     def _outcome(self, request: wire.Request, expected: Any, show: tuple[str, ...] = ()) -> dict[str, Any]:
         """Send until the answer is one of the service about this request (PL1)."""
-        give_up_at = time.monotonic() + _PATIENCE
         pause, refreshed, failures = 0.25, False, 0
-        while True:
+        for attempt in range(_ATTEMPTS_MAX):
             self.check_stop()
             self.site.pace(request.operation)
+            keys = self.site.wire.credentials()
             raw = self.site.wire.send(request)
             outcome = outcome_of(raw, show)
             code, message = error_of(outcome)
-            if not code or code == error_of(expected)[0] or request.signing != "right":
+            if not code or request.signing != "right" or (expected is not None and not compare(expected, outcome)):
                 return outcome
-            if is_denied(code, message):
+            is_expected = code == error_of(expected)[0]
+            failures += raw.status >= 500
+            if not is_expected and is_denied(code, message):
                 raise CannotPlay(f"{request.operation} is denied: {message}")
-            if code in _EXPIRED:
-                if refreshed or not self.site.refresh():
+            if not is_expected and code in _EXPIRED:
+                if refreshed or not self.site.refresh(keys):
                     raise CredentialsExpired(message)
                 refreshed = True
-                continue
-            failures += raw.status >= 500
-            if not _is_passing(raw.status, code, message) or failures > _FAILURES_MAX or time.monotonic() > give_up_at:
-                return outcome
-            self.pause(pause)
-            pause = min(2 * pause, 5.0)
+            elif not _is_passing(raw.status, code, message) or failures > _FAILURES_MAX or attempt == _ATTEMPTS_MAX - 1:
+                break
+            else:
+                self.pause(pause)
+                pause = min(2 * pause, 5.0)
+        return outcome
 
     # ---- streams
 

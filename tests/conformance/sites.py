@@ -72,8 +72,8 @@ class Site:
     advance: Callable[[float], None] | None = None
     """Moves the server's own clock."""
     pace: Callable[[str], None] = lambda _operation: None
-    refresh: Callable[[], bool] = lambda: False
-    """Look the credentials up again; whether that was possible."""
+    refresh: Callable[[ReadOnlyCredentials], bool] = lambda _used: False
+    """Look the credentials up again; whether there are others by now than those that were used."""
     patience: float = 30.0
     """How long a change of state may take."""
     poll_pause: float = 0.05
@@ -165,12 +165,12 @@ class AwsCredentials:
             raise SiteError("no AWS credentials were found: set AWS_PROFILE, or see https://docs.aws.amazon.com/cli")
         return self._found.get_frozen_credentials()
 
-    def refresh(self) -> bool:
-        """Look again, from the beginning: a profile may have new keys by now."""
+    def refresh(self, used: ReadOnlyCredentials) -> bool:
+        """Look again, from the beginning: a profile may have new keys by now. Another thread may have done so already."""
         with self._lock:
-            before = self.current()
-            self._found = self._look_up()
-            return self.current() != before
+            if self.current() == used:
+                self._found = self._look_up()
+            return self.current() != used
 
 
 @contextlib.contextmanager

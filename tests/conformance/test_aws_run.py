@@ -225,7 +225,7 @@ def test_credentials_that_expire_in_the_middle_end_the_run_and_new_ones_resume_i
 
 
 def test_credentials_that_are_renewed_in_time_are_found(aws, state):
-    going_on = Started(aws, state, *FAST, "--only", "split-and-merge", "--jobs", "1")
+    going_on = Started(aws, state, *FAST, "--only", "split-and-merge", "--jobs", "3")
     going_on.until(lambda: aws.streams)
     aws.write_profile("another-token")
     aws.signatures.rotate({ACCESS_KEY: (SECRET_KEY, "another-token")})

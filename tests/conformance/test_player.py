@@ -31,17 +31,22 @@ class FakeWire:
     def __init__(self, *answers):
         self.answers = list(answers)
         self.sent = []
+        self.status = 400
+
+    @staticmethod
+    def credentials():
+        return None
 
     def send(self, request):
         self.sent.append(request)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         status, body = (
-            (400, {"__type": answer[0], "message": answer[1]}) if isinstance(answer, tuple) else (200, answer)
+            (self.status, {"__type": answer[0], "message": answer[1]}) if isinstance(answer, tuple) else (200, answer)
         )
         return wire.Raw(status, {"content-type": wire.JSON}, b"" if body is None else json.dumps(body).encode())
 
 
-def player_of(fake, *steps, stop=None, refresh=lambda: False, **scenario):
+def player_of(fake, *steps, stop=None, refresh=lambda _used: False, **scenario):
     paused = []
     site = Site("fake", fake, "r", "123456789012", advance=paused.append, refresh=refresh, poll_pause=0.5)
     run = Run("run", stop or threading.Event(), lambda name, owner: noted.append((name, owner)))
@@ -69,6 +74,26 @@ def test_a_refusal_for_speed_that_is_expected_is_the_answer():
     assert len(fake.sent) == 1
 
 
+def test_a_refusal_for_speed_is_waited_out_also_where_another_of_the_same_type_is_expected():
+    fake = FakeWire(RATE, ("LimitExceededException", "shard limit"))
+    player = player_of(fake, Call("CreateStream", {}, refused("LimitExceededException", "shard limit")))
+    assert mismatches(player.play()) == []
+    assert len(fake.sent) == 2
+
+
+def test_a_refusal_for_speed_that_never_ends_is_the_answer():
+    fake = FakeWire(RATE)
+    assert mismatches(player_of(fake, Call("ListStreams", {}, ok())).play()) != []
+    assert len(fake.sent) == 30
+
+
+def test_a_failure_of_the_service_is_repeated_three_times():
+    fake = FakeWire(("InternalFailure", ""))
+    fake.status = 500
+    player_of(fake, Call("ListStreams", {}, ok())).play()
+    assert len(fake.sent) == 4
+
+
 def test_a_limit_that_has_nothing_to_do_with_speed_is_the_answer():
     fake = FakeWire(("LimitExceededException", "This request would exceed the shard limit"))
     result = player_of(fake, Call("CreateStream", {}, ok())).play()
@@ -92,11 +117,11 @@ def test_an_operation_that_an_emulator_does_not_know_is_no_denied_access():
 
 def test_expired_credentials_are_looked_up_again_once():
     fake = FakeWire(("ExpiredTokenException", "expired"), {"StreamNames": []})
-    player = player_of(fake, Call("ListStreams", {}, ok({"StreamNames": []})), refresh=lambda: True)
+    player = player_of(fake, Call("ListStreams", {}, ok({"StreamNames": []})), refresh=lambda _used: True)
     assert mismatches(player.play()) == []
     with pytest.raises(CredentialsExpired, match="expired"):
         player_of(
-            FakeWire(("ExpiredTokenException", "expired")), Call("ListStreams", {}, ok()), refresh=lambda: True
+            FakeWire(("ExpiredTokenException", "expired")), Call("ListStreams", {}, ok()), refresh=lambda _used: True
         ).play()
     with pytest.raises(CredentialsExpired):
         player_of(FakeWire(("ExpiredTokenException", "expired")), Call("ListStreams", {}, ok())).play()

@@ -23,8 +23,11 @@ class FakeKinesis:
         self.deleted = []
         self._deletions = deletions
 
-    def send(self, request):
+    @staticmethod
+    def credentials():
+        return None
 
+    def send(self, request):
         members = json.loads(request.body)
         name = members.get("StreamName")
         if request.operation == "ListStreams":
@@ -104,6 +107,10 @@ def open_fake(fake):
 
 def test_a_lost_connection_breaks_the_run_off():
     class Lost:
+        @staticmethod
+        def credentials():
+            return None
+
         def send(self, _):
             raise WireError("no answer")
 

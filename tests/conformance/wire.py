@@ -201,12 +201,20 @@ def _sign(target: AWSRequest, how: str, credentials: ReadOnlyCredentials, region
     elif how.startswith("at "):
         now += float(how[3:])
     if how == "query":
-        # The content type belongs to the request, not to what is signed: botocore's own clients leave it out too.
-        SigV4QueryAuth(credentials, service, region, expires=60).add_auth(target)
+        _SignedInQuery(credentials, service, region, expires=60).add_auth(target)
         return
     _SignedAt(credentials, service, region, now).add_auth(target)
     if how == "altered body":
         target.headers["X-Amz-Target"] = TARGET + "ListStreams "
+
+
+class _SignedInQuery(SigV4QueryAuth):
+    """Signs in the query string and leaves the body alone: botocore's own moves it into the query."""
+
+    def _modify_request_before_signing(self, request: AWSRequest) -> None:
+        request.data, data = b"", request.data
+        super()._modify_request_before_signing(request)
+        request.data = data
 
 
 class _SignedAt(SigV4Auth):

@@ -1,6 +1,6 @@
 """Scenarios of enhanced fan-out: consumers, and subscriptions over HTTP/1.1. HTTP/2 is in ``end_to_end``."""
 
-from tests.conformance.expectation import CONSUMER_ARN, COUNT, SEQUENCE_NUMBER, TIME, Some
+from tests.conformance.expectation import CONSUMER_ARN, COUNT, SEQUENCE_NUMBER, TIME, Matching, Some
 from tests.conformance.scenario import Call, Pause, Scenario, Stream, Subscribe, Wait, invalid, not_found, ok, refused
 from tests.conformance.table.reading import record
 from tests.conformance.table.streams import HALF, SHARD_0
@@ -16,6 +16,14 @@ REGISTER = Call(
     {"StreamARN": "$a_arn", "ConsumerName": "one"},
     ok({"Consumer": CONSUMER | {"ConsumerStatus": "CREATING"}}),
     keep={"consumer": "Consumer.ConsumerARN"},
+)
+HAS_CONSUMERS = (
+    "DeleteStream can\u2019t delete $account:$a because there are consumers associated with this data stream. To delete $a "
+    "anyway, set the EnforceConsumerDeletion parameter to true to force the deletion of all the consumers that are "
+    "associated with it."
+)
+NO_CONSUMER = refused(
+    "ResourceNotFoundException", "Consumer $a_arn/consumer/none:1500000000, account $account not found."
 )
 MISSING = "$a_arn/consumer/none:1500000000"
 
@@ -84,10 +92,10 @@ SCENARIOS = (
                 {"StreamARN": "$a_arn", "ConsumerName": "two"},
                 refused("ResourceNotFoundException"),
             ),
-            Call("DescribeStreamConsumer", {"ConsumerARN": MISSING}, refused("ResourceNotFoundException")),
-            Call("DeregisterStreamConsumer", {"ConsumerARN": MISSING}, refused("ResourceNotFoundException")),
+            Call("DescribeStreamConsumer", {"ConsumerARN": MISSING}, NO_CONSUMER),
+            Call("DeregisterStreamConsumer", {"ConsumerARN": MISSING}, NO_CONSUMER),
             Call("DescribeStreamConsumer", {"StreamARN": "$a_arn"}, invalid()),
-            Call("DeleteStream", {"StreamName": "$a"}, refused("ResourceInUseException")),
+            Call("DeleteStream", {"StreamName": "$a"}, refused("ResourceInUseException", HAS_CONSUMERS)),
             Call("DeleteStream", {"StreamName": "$a", "EnforceConsumerDeletion": True}, ok()),
             Wait("a", "gone"),
             Call("DescribeStreamConsumer", {"StreamARN": "$a_arn", "ConsumerName": "one"}, not_found("$a")),
@@ -126,7 +134,15 @@ SCENARIOS = (
         seconds=120,
         steps=(
             REGISTER,
-            subscribe(refused("ResourceInUseException")),
+            subscribe(
+                refused(
+                    "ResourceInUseException",
+                    Matching(
+                        r"Consumer one with creation timestamp \d+ under stream: $a , account $account is not in ACTIVE "
+                        r"status\."
+                    ),
+                )
+            ),
             Wait("a", consumer="one"),
             Call("PutRecord", {"StreamName": "$a", "Data": b"1", "PartitionKey": "k"}, ok(Some({}))),
             Call("PutRecord", {"StreamName": "$a", "Data": b"2", "PartitionKey": "k"}, ok(Some({}))),
@@ -139,7 +155,13 @@ SCENARIOS = (
                 },
                 records=2,
             ),
-            subscribe(refused("ResourceInUseException"), kind="LATEST"),
+            subscribe(
+                refused(
+                    "ResourceInUseException",
+                    f"Another active subscription exists for this consumer: $account:$a:{SHARD_0}:one",
+                ),
+                kind="LATEST",
+            ),
             Pause(6),
             subscribe(
                 {

@@ -20,6 +20,7 @@ OLD_PROTOCOL = {
     "status": 404,
     "error": {"Output": {"__type": "com.amazon.coral.service#UnknownOperationException"}, "Version": "1.0"},
 }
+NO_STRING = "class com.amazon.coral.value.json.numbers.TruncatingBigNumber can not be converted to an String"
 SUMMARY = {"StreamName": "$nothing"}
 SHOWN = ("content-type", "x-amzn-requestid", "x-amz-id-2")
 
@@ -94,11 +95,34 @@ SCENARIOS = (
             Call("ListStreams", {}, OLD_PROTOCOL, headers={"Content-Type": "application/json"}),
             Call("", {}, NO_TARGET, method="GET", body=b"", headers={"X-Amz-Target": None, "Content-Type": None}),
             Call("ListStreams", {}, unreadable(), body=b"[]"),
-            Call("DescribeStreamSummary", {"StreamName": 7}, unreadable(Message=ANY_TEXT)),
-            Call("PutRecords", {"StreamName": "$nothing", "Records": "x"}, unreadable(Message=ANY_TEXT)),
-            Call("CreateStream", {"StreamName": "$nothing", "ShardCount": "x"}, unreadable(Message=ANY_TEXT)),
+            Call("DescribeStreamSummary", {"StreamName": 7}, unreadable(Message=NO_STRING)),
+            Call("PutRecords", {"StreamName": "$nothing", "Records": "x"}, unreadable(Message="Expected list or null")),
+            Call(
+                "CreateStream",
+                {"StreamName": "$nothing", "ShardCount": "x"},
+                unreadable(Message="class java.lang.String can not be converted to an Integer"),
+            ),
             Call("PutRecord", {"StreamName": "$nothing", "Data": 7, "PartitionKey": "k"}, unreadable(Message=ANY_TEXT)),
-            Call("AddTagsToStream", {"StreamName": "$nothing", "Tags": "x"}, unreadable(Message=ANY_TEXT)),
+            Call(
+                "AddTagsToStream", {"StreamName": "$nothing", "Tags": "x"}, unreadable(Message="Expected map or null")
+            ),
+            Call(
+                "DescribeStreamSummary",
+                {"StreamName": []},
+                unreadable(Message="Start of list found where not expected"),
+            ),
+            Call(
+                "PutRecord",
+                {"StreamName": "$nothing", "Data": "23456", "PartitionKey": "k"},
+                unreadable(
+                    Message="'23456' can not be converted to a Blob: Base64 encoded length is expected a multiple of 4 bytes but found: 5"
+                ),
+            ),
+            Call(
+                "PutRecord",
+                {"StreamName": "$nothing", "Data": "=+/=", "PartitionKey": "k"},
+                unreadable(Message="'=+/=' can not be converted to a Blob: Invalid Base64 character: '='"),
+            ),
         ),
     ),
     Scenario(

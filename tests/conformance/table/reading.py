@@ -158,6 +158,13 @@ SCENARIOS = (
                 ),
             ),
             Call("GetRecords", {"ShardIterator": "AAAA" * 30}, invalid("Invalid ShardIterator.")),
+            Call("GetShardIterator", at("TRIM_HORIZON"), ok({"ShardIterator": ITERATOR}), keep={"it": "ShardIterator"}),
+            # In quotes, as users of shells pass it: AWS takes it.
+            Call("GetRecords", {"ShardIterator": '"$it"'}, ok(Some({"NextShardIterator": ITERATOR}))),
+            Call(
+                "GetRecords", {"ShardIterator": "$it", "StreamARN": "$a_arn"}, ok(Some({"NextShardIterator": ITERATOR}))
+            ),
+            Call("GetRecords", {"ShardIterator": "$it", "StreamARN": "$nothing_arn"}, invalid()),
         ),
     ),
     Scenario(

@@ -112,8 +112,20 @@ SCENARIOS = (
                     "(48 hours). Use IncreaseRetentionPeriod API."
                 ),
             ),
-            retention("Increase", 8761, invalid()),
-            retention("Decrease", 23, invalid()),
+            retention(
+                "Increase",
+                8761,
+                invalid(
+                    "Maximum allowed retention period is 8760 hours. Requested retention period (8761 hours) is too long."
+                ),
+            ),
+            retention(
+                "Decrease",
+                23,
+                invalid(
+                    "Minimum allowed retention period is 24 hours. Requested retention period (23 hours) is too short."
+                ),
+            ),
             retention("Decrease", 24, ok()),
             Wait("a"),
             summary(RetentionPeriodHours=24),

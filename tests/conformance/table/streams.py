@@ -1,6 +1,16 @@
 """Scenarios of streams: made, described, listed, named by ARN, deleted; their states, modes and limits."""
 
-from tests.conformance.expectation import A_BOOL, COUNT, SEQUENCE_NUMBER, TIME, TOKEN, Matching, Some, one_of
+from tests.conformance.expectation import (
+    A_BOOL,
+    COUNT,
+    SEQUENCE_NUMBER,
+    TIME,
+    TOKEN,
+    WHOLE_SECOND,
+    Matching,
+    Some,
+    one_of,
+)
 from tests.conformance.scenario import Call, Flood, Scenario, Stream, Wait, invalid, not_found, ok, refused
 
 SHARD_0, SHARD_1 = "shardId-000000000000", "shardId-000000000001"
@@ -59,7 +69,7 @@ DESCRIBED = {
     "StreamStatus": "ACTIVE",
     "StreamModeDetails": {"StreamMode": "PROVISIONED"},
     "RetentionPeriodHours": 24,
-    "StreamCreationTimestamp": TIME,
+    "StreamCreationTimestamp": WHOLE_SECOND,
     "EnhancedMonitoring": [{"ShardLevelMetrics": []}],
     "EncryptionType": "NONE",
 }
@@ -176,7 +186,8 @@ SCENARIOS = (
                     "ResourceInUseException", "Stream $a under account $account not ACTIVE, instead in state CREATING"
                 ),
             ),
-            Wait("a"),
+            Call("DeleteStream", {"StreamName": "$a"}, ok()),
+            Wait("a", "gone"),
         ),
     ),
     Scenario(
@@ -242,7 +253,14 @@ SCENARIOS = (
                 ),
             ),
             *(
-                Call(name, {"StreamName": "$a", **more}, refused("ValidationException"))
+                Call(
+                    name,
+                    {"StreamName": "$a", **more},
+                    refused(
+                        "ValidationException",
+                        "Request is invalid. Stream $a under account $account is in On-Demand mode.",
+                    ),
+                )
                 for name, more in MISSING.items()
                 if name in {"SplitShard", "MergeShards", "UpdateShardCount"}
             ),
@@ -259,6 +277,17 @@ SCENARIOS = (
                     }
                 ),
             ),
+            Call(
+                "UpdateStreamMode",
+                {"StreamARN": "$a_arn", "StreamModeDetails": {"StreamMode": "ON_DEMAND"}},
+                ok(),
+            ),
+            Wait("a"),
+            Call(
+                "UpdateStreamMode",
+                {"StreamARN": "$a_arn", "StreamModeDetails": {"StreamMode": "PROVISIONED"}},
+                refused("LimitExceededException"),
+            ),
         ),
     ),
     Scenario(
@@ -268,7 +297,15 @@ SCENARIOS = (
         not_on_aws="other streams of the run are being made at the same time",
         steps=(
             *(Call("CreateStream", {"StreamName": f"$s{number}", "ShardCount": 1}, ok()) for number in range(5)),
-            Call("CreateStream", {"StreamName": "$s5", "ShardCount": 1}, refused("LimitExceededException")),
+            Call(
+                "CreateStream",
+                {"StreamName": "$s5", "ShardCount": 1},
+                refused(
+                    "LimitExceededException",
+                    "This request would have exceed the limit on the number  of streams that can simultaneously be in "
+                    "CREATING or DELETING for the account $account. Limit: 5.",
+                ),
+            ),
         ),
     ),
     Scenario(
@@ -305,7 +342,10 @@ SCENARIOS = (
                     "LimitExceededException",
                     Matching(
                         r"This request would exceed the shard limit for the account $account in $region\. "
-                        r"Current shard count for the account: \d+\. Limit: \d+\..*"
+                        r"Current shard count for the account: \d+\. Limit: \d+\. Number of additional shards that would have "
+                        r"resulted from this request: \d+\. Refer to the AWS Service Limits page "
+                        r"\(http://docs\.aws\.amazon\.com/general/latest/gr/aws_service_limits\.html\) for current limits "
+                        r"and how to request higher limits\."
                     ),
                 ),
             ),
