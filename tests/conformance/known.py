@@ -94,6 +94,7 @@ KINESIS_LOCAL: tuple[Known, ...] = (
     Known("*", "*", "*", "it writes members that have no value as null, where AWS leaves them out", got="None"),
     Known("*", "*", "*EncryptionType", _MANY, got="'NONE'"),
     Known("*", "*", "*HashKeyRange.*HashKey", _MANY),
+    Known("*", "*", "*StreamCreationTimestamp", "its times of creation have milliseconds"),
     Known("put-record", "4 PutRecord", "body.ShardId", "the same: the second shard begins one key too early"),
     Known("stream-life", "5 DescribeStreamSummary", "*", "it does not know StreamId and ChannelCount", got="absent"),
     Known("stream-life", "9 ListStreams", "*", "it lists streams in no order, and without summaries"),

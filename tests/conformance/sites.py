@@ -88,28 +88,28 @@ class Site:
 
 @contextlib.contextmanager
 def embedded() -> Iterator[Site]:
-    """A server of its own, with AWS's limits, that checks signatures."""
-    with LocalKinesis(limits=True, delays=DELAYS, verify_signatures=True) as kinesis, contextlib.ExitStack() as stack:
+    """A server of its own, with AWS's limits, that checks signatures, over TLS: that is how HTTP/2 is agreed upon."""
+    with LocalKinesis(tls=True, delays=DELAYS, verify_signatures=True) as kinesis, contextlib.ExitStack() as stack:
         keys = ReadOnlyCredentials(kinesis.credentials.access_key, kinesis.credentials.secret_key, None)
-        wire = Wire(kinesis.endpoint_url, kinesis.region, lambda: keys, now=kinesis.clock.now)
+        wire = Wire(kinesis.endpoint_url, kinesis.region, lambda: keys, ca_path=kinesis.ca_path, now=kinesis.clock.now)
         stack.callback(wire.close)
         yield Site(
             "embedded",
             wire,
             kinesis.region,
             "000000000000",
-            client=_client_of(kinesis.endpoint_url, kinesis.region, keys),
+            client=_client_of(kinesis.endpoint_url, kinesis.region, keys, verify=kinesis.ca_path),
             advance=kinesis.clock.advance,
             poll_pause=1.0,
             throw_away=True,
         )
 
 
-def _client_of(url: str, region: str, keys: ReadOnlyCredentials) -> Callable[..., Client]:
+def _client_of(url: str, region: str, keys: ReadOnlyCredentials, **settings: Any) -> Callable[..., Client]:
     credentials = Credentials(keys.access_key, keys.secret_key)
 
     def client(**more: Any) -> Client:
-        return Client(endpoint_url=url, region=region, credentials=credentials, **more)
+        return Client(endpoint_url=url, region=region, credentials=credentials, **settings, **more)
 
     return client
 

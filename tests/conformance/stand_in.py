@@ -42,6 +42,7 @@ class StandIn:
     home: Path
     proxy_url: str
     ca_path: Path
+    proxy: "Proxy"
 
     @property
     def streams(self) -> list[str]:
@@ -88,9 +89,10 @@ def stand_in(directory: Path, delay: float = 0.2) -> Iterator[StandIn]:
         ca_path = directory / "ca.pem"
         authority.cert_pem.write_to_path(ca_path)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.set_alpn_protocols(["h2", "http/1.1"])
         authority.issue_cert(NAME, *AWS_NAMES).configure_cert(context)
         with Proxy(context, server.port) as proxy:
-            made = StandIn(server, signatures, directory / "home", proxy.url, ca_path)
+            made = StandIn(server, signatures, directory / "home", proxy.url, ca_path, proxy)
             made.write_profile()
             yield made
     finally:
@@ -106,6 +108,8 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.names: set[str] = set()
+        self.protocols: set[str | None] = set()
+        """What was agreed upon inside of TLS: HTTP/2 or HTTP/1.1, or nothing."""
         """The hosts that were asked for."""
 
     def __enter__(self) -> Self:
@@ -141,6 +145,7 @@ class Proxy:
                 self._context.wrap_socket(client, server_side=True) as inside,
                 socket.create_connection(("127.0.0.1", self._port)) as behind,
             ):
+                self.protocols.add(inside.selected_alpn_protocol())
                 back = threading.Thread(target=_copy, args=(behind, inside), daemon=True)
                 back.start()
                 _copy(inside, behind)

@@ -136,10 +136,14 @@ def disagreements(kept, scenario: Scenario):
 
 
 def test_the_endpoint_comes_from_the_region_if_nothing_else_is_set(aws, state):
-    ended = run(aws, state, "--only", "stream-missing", "--only", "client-by-arn", AWS_ENDPOINT_URL_KINESIS="")
+    played_here = ("--only", "headers", "--only", "client-by-arn", "--only", "fan-out-http2")
+    ended = run(aws, state, *played_here, AWS_ENDPOINT_URL_KINESIS="")
     assert f"https://kinesis.{REGION}.amazonaws.com" in ended.stdout
     assert ended.returncode == 0, ended.stdout
     assert aws.streams == []
+    # By ARN, the rules of the SDKs lead to an endpoint of the account.
+    assert {f"kinesis.{REGION}.amazonaws.com", f"{ACCOUNT}.data-kinesis.{REGION}.amazonaws.com"} <= aws.proxy.names
+    assert "h2" in aws.proxy.protocols
 
 
 def test_a_run_that_is_killed_goes_on_and_leaves_nothing(aws, state):
