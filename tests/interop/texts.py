@@ -263,6 +263,9 @@ TEXTS = (
          (issue("hashicorp/terraform-provider-aws", 3108), issue("awslabs/amazon-kinesis-producer", 257)),
          created(*[("DescribeStream", {"StreamName": "s"})] * 2),
          {"limits": Limits(control_calls_per_second={"DescribeStream": 1})}),
+    Text("a control call beyond its rate that names no stream", LIMIT, f"Rate exceeded for account {ACCOUNT}.",
+         (issue("Graylog2/graylog-plugin-integrations", 341),), (("ListStreams", {}),) * 2,
+         {"limits": Limits(control_calls_per_second={"ListStreams": 1})}),
     Text("NextToken beside the stream's name", INVALID, "NextToken and StreamName cannot be provided together.",
          recorded("listShards"), created(("ListShards", {"StreamName": "s", "NextToken": "x"}))),
     Text("the consumer's ARN is of none", MISSING, f"Consumer {CONSUMER}, account {ACCOUNT} not found.",
@@ -280,9 +283,6 @@ TEXTS = (
          (("DescribeStream", {}),)),
     Text("a consumer of that name is there already", IN_USE,
          f"Consumer c under stream s already exists for account {ACCOUNT}.", (), created(*REGISTERED, *REGISTERED)),
-    Text("a control call beyond its rate that names no stream", LIMIT,
-         f"Rate exceeded for operation ListStreams under account {ACCOUNT}.", (), (("ListStreams", {}),) * 2,
-         {"limits": Limits(control_calls_per_second={"ListStreams": 1})}),
 )  # fmt: skip
 
 SECTION = """## Texts

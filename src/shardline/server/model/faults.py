@@ -292,7 +292,7 @@ def _is_taken(plan: Plan, rule: FaultRule, operation: str) -> bool:
 
 def _throttling(account: str, operation: str, rule: kinds.Throttle, target: Target) -> Refused:
     if operation not in _DATA_PLANE:
-        return call_throttled(operation, target.stream, account)
+        return call_throttled(target.stream, account)
     shard = rule.shard_id or next(iter(target.shards), "shardId-000000000000")
     message = shard_throttling(operation, shard, target.stream, account)
     return limit_exceeded(message) if operation == "SubscribeToShard" else throttled(message)

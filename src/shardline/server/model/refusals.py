@@ -83,10 +83,10 @@ def shard_throttling(operation: str, shard: str, stream: str | None, account: st
     return f"Rate exceeded for shard {shard} in stream {stream} under account {account}."
 
 
-def call_throttled(operation: str, stream: str | None, account: str) -> Refused:
-    """A control call comes too fast. AWS's text about calls that name no stream is not known."""
-    what = f"stream {stream}" if stream else f"operation {operation}"
-    return limit_exceeded(f"Rate exceeded for {what} under account {account}.")
+def call_throttled(stream: str | None, account: str) -> Refused:
+    """A control call comes too fast; it may name no stream."""
+    what = f"stream {stream} under account {account}" if stream else f"account {account}"
+    return limit_exceeded(f"Rate exceeded for {what}.")
 
 
 def dry_run(operation: str) -> Refused:

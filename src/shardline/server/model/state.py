@@ -242,7 +242,7 @@ class ServiceState:
                 self._rates = {one: rest for one, rest in self._rates.items() if rest.balance(self.now) < rest.rate}
             bucket = self._rates[key] = Bucket(rate, self.now)
         if not bucket.take(1, self.now):
-            raise call_throttled(operation, stream, self.settings.account_id)
+            raise call_throttled(stream, self.settings.account_id)
 
     def arn_of(self, stream_name: str) -> str:
         settings = self.settings

@@ -64,6 +64,6 @@ def test_throttling_names_the_shard_or_the_stream():
         "Rate exceeded for shard shardId-0 in stream s under account 1."
     )
     assert refusals.shard_throttling("GetRecords", "shardId-0", "s", "1") == "Rate exceeded for Shard - 1/s/shardId-0"
-    named, unnamed = refusals.call_throttled("ListShards", "s", "1"), refusals.call_throttled("ListStreams", "", "1")
+    named, unnamed = refusals.call_throttled("s", "1"), refusals.call_throttled("", "1")
     assert (named.code, named.message) == ("LimitExceededException", "Rate exceeded for stream s under account 1.")
-    assert unnamed.message == "Rate exceeded for operation ListStreams under account 1."
+    assert unnamed.message == "Rate exceeded for account 1."
