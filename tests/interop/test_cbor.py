@@ -27,6 +27,25 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 ENTRIES = [{"Data": bytes([n]) * n, "PartitionKey": f"schlüssel-{n}"} for n in range(20)]
 
 
+POLICY = '{"Statement": [{"Effect": "Allow", "Principal": "*", "Action": "kinesis:*"}]}'
+CHANNEL = {
+    "ChannelName": "c",
+    "ServiceExecutionRoleARN": "arn:aws:iam::000000000000:role/delivery",
+    "StreamConfigurationList": [{"StreamARN": ARN, "RecordConfiguration": {"RecordFormatType": "STRING"}}],
+    "S3DestinationConfiguration": {
+        "StorageConfiguration": {
+            "BucketARN": "arn:aws:s3:::records",
+            "ExpectedBucketOwner": "000000000000",
+            "CompressionType": "GZIP",
+        }
+    },
+}
+
+
+def channel_arn(kept):
+    return kept["CreateChannel"]["ChannelDescription"]["ChannelARN"]
+
+
 def iterator(kept):
     return kept["GetShardIterator"]["ShardIterator"]
 
@@ -98,6 +117,19 @@ CALLS = [
     ("UpdateStreamMode", {"StreamARN": ARN, "StreamModeDetails": {"StreamMode": "ON_DEMAND"}}),
     ("UpdateStreamRecordDistributionStrategy", {"StreamARN": ARN, "RecordDistributionStrategy": "USER_PARTITION_KEY"}),
     ("DescribeStream", STREAM),
+    ("PutResourcePolicy", {"ResourceARN": ARN, "Policy": POLICY}),
+    ("GetResourcePolicy", {"ResourceARN": ARN}),
+    ("DeleteResourcePolicy", {"ResourceARN": ARN}),
+    ("UpdateAccountSettings", {"MinimumThroughputBillingCommitment": {"Status": "ENABLED"}}),
+    ("DescribeAccountSettings", {}),
+    ("UpdateStreamWarmThroughput", {**STREAM, "WarmThroughputMiBps": 8}),
+    ("CreateChannel", CHANNEL),
+    ("DescribeChannel", {"ChannelARN": channel_arn}),
+    ("ListChannels", {}),
+    ("UpdateChannel", {"ChannelARN": channel_arn, "S3DestinationConfiguration": {"DataFreshnessInSeconds": 900}}),
+    ("DescribeStreamSummary", STREAM),
+    ("DescribeLimits", {}),
+    ("DeleteChannel", {"ChannelARN": channel_arn}),
     ("DeleteStream", STREAM),
     ("DescribeStream", STREAM),
     ("NoSuchOperation", {}),
@@ -128,13 +160,15 @@ class Told:
     def comparable(self, name, value):
         if name.endswith("SequenceNumber"):
             return self.numbers.setdefault(value, len(self.numbers))
-        if name.endswith("Timestamp"):
+        if name.endswith(("Timestamp", "At")):
             assert isinstance(value, (int, float, datetime))
             return "a time"
         if name.endswith(("Token", "Iterator")):
             assert isinstance(value, str)
             return "a token"
-        if name == "ConsumerARN":
+        if name in {"StreamId", "ChannelId"}:
+            return len(value)
+        if name in {"ConsumerARN", "ChannelARN"}:
             return value.rpartition(":")[0]
         if name == "MillisBehindLatest":
             return type(value)
