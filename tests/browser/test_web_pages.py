@@ -29,7 +29,7 @@ FILES = {
 FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"),
-    "--host-resolver-rules=MAP evil.example 127.0.0.1",
+    *("--host-resolver-rules=MAP evil.example 127.0.0.1", "--ignore-certificate-errors"),
 ]
 WITHIN = 120  # seconds: a machine that is busy takes half a minute to start a browser
 OPAQUE = {"opaque", "blocked"}
@@ -121,10 +121,10 @@ def drained(seen):
     return found
 
 
-@pytest.fixture
-def kinesis():
-    """A server with something to lose, whose clock stands still."""
-    with LocalKinesis(stream="orders") as one:
+@pytest.fixture(params=["http", "https"])
+def kinesis(request):
+    """A server with something to lose, whose clock stands still. With https, Chromium speaks HTTP/2."""
+    with LocalKinesis(stream="orders", tls=request.param == "https") as one:
         boto3.client("kinesis", **one.boto3_arguments).put_record(StreamName="orders", Data=b"x", PartitionKey="k")
         one.clock.freeze()
         yield one
@@ -160,12 +160,13 @@ def test_the_attacks_arrive_at_a_server_that_does_not_defend_itself():
     assert "no answer" not in results.values()
 
 
-@pytest.mark.parametrize("name", ["evil.example", "127.0.0.1", "localhost"])
-@pytest.mark.parametrize("server", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize(
+    ("name", "server"),
+    [("evil.example", "127.0.0.1"), ("127.0.0.1", "127.0.0.1"), ("localhost", "127.0.0.1"), ("localhost", "localhost")],
+)
 def test_a_page_of_another_origin_changes_and_learns_nothing(kinesis, name, server):
     before = state_of(kinesis)
-    port = kinesis.endpoint_url.rpartition(":")[2]
-    results = attack(name, f"http://{server}:{port}")
+    results = attack(name, kinesis.endpoint_url.replace("127.0.0.1", server))
     after = state_of(kinesis)
     # A request to the API that names no operation is answered with an error, as it would be from any program.
     assert [error for _, error in after.pop("requests")[1:] if error is None] == []
@@ -219,8 +220,7 @@ def test_a_page_of_a_host_that_is_allowed_may_do_everything():
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
 def test_a_person_may_look_at_the_control_path(kinesis, name):
-    port = kinesis.endpoint_url.rpartition(":")[2]
-    url = f"http://{name}:{port}/_shardline/health"
+    url = f"{kinesis.endpoint_url.replace('127.0.0.1', name)}/_shardline/health"
     with browsing(url, "--dump-dom") as process:
         shown = process.communicate(timeout=WITHIN)[0]
     assert re.search(r'\{"status":\s*"ok"', shown), shown

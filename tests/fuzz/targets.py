@@ -43,6 +43,7 @@ from shardline.model.position import parse_position
 from shardline.model.sequence import SequenceNumber
 from shardline.model.stream import parse_consumer_arn, parse_stream
 from shardline.server import bodies
+from shardline.server.access import Access
 from shardline.server.clock import ServerClock
 from shardline.server.endpoint import TARGET_PREFIX, Endpoint
 from shardline.server.model.faults import Faults
@@ -284,8 +285,22 @@ def signature(data):
     names = ["authorization", "x-amz-date", "host", "x-amz-security-token"]
     headers = dict(zip(names, lines, strict=False))
     checker = Signatures({"AKID": ("secret", None)}, "us-east-1")
-    refusal = checker.check("POST", "/", headers, b"", 1_700_000_000.0)
+    refusal = checker.check("POST", f"/?{''.join(lines[4:])}", headers, b"", 1_700_000_000.0)
     assert isinstance(refusal, Refused), "nobody guesses a signature"
+    refusal.message.encode()
+
+
+def request_headers(data):
+    """What decides whether the embedded Kinesis serves a request at all."""
+    lines = as_text(data).split("\n")
+    headers = dict(zip(["host", "origin", "sec-fetch-site", "content-type", "authorization"], lines, strict=False))
+    access = Access(["kinesis"], token="0123456789abcdef")
+    host = access.judge_host(headers.get("host"))
+    control = access.judge_control(headers, has_body=bool(len(lines) % 2))
+    assert control is not None or headers["authorization"].lower().startswith("bearer"), "nobody guesses a token"
+    for refusal in (host, control):
+        if refusal is not None:
+            assert len(refusal.message.encode()) < 1_500
 
 
 def _same(one, other):
@@ -308,6 +323,7 @@ TARGETS = {
         user_values,
         lease_row,
         lease_item,
+        request_headers,
         store_url,
         kpl_properties,
         small_texts,
