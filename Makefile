@@ -54,7 +54,7 @@ sets:
 $(SETS:%=$(VENV)/.%): $(VENV)/.%: pyproject.toml requirements/constraints.txt requirements/install.py
 	@$(INSTALL) $*
 
-$(SERVERS): $(addprefix tests/interop/servers/,package.json requirements.txt requirements-clients.txt install.sh)
+$(SERVERS): $(addprefix tests/interop/servers/,package.json package-clients.json requirements.txt requirements-clients.txt install.sh)
 	PYTHON=$(PYTHON) bash tests/interop/servers/install.sh
 	@touch $@
 
