@@ -470,3 +470,53 @@ def test_http2_over_tls(kinesis):
             assert len(wire.call("GetRecords", {"ShardIterator": iterator(wire)})[1]["Records"]) == 3
             stream = subscribe(wire, secure)
             wire.until(lambda: len(pushed(wire, stream)) == 3)
+
+
+def test_many_answers_share_a_narrow_window(kinesis, connect):
+    """A client that widens the connection's window only when half of it is used: no stream may be forgotten."""
+    wire = connect()
+    put(wire, bytes(30_000))
+    found = iterator(wire)
+    streams = [wire.ask("GetRecords", {"ShardIterator": found}) for _ in range(150)]
+    assert {len(wire.answer(stream)[1]["Records"]) for stream in streams} == {1}
+    assert kinesis._server.call(lambda: [len(one._blocked) for one in kinesis._server.http.http2]) == [0]
+
+
+def test_answers_and_resets_in_one_packet(kinesis, connect):
+    """Streams that are blocked, reset, and widened all at once: the rest of the connection goes on."""
+    wire = connect()
+    put(wire, bytes(300_000))
+    found = iterator(wire)
+    wire.gives_room = False
+    streams = [wire.ask("GetRecords", {"ShardIterator": found}) for _ in range(4)]
+    wire.until(lambda: all(stream in wire.heads for stream in streams))
+    wire.frames.increment_flow_control_window(10 * MIB)
+    for stream in streams[:3]:
+        wire.frames.increment_flow_control_window(10 * MIB, stream)
+        wire.frames.reset_stream(stream)
+    wire.frames.increment_flow_control_window(10 * MIB, streams[3])
+    wire.flush()
+    assert len(wire.answer(streams[3])[1]["Records"]) == 1
+    assert kinesis._server.call(lambda: [len(one._streams) for one in kinesis._server.http.http2]) == [0]
+
+
+@pytest.mark.clock
+def test_a_thousand_idle_subscriptions_of_one_connection_use_less_than_three_percent_of_a_core():
+    with LocalKinesis(limits=False) as kinesis:
+        kinesis.create_stream("s", shards=50)
+        with contextlib.closing(Wire(kinesis, window=MIB)) as wire:
+            arn = kinesis.streams["s"].arn
+            for number in range(20):
+                members = {"StreamARN": arn, "ConsumerName": f"c{number}"}
+                consumer = wire.call("RegisterStreamConsumer", members)[1]["Consumer"]["ConsumerARN"]
+                for shard in range(50):
+                    position = {"ShardId": f"shardId-{shard:012d}", "StartingPosition": {"Type": "LATEST"}}
+                    wire.ask("SubscribeToShard", {"ConsumerARN": consumer, **position})
+            wait_until(lambda: live(kinesis) == 1_000)
+            used, until = kinesis._server.call(time.thread_time), time.monotonic() + 10
+            while time.monotonic() < until:
+                assert wire.receive()
+            share = (kinesis._server.call(time.thread_time) - used) / 10
+        beats = [body.count(b"SubscribeToShardEvent") for body in wire.bodies.values()]
+    assert sorted(beats)[20] >= 2  # all but the 20 registrations
+    assert share < 0.03, f"{share:.1%} of a core"

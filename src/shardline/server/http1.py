@@ -139,17 +139,18 @@ class Http1Connections(web.Server):
 
     async def _read(self, request: web.BaseRequest) -> bytes:
         """The body, of which each part must come in time (HT4)."""
-        loop = asyncio.get_running_loop()
-        parts: list[bytes] = []
-        size = 0
-        async with asyncio.timeout(self._timeouts.request) as limit:
-            while part := await request.content.readany():
-                limit.reschedule(loop.time() + self._timeouts.request)
-                parts.append(part)
-                size += len(part)
-                if size > BODY_MAX:
-                    raise web.HTTPRequestEntityTooLarge(BODY_MAX, size)
-        return b"".join(parts)
+        time, timeout, content = asyncio.get_running_loop().time, self._timeouts.request, request.content
+        body = bytearray()
+        async with asyncio.timeout(timeout) as limit:
+            renew_at = time() + timeout / 2
+            while part := await content.readany():
+                body += part
+                if len(body) > BODY_MAX:
+                    raise web.HTTPRequestEntityTooLarge(BODY_MAX, len(body))
+                if time() >= renew_at:  # not with each part: a timer that is moved costs more than the part
+                    renew_at = time() + timeout / 2
+                    limit.reschedule(time() + timeout)
+        return bytes(body)
 
     async def _refuse(self, request: web.BaseRequest, refusal: Refused) -> web.StreamResponse:
         """Answer a request whose body was not read: what is left of it would be taken for the next one."""

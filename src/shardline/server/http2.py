@@ -66,7 +66,7 @@ class _Stream:
         """The client has reset it, or the connection is lost."""
         self.pushes: Pushes | None = None
         self.waiter: asyncio.Future[None] | None = None
-        """For a wider window."""
+        """For room in the socket, or in a window."""
 
 
 @final
@@ -91,7 +91,8 @@ class Http2Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._is_closing = False
         self._is_full = False  # the socket takes no more for now
-        self._room: list[asyncio.Future[None]] = []
+        self._room: list[asyncio.Future[None]] = []  # of streams that wait for the socket
+        self._blocked: dict[_Stream, None] = {}  # those that wait for a window, the longest blocked first
 
     # ---- asyncio's side
 
@@ -118,7 +119,8 @@ class Http2Connection(asyncio.Protocol):
         try:
             for event in self._frames.receive_data(self._incoming.feed(data)):
                 if not self._is_closing:
-                    self._handle(event)
+                    with suppress(ProtocolError):  # a stream that is reset by a later one of these events
+                        self._handle(event)
         except ProtocolError:  # h2 has put a GOAWAY with the reason into what is to be sent
             self._close()
         except Exception:  # noqa: BLE001 - a bug of ours
@@ -173,9 +175,8 @@ class Http2Connection(asyncio.Protocol):
                 self._count_reset()
                 if event.stream_id in self._streams:
                     self._drop(self._streams[event.stream_id])
-            case events.WindowUpdated() | events.RemoteSettingsChanged():  # those who wait look again
-                for stream in self._streams.values():
-                    _wake(stream.waiter)
+            case events.WindowUpdated() | events.RemoteSettingsChanged():
+                self._wake_blocked(getattr(event, "stream_id", None))
             case _:  # h2 has answered it, or nothing follows from it: trailers, priorities, unknown frames
                 pass
 
@@ -354,6 +355,8 @@ class Http2Connection(asyncio.Protocol):
             piece, rest = rest[:room], rest[room:]
             self._send_frames(stream, piece, is_last=is_last and not rest)
             self._flush()
+            if self._blocked:
+                self._wake_blocked(None)  # this one may have left room that it was woken for
             if not rest:
                 return
 
@@ -365,15 +368,32 @@ class Http2Connection(asyncio.Protocol):
                 self._frames.send_data(stream.number, data[at : at + size], end_stream=ends)
 
     async def _wait(self, stream: _Stream) -> None:
-        """For room in the socket, or else in the stream's window."""
+        """For room in the socket, or else in the windows. The head of the answer, if it is made, goes out before."""
+        self._flush()
         waiter = self._loop.create_future()
         if self._is_full:
             self._room.append(waiter)
+        else:
+            self._blocked[stream] = None
         stream.waiter = waiter
         try:
             await waiter
         finally:
             stream.waiter = None
+            self._blocked.pop(stream, None)
+
+    def _wake_blocked(self, number: int | None) -> None:
+        """A window was widened: that of one stream, or of all.
+
+        No more streams are woken than the connection's window has room for, the longest blocked first: with a thousand
+        of them, waking all for each update would cost more than sending.
+        """
+        room = self._frames.outbound_flow_control_window
+        for stream in [self._streams[number]] if number in self._streams else list(self._blocked):
+            window = self._window(stream) if stream in self._blocked else 0
+            if window > 0 and room > 0:
+                _wake(stream.waiter)
+                room -= window
 
     def _window(self, stream: _Stream) -> int:
         return self._frames.local_flow_control_window(stream.number)
