@@ -45,21 +45,29 @@ class CannotStart(Exception):  # noqa: N818 - it ends the program with this sent
 
 
 class Interrupts:
-    """Turns the first SIGINT or SIGTERM into a request to stop; the second one ends the program where it stands."""
+    """Once scenarios are played, the first SIGINT or SIGTERM is a request to stop, and the second one ends the program
+    where it stands. Before that there is nothing to clean up: the first one ends it.
+    """
 
     def __init__(self) -> None:
         self.stop = threading.Event()
+        self.is_playing = False
         self.number = 0
 
     def install(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._handle)
 
+    def begin(self) -> threading.Event:
+        """From now on there may be something to clean up."""
+        self.is_playing = True
+        return self.stop
+
     def _handle(self, number: int, _: object) -> None:
-        if self.stop.is_set() and self.number:
-            raise KeyboardInterrupt
-        self.number = number
+        is_second, self.number = self.number != 0, number
         self.stop.set()
+        if is_second or not self.is_playing:
+            raise KeyboardInterrupt
         say(f"{signal.Signals(number).name}: stopping; streams are deleted. A second signal would leave them behind.")
 
 
@@ -159,7 +167,7 @@ def tell(result: Result, seconds: float) -> None:
 # ---- where it is played
 
 
-def play_local(options: argparse.Namespace, scenarios: list[Scenario], stop: threading.Event) -> int:
+def play_local(options: argparse.Namespace, scenarios: list[Scenario], interrupts: Interrupts) -> int:
     """The embedded server, one a scenario, then kinesis-local."""
     codes = []
     for name in options.on:
@@ -171,13 +179,13 @@ def play_local(options: argparse.Namespace, scenarios: list[Scenario], stop: thr
                 site = stack.enter_context(sites.kinesis_local())
                 open_site = lambda shared=site: contextlib.nullcontext(shared)  # noqa: E731
             codes.append(
-                play_and_report(name, options, played_on(name, scenarios), RunState(None, name), open_site, stop)
+                play_and_report(name, options, played_on(name, scenarios), RunState(None, name), open_site, interrupts)
             )
     return max(codes)
 
 
-def play_and_report(name, options, scenarios, state, open_site, stop) -> int:
-    runner = Runner(open_site, state, jobs=options.jobs or JOBS, stop=stop, on_result=tell)
+def play_and_report(name, options, scenarios, state, open_site, interrupts) -> int:
+    runner = Runner(open_site, state, jobs=options.jobs or JOBS, stop=interrupts.begin(), on_result=tell)
     outcome = runner.play(scenarios)
     if name == "kinesis-local" and not outcome.broken_off:
         play_again(runner, state, scenarios, outcome)
@@ -197,18 +205,18 @@ def play_again(runner: Runner, state: RunState, scenarios: list[Scenario], outco
         outcome.results |= runner.play([scenario for scenario in scenarios if scenario.name in odd]).results
 
 
-def play_endpoint(options: argparse.Namespace, scenarios: list[Scenario], stop: threading.Event) -> int:
+def play_endpoint(options: argparse.Namespace, scenarios: list[Scenario], interrupts: Interrupts) -> int:
     """Any endpoint; its streams are deleted, but nothing is remembered."""
     with sites.at_url(options.endpoint) as site:
         state = RunState(None, options.endpoint)
         try:
             open_site = lambda: contextlib.nullcontext(site)  # noqa: E731
-            return play_and_report(site.name, options, scenarios, state, open_site, stop)
+            return play_and_report(site.name, options, scenarios, state, open_site, interrupts)
         finally:
             clean(site, state, list(state.streams), say)
 
 
-def play_aws(options: argparse.Namespace, scenarios: list[Scenario], stop: threading.Event) -> int:
+def play_aws(options: argparse.Namespace, scenarios: list[Scenario], interrupts: Interrupts) -> int:
     scenarios, others = on_aws(scenarios, account_settings=options.account_settings)
     probe = stream_name("probe", "no-such-stream", "probe")
     with sites.aws(probe) as site:
@@ -234,14 +242,18 @@ def play_aws(options: argparse.Namespace, scenarios: list[Scenario], stop: threa
         if forgotten:
             say(f"{counted(len(forgotten), 'stream')} of runs that were killed more than an hour ago: deleted")
             clean(site, RunState(None, key), forgotten, say)
-        return carry_out(site, state, scenarios, options, stop)
+        return carry_out(site, state, scenarios, options, interrupts)
 
 
 def carry_out(
-    site: Site, state: RunState, scenarios: list[Scenario], options: argparse.Namespace, stop: threading.Event
+    site: Site, state: RunState, scenarios: list[Scenario], options: argparse.Namespace, interrupts: Interrupts
 ) -> int:
     runner = Runner(
-        lambda: contextlib.nullcontext(site), state, jobs=options.jobs or AWS_JOBS, stop=stop, on_result=tell
+        lambda: contextlib.nullcontext(site),
+        state,
+        jobs=options.jobs or AWS_JOBS,
+        stop=interrupts.begin(),
+        on_result=tell,
     )
     outcome = Outcome(broken_off="it failed")
     try:
@@ -357,7 +369,7 @@ def main(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
     logging.getLogger("shardline").setLevel(logging.ERROR)  # what our client meets on its way is no result
     options.on = options.on or ["embedded", "kinesis-local"]
     play = play_aws if options.aws else play_endpoint if options.endpoint else play_local
-    return play(options, scenarios, interrupts.stop)
+    return play(options, scenarios, interrupts)
 
 
 def command(arguments: Sequence[str] | None = None) -> int:
@@ -370,7 +382,10 @@ def command(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{problem}\n")
         code = CANNOT_START
     except KeyboardInterrupt:
-        sys.stderr.write("ended by a second signal: streams may be left, which cost money; run with --clean\n")
+        if interrupts.is_playing:
+            sys.stderr.write("ended by a second signal: streams may be left, which cost money; run with --clean\n")
+        else:
+            sys.stderr.write("interrupted: nothing was made\n")
         code = INCOMPLETE
     return 128 + interrupts.number if interrupts.number else code
 

@@ -140,6 +140,7 @@ KINESIS_LOCAL: tuple[Known, ...] = (
     Known("record-distribution", "*", "*", "it does not know the operation"),
     Known("resource-policy", "*", "*", "without a policy it says not found, and it checks none"),
     Known("warm-throughput-refused", "*", "*", _CONSTRAINTS),
+    Known("account-settings-refused", "*", "*", _CONSTRAINTS),
     Known("account-settings", "* UpdateAccountSettings", "body", "it has no answer"),
     Known("cbor", "5 DescribeStreamSummary", "error.__type", _CONSTRAINTS),
     Known("unreadable", "*", "*", "its types and texts are its own, and it takes any content type"),

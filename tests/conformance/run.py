@@ -92,6 +92,9 @@ class Runner:
                 "the credentials have expired" if isinstance(problem, CredentialsExpired) else "the connection is lost"
             )
             outcome.broken_off = f"{kind}: {problem}"
+        except BaseException:  # a mistake of this program, or a second signal: nothing more is begun
+            self._stop.set()
+            raise
         else:
             outcome.results[result.scenario] = result
 
@@ -130,10 +133,11 @@ def clean(
     while left and time.monotonic() < give_up_at:
         try:
             for name in list(left):
-                if player.state_of(name) == "gone":
+                found = player.state_of(name)
+                if found == "gone":
                     left.remove(name)
                     state.forget_stream(name)
-                else:
+                elif found != "DELETING":
                     delete(player, name)
         except (CannotPlay, CredentialsExpired, WireError) as problem:
             reason = str(problem)

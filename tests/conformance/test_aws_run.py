@@ -314,6 +314,23 @@ def test_the_terminal_is_asked(aws, state, word, code):
     assert "Start? [y/N]" in output
 
 
+def test_ctrl_c_at_the_question_ends_it_at_once(aws, state):
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command(state, "--only", "headers", yes=False), cwd=ROOT, env=aws.environment(), stdin=theirs,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+        seen = b""
+        while b"Start?" not in seen:
+            seen += os.read(process.stdout.fileno(), 1000)
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+    os.close(theirs)
+    os.close(ours)
+    assert process.returncode == 128 + signal.SIGINT
+    assert b"nothing was made" in rest
+
+
 def test_the_state_of_another_region_is_not_forgotten(aws, state):
     victim = Started(aws, state, "--only", "iterator-expired")
     victim.until(lambda: aws.streams)

@@ -34,7 +34,9 @@ def differences(kept):
 def test_the_embedded_server_answers_as_every_recording_says():
     for path in sorted(RECORDINGS.glob("*.json")):
         kept = load(path)
-        judgement = judge(differences(kept), KNOWN.get(path.stem, ()), list(kept["scenarios"]), SCENARIOS)
+        judgement = judge(
+            differences(kept), KNOWN.get(f"recording {path.stem}", ()), list(kept["scenarios"]), SCENARIOS
+        )
         assert [str(one) for one in judgement.unknown] == [], path.name
         assert [str(one) for one in judgement.vanished] == [], path.name
 

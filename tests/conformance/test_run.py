@@ -128,3 +128,19 @@ def test_an_interrupt_keeps_what_is_finished():
     outcome = runner.play([Scenario("two", "t", (Pause(1),)), one])
     assert list(outcome.results) in (["one"], ["two"])
     assert outcome.broken_off == "interrupted"
+
+
+def test_a_mistake_of_ours_stops_the_other_scenarios():
+    class Broken:
+        @staticmethod
+        def credentials():
+            return None
+
+        def send(self, _):
+            raise ValueError("a mistake")
+
+    stop = threading.Event()
+    runner = Runner(open_fake(Broken()), RunState(None, "e"), jobs=1, stop=stop)
+    with pytest.raises(ValueError, match="a mistake"):
+        runner.play([Scenario(name, "t", (Call("A", {}, ok()),)) for name in ("one", "two")])
+    assert stop.is_set()

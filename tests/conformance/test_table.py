@@ -15,6 +15,7 @@ MODEL = botocore.session.get_session().get_service_model("kinesis")
 # What the server can answer and no scenario can call for, and why.
 NO_SCENARIO = {
     "AccessDeniedException": "for a Host or an Origin that AWS would never get",
+    "MalformedHttpRequestException": "for bytes that are no HTTP",
     "InternalFailure": "a fault of the server",
     "RequestEntityTooLargeException": "AWS closes the connection, or answers: which is not known",
     "ExpiredTokenException": "needs a token that has expired: the tests of the run have it",

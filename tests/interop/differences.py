@@ -580,7 +580,7 @@ differ:
 - AWS's own answers, as the tests of others recorded them;
 - [kinesis-local](https://www.npmjs.com/package/kinesis-local) 0.6.2, a Kinesis that others wrote.
 
-No call was made to AWS for this page.
+No call was made to AWS for this page: anyone with an account can do that with [one command](conformance.md).
 
 ## Recordings of AWS
 

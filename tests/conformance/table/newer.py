@@ -65,6 +65,13 @@ SCENARIOS = (
             ),
             Call("UpdateStreamWarmThroughput", {"StreamName": "$a"}, refused("ValidationException")),
             Call("UpdateStreamWarmThroughput", {"StreamName": "$nothing", "WarmThroughputMiBps": 4}, not_found()),
+        ),
+    ),
+    Scenario(
+        "account-settings-refused",
+        "Settings of the account that do not exist are refused, and nothing is changed",
+        seconds=5,
+        steps=(
             Call("UpdateAccountSettings", commitment("ODD"), refused("ValidationException")),
             Call("UpdateAccountSettings", {}, refused("ValidationException")),
         ),
