@@ -543,3 +543,35 @@ REFUSALS = [
         "340282366920938463463374607431768211455",
     ),
 ]
+
+# ---- streams that are not ACTIVE (createStream.js, splitShard.js, mergeShards.js, getRecords.js)
+
+PASSING = {"StreamName": "passing"}
+NOT_ACTIVE = f"Stream passing {UNDER} not ACTIVE, instead in state"
+NO_SHARD = f"Shard shardId-000000000000 in stream passing {UNDER} does not exist"
+SPLIT = ("SplitShard", {**PASSING, "ShardToSplit": "shard-0", "NewStartingHashKey": "2"})
+MERGE = ("MergeShards", {**PASSING, "ShardToMerge": "shard-1", "AdjacentShardToMerge": "shard-2"})
+LATEST = ("GetShardIterator", {**PASSING, "ShardId": "shardId-0", "ShardIteratorType": "LATEST"})
+
+
+def in_state(state, change, operation, code, message):
+    """A change that leaves a stream of three shards in a state, if any, and what is refused then."""
+    return state, change, Refusal(*operation, code, message)
+
+
+IN_STATES = [
+    in_state("CREATING", None, SPLIT, "ResourceInUseException", f"{NOT_ACTIVE} CREATING"),
+    in_state("CREATING", None, MERGE, "ResourceInUseException", f"{NOT_ACTIVE} CREATING"),
+    in_state("CREATING", None, LATEST, "ResourceNotFoundException", NO_SHARD),
+    *(
+        in_state("CREATING", None, operation, "ResourceNotFoundException", f"Stream passing {UNDER} not found.")
+        for operation in (
+            ("PutRecord", {**PASSING, **PLACEMENT}),
+            ("PutRecords", {**PASSING, "Records": [PLACEMENT]}),
+        )
+    ),
+    in_state("UPDATING", SPLIT, SPLIT, "ResourceInUseException", f"{NOT_ACTIVE} UPDATING"),
+    in_state("UPDATING", MERGE, MERGE, "ResourceInUseException", f"{NOT_ACTIVE} UPDATING"),
+    # The iterator is of before.
+    in_state("deleted", ("DeleteStream", PASSING), ("GetRecords", {}), "ResourceNotFoundException", NO_SHARD),
+]

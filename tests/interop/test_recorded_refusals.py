@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from shardline.testing import LocalKinesis
+from shardline.testing import Delays, LocalKinesis
 
 kinesalite = run_path(str(Path(__file__).parent / "kinesalite_recordings.py"))
 moto = run_path(str(Path(__file__).parent / "moto_recordings.py"))
@@ -86,6 +86,28 @@ def test_members_that_break_constraints(ask, operation, parameters, errors):
 def test_a_refused_request(ask, refusal):
     expected = {"__type": refusal.code} | ({} if refusal.message is None else {"message": refusal.message})
     assert ask(refusal.operation, refusal.parameters) == (refusal.status, expected)
+
+
+@pytest.mark.parametrize(
+    ("state", "change", "refusal"),
+    [pytest.param(*row, id=f"{row[0]}-{row[2].operation}") for row in kinesalite["IN_STATES"]],
+)
+def test_a_request_to_a_stream_that_is_not_active(state, change, refusal):
+    delays = Delays(create=10, update=10, delete=10)
+    with LocalKinesis(account_id=kinesalite["ACCOUNT"], limits=False, delays=delays) as kinesis, asking(kinesis) as ask:
+        kinesis.clock.freeze()
+        assert ask("CreateStream", {"StreamName": "passing", "ShardCount": 3})[0] == 200
+        parameters = refusal.parameters
+        if change is not None:
+            kinesis.clock.advance(10)
+            parameters = parameters or ask(*kinesalite["LATEST"])[1]
+            assert ask(*change)[0] == 200
+        if state == "deleted":
+            kinesis.clock.advance(10)
+        else:
+            described = ask("DescribeStream", {"StreamName": "passing"})[1]["StreamDescription"]
+            assert described["StreamStatus"] == state
+        assert ask(refusal.operation, parameters) == (400, {"__type": refusal.code, "message": refusal.message})
 
 
 @pytest.mark.parametrize("scenario", moto["REFUSED"], ids=lambda scenario: scenario.test)
