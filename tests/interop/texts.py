@@ -201,7 +201,26 @@ TEXTS = (
          (("https://github.com/awslabs/landing-zone-accelerator-on-aws/blob/main/source/packages/@aws-accelerator/config/lib/"
           "models/global-config.ts"),),
          created(("UpdateShardCount", {"StreamName": "s", "TargetShardCount": 4, "ScalingType": "UNIFORM_SCALING"}))),
+    Text("a tag with a character that no tag has", INVALID,
+         "Some tags contain invalid characters. Valid characters: Unicode letters, digits, white space, _ . / = + - % @.",
+         recorded("addTagsToStream"), created(("AddTagsToStream", {"StreamName": "s", "Tags": {"abc;def": "1"}}))),
+    Text("a tag with a per cent sign", INVALID,
+         f"Failed to add tags to stream s under account {ACCOUNT} because some tags contained illegal characters. The allowed "
+         "characters are Unicode letters, white-spaces, '_',',','/','=','+','-','@'.",
+         recorded("addTagsToStream"), created(("AddTagsToStream", {"StreamName": "s", "Tags": {"abc%def": "1"}}))),
+    Text("more than 50 tags; the text kept an older limit", INVALID,
+         f"Failed to add tags to stream s under account {ACCOUNT} because a given stream cannot have more than 10 tags "
+         "associated with it.",
+         recorded("addTagsToStream"),
+         created(("AddTagsToStream", {"StreamName": "s", "Tags": {f"t{number}": "" for number in range(51)}}))),
+    Text("a resource without a policy", MISSING, f"No resource policy found for resource ARN {ARN}.",
+         (f"{MOTO.rpartition('/')[0]}/test_kinesis_resource_policy.py",),
+         created(("DeleteResourcePolicy", {"ResourceARN": ARN}))),
     # ---- shards
+    Text("a shard that was split already", INVALID,
+         f"Shard {FIRST} {IN_S} has already been merged or split, and thus is not eligible for merging or splitting.",
+         (f"{MOTO.rpartition('/')[0]}/test_kinesis_boto3.py",),
+         created(*[("SplitShard", {"StreamName": "s", "ShardToSplit": FIRST, "NewStartingHashKey": "5"})] * 2)),
     Text("the shard to split is not there", MISSING, f"Could not find shard shardId-000000000005 {IN_S}.",
          recorded("splitShard"),
          created(("SplitShard", {"StreamName": "s", "ShardToSplit": "shardId-5", "NewStartingHashKey": "5"}))),
@@ -219,6 +238,9 @@ TEXTS = (
          created(("MergeShards", {"StreamName": "s", "ShardToMerge": FIRST, "AdjacentShardToMerge": "shardId-2"}),
                  ShardCount=3)),
     # ---- records
+    Text("more data than a request may have (5 MB when it was seen)", INVALID, "Records size exceeds 10 MB limit",
+         (f"{MOTO.rpartition('/')[0]}/test_kinesis_stream_limits.py",),
+         created(("PutRecords", {"StreamName": "s", "Records": [{"PartitionKey": "k", "Data": bytes(1_000_000)}] * 11}))),
     Text("an ExplicitHashKey that is too large", INVALID,
          "Invalid ExplicitHashKey. ExplicitHashKey must be in the range: [0, 2^128-1]. Specified value was "
          f"{1 << 128}", recorded("putRecord"),
