@@ -72,7 +72,7 @@ def list_channels(state: ServiceState, request: ListChannels) -> dict[str, objec
     shown = found[: min(request.max_results or _CHANNELS_PER_PAGE, _CHANNELS_PER_PAGE)]
     answer: dict[str, object] = {"ChannelSummaries": [_summarize(state, channel) for channel in shown]}
     if len(shown) < len(found):
-        answer["NextToken"] = state.tokens.write(PageToken("ListChannels", "", 0.0, shown[-1].name, None, state.now))
+        answer["NextToken"] = state.tokens.write(PageToken("ListChannels", "", 0, shown[-1].name, None, state.now))
     return answer
 
 

@@ -87,14 +87,14 @@ def list_consumers(state: ServiceState, request: inputs.ListStreamConsumers) -> 
     if request.next_token is not None:
         refuse_beside_token(StreamCreationTimestamp=request.stream_creation_timestamp)
         token = read_page_token(state, request.next_token, "ListStreamConsumers")
-        if (token.stream, token.stream_created_at) != (stream.name, stream.created_at):
+        if (token.stream, token.creation_second) != (stream.name, stream.creation_second):
             raise invalid("NextToken is invalid: it is of another stream.")
         after = token.after
     consumers = sorted((one for one in state.consumers_of(stream) if one.name > after), key=lambda one: one.name)
     shown = consumers[: min(request.max_results or _CONSUMERS_PER_PAGE, _CONSUMERS_PER_PAGE)]
     answer: dict[str, object] = {"Consumers": [_describe(consumer) for consumer in shown]}
     if len(shown) < len(consumers):
-        token = PageToken("ListStreamConsumers", stream.name, stream.created_at, shown[-1].name, None, state.now)
+        token = PageToken("ListStreamConsumers", stream.name, stream.creation_second, shown[-1].name, None, state.now)
         answer["NextToken"] = state.tokens.write(token)
     return answer
 

@@ -43,7 +43,7 @@ def describe_stream_summary(state: ServiceState, request: inputs.DescribeStreamS
         "OpenShardCount": len(stream.open_shards),
         "ConsumerCount": len(state.consumers_of(stream)),
         "ChannelCount": len(state.channels_of(stream)),
-        "StreamId": id_of(stream.arn, stream.created_at),
+        "StreamId": id_of(stream.arn, stream.creation_second),
         "MaxRecordSizeInKiB": stream.max_record_kib,
     }
     if stream.record_distribution is not None:
@@ -102,7 +102,7 @@ def list_shards(state: ServiceState, request: inputs.ListShards) -> dict[str, ob
     shown = matching[:most]
     answer: dict[str, object] = {"Shards": [describe_shard(shard) for shard in shown]}
     if len(shown) < len(matching):
-        token = PageToken("ListShards", stream.name, stream.created_at, shown[-1].shard_id, wanted, state.now)
+        token = PageToken("ListShards", stream.name, stream.creation_second, shown[-1].shard_id, wanted, state.now)
         answer["NextToken"] = state.tokens.write(token)
     return answer
 
@@ -126,7 +126,7 @@ def _listing(state: ServiceState, request: inputs.ListShards) -> tuple[ServerStr
     )
     token = read_page_token(state, request.next_token, "ListShards")
     stream = state.find(token.stream, None)
-    if stream.created_at != token.stream_created_at:
+    if stream.creation_second != token.creation_second:
         raise invalid("NextToken is invalid: its stream was deleted.")
     return stream, token.after, token.shard_filter
 
@@ -216,7 +216,7 @@ def list_streams(state: ServiceState, request: inputs.ListStreams) -> dict[str, 
         ],
     }
     if more:
-        token = PageToken("ListStreams", "", 0.0, shown[-1].name, None, state.now)
+        token = PageToken("ListStreams", "", 0, shown[-1].name, None, state.now)
         answer["NextToken"] = state.tokens.write(token)
     return answer
 

@@ -397,7 +397,9 @@ def _is_past(shard: ServerShard, place: int, number: str) -> bool:
 
 
 def write_iterator(state: ServiceState, stream: ServerStream, shard: ServerShard, place: int) -> str:
-    token = IteratorToken(stream.name, stream.created_at, shard.index, place, state.now, state.chance.getrandbits(32))
+    token = IteratorToken(
+        stream.name, stream.creation_second, shard.index, place, state.now, state.chance.getrandbits(32)
+    )
     return state.tokens.write(token)
 
 
@@ -448,6 +450,6 @@ def _read_iterator(state: ServiceState, request: GetRecords) -> tuple[ServerStre
             "milliseconds."
         )
     stream, shard = state.readable_shard(token.stream, shard_id_of(token.shard_index))
-    if stream.created_at != token.stream_created_at:
+    if stream.creation_second != token.creation_second:
         raise not_found(f"Stream {token.stream} under account {state.settings.account_id} not found.")
     return stream, shard, token.place

@@ -7,7 +7,8 @@ Invariants:
 - SV3: letting time pass costs nothing until something is due, and a change costs the same however many streams there
   are.
 - SV4: two streams of one name differ in their second of creation and in their sequence numbers, even if one is deleted
-  and the other created in the same second. Consumers tell them apart by these; on AWS the seconds pass by themselves.
+  and the other created in the same second. Consumers tell them apart by these, and so do iterators and page tokens. On
+  AWS the seconds pass by themselves.
 """
 
 import re

@@ -27,7 +27,7 @@ class IteratorToken(msgspec.Struct, array_like=True, frozen=True):
     """A place in a shard."""
 
     stream: str
-    stream_created_at: float
+    creation_second: int
     shard_index: int
     place: int
     made_at: float
@@ -40,7 +40,7 @@ class PageToken(msgspec.Struct, array_like=True, frozen=True):
 
     operation: str
     stream: str
-    stream_created_at: float
+    creation_second: int
     after: str
     shard_filter: tuple[str, str | None, float | None] | None
     made_at: float

@@ -70,6 +70,18 @@ def test_sv4_streams_of_one_name_are_told_apart_however_soon_one_follows_the_oth
     assert server.service.state.streams["s"].numbers_begin == int(server.now) - 3
 
 
+def test_sv4_what_was_handed_out_for_a_stream_is_no_good_for_the_next_of_its_name(server):
+    """Both exist at the same time of the clock, which a test may hold still."""
+    server.create(shards=2)
+    iterator, stream_id = server.iterator(), server.summary()["StreamId"]
+    token = server.call("ListShards", StreamName="s", MaxResults=1)["NextToken"]
+    server.call("DeleteStream", StreamName="s")
+    server.create(shards=2).put(b"x", hash_key=0)
+    assert server.refused("GetRecords", ShardIterator=iterator) == "ResourceNotFoundException"
+    assert server.refused("ListShards", NextToken=token) == "InvalidArgumentException"
+    assert server.summary()["StreamId"] != stream_id
+
+
 def test_sv4_a_stream_that_is_long_gone_is_forgotten(server):
     for number in range(50):
         server.create(f"s{number}")

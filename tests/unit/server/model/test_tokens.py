@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from shardline.model.limits import ITERATOR_MAX_LENGTH
 from shardline.server.model.tokens import IteratorToken, PageToken, Tokens
 
-ITERATOR = IteratorToken("s", 1.5, 3, 7, 2.5, 99)
-PAGE = PageToken("ListShards", "s", 1.5, "shardId-000000000003", ("AT_TIMESTAMP", None, 4.0), 2.5)
+ITERATOR = IteratorToken("s", 1, 3, 7, 2.5, 99)
+PAGE = PageToken("ListShards", "s", 1, "shardId-000000000003", ("AT_TIMESTAMP", None, 4.0), 2.5)
 
 
 def test_tk1_a_token_is_read_back_as_what_it_is_and_as_nothing_else():
@@ -25,7 +25,7 @@ def test_tk1_a_token_of_another_server_is_none():
 
 
 def test_an_iterator_looks_like_one_of_aws_and_is_never_too_long():
-    longest = IteratorToken("s" * 128, 1.7e9, 2**32, 2**60, 1.7e9, 2**32 - 1)
+    longest = IteratorToken("s" * 128, 1_700_000_000, 2**32, 2**60, 1.7e9, 2**32 - 1)
     text = Tokens(b"secret").write(longest)
     assert text.startswith("AAAAAAAAAAE"[:10])
     assert len(text) <= ITERATOR_MAX_LENGTH
@@ -33,7 +33,7 @@ def test_an_iterator_looks_like_one_of_aws_and_is_never_too_long():
 
 @given(st.text("abc", max_size=128))
 def test_the_length_of_an_iterator_is_one_that_aws_has(name):
-    raw = b64decode(Tokens(b"secret").write(IteratorToken(name, 1.7e9, 3, 7, 1.7e9, 2**31)))
+    raw = b64decode(Tokens(b"secret").write(IteratorToken(name, 1_700_000_000, 3, 7, 1.7e9, 2**31)))
     assert raw[:8] == b"\x00\x00\x00\x00\x00\x00\x00\x01"
     assert len(raw) >= 152
     assert (len(raw) - 152) % 16 == 0
@@ -51,8 +51,8 @@ def test_tk1_other_base64_of_the_same_bytes_is_none():
     tokens = Tokens(b"secret")
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     checked = 0
-    for name in ("s", "s" * 110, "s" * 126):
-        token = IteratorToken(name, 1.5, 3, 7, 2.5, 99)
+    for name in ("s", "s" * 112, "s" * 128):
+        token = IteratorToken(name, 1_700_000_000, 3, 7, 2.5, 99)
         text = tokens.write(token)
         last = len(text.rstrip("=")) - 1
         same = [
