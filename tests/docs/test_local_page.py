@@ -55,6 +55,14 @@ def test_the_script_waits_for_the_server(environment, tmp_path):
     assert (tmp_path / "local.log").read_text().endswith("stopped\n")
 
 
+def test_an_operation_is_called_by_hand(environment):
+    with LocalKinesis(stream="orders") as kinesis:
+        script = block("bash", "X-Amz-Target").replace("http://127.0.0.1:4567", f"--silent {kinesis.endpoint_url}")
+        command = ["bash", "-c", script]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert json.loads(ended.stdout)["StreamNames"] == ["orders"]
+
+
 def test_the_check_of_compose_tells_up_from_down(environment):
     check = yaml.safe_load(block("yaml", "healthcheck"))["services"]["kinesis"]["healthcheck"]["test"]
     assert check[0] == "CMD"
