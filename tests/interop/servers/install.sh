@@ -19,7 +19,7 @@ refuse() {
 require_node() {
     for tool in node npm; do
         command -v "$tool" >/dev/null 2>&1 ||
-            refuse "$tool is missing: install Node.js 20 or newer (with npm), then run this again"
+            refuse "$tool is missing: install Node.js 18 or newer (with npm), then run this again"
     done
 }
 
@@ -44,7 +44,7 @@ install_node_clients() {
     cp "$here/package-clients.json" "$servers/node-clients/package.json"
     (cd "$servers/node-clients" && npm install --no-audit --no-fund --no-package-lock --loglevel=error)
     (cd "$servers/node-clients" && node -e 'require("@aws-sdk/client-kinesis")') ||
-        refuse "the AWS SDK for JavaScript was installed but cannot be loaded: it needs Node.js 20 or newer"
+        refuse "the AWS SDK for JavaScript was installed but cannot be loaded"
     cp "$here/package-clients.json" "$servers/node-clients/.stamp"
 }
 
