@@ -8,6 +8,7 @@ import json
 import os
 import queue
 import re
+import signal
 import subprocess
 import tempfile
 import threading
@@ -89,11 +90,17 @@ def browsing(url, *flags):
     assert Path(CHROMIUM).exists(), f"{CHROMIUM} is not here: apt-get install chromium, or set CHROMIUM"
     with tempfile.TemporaryDirectory(prefix="shardline-browser-", ignore_cleanup_errors=True) as profile:
         command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", *flags, url]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+        ) as process:
             try:
                 yield process
             finally:
-                process.kill()
+                process.terminate()  # so that it ends its own processes, which write to the profile
+                try:
+                    process.wait(20)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
 
 
 def wait_for(server, path):
