@@ -25,6 +25,7 @@ from pathlib import Path
 
 import boto3
 import pytest
+import trustme
 from botocore.exceptions import ClientError
 from click.testing import CliRunner
 
@@ -634,3 +635,47 @@ def test_wrong_hosts_and_tokens_are_one_sentence_and_exit_code_2(tmp_path, monke
     )
     assert refused("--token-file", str(odd))[0] == 2
     assert refused("--token-file", str(tmp_path / "none"))[0] == 2
+
+
+# ---- start
+
+TELL_AT_EXIT = """
+import atexit, json, os, sys
+
+def tell():
+    import aiohttp.connector
+    needless = [name for name in ("rich", "botocore", "boto3", "h2", "xml.sax", "trio") if name in sys.modules]
+    certificates = aiohttp.connector._SSL_CONTEXT_VERIFIED.cert_store_stats()["x509"]
+    print(json.dumps([needless, certificates, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")]))
+
+atexit.register(tell)
+from shardline.cli.main import main
+main()
+"""
+
+
+def test_a_start_imports_and_loads_nothing_that_the_server_does_not_need(certificate_file):
+    """It is to be there within 0.35 s (bench_server.py): root certificates alone are a third of the CPU, rich a tenth."""
+    environment = {name: value for name, value in os.environ.items() if name != "SSL_CERT_DIR"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", TELL_AT_EXIT, "local", "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment | {"SSL_CERT_FILE": certificate_file},
+    )
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=30)
+    assert (errors, process.returncode) == ("", 0)
+    assert json.loads(output.splitlines()[-1]) == [[], 0, certificate_file, None]
+
+
+@pytest.fixture
+def certificate_file(tmp_path):
+    """A file of root certificates, which OpenSSL would load."""
+    path = tmp_path / "roots.pem"
+    trustme.CA().cert_pem.write_to_path(str(path))
+    context = ssl.create_default_context(cafile=str(path))
+    assert context.cert_store_stats()["x509"] == 1
+    return str(path)

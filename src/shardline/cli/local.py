@@ -11,6 +11,7 @@ Invariants:
 """
 
 import json
+import os
 import shlex
 import signal
 from collections.abc import Generator
@@ -18,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 from click.core import ParameterSource
@@ -28,7 +29,9 @@ from shardline.cli.local_display import LocalDisplay
 from shardline.errors import UsageError
 from shardline.server.control import HEALTH_PATH
 from shardline.testing.arguments import check_stream
-from shardline.testing.local_kinesis import LocalKinesis
+
+if TYPE_CHECKING:
+    from shardline.testing.local_kinesis import LocalKinesis
 
 TOKEN_VARIABLE: Final = "SHARDLINE_LOCAL_TOKEN"  # noqa: S105 - the variable's name
 _PAUSE: Final = 1.0
@@ -112,6 +115,8 @@ def local(
     settings["region"] = region or invocation.region or _REGION  # --region may stand before the command's name
     settings["token"] = _read_token(context, settings["token"], settings.pop("token_file"))
     with _signals() as stops:
+        with _no_root_certificates():
+            from shardline.testing.local_kinesis import LocalKinesis  # noqa: PLC0415 - see there
         try:
             kinesis = LocalKinesis(stream=map(_check_stream, stream), **settings)
         except UsageError as error:
@@ -168,7 +173,25 @@ def _read_token(context: click.Context, token: str | None, path: Path | None) ->
         raise click.ClickException(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
 
 
-def _load_faults(kinesis: LocalKinesis, path: Path) -> None:
+@contextmanager
+def _no_root_certificates() -> Generator[None]:
+    """Let nothing that is imported meanwhile load the root certificates of the system.
+
+    aiohttp loads them for its client as soon as it is imported, which is a third of the CPU of a start. This process is
+    nobody's client: it needs none.
+    """
+    names = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+    before = {name: os.environ[name] for name in names if name in os.environ}
+    os.environ.update(dict.fromkeys(names, os.devnull))
+    try:
+        yield
+    finally:
+        for name in names:
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def _load_faults(kinesis: "LocalKinesis", path: Path) -> None:
     try:
         kinesis.faults.load(_list_of_objects(json.loads(path.read_bytes())))
     except OSError as error:
@@ -191,7 +214,7 @@ def _check_stream(name: str) -> str:
         raise click.BadParameter(str(error), param_hint="--stream") from None
 
 
-def _facts(kinesis: LocalKinesis) -> dict[str, object]:
+def _facts(kinesis: "LocalKinesis") -> dict[str, object]:
     """What ``how_to_connect`` says, for programs."""
     variables = dict(kinesis.environment)
     if kinesis.has_token:
@@ -204,7 +227,7 @@ def _facts(kinesis: LocalKinesis) -> dict[str, object]:
     }
 
 
-def how_to_connect(kinesis: LocalKinesis) -> str:
+def how_to_connect(kinesis: "LocalKinesis") -> str:
     """What to tell other programs, ready to be copied (LO3). A token is named by its variable, and not shown (LO4)."""
     url, region, keys = kinesis.endpoint_url, kinesis.region, kinesis.credentials
     variables = {name: shlex.quote(value) for name, value in kinesis.environment.items()}

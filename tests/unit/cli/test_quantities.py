@@ -1,7 +1,4 @@
-"""How do counts and sizes read, and what does a command that only prints lines start without?"""
-
-import subprocess
-import sys
+"""How do counts and sizes read?"""
 
 import pytest
 
@@ -28,11 +25,3 @@ def test_counts(count, text):
 )
 def test_sizes(count, text):
     assert in_units(count) == text
-
-
-def test_the_local_server_starts_without_what_it_does_not_need():
-    """It is to be there within 0.35 s (bench_server.py); each of these costs a part of that."""
-    needless = ("rich", "botocore", "boto3", "h2", "xml.sax", "trio")
-    script = f"import shardline.cli.local, sys; print(*[name for name in {needless} if name in sys.modules])"
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert ended.stdout.split() == []
