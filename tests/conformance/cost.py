@@ -7,7 +7,7 @@ are higher in other regions, by up to a half. Every started hour is counted as a
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tests.conformance.scenario import Scenario
+from tests.conformance.scenario import Scenario, Stream
 
 PRICES_OF = "2025"
 SHARD_HOUR = 0.015
@@ -17,6 +17,7 @@ PUT_UNIT = 0.014 / 1_000_000  # of up to 25 KB
 CONSUMER_SHARD_HOUR = 0.015
 CONSUMER_GB = 0.013
 EXTENDED_RETENTION_SHARD_HOUR = 0.02
+_UNIT_GB = 25 / 1024 / 1024
 _FEW_PUT_UNITS = 400
 """Of a scenario that says nothing: our producer's scenarios put 300 records."""
 
@@ -46,27 +47,34 @@ def counted(number: int, noun: str) -> str:
 
 def estimate(scenarios: Iterable[Scenario], jobs: int) -> Estimate:
     streams = shards = on_demand = consumers = units = retained = 0
+    gigabytes_in = gigabytes_pushed = 0.0
+    shared: set[Stream] = set()
     seconds = [0.0]
     for scenario in scenarios:
-        made = [*scenario.streams.values(), *scenario.makes.values()]
+        shared |= {stream for stream in scenario.streams.values() if stream.shared}
+        made = [stream for stream in (*scenario.streams.values(), *scenario.makes.values()) if not stream.shared]
         streams += len(made)
         on_demand += sum(stream.on_demand for stream in made)
-        # An on-demand stream is billed by the hour, not by its shards; one that was made provisioned has had both.
-        shards += max(scenario.shards_at_most, sum(stream.shards for stream in made))
+        # An on-demand stream is billed by the hour, not by its shards; one that becomes provisioned says so.
+        shards += max(scenario.shards_at_most, sum(stream.shards for stream in made if not stream.on_demand))
         consumers += scenario.consumer_shards
-        units += (scenario.put_units or _FEW_PUT_UNITS) if made else 0
+        put = (scenario.put_units or _FEW_PUT_UNITS) if scenario.streams or scenario.makes else 0
+        units += put
+        gigabytes_in += put * _UNIT_GB if any(stream.on_demand for stream in made) else 0.0
+        gigabytes_pushed += put * _UNIT_GB if scenario.consumer_shards else 0.0
         retained += scenario.extended_retention_shards
         seconds.append(scenario.seconds)
-    gigabytes = units * 25 / 1024 / 1024
+    streams += len(shared)
+    shards += sum(stream.shards for stream in shared)
     dollars = sum(
         amount * price
         for amount, price in (
             (shards, SHARD_HOUR),
             (on_demand, ON_DEMAND_STREAM_HOUR),
-            (gigabytes if on_demand else 0.0, ON_DEMAND_GB_IN),
+            (gigabytes_in, ON_DEMAND_GB_IN),
             (units, PUT_UNIT),
             (consumers, CONSUMER_SHARD_HOUR),
-            (gigabytes if consumers else 0.0, CONSUMER_GB),
+            (gigabytes_pushed, CONSUMER_GB),
             (retained, EXTENDED_RETENTION_SHARD_HOUR),
         )
     )

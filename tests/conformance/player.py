@@ -42,6 +42,7 @@ from tests.conformance.wire import error_of, outcome_of
 
 PREFIX = "shardline-conformance-"
 TAG = "shardline-conformance"
+SHARED = "shared"
 _EXPIRED = {
     "ExpiredTokenException",
     "ExpiredToken",
@@ -113,6 +114,8 @@ class Player:
         self.names["before"] = stream_name(run.run_id, f"{scenario.name}{attempt}", "")
         for key in {**scenario.streams, **scenario.makes}:
             self.names[key] = stream_name(run.run_id, f"{scenario.name}{attempt}", key)
+            if key in scenario.streams and scenario.streams[key].shared:
+                self.names[key] = stream_name(run.run_id, SHARED, str(scenario.streams[key].shards))
             self.names[f"{key}_arn"] = site.arn_of(self.names[key])
 
     # ---- the whole
@@ -128,7 +131,10 @@ class Player:
             for key in self._scenario.makes:
                 self._run.note_stream(self.names[key], self._scenario.name)
             for key, spec in self._scenario.streams.items():
-                self.make_stream(self.names[key], spec)
+                if spec.shared:
+                    self._make_shared(self.names[key], spec)
+                else:
+                    self.make_stream(self.names[key], spec, self._scenario.name)
             for step in self._scenario.steps:
                 played.append(self._play(step))
         except CannotPlay as reason:
@@ -255,9 +261,15 @@ class Player:
 
     # ---- streams
 
-    def make_stream(self, name: str, spec: Stream) -> None:
-        """Make a stream for a scenario, and wait until it is there."""
-        self._run.note_stream(name, self._scenario.name)
+    def _make_shared(self, name: str, spec: Stream) -> None:
+        with self.site.making:
+            if name not in self.site.shared_streams:
+                self.make_stream(name, spec, SHARED)
+                self.site.shared_streams.add(name)
+
+    def make_stream(self, name: str, spec: Stream, owner: str) -> None:
+        """Make a stream for a scenario, or for many, and wait until it is there."""
+        self._run.note_stream(name, owner)
         mode = {"StreamModeDetails": {"StreamMode": "ON_DEMAND"}} if spec.on_demand else {"ShardCount": spec.shards}
         outcome = self.request("CreateStream", {"StreamName": name, **mode, "Tags": {TAG: self._run.run_id}})
         if outcome["status"] != 200:

@@ -129,6 +129,10 @@ class Stream:
 
     shards: int = 1
     on_demand: bool = False
+    shared: bool = False
+    """One stream for all scenarios of a run that ask for as many shards: for those that change nothing of it, and do not
+    mind records of others. That is what keeps a run on AWS cheap.
+    """
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,9 @@ class Site:
     poll_pause: float = 0.05
     is_eventual: bool = False
     """A change is seen everywhere only after a while, as on AWS."""
+    making: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    shared_streams: set[str] = field(default_factory=set, repr=False)
+    """Those that have been made, while ``making`` was held."""
     throw_away: bool = False
     """The server ends with the run: its streams need not be deleted."""
 

@@ -141,6 +141,18 @@ def test_a_stream_is_noted_before_it_is_made():
     assert player.noted == [(stream_name("run", "s", "b"), "s"), (stream_name("run", "s", "a"), "s")]
 
 
+def test_a_stream_that_scenarios_share_is_made_once_and_belongs_to_none_of_them():
+    active = {"StreamDescriptionSummary": {"StreamStatus": "ACTIVE"}}
+    fake = FakeWire(None, active)
+    player = player_of(fake, streams={"a": Stream(2, shared=True)})
+    player.play()
+    again = Player(player.site, Scenario("other", "t", (), streams={"a": Stream(2, shared=True)}), Run("run"))
+    again.play()
+    assert [request.operation for request in fake.sent] == ["CreateStream", "DescribeStreamSummary"]
+    assert player.noted == [(stream_name("run", "shared", "2"), "shared")]
+    assert again.names["a"] == player.names["a"]
+
+
 def test_every_stream_is_tagged():
     active = {"StreamDescriptionSummary": {"StreamStatus": "ACTIVE"}}
     fake = FakeWire(None, active, None)

@@ -85,6 +85,20 @@ def test_a_scenario_can_be_played_on_aws(scenario):
             assert step.signing in SIGNING or step.signing.startswith("at "), step
 
 
+CHANGES = {
+    *("AddTagsToStream", "DeleteStream", "MergeShards", "PutResourcePolicy", "RegisterStreamConsumer", "SplitShard"),
+    *("StartStreamEncryption", "TagResource", "UpdateMaxRecordSize", "UpdateShardCount", "UpdateStreamMode"),
+    *("EnableEnhancedMonitoring", "IncreaseStreamRetentionPeriod"),
+}
+
+
+def test_a_stream_that_scenarios_share_is_not_changed():
+    for scenario, step in steps():
+        if any(stream.shared for stream in scenario.streams.values()):
+            assert not (CHANGES & set(operations(step)) and is_granted(step)), scenario.name
+            assert not isinstance(step, Flood), scenario.name
+
+
 def test_what_changes_the_account_is_marked():
     account_wide = {"UpdateAccountSettings"}
     for scenario, step in steps():

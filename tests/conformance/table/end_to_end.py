@@ -23,7 +23,7 @@ SCENARIOS = (
         "client-by-arn",
         "Our client names a stream by its ARN",
         [Program(programs.client_by_arn, {"shard": SHARD_0, "name": "$a"})],
-        ONE,
+        {"a": Stream(1, shared=True)},
     ),
     Scenario(
         "fan-out-http2",

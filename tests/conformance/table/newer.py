@@ -56,7 +56,7 @@ SCENARIOS = (
     Scenario(
         "warm-throughput-refused",
         "A provisioned stream has no warm throughput",
-        streams={"a": Stream(1)},
+        streams={"a": Stream(1, shared=True)},
         steps=(
             Call(
                 "UpdateStreamWarmThroughput",
@@ -123,7 +123,7 @@ SCENARIOS = (
     Scenario(
         "channel-missing",
         "A channel that is not there, and requests that break a constraint",
-        streams={"a": Stream(1)},
+        streams={"a": Stream(1, shared=True)},
         steps=(
             Call("ListChannels", {"StreamFilter": [{"StreamARN": "$a_arn"}]}, ok({"ChannelSummaries": []})),
             Call("ListChannels", {"MaxResults": 0}, refused("ValidationException")),

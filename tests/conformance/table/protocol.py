@@ -38,7 +38,7 @@ SCENARIOS = (
     Scenario(
         "cbor",
         "CBOR has the same members as JSON, in requests, answers and errors",
-        streams={"a": Stream(1)},
+        streams={"a": Stream(1, shared=True)},
         steps=(
             Call(
                 "DescribeStreamSummary",

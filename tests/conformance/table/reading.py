@@ -105,7 +105,7 @@ SCENARIOS = (
     Scenario(
         "read-wrong-positions",
         "Positions that do not exist are refused",
-        streams={"a": Stream(2)},
+        streams={"a": Stream(2, shared=True)},
         steps=(
             PUT,
             ELSEWHERE,
@@ -170,7 +170,7 @@ SCENARIOS = (
     Scenario(
         "iterator-expired",
         "An iterator expires after five minutes",
-        streams={"a": Stream(1)},
+        streams={"a": Stream(1, shared=True)},
         seconds=330,
         slow="an iterator lives for five minutes",
         steps=(
@@ -182,7 +182,7 @@ SCENARIOS = (
     Scenario(
         "list-token-expired",
         "The token of a list expires after five minutes",
-        streams={"a": Stream(2)},
+        streams={"a": Stream(2, shared=True)},
         seconds=330,
         slow="a token lives for five minutes",
         steps=(
@@ -206,7 +206,7 @@ SCENARIOS = (
     Scenario(
         "read-dry-run",
         "A dry run of GetRecords reads nothing",
-        streams={"a": Stream(1)},
+        streams={"a": Stream(1, shared=True)},
         steps=(
             Call("GetShardIterator", at("TRIM_HORIZON"), ok({"ShardIterator": ITERATOR}), keep={"it": "ShardIterator"}),
             Call("GetRecords", {"ShardIterator": "$it", "DryRun": True}, refused("DryRunOperationException")),

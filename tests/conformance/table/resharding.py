@@ -157,7 +157,7 @@ SCENARIOS = (
         "scale",
         "UpdateShardCount doubles and halves, and no more at once",
         streams={"a": Stream(2)},
-        shards_at_most=6,
+        shards_at_most=4,
         seconds=120,
         steps=(
             scale(

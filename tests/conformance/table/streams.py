@@ -149,9 +149,9 @@ SCENARIOS = (
     Scenario(
         "stream-creating",
         "What a stream answers while it is being made",
-        makes={"a": Stream(2)},
+        makes={"a": Stream(1)},
         steps=(
-            Call("CreateStream", {"StreamName": "$a", "ShardCount": 2}, ok()),
+            Call("CreateStream", {"StreamName": "$a", "ShardCount": 1}, ok()),
             Call(
                 "DescribeStreamSummary",
                 {"StreamName": "$a"},
@@ -209,9 +209,21 @@ SCENARIOS = (
         ),
     ),
     Scenario(
+        "stream-of-another-account",
+        "A stream of another account that is not there, by its ARN",
+        seconds=5,
+        steps=(
+            Call(
+                "DescribeStreamSummary",
+                {"StreamARN": "arn:$partition:kinesis:$region:111111111111:stream/$nothing"},
+                refused("ResourceNotFoundException", "Stream $nothing under account 111111111111 not found."),
+            ),
+        ),
+    ),
+    Scenario(
         "stream-by-arn",
         "A stream is named by its ARN, or by both; not by two that differ",
-        streams={"a": Stream(1)},
+        streams={"a": Stream(1, shared=True)},
         steps=(
             Call(
                 "DescribeStreamSummary",
@@ -237,6 +249,7 @@ SCENARIOS = (
         "stream-on-demand",
         "An on-demand stream manages its shards itself; its mode can be changed",
         makes={"a": Stream(4, on_demand=True)},
+        shards_at_most=4,
         seconds=90,
         steps=(
             Call("CreateStream", {"StreamName": "$a", "StreamModeDetails": {"StreamMode": "ON_DEMAND"}}, ok()),
@@ -317,7 +330,7 @@ SCENARIOS = (
     Scenario(
         "account-limits",
         "The account's limits are told, and a stream that would exceed them is refused",
-        streams={"a": Stream(1)},
+        streams={"a": Stream(1, shared=True)},
         steps=(
             Call(
                 "DescribeLimits",

@@ -20,7 +20,7 @@ SCENARIOS = (
     Scenario(
         "put-record",
         "A record goes to the shard of its key, or of its explicit hash key",
-        streams={"a": Stream(2)},
+        streams={"a": Stream(2, shared=True)},
         steps=(
             # The MD5 of "0" begins with cf, that of "1" with c4, that of "2" with c8, that of "a" with 0c.
             put(ok(stored(SHARD_1)), PartitionKey="0"),
@@ -45,7 +45,7 @@ SCENARIOS = (
     Scenario(
         "put-record-order",
         "A record is put after another one, by its sequence number",
-        streams={"a": Stream(1)},
+        streams={"a": Stream(1, shared=True)},
         steps=(
             Call(
                 "PutRecord",
@@ -66,7 +66,7 @@ SCENARIOS = (
     Scenario(
         "put-records",
         "Records of one request go to their shards, in order",
-        streams={"a": Stream(2)},
+        streams={"a": Stream(2, shared=True)},
         steps=(
             Call(
                 "PutRecords",
@@ -115,7 +115,7 @@ SCENARIOS = (
     Scenario(
         "put-dry-run",
         "A dry run is checked like any other request, and does nothing",
-        streams={"a": Stream(1)},
+        streams={"a": Stream(1, shared=True)},
         steps=(
             put(refused("DryRunOperationException"), DryRun=True),
             Call(
