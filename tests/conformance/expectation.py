@@ -40,6 +40,8 @@ class Some:
     """A dict that has at least these members."""
 
     members: Mapping[str, Any]
+    ignored: tuple[str, ...] = ()
+    """Members that may be there or not, whatever the service does: a recording does not have them."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ def filled(expected: Any, names: Mapping[str, Any]) -> Any:
     if isinstance(expected, dict):
         return {filled(key, names): filled(value, names) for key, value in expected.items()}
     if isinstance(expected, Some):
-        return Some({key: filled(value, names) for key, value in expected.members.items()})
+        return Some({key: filled(value, names) for key, value in expected.members.items()}, expected.ignored)
     if isinstance(expected, (list, tuple)):
         return [filled(value, names) for value in expected]
     if isinstance(expected, Matching):
@@ -214,8 +216,11 @@ def masked(expected: Any, got: Any, names: Mapping[str, Any]) -> Any:
     members = expected.members if isinstance(expected, Some) else expected
     if isinstance(got, dict):
         inner = members if isinstance(members, dict) else {}
+        ignored = expected.ignored if isinstance(expected, Some) else ()
         return {
-            _mask_text(key, names): masked(inner.get(key, VARYING.get(key)), value, names) for key, value in got.items()
+            _mask_text(key, names): masked(inner.get(key, VARYING.get(key)), value, names)
+            for key, value in got.items()
+            if key not in ignored
         }
     if isinstance(got, list):
         inner = expected if isinstance(expected, list) and len(expected) == len(got) else [None] * len(got)

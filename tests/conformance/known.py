@@ -104,6 +104,7 @@ KINESIS_LOCAL: tuple[Known, ...] = (
     ),
     Known("stream-by-arn", "5 DescribeStreamSummary", "*", "it believes the ARN, whatever the name says"),
     Known("stream-on-demand", "*", "*", "it reshards on-demand streams"),
+    Known("account-limits", "1 DescribeLimits", "body.Channel*", "it does not know channels", got="absent"),
     Known("validation-*", "*", "error.__type", _CONSTRAINTS),
     Known(
         "validation-records", "* GetRecords", "*", "an iterator that it cannot read is a failure of its own", got="500"

@@ -120,6 +120,11 @@ def test_members_that_vary_are_hidden_also_where_the_table_says_nothing_of_them(
     assert masked({"MillisBehindLatest": 0}, {"MillisBehindLatest": 0}, {}) == {"MillisBehindLatest": 0}
 
 
+def test_what_depends_on_others_is_not_recorded():
+    assert masked(Some({"a": 1}, ignored=("b",)), {"a": 1, "b": 2, "c": 3}, {}) == {"a": 1, "c": 3}
+    assert compare(Some({"a": 1}, ignored=("b",)), {"a": 1}) == []
+
+
 def test_a_value_that_does_not_fit_its_shape_is_recorded_as_it_is():
     assert masked({"T": TIME}, {"T": "yesterday"}, {}) == {"T": "yesterday"}
     assert masked({"L": [TIME]}, {"L": [1, 2]}, {}) == {"L": [1, 2]}

@@ -2,8 +2,9 @@
 
 import json
 
-from tests.conformance.expectation import ANY_TEXT, COUNT, TIME, TOKEN, Some, one_of
+from tests.conformance.expectation import ANY_TEXT, TIME, TOKEN, Some, one_of
 from tests.conformance.scenario import Call, Pause, Scenario, Stream, Wait, invalid, not_found, ok, refused
+from tests.conformance.table.streams import LIMITS
 
 POLICY = json.dumps(
     {
@@ -136,7 +137,7 @@ SCENARIOS = (
             ),
             Call("DescribeChannel", {"ChannelARN": "no ARN"}, refused("ValidationException")),
             Call("CreateChannel", {**CHANNEL, "ChannelName": "a name"}, refused("ValidationException")),
-            Call("DescribeLimits", {}, ok(Some({"ChannelCount": COUNT, "ChannelCountLimit": COUNT}))),
+            Call("DescribeLimits", {}, ok(LIMITS)),
         ),
     ),
     Scenario(

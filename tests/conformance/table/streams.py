@@ -80,6 +80,14 @@ SUMMARY = DESCRIBED | {
     "ChannelCount": 0,
     "StreamId": TOKEN,
 }
+LIMITS = {
+    "ShardLimit": COUNT,
+    "OpenShardCount": COUNT,
+    "OnDemandStreamCount": COUNT,
+    "OnDemandStreamCountLimit": COUNT,
+    "ChannelCount": COUNT,
+    "ChannelCountLimit": COUNT,
+}
 TWO_SHARDS = [shard(SHARD_0, "0", BELOW_HALF), shard(SHARD_1, HALF, LAST_KEY)]
 
 SCENARIOS = (
@@ -130,7 +138,8 @@ SCENARIOS = (
                                     "StreamCreationTimestamp": TIME,
                                 }
                             ],
-                        }
+                        },
+                        ignored=("NextToken",),  # it depends on the other streams of the account
                     )
                 ),
                 eventually=30,
@@ -335,16 +344,7 @@ SCENARIOS = (
             Call(
                 "DescribeLimits",
                 {},
-                ok(
-                    Some(
-                        {
-                            "ShardLimit": COUNT,
-                            "OpenShardCount": COUNT,
-                            "OnDemandStreamCount": COUNT,
-                            "OnDemandStreamCountLimit": COUNT,
-                        }
-                    )
-                ),
+                ok(LIMITS),
                 keep={"limit": "ShardLimit"},
             ),
             # As many as the account may have in all, and there is one already: it can never be granted.
