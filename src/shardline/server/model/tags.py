@@ -77,7 +77,7 @@ def _check_characters(texts: Iterable[str], failed: str) -> None:
     A tab and a line feed are no white space to AWS, and a percent sign is refused although it is listed as valid. The
     colon is not listed, but tags with colons are common, and AWS's other services list it.
     """
-    characters = set().union(*texts)
+    characters = {character for text in texts for character in text}
     if any(unicodedata.category(one)[0] not in "LNZ" and one not in _VALID for one in characters):
         raise invalid(
             "Some tags contain invalid characters. Valid characters: Unicode letters, digits, white space, "
