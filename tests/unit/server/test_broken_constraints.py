@@ -312,3 +312,37 @@ def test_the_constraints_and_the_exceptions_are_counted():
     assert {(case.path[0], case.kind) for case in exceptions} == {("Data", "min"), ("Records", "min"), ("Tags", "min")}
     assert all("greater than or equal to 0" in case.sentence.replace("\\", "") for case in exceptions)
     assert len(exceptions) <= 8
+
+
+ODD = (
+    None, True, 0, -1, 2**31, 2**63, 1.5, 1e308, "", "x", "a b", "=", "a===", "YQ==", "+/+=", "\x00", "\u00e9" * 300, "yes",
+    [], {}, [[]], [None], {"": ""}, {"a": None},
+)  # fmt: skip
+"""Values that one member or another does not take."""
+
+
+def spoilt(value, chance):
+    """The value with some of its parts replaced, left out or repeated."""
+    if chance.random() < 0.1:
+        return chance.choice(ODD)
+    if isinstance(value, dict):
+        return {name: spoilt(item, chance) for name, item in value.items() if chance.random() > 0.05}
+    if isinstance(value, list):
+        return [spoilt(item, chance) for item in value] * chance.choice([1, 1, 2])
+    return value
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_is_broken_at_once_is_refused_and_never_a_failure(endpoint, seed):
+    chance = Random(seed)
+    codes = Counter()
+    for _ in range(1_000):
+        operation = chance.choice(sorted({case.operation for case in CASES}))
+        members = spoilt(sample(MODEL.operation_model(operation).input_shape), chance)
+        for content_type, body in ((bodies.JSON, to_json(members)), (bodies.CBOR, cbor.encode(members))):
+            headers = {"content-type": content_type, "x-amz-target": TARGET_PREFIX + operation}
+            reply = endpoint.reply(headers, body)
+            assert reply.status in {200, 400}, (operation, members, reply.body)
+            codes[reply.headers.get("x-amzn-ErrorType")] += 1
+    assert codes["SerializationException"] > 100
+    assert codes["ValidationException"] > 100
