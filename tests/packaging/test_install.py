@@ -86,6 +86,7 @@ TOOLS = {
     "python -O -m pytest": {"TEST"},
     "python -O tests": {"TEST"},
     "python -m coverage": {"TEST"},
+    "python -m tests.conformance": {"TEST"},
     "python -m hatchling": {"BUILD"},
     "python benchmarks": {"BENCH", "TEST"},
     "python tests": {"TEST"},
