@@ -142,7 +142,6 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     for problem in problems(options, os.environ):
         parser.error(problem)
-    logging.getLogger("shardline").setLevel(logging.ERROR)  # what the load meets on its way is no result
     runs = list(chosen(options.names, list(STORES) if options.store == "all" else [options.store]))
     there = [path for name, store in runs if options.keep and (path := options.keep / f"{name}-{store}").exists()]
     if there:
@@ -159,6 +158,7 @@ def main(arguments=None):
 def command():
     """The exit code of the whole."""
     signal.signal(signal.SIGTERM, end_on_sigterm)
+    logging.getLogger("shardline").setLevel(logging.ERROR)  # what the load meets on its way is no result
     try:
         return main()
     except KeyboardInterrupt as interrupt:
