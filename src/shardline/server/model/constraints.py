@@ -164,7 +164,7 @@ def _from_base64(text: str) -> bytes:
             data = a2b_base64(text)
             if b2a_base64(data, newline=False).decode() == text:
                 return data
-        reason = "Invalid last non-pad Base64 character dectected"
+        reason = "Invalid last non-pad Base64 character dectected"  # as AWS spells it
     raise serialization(f"'{text}' can not be converted to a Blob: {reason}")
 
 
