@@ -20,6 +20,13 @@ if settings.get_current_profile_name() == "default":  # CI and the mutants have 
     settings.load_profile("patient")
 
 
+def pytest_runtest_teardown():
+    """A test that leaves SIGINT ignored would make the tests after it fail, whose children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        pytest.fail("this test leaves SIGINT ignored")
+
+
 def pytest_collection_modifyitems(config, items):
     """Under ``python -O`` the code under test has no assertions to check."""
     if not __debug__:

@@ -28,10 +28,10 @@ import pytest
 import trustme
 from botocore.exceptions import ClientError
 from click.testing import CliRunner
+from tests.programs import command_for
 
 import shardline
 from shardline import Client, Credentials
-from shardline.cli import main
 from shardline.cli.local import local
 from shardline.cli.local_display import LocalDisplay
 from shardline.server.model import inputs
@@ -431,14 +431,16 @@ def test_signals_that_keep_coming_change_nothing(start):
     assert (running.process.returncode, output, errors) == (0, "stopped\n", "")
 
 
-def test_ctrl_c_before_it_has_begun_is_no_traceback(monkeypatch):
-    def interrupted():
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(main, "_run", interrupted)
-    with pytest.raises(SystemExit) as caught:
-        main.main()
-    assert caught.value.code == 130
+def test_ctrl_c_before_it_has_begun_is_no_traceback():
+    program = """
+from shardline.cli import main
+def interrupted():
+    raise KeyboardInterrupt
+main._run = interrupted
+main.main()
+"""
+    done = subprocess.run(command_for(program), capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 # ---- what is wrong

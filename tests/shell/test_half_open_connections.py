@@ -213,8 +213,8 @@ def test_a_body_that_comes_slowly_is_waited_for(run):
         async with serving() as local:
             _, reader, writer = await local.connect()
             writer.write(post("DescribeLimits", b"", 6))
-            for byte in b"{    }":
-                await asyncio.sleep(SHORT.request / 2)
+            for byte in b"{    }":  # each in good time, all of them in more than the limit
+                await asyncio.sleep(SHORT.request / 4)
                 writer.write(bytes((byte,)))
             assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
             writer.close()
