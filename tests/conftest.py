@@ -20,6 +20,7 @@ if settings.get_current_profile_name() == "default":  # CI and the mutants have 
     settings.load_profile("patient")
 
 
+@pytest.hookimpl(trylast=True)  # after the fixtures, which may put it back
 def pytest_runtest_teardown():
     """A test that leaves SIGINT ignored would make the tests after it fail, whose children inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
