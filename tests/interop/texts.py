@@ -274,7 +274,7 @@ TEXTS = (
          f"Invalid StartingSequenceNumber. It encodes shardId-000000000005, while it was used in a call to a shard with {FIRST}",
          recorded("getShardIterator"),
          created(("GetShardIterator", POSITION | {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": "5"}))),
-    Text("an iterator that is none", INVALID, "Invalid ShardIterator.", recorded("getRecords"),
+    Text("text that is not an iterator", INVALID, "Invalid ShardIterator.", recorded("getRecords"),
          (("GetRecords", {"ShardIterator": "x"}),)),
     Text("an iterator of more than five minutes", "ExpiredIteratorException",
          "Iterator expired. The iterator was created at time Tue Nov 14 22:13:20 UTC 2023 while right now it is Tue Nov 14 "

@@ -1,7 +1,7 @@
 """May this request be served, going by its headers alone?
 
 The server has no users, and believes every signature unless told otherwise. So the browser of the person who runs it
-must not become a way in, nor, on a shared machine, the account of somebody else:
+must not give a web page access to it, and on a shared machine other users must be kept out:
 
 - **Another web page** can send requests here without asking, and without reading the answer, as long as they look like
   those of a form: any path, a few content types, no header of its own. So a control request with a body must be

@@ -116,7 +116,7 @@ class Http1Connections(web.Server):
         try:
             return await self._answer(request)
         except ConnectionError:
-            return web.Response()  # the client has gone: nobody is left to tell
+            return web.Response()  # the client has gone, so nobody reads this answer
         except Exception:  # noqa: BLE001 - a bug of ours, which aiohttp would answer with a page of its own
             _log.exception("a request failed")
             reset(request.transport)

@@ -2,8 +2,8 @@
 
 Invariant:
 
-- WS1: what is written says all that the service knows of a stream, its consumers and its channels, but for its records
-  and for what its rates have left: those begin anew.
+- WS1: what is written says all that the service knows of a stream, its consumers and its channels, except its records
+  and its rate limits, which start full again.
 """
 
 from typing import Final

@@ -44,7 +44,7 @@ def check_place(*, host: object, region: object, account_id: object) -> None:
 
 
 def check_access(allow_host: object, host: str, token: object) -> Access:
-    """Who may call. The name that the server listens on is allowed; an address needs no permission."""
+    """The hosts that clients may call: the name that the server listens on is one; addresses are always allowed."""
     if allow_host is None:
         names: list[object] = []
     elif isinstance(allow_host, str) or not isinstance(allow_host, Iterable):

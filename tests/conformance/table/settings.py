@@ -202,7 +202,7 @@ SCENARIOS = (
     ),
     Scenario(
         "record-size",
-        "A stream takes larger records, once it is told to",
+        "A stream accepts larger records after UpdateMaxRecordSize",
         streams={"a": Stream(1)},
         put_units=100,
         seconds=60,

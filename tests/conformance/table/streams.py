@@ -338,7 +338,7 @@ SCENARIOS = (
     ),
     Scenario(
         "account-limits",
-        "The account's limits are told, and a stream that would exceed them is refused",
+        "DescribeLimits gives the account's limits, and a stream that would exceed them is refused",
         streams={"a": Stream(1, shared=True)},
         steps=(
             Call(
