@@ -25,7 +25,7 @@ class Interruption:
 
     def trace(self, frame, event, _):
         """Called for each function that begins: count the steps of ours."""
-        if event != "call" or self.within not in frame.f_code.co_filename:
+        if event != "call" or self.within not in f"{frame.f_code.co_filename}:{frame.f_code.co_name}":
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = self.steps != "line", self.steps == "line"
         self._last.pop(frame, None)
@@ -70,6 +70,7 @@ def interrupted(after, within=CORE, *, steps="opcode", is_meant=lambda: True):
     ``steps="signal"``: only where a signal can interrupt, which is after calls and where a loop begins again.
 
     Args:
+        within: a part of "path of the file:name of the function".
         is_meant: whether what runs now is to be interrupted: one task of many.
     """
     interruption = Interruption(after, within, steps, is_meant=is_meant)

@@ -45,7 +45,6 @@ class _RecordsInHand:
         "end",
         "handed_at",
         "is_manual",
-        "is_open",
         "place",
         "quick_end",
         "records",
@@ -67,12 +66,11 @@ class _RecordsInHand:
         self.taken = taken
         self.records = taken.records
         self.place = 0  # how many of them were handed out
-        self.end = 0  # how many may be
+        self.end = -1  # how many may be; -1 until it is open (IT5)
         self.quick_end = 0  # the same, for the quick way: with manual acknowledgements there is none
         self.acked = 0
         self.yield_at = yield_at
         self.handed_at = -NEVER  # when the last one was handed out; on the quick way up to SLICE earlier
-        self.is_open = False  # whether any may be handed out (IT5)
 
     @property
     def is_full(self) -> bool:
@@ -85,9 +83,8 @@ class _RecordsInHand:
         self.custody.hold(self.worker, self, self.taken)
         if not self.is_manual:
             self.custody.deliver(self.worker, self.records)
-            self.quick_end = len(self.records)
-        self.end = len(self.records)
-        self.is_open = True
+        self.end = len(self.records)  # one store opens it, and nothing was handed out before
+        self.quick_end = 0 if self.is_manual else self.end
 
     def note_handed_out(self, now: Instant) -> None:
         """The record at ``place`` is handed out now. Those that follow within SLICE share the time."""
@@ -106,7 +103,7 @@ class _RecordsInHand:
         """The page is through, or what is left of it goes back."""
         if self.worker is not None:
             self.quick_end = 0
-            rest = self.records[self.place : self.end] if self.is_open else self.records
+            rest = self.records if self.end < 0 else self.records[self.place : self.end]
             self.custody.finish(self.worker, self.taken, rest)
             self.worker = None  # last: until then it can be done again (IT5)
         self.records, self.place, self.end = _EMPTY, 0, 0
@@ -128,7 +125,7 @@ class _RecordsInHand:
         is_held = self.place > self.acked  # else the next one was asked for
         done = self.place - 1 if is_held and not self.is_manual else self.place
         oldest = self.records[done] if done < max(self.end, self.place) else None
-        return HandlingState(oldest, int(is_held), self.end - self.place, self.handed_at if is_held else None)
+        return HandlingState(oldest, int(is_held), max(0, self.end - self.place), self.handed_at if is_held else None)
 
     def release(self, *, done: bool) -> None:
         self.quick_end = 0

@@ -29,7 +29,7 @@ async def resharded(put, client_of):
     await put(range(COUNT // 2, COUNT), keys=40)
 
 
-async def read_all(consumer, begin, after, *, anew, is_manual):
+async def read_all(consumer, begin, after, *, anew, is_manual, within="src/shardline/"):
     """What was handed out until the end, and where the interrupt came."""
     me = running_task()
     seen, handed = [], begin(consumer)
@@ -41,7 +41,7 @@ async def read_all(consumer, begin, after, *, anew, is_manual):
                 given = await anext(handed)
             else:
                 is_me = lambda: running_task() is me  # noqa: E731
-                with interrupted(after, "src/shardline/", steps="signal", is_meant=is_me) as one:
+                with interrupted(after, within, steps="signal", is_meant=is_me) as one:
                     given = await anext(handed)
                 after, where = one.after, one.where
         except StopAsyncIteration:
@@ -76,3 +76,19 @@ async def test_it5_an_interrupt_between_any_two_steps_of_asking_loses_nothing(
             async with make_consumer(until="latest", **settings) as consumer:
                 assert [int(record.data) async for record in consumer] == [], f"all was done, in spite of {where}"
         after += STRIDE
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize("way", ["records", "manual"])
+async def test_it5_a_page_that_an_interrupt_found_half_open_is_handed_out_once(make_consumer, put, group, way):
+    await put(range(3), keys=1)
+    after, where = 0, "not yet"
+    while where is not None:
+        settings = {"group": f"{group}-{after}", "store": "memory:", "ack": "manual" if way == "manual" else "auto"}
+        async with make_consumer(until="latest", **settings) as consumer:
+            seen, where = await read_all(
+                consumer, aiter, after, anew=False, is_manual=way == "manual", within="aio/iteration.py:open"
+            )
+        assert sorted(int(record.data) for record in seen) == [0, 1, 2], where
+        after += 1
+    assert after > 2, "the interrupts found the page half open"
