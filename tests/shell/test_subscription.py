@@ -235,7 +235,7 @@ async def test_a_stream_may_last_for_longer_than_any_answer(server, make_client)
 
 async def test_silence_on_the_stream(server, make_client):
     open_forever(server, OPENING, event(1))
-    async with make_client(server, read_timeout=0.15) as client:
+    async with make_client(server, read_timeout=1.0) as client:
         subscription = subscribe(client)
         await anext(subscription)
         with pytest.raises(TransportError) as caught:
