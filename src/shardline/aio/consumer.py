@@ -43,9 +43,9 @@ from shardline.aio.consumer_reporting import ConsumerSink
 from shardline.aio.consumer_status import ConsumerStatus, consumer_status, health
 from shardline.aio.custody import Custody
 from shardline.aio.dead_letters import DeadLetterTarget, dead_letter_office
-from shardline.aio.forks import FORKED, watch_forks
+from shardline.aio.fork_and_exit import CONSUMER_FORKED, watch_forks
 from shardline.aio.handler_runs import HandlerRun, is_handler_of
-from shardline.aio.host import spawn
+from shardline.aio.host_tasks import spawn
 from shardline.aio.intake import check_callable, check_timeout
 from shardline.aio.iteration import BatchIterator, RecordIterator
 from shardline.aio.worker_identity import new_worker_id
@@ -381,9 +381,9 @@ class Consumer:
     def handle_fork(self) -> None:
         """In the child: see ``forks``."""
         if self._driver is not None:
-            self._driver.disown(Closed(FORKED))
+            self._driver.disown(Closed(CONSUMER_FORKED))
             self._driver = self._acks = None
-            self._closed, self._why_closed = True, FORKED
+            self._closed, self._why_closed = True, CONSUMER_FORKED
         elif self._config.worker_id is None:
             self.worker_id = self._milestones.me = new_worker_id()
 

@@ -24,7 +24,7 @@ import anyio.lowlevel
 
 from shardline.aio.consumer_reporting import CLOSED, ConsumerReporter
 from shardline.aio.custody import Custody
-from shardline.aio.interrupts import HostTasks
+from shardline.aio.host_tasks import HostTasks
 from shardline.aio.loop_watch import LoopWatch
 from shardline.aio.shard_worker import ShardWorker
 from shardline.codec.shapes import ListShardsResponse

@@ -1,6 +1,6 @@
 """In which task does a consumer read, and how does it end?
 
-In one that belongs to nobody who calls: see ``host.spawn``.
+In one that belongs to nobody who calls: see ``host_tasks.spawn``.
 
 Invariants:
 
@@ -25,7 +25,7 @@ from shardline.aio.client import Client
 from shardline.aio.consumer_driver import ConsumerDriver
 from shardline.aio.consumer_reporting import ConsumerReporter, ConsumerSink
 from shardline.aio.custody import Custody
-from shardline.aio.host import has_ended, has_ended_well, running_task
+from shardline.aio.host_tasks import has_ended, has_ended_well, running_task
 from shardline.aio.milestones import Milestones
 from shardline.aio.worker_identity import new_incarnation
 from shardline.core.consumer.config import ConsumerConfig

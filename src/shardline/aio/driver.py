@@ -27,9 +27,9 @@ import anyio
 import anyio.lowlevel
 
 from shardline.aio.bell import Bell
+from shardline.aio.client import Client
 from shardline.aio.delivery import wake_waiters
-from shardline.aio.home import Home
-from shardline.aio.interrupts import HostTasks
+from shardline.aio.host_tasks import HostTasks, LoopAffinity
 from shardline.aio.reporting import Reporter
 from shardline.aio.user_code import Contained
 from shardline.core.clock import NEVER
@@ -80,7 +80,7 @@ class Driver:
         self._stopping = False
         self._has_ended = False
         self._answers = Bell()  # rung when a question about the stream was answered, and at the end
-        self.home: Home | None = None
+        self.home: LoopAffinity | None = None
         """The event loop in which the host runs; not known before it does."""
         self.orphaned = False
         """Nobody can close it any more: it ends when it has delivered everything."""
@@ -113,7 +113,7 @@ class Driver:
                 in_loop(self.wake)
 
     def give_up_if_deserted(self) -> bool:
-        """Where the host's event loop runs no more, end every delivery here and now (HM2). Says whether it is so.
+        """Where the host's event loop runs no more, end every delivery here and now. Says whether it is so.
 
         Raises:
             UsageError: the host runs in another thread.
@@ -157,7 +157,7 @@ class Driver:
 
     async def run(self, api: KinesisApi) -> None:
         """The host task."""
-        self.home = Home()
+        self.home = LoopAffinity()
         async with HostTasks() as self._hooks:
             try:
                 async with HostTasks() as self._tasks:
@@ -297,6 +297,20 @@ class Driver:
         self._reporter.log_failures()
         self._has_ended = True
         self._answers.ring()
+
+
+async def host_producer(driver: Driver, api: Any, client: Client, ended: anyio.Event, *, owns_client: bool) -> None:
+    """The task that owns a producer's requests. It holds no reference to the ``Producer``."""
+    try:
+        with client.used_by(driver.lose_client):
+            await driver.run(api)
+    finally:
+        try:
+            if owns_client:
+                with anyio.CancelScope(shield=True):
+                    await client.close()
+        finally:
+            ended.set()
 
 
 def _first_of(error: BaseException) -> BaseException:

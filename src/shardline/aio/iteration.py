@@ -22,7 +22,7 @@ import anyio.lowlevel
 
 from shardline.aio.batches import Batch
 from shardline.aio.custody import Custody
-from shardline.aio.host import has_ended, running_task
+from shardline.aio.host_tasks import has_ended, running_task
 from shardline.aio.shard_worker import ShardWorker, Taken
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.handling import HandlingState

@@ -25,8 +25,9 @@ import anyio.lowlevel
 
 from shardline.aio.client import Client
 from shardline.aio.delivery import Delivery
-from shardline.aio.driver import Driver
-from shardline.aio.host import host, native_checkpoint, spawn
+from shardline.aio.driver import Driver, host_producer
+from shardline.aio.fork_and_exit import PRODUCER_FORKED, disown, watch, weakly
+from shardline.aio.host_tasks import native_checkpoint, spawn
 from shardline.aio.intake import (
     Serializer,
     check_callable,
@@ -39,7 +40,6 @@ from shardline.aio.intake import (
 )
 from shardline.aio.reporting import Reporter
 from shardline.aio.room import RoomQueue
-from shardline.aio.survivors import FORKED, disown, watch, weakly
 from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.intake import Put
 from shardline.core.producer.machine import ProducerMachine
@@ -150,7 +150,9 @@ class Producer:
             for sentence in self._config.untranslated:
                 _log.warning("KPL property %s", sentence)
             watch(self)
-            self._in_loop = spawn(host(self._driver, api, self._client, self._ended, owns_client=self._owns_client))
+            self._in_loop = spawn(
+                host_producer(self._driver, api, self._client, self._ended, owns_client=self._owns_client)
+            )
 
     async def close(self, timeout: float | None = None) -> list[Delivery]:  # noqa: ASYNC109 - it returns, never raises
         """Accept no more, deliver what there is within ``timeout`` seconds, and end. Returns the undelivered.
@@ -163,7 +165,7 @@ class Producer:
         if driver is not None and driver.give_up_if_deserted():
             driver, self._left = None, left
         first, self._closed = not self._closed, True
-        if self._refusal != FORKED:
+        if self._refusal != PRODUCER_FORKED:
             self._refusal = "this Producer is closed"
         self._mind_intake()
         if driver is None or ended is None:
@@ -388,7 +390,7 @@ class Producer:
 
     def refuse_after_fork(self) -> None:
         """In the child: the event loop and the connections belong to the parent."""
-        self._refusal, self._closed, self._driver = FORKED, True, None
+        self._refusal, self._closed, self._driver = PRODUCER_FORKED, True, None
         self._mind_intake()
         disown(self._machine.unfinished())
 

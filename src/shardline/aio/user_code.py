@@ -83,6 +83,6 @@ def _interrupt_program(error: BaseException) -> None:
         raise error
 
     if is_trio():
-        signal.raise_signal(signal.SIGINT)  # in a protected task: it is delivered to the main one (KI1)
+        signal.raise_signal(signal.SIGINT)  # in a protected task: it is delivered to the main one
     else:
         asyncio.get_running_loop().call_soon(interrupt)  # it comes out of the loop, and ends no task

@@ -33,8 +33,8 @@ from shardline.aio.consumer import Consumer as AsyncConsumer
 from shardline.aio.consumer_arguments import check_batch, check_done, is_generator_function
 from shardline.aio.consumer_reporting import ConsumerSink
 from shardline.aio.consumer_status import ConsumerStatus
-from shardline.aio.forks import FORKED, watch_forks
-from shardline.aio.host import running_task
+from shardline.aio.fork_and_exit import CONSUMER_FORKED, watch_forks
+from shardline.aio.host_tasks import running_task
 from shardline.aio.intake import check_timeout
 from shardline.aio.iteration import BatchIterator as AsyncBatchIterator
 from shardline.core.consumer.config import ConsumerConfig
@@ -361,7 +361,7 @@ class Consumer:
         """In the child: see ``forks``. A thread of the parent may have held the lock."""
         self._life = threading.RLock()
         if self._thread is not None:
-            self._thread, self._closed, self._why_closed = None, True, FORKED
+            self._thread, self._closed, self._why_closed = None, True, CONSUMER_FORKED
 
     def __del__(self) -> None:
         if self._thread is None or self._closed:

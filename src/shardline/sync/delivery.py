@@ -16,8 +16,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, final
 
 from shardline.aio.delivery import SettledRecord
+from shardline.aio.fork_and_exit import hold_at_fork
 from shardline.aio.intake import check_timeout
-from shardline.aio.survivors import hold_at_fork
 from shardline.core.producer.record import Landing, Receipt, Undelivered
 from shardline.errors import UsageError, WaitTimeout
 from shardline.sync.gate import Gate

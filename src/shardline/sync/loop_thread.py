@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeAlias, TypeVar, final
 
-from shardline.aio.forks import FORKED
+from shardline.aio.fork_and_exit import CONSUMER_FORKED
 from shardline.errors import Closed
 from shardline.sync.delivery import NetworkThread
 from shardline.sync.gate import Gate
@@ -137,7 +137,7 @@ class LoopThread:
             Closed: the loop has ended.
         """
         if os.getpid() != self._pid:
-            raise Closed(FORKED)  # LT3
+            raise Closed(CONSUMER_FORKED)  # LT3
         call = _Call(work)
         try:
             self._pending.add(call.gate)

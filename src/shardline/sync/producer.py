@@ -26,6 +26,7 @@ from typing import Any, Final, Self, cast, final
 
 from shardline.aio.client import Client
 from shardline.aio.driver import Driver
+from shardline.aio.fork_and_exit import PRODUCER_FORKED, disown, watch, weakly
 from shardline.aio.intake import (
     Serializer,
     check_callable,
@@ -36,7 +37,6 @@ from shardline.aio.intake import (
     tuples,
 )
 from shardline.aio.reporting import Reporter
-from shardline.aio.survivors import FORKED, disown, watch, weakly
 from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.intake import Put
 from shardline.core.producer.machine import ProducerMachine
@@ -152,7 +152,7 @@ class Producer:
     def _close(self, limit: float | None) -> list[Delivery]:
         with self._lock:
             first, self._closed = not self._closed, True
-            if self._refusal != FORKED:
+            if self._refusal != PRODUCER_FORKED:
                 self._refusal = "this Producer is closed"
             self._room.give_all()
             if first:
@@ -390,7 +390,7 @@ class Producer:
 
     def refuse_after_fork(self) -> None:
         """In the child: the network thread and its connections are the parent's, and the lock may be held for ever."""
-        self._refusal, self._closed, self._thread = FORKED, True, None
+        self._refusal, self._closed, self._thread = PRODUCER_FORKED, True, None
         self._lock, self._life = threading.RLock(), threading.RLock()
         self._room = RoomLine(self._lock)
         disown(self._machine.unfinished())
@@ -405,7 +405,7 @@ class Producer:
         if self._thread is None or self._closed:
             return
         # When the interpreter ends, the network thread was stopped wherever it was, maybe with a lock of the log in its
-        # hands: whoever logs then waits for ever. What is lost was said before that, at exit (SV1).
+        # hands: whoever logs then waits for ever. What is lost was logged before that, at exit.
         if not sys.is_finalizing():
             if self.outstanding:
                 said = "was dropped without close(): its records are delivered only while the process runs"

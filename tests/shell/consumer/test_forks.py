@@ -1,4 +1,4 @@
-"""What becomes of a consumer in a process that forks? FK1 and FK2 are the invariants of ``shardline.aio.forks``."""
+"""What becomes of a consumer in a process that forks?"""
 
 import os
 import sqlite3
@@ -88,7 +88,7 @@ def unharmed(tmp_path):
     return check
 
 
-async def test_fk1_the_blocking_consumer_refuses_and_a_new_one_works(run_program, put, unharmed):
+async def test_the_blocking_consumer_refuses_and_a_new_one_works(run_program, put, unharmed):
     await put(range(40))
     out = run_program("""
 seen = []
@@ -116,7 +116,7 @@ print(sorted(seen) == list(range(40)))
     unharmed()
 
 
-async def test_fk1_a_child_that_goes_on_with_the_loop_is_refused(run_program, put, unharmed):
+async def test_a_child_that_goes_on_with_the_loop_is_refused(run_program, put, unharmed):
     """The page that was there at the fork is the parent's: the child gets none of it, and no end that looks like one."""
     await put(range(40))
     out = run_program("""
@@ -138,7 +138,7 @@ with sync.Consumer("s", **ARGUMENTS) as consumer:
     unharmed()
 
 
-async def test_fk1_the_async_consumer_refuses(run_program, put, unharmed):
+async def test_the_async_consumer_refuses(run_program, put, unharmed):
     await put(range(40))
     out = run_program("""
 async def main():
@@ -165,7 +165,7 @@ asyncio.run(main())
     unharmed()
 
 
-async def test_fk2_one_that_was_not_started_may_cross_a_fork_under_a_new_name(run_program, put, unharmed):
+async def test_one_that_was_not_started_may_cross_a_fork_under_a_new_name(run_program, put, unharmed):
     await put(range(40))
     out = run_program("""
 consumer, named = sync.Consumer("s", **ARGUMENTS), sync.Consumer("s", **ARGUMENTS, worker_id="mine")

@@ -4,7 +4,7 @@ import anyio
 import pytest
 from tests.sim.interrupting import interrupted
 
-from shardline.aio.host import running_task
+from shardline.aio.host_tasks import running_task
 
 pytestmark = pytest.mark.anyio
 

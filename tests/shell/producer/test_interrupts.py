@@ -1,4 +1,4 @@
-"""Does Ctrl-C reach the program, and never a task of ours (KI1)? And does a put that it ends lose nothing (P1)?"""
+"""Does Ctrl-C reach the program, and never a task of ours? And does a put that it ends lose nothing (P1)?"""
 
 import contextlib
 import gc
@@ -15,8 +15,7 @@ import trio
 from tests.sim.interrupting import entered_once_more, interrupted
 
 from shardline import BufferFull, Closed, UsageError
-from shardline.aio.host import spawn
-from shardline.aio.interrupts import HostTasks
+from shardline.aio.host_tasks import HostTasks, spawn
 
 
 async def press_ctrl_c():

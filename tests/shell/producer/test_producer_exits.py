@@ -1,4 +1,4 @@
-"""What becomes of the records when the program ends, is interrupted, or forks (P1, SV1, SV2)?
+"""What becomes of the records when the program ends, is interrupted, or forks (P1)?
 
 Each program runs in a process of its own, and is told where the local Kinesis is.
 """
@@ -252,7 +252,7 @@ print(producer.close())
     assert sorted(data for _, data in stored()) == [b"child", b"first", b"parent"]
 
 
-def test_sv3_a_fork_waits_for_the_thread_that_is_in_the_middle_of_a_put(run_program):
+def test_a_fork_waits_for_the_thread_that_is_in_the_middle_of_a_put(run_program):
     process = run_program(
         FORK
         + """
@@ -290,7 +290,7 @@ print(producer.close(), delivery.delivered)
     assert (out, err, process.returncode) == ("[] True\n", "", 0)
 
 
-def test_sv3_a_fork_waits_for_itself_not_for_ever(run_program):
+def test_a_fork_waits_for_itself_not_for_ever(run_program):
     """A signal handler forks while its thread has a producer's lock."""
     process = run_program(
         FORK

@@ -1,12 +1,16 @@
-"""Which producers outlive what they should: the program's end, or a fork?
+"""Tells producers and consumers of a fork, and reports producers that are left at exit.
 
 Invariants:
 
-- SV1: a producer that is left at exit with undelivered records says so, loudly.
-- SV2: after a fork the child's copy refuses to work: its event loop, threads and connections are the parent's. Records
-  under way are the parent's too: in the child their deliveries end, so that nobody there waits for ever.
-- SV3: a fork waits until no other thread is in the middle of something that the child will look at, and holds it until
-  it is done; not for ever: the thread that forks may itself be what it waits for, interrupted by a signal.
+- A producer that is left at exit with undelivered records is logged at CRITICAL.
+- After a fork the child's copy of a started producer or consumer refuses to work: its event loop, threads, connections
+  and leases are the parent's, and the parent keeps them, whatever the child does with its copy.
+- Records under way are the parent's too: in the child their deliveries end, so that nothing there waits for them.
+- A consumer that was not started before the fork is the child's own, under a new name: two workers of one name would
+  each take the other's leases for its own.
+- A fork waits until no other thread is in the middle of a change that the child will look at, and holds it off until it
+  is done. It waits a second at most: the thread that forks may itself be the one that it waits for, interrupted by a
+  signal.
 """
 
 import atexit
@@ -17,12 +21,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from shardline.core.producer.record import BufferedRecord, Undelivered
 
-FORKED: Final = "this Producer was made before a fork: make a new one in the child"
-_FORK_PATIENCE: Final = 1.0  # seconds: locks are held for a few milliseconds at most
+PRODUCER_FORKED: Final = "this Producer was made before a fork: make a new one in the child"
+CONSUMER_FORKED: Final = "this Consumer was made before a fork: make a new one in the child"
+_FORK_TIMEOUT: Final = 1.0  # seconds: locks are held for a few milliseconds at most
 _log: Final = logging.getLogger("shardline.producer")
 
 
@@ -35,6 +40,14 @@ class Watched(Protocol):
     def refuse_after_end(self, reason: str) -> None: ...
 
 
+class Forkable(Protocol):
+    """A consumer of either kind."""
+
+    def handle_fork(self) -> None:
+        """We are in the child."""
+        ...
+
+
 class ForkLock(Protocol):
     """Held by whoever is in the middle of something."""
 
@@ -43,6 +56,7 @@ class ForkLock(Protocol):
 
 
 _alive: Final[WeakKeyDictionary[Watched, ForkLock | None]] = WeakKeyDictionary()
+_consumers: Final[WeakSet[Forkable]] = WeakSet()
 _forking: Final = threading.Lock()  # one fork at a time: two would each hold what the other waits for
 _shared: Final[list[ForkLock]] = [_forking]  # held at every fork
 _held: Final[dict[int, list[ForkLock]]] = {}  # by each thread that forks
@@ -61,20 +75,25 @@ def weakly(producer: Watched) -> Callable[[str], None]:
 
 
 def disown(records: list[BufferedRecord]) -> None:
-    """In the child: these are delivered by the parent, or not (SV2)."""
+    """In the child: the parent delivers these records, or fails to."""
     for record in records:
         if record.ending is None:
             record.ending = Undelivered("Forked", "it is the parent process that delivers it", maybe_stored=True)
 
 
 def watch(producer: Watched, lock: ForkLock | None = None) -> None:
-    """From now on it is told of a fork, and looked at at exit. ``lock``: held by whoever changes it (SV3)."""
+    """From now on the producer is told of a fork, and checked at exit. ``lock`` is held while the producer changes."""
     _alive[producer] = lock
 
 
 def hold_at_fork(lock: ForkLock) -> None:
-    """No thread is to have it while another forks (SV3)."""
+    """No thread may hold this lock while another forks."""
     _shared.append(lock)
+
+
+def watch_forks(consumer: Forkable) -> None:
+    """From now on the consumer is told when it finds itself in a child."""
+    _consumers.add(consumer)
 
 
 def _watched() -> list[tuple[Watched, ForkLock | None]]:
@@ -91,7 +110,7 @@ def _report_at_exit() -> None:
 
 def _hold() -> None:
     held = _held[threading.get_ident()] = []
-    until = time.monotonic() + _FORK_PATIENCE
+    until = time.monotonic() + _FORK_TIMEOUT
     for lock in [*_shared, *(lock for _, lock in _watched())]:
         left = max(0.0, until - time.monotonic())
         if lock is not None and lock.acquire(timeout=left):
@@ -112,6 +131,8 @@ def _refuse_in_child() -> None:
         except Exception:  # noqa: BLE001 - the others are told all the same
             _log.exception("a producer was forked while it was at work")
     _alive.clear()
+    for consumer in list(_consumers):
+        consumer.handle_fork()
 
 
 atexit.register(_report_at_exit)

@@ -1,4 +1,4 @@
-"""Is a producer refused in another event loop than its own, and closed when that is gone (HM1, HM2)?"""
+"""Is a producer refused in another event loop than its own, and closed when that is gone?"""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ def limited():
 
 
 @pytest.mark.parametrize("end", ["closed", "stopped"])
-def test_hm2_one_whose_loop_is_gone_refuses_and_is_closed_from_another(make_producer, limited, end):
+def test_one_whose_loop_is_gone_refuses_and_is_closed_from_another(make_producer, limited, end):
     producer = make_producer(linger=5.0)
     loop = asyncio.new_event_loop()
     outcomes = []
@@ -54,7 +54,7 @@ def test_hm2_one_whose_loop_is_gone_refuses_and_is_closed_from_another(make_prod
         loop.close()
 
 
-def test_hm1_another_thread_with_a_loop_of_its_own_is_refused_and_harms_nothing(make_producer, limited):
+def test_another_thread_with_a_loop_of_its_own_is_refused_and_harms_nothing(make_producer, limited):
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -80,7 +80,7 @@ def test_hm1_another_thread_with_a_loop_of_its_own_is_refused_and_harms_nothing(
     loop.close()
 
 
-def test_hm2_one_whose_trio_has_ended_is_closed_from_asyncio(make_producer, limited):
+def test_one_whose_trio_has_ended_is_closed_from_asyncio(make_producer, limited):
     producer = make_producer(linger=5.0)
 
     async def begin():

@@ -1,0 +1,192 @@
+"""Runs producers and consumers in host tasks, and ties each of them to the event loop that it was started in.
+
+A host task belongs to no caller: it is a task of asyncio's own, or a system task of trio.
+
+Invariants:
+
+- A host enters no cancel scope of a caller: a producer may be closed by another task than the one that started it.
+- A producer refuses calls from another event loop, with the reason: they would wait for a wake-up that cannot come.
+- A producer whose loop runs no more can be closed from anywhere.
+- Ctrl-C interrupts the program's own code, never a host or a task of its ``HostTasks``: the main task gets it. On trio
+  a ``KeyboardInterrupt`` in a system task would end the whole run with an internal error. asyncio needs less:
+  ``asyncio.run`` cancels the main task.
+"""
+
+import asyncio
+import inspect
+import signal
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any, Final, Protocol, cast, final
+
+import anyio
+
+from shardline.adapters.event_loop import CallSoon, call_soon_from_threads, is_trio, running_loop
+from shardline.errors import Closed, UsageError
+
+_WRONG_LOOP: Final = (
+    "this Producer belongs to the event loop in which it was started: use it there, or make a new one here"
+)
+
+# ---- hosts
+
+_hosts: Final[set[asyncio.Task[None]]] = set()  # asyncio itself holds tasks weakly
+
+
+def spawn(task: Coroutine[Any, Any, None], name: str = "shardline producer") -> CallSoon:
+    """Run a task that belongs to no caller. Returns a function that makes a call in its event loop, from any thread."""
+    if is_trio():
+        import trio  # noqa: PLC0415 - an extra: only where it is in use
+
+        async def run() -> None:
+            await task
+
+        trio.lowlevel.spawn_system_task(run, name=name)
+    else:
+        hosted = asyncio.get_running_loop().create_task(task, name=name)
+        _hosts.add(hosted)
+        hosted.add_done_callback(_hosts.discard)
+    return call_soon_from_threads()
+
+
+class Scope(Protocol):
+    """A cancel scope of anyio's, or trio's own."""
+
+    deadline: float
+
+    @property
+    def cancelled_caught(self) -> bool: ...
+    def cancel(self) -> object: ...
+
+
+class _Group(Protocol):
+    @property
+    def cancel_scope(self) -> Scope: ...
+    def start_soon(self, call: Callable[..., Awaitable[Any]], /, *arguments: Any) -> object: ...
+
+
+@final
+class HostTasks:
+    """``async with HostTasks() as tasks:`` opens a task group whose tasks Ctrl-C does not interrupt.
+
+    On trio it is trio's own nursery: protection holds for one function, and anyio wraps tasks in functions of its own.
+    """
+
+    def __init__(self) -> None:
+        self._manager: Any
+        if is_trio():
+            import trio  # noqa: PLC0415 - an extra: only where it is in use
+
+            trio.lowlevel.enable_ki_protection(_uninterrupted)
+            self._manager = trio.open_nursery(strict_exception_groups=True)
+        else:
+            self._manager = anyio.create_task_group()
+        self._group: _Group
+
+    async def __aenter__(self) -> "HostTasks":
+        self._group = await self._manager.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> bool | None:
+        swallowed: bool | None = await self._manager.__aexit__(*error)
+        return swallowed
+
+    @property
+    def cancel_scope(self) -> Scope:
+        return self._group.cancel_scope
+
+    def start_soon(self, call: Callable[..., Awaitable[object]], *arguments: Any) -> None:
+        self._group.start_soon(_uninterrupted, call, *arguments)
+
+
+async def _uninterrupted(call: Callable[..., Awaitable[object]], *arguments: Any) -> None:
+    try:
+        await call(*arguments)
+    except* KeyboardInterrupt:  # it hit a task that the call had started: protection is not inherited
+        signal.raise_signal(signal.SIGINT)  # here it is delivered to the main task
+
+
+# ---- tasks of callers
+
+
+class _Turn:
+    """Gives the other tasks of asyncio a turn: the same as ``asyncio.sleep(0)``, in a fifth of a checkpoint's time."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+_TURN: Final = _Turn()
+
+
+def native_checkpoint() -> Callable[[], Awaitable[None]]:
+    """A function that gives the other tasks of the running event loop a turn, and lets cancellation through."""
+    if is_trio():
+        import trio  # noqa: PLC0415 - an extra: only where it is in use
+
+        return trio.lowlevel.checkpoint
+    return lambda: _TURN
+
+
+def running_task() -> object:
+    """The task that runs now. It is the object, not its id: an id may be reused as soon as the task has ended."""
+    if is_trio():
+        import trio  # noqa: PLC0415 - an extra: only where it is in use
+
+        return trio.lowlevel.current_task()
+    return asyncio.current_task()
+
+
+def has_ended(task: object) -> bool:
+    """Whether this is a task, and it is over."""
+    if isinstance(task, asyncio.Task):
+        return cast("asyncio.Task[object]", task).done()
+    coroutine: object = getattr(task, "coro", None)  # trio's
+    return inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
+
+
+def has_ended_well(task: object) -> bool:
+    """Whether the task is over, and returned. On trio an exception of a task ends the block that started it."""
+    if isinstance(task, asyncio.Task):
+        ended = cast("asyncio.Task[object]", task)
+        # exception() would mark the exception as retrieved, and asyncio would not log it any more
+        return ended.done() and not ended.cancelled() and getattr(ended, "_exception", None) is None
+    return has_ended(task)
+
+
+# ---- the event loop that a producer belongs to
+
+
+@final
+class LoopAffinity:
+    """The event loop that runs where this is made."""
+
+    def __init__(self) -> None:
+        self._loop = running_loop()
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether another loop runs here, or this one is closed."""
+        loop = self._loop
+        return running_loop() not in {loop, None} or (isinstance(loop, asyncio.AbstractEventLoop) and loop.is_closed())
+
+    def check(self) -> None:
+        """Refuse a call from another event loop.
+
+        Raises:
+            Closed: this is another event loop.
+        """
+        if self.is_elsewhere:
+            raise Closed(_WRONG_LOOP)
+
+    def is_deserted(self, *, has_ended: bool) -> bool:
+        """Whether this is another event loop, and the host's runs no more. ``has_ended``: the host itself has ended.
+
+        Raises:
+            UsageError: it runs, in another thread.
+        """
+        if not self.is_elsewhere:
+            return False
+        loop = self._loop
+        if not has_ended and (not isinstance(loop, asyncio.AbstractEventLoop) or loop.is_running()):
+            raise UsageError(_WRONG_LOOP)
+        return True
