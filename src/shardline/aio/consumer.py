@@ -39,7 +39,6 @@ from shardline.aio.consumer_arguments import (
 )
 from shardline.aio.consumer_driver import ConsumerDriver, store_error
 from shardline.aio.consumer_host import host_consumer, let_go, make_driver, take_over, wind_down
-from shardline.aio.consumer_reporting import ConsumerSink
 from shardline.aio.consumer_status import ConsumerStatus, consumer_status, health
 from shardline.aio.custody import Custody
 from shardline.aio.dead_letters import DeadLetterTarget, dead_letter_office
@@ -48,6 +47,7 @@ from shardline.aio.handler_runs import HandlerRun, is_handler_of
 from shardline.aio.host_tasks import spawn
 from shardline.aio.intake import check_callable, check_timeout
 from shardline.aio.iteration import BatchIterator, RecordIterator
+from shardline.aio.reporting import ConsumerSink
 from shardline.aio.worker_identity import new_worker_id
 from shardline.core.consumer.config import ConsumerConfig
 from shardline.core.consumer.failure_policy import FailurePolicy

@@ -22,10 +22,10 @@ from typing import Any, Final, final
 import anyio
 import anyio.lowlevel
 
-from shardline.aio.consumer_reporting import CLOSED, ConsumerReporter
 from shardline.aio.custody import Custody
 from shardline.aio.host_tasks import HostTasks
 from shardline.aio.loop_watch import LoopWatch
+from shardline.aio.reporting import CLOSED, ConsumerReporter
 from shardline.aio.shard_worker import ShardWorker
 from shardline.codec.shapes import ListShardsResponse
 from shardline.core.backoff import Backoff

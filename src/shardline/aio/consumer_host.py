@@ -23,10 +23,10 @@ import anyio
 from shardline.aio.boot_clock import boot_time
 from shardline.aio.client import Client
 from shardline.aio.consumer_driver import ConsumerDriver
-from shardline.aio.consumer_reporting import ConsumerReporter, ConsumerSink
 from shardline.aio.custody import Custody
 from shardline.aio.host_tasks import has_ended, has_ended_well, running_task
 from shardline.aio.milestones import Milestones
+from shardline.aio.reporting import ConsumerReporter, ConsumerSink
 from shardline.aio.worker_identity import new_incarnation
 from shardline.core.consumer.config import ConsumerConfig
 from shardline.core.consumer.coordinator import Coordinator

@@ -30,7 +30,7 @@ from shardline.aio.bell import Bell
 from shardline.aio.client import Client
 from shardline.aio.delivery import wake_waiters
 from shardline.aio.host_tasks import HostTasks, LoopAffinity
-from shardline.aio.reporting import Reporter
+from shardline.aio.reporting import ProducerReporter
 from shardline.aio.user_code import Contained
 from shardline.core.clock import NEVER
 from shardline.core.failures import Failure, FailureKind, to_error
@@ -61,7 +61,7 @@ class Driver:
         machine: ProducerMachine,
         *,
         guard: AbstractContextManager[Any],
-        reporter: Reporter,
+        reporter: ProducerReporter,
         on_failure: Callable[[Any], object] | None,
         on_room: Callable[[], None],
         on_end: Callable[[str], None],
@@ -294,7 +294,7 @@ class Driver:
                 wake_waiters(record)
                 if self._on_failure is not None:
                     self._call_on_failure(record)
-        self._reporter.log_failures()
+        self._reporter.log_rest()
         self._has_ended = True
         self._answers.ring()
 

@@ -38,7 +38,7 @@ from shardline.aio.intake import (
     serialized,
     tuples,
 )
-from shardline.aio.reporting import Reporter
+from shardline.aio.reporting import ProducerReporter
 from shardline.aio.room import RoomQueue
 from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.intake import Put
@@ -138,7 +138,7 @@ class Producer:
             self._driver = Driver(
                 self._machine,
                 guard=nullcontext(),
-                reporter=Reporter(str(self._stream), self._sink, _clock),
+                reporter=ProducerReporter(str(self._stream), self._sink, _clock),
                 on_failure=self._on_failure,
                 on_room=self._room.give,
                 on_end=weakly(self),

@@ -1,89 +1,315 @@
-"""Who is told of what a producer does?
-
-Events go to the log, in words and rate-limited, and to the sink that the user gave.
+"""Logs the events of a producer or consumer, and passes them to the user's sink.
 
 Invariants:
 
-- RP1: a sink or a hook that raises harms nothing (``StormLog``).
-- RP2: a storm of failures makes a few lines (``StormLog``).
-- RP3: nothing secret: no data, no keys.
+- A sink or a hook that raises harms nothing: it is logged, at most once a minute.
+- Failures are logged once per distinct (what, code, message) and period, with a count, and with an example where there
+  is one. If there are too many distinct failures, the rest share one line.
+- Nothing secret is logged: no data, no keys. What a handler raised is logged without the words of its records
+  (``handler_errors``).
+- Events which mean that records may be missing are always logged, at ERROR.
+- A request that ``close`` itself cut short is no failure of the store or the service, and is not reported.
 """
 
 import logging
-from collections.abc import Callable
-from typing import Final, final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
-from shardline.aio.storm_log import StormLog
-from shardline.core.events import (
-    AggregationStopped,
-    DistributionChanged,
-    Event,
-    RecordsFailed,
-    RecordsRetried,
-    ShardMapFailed,
-    ShardsChanged,
-    StreamUnknown,
-)
+from shardline.aio.user_code import Contained
+from shardline.core import events as produced
+from shardline.core.clock import NEVER
+from shardline.core.consumer import events as consumed
+from shardline.core.consumer.store_health import StoreTrouble, trouble_of
+from shardline.core.failures import Failure, FailureKind
 from shardline.ports import EventSink
 
-_log: Final = logging.getLogger("shardline.producer")
-_GIVEN_UP: Final = "%d records given up"
-_SENT_AGAIN: Final = "%d records sent again"
-_NO_MAP: Final = "the shards could not be listed (%d times), until they are nothing new is aggregated"
+ConsumerSink: TypeAlias = Callable[[consumed.Event], object]
+"""Takes the events of a consumer: see ``shardline.core.consumer.events``."""
+
+CLOSED: Final = Failure(FailureKind.TRANSIENT, "Cancelled", "the consumer was closed during the request")
+"""The outcome of a request that ``close`` cut short: it is not reported."""
+
+_Line: TypeAlias = tuple[int, str]  # level and text
+
+_PERIOD: Final = 10.0  # seconds in which the same failure is logged once
+_COMPLAINT_PERIOD: Final = 60.0
+_DISTINCT_MAX: Final = 100  # different failures remembered in a period
+
+_STORE_FAILED: Final = {
+    StoreTrouble.UNREACHABLE: ("the lease store failed; reading goes on until the leases lapse", logging.WARNING),
+    StoreTrouble.GONE: (
+        "the lease store cannot be used; the consumer ends unless it is back within a lease duration",
+        logging.ERROR,
+    ),
+    StoreTrouble.REFUSED: (
+        "the lease store denies access; the consumer ends unless it can be used again within store_patience",
+        logging.ERROR,
+    ),
+}
+
+
+class _Failures(NamedTuple):
+    """Failures that are alike. ``what`` may have a place for their number: ``%d records``."""
+
+    level: int
+    what: str
+    code: str
+    message: str
 
 
 @final
-class Reporter:
-    """Logs what a producer emits, and hands it on."""
+class RateLimitedLog:
+    """The log of one producer or consumer, which counts failures that are alike.
 
-    def __init__(self, stream: str, sink: EventSink | None, clock: Callable[[], float]) -> None:
-        self._stream = stream
-        self._sink = sink
-        self._storms = StormLog(_log, stream, "delivery goes on", clock)
+    Args:
+        log: the logger that the lines go to.
+        name: how each line begins.
+        goes_on: how a complaint about the user's code ends.
+        clock: the time.
+    """
 
-    def report(self, events: list[Event]) -> None:
-        for event in events:
-            self._log_event(event)
-            self._storms.hand_on(self._sink, event)
-        self._storms.log_due()
+    def __init__(self, log: logging.Logger, name: str, goes_on: str, clock: Callable[[], float]) -> None:
+        self._log = log
+        self._name = name
+        self._goes_on = goes_on
+        self._clock = clock
+        self._counts: dict[_Failures, int] = {}
+        self._examples: dict[_Failures, str] = {}  # of those that are counted
+        self._logged_at: dict[_Failures, float] = {}
+        self._complained_at: dict[str, float] = {}
+
+    def write(self, line: _Line | None) -> None:
+        """Log a line at once."""
+        if line is not None:
+            self._log.log(line[0], "%s: %s", self._name, line[1])
+
+    def count(
+        self, what: str, code: str, message: str, times: int = 1, *, level: int = logging.WARNING, example: str = ""
+    ) -> None:
+        """Count a failure, which ``log_due`` logs with the last ``example``."""
+        key = _Failures(level, what, code, message)
+        if key not in self._counts and key not in self._logged_at and len(self._logged_at) >= _DISTINCT_MAX:
+            now = self._clock()
+            self._logged_at = {old: at for old, at in self._logged_at.items() if now - at < _PERIOD}
+            if len(self._logged_at) >= _DISTINCT_MAX:
+                key = _Failures(level, what, "and others", f"more than {_DISTINCT_MAX} different failures")
+        self._counts[key] = self._counts.get(key, 0) + times
+        self._examples[key] = example
+
+    def log_due(self) -> None:
+        """Log the counted failures that were not logged within the period."""
+        if self._counts:
+            now = self._clock()
+            self._write([key for key in self._counts if now - self._logged_at.get(key, -_PERIOD) >= _PERIOD], now)
+
+    def log_rest(self) -> None:
+        """Log every counted failure that is not logged yet."""
+        self._write(list(self._counts), self._clock())
+
+    def hand_on(self, sink: Callable[[Any], object] | None, event: object) -> None:
+        """Call the user's sink, which may raise."""
+        if sink is not None:
+            with Contained(lambda error: self.complain("the sink", error)):
+                sink(event)
 
     def complain(self, what: str, error: BaseException) -> None:
-        """Something of the user's failed (RP1)."""
-        self._storms.complain(what, error)
+        """Log that code of the user's failed: no other place reports it."""
+        now = self._clock()
+        if now - self._complained_at.get(what, -_COMPLAINT_PERIOD) >= _COMPLAINT_PERIOD:
+            self._complained_at[what] = now
+            self._log.error("%s: %s failed; %s", self._name, what, self._goes_on, exc_info=error)
 
-    def log_failures(self) -> None:
-        """The failures that were counted and not logged yet."""
-        self._storms.log_rest()
+    def _write(self, keys: list[_Failures], now: float) -> None:
+        for key in keys:
+            times = self._counts.pop(key)
+            example = self._examples.pop(key)
+            self._logged_at[key] = now
+            why = ": ".join(filter(None, (key.code, key.message))) + (f" ({example})" if example else "")
+            if "%d" in key.what:
+                what = key.what.replace("%d records", "%d record") if times == 1 else key.what
+                self._log.log(key.level, f"%s: {what}: %s", self._name, times, why)
+            else:
+                what = key.what if times == 1 else f"{key.what} ({times} times)"
+                self._log.log(key.level, "%s: %s: %s", self._name, what, why)
 
-    def _log_event(self, event: Event) -> None:
+
+@final
+class ProducerReporter:
+    """Logs the events of a producer, and passes them to the sink."""
+
+    def __init__(self, stream: str, sink: EventSink | None, clock: Callable[[], float]) -> None:
+        self._sink = sink
+        log = logging.getLogger("shardline.producer")
+        self._log = RateLimitedLog(log, stream, "delivery goes on", clock)
+        self.complain = self._log.complain
+        self.log_rest = self._log.log_rest
+
+    def report(self, events: list[produced.Event]) -> None:
+        for event in events:
+            self._log_event(event)
+            self._log.hand_on(self._sink, event)
+        self._log.log_due()
+
+    def _log_event(self, event: produced.Event) -> None:
         match event:
-            case RecordsFailed():
-                self._storms.count(_GIVEN_UP, event.code, event.message, event.records, level=logging.ERROR)
-            case RecordsRetried():
-                self._storms.count(_SENT_AGAIN, event.code, event.message, event.records)
-            case ShardsChanged():
-                changes = f"{len(event.opened)} new, {len(event.vanished)} gone"
-                _log.info("%s: %d open shards (%s)", self._stream, event.open_shards, changes)
-            case ShardMapFailed(failure):
-                self._storms.count(_NO_MAP, failure.code, failure.message)
-            case StreamUnknown(failure):
-                _log.warning(
-                    "%s: DescribeStreamSummary failed (%s: %s): the record limit is taken to be 1 MiB; set "
-                    "record_max_bytes if it is another",
-                    self._stream,
-                    failure.code,
-                    failure.message,
-                )
-            case DistributionChanged():
-                words = "by itself (AUTO): nothing is aggregated" if event.auto else "by partition key"
-                _log.warning("%s: the stream distributes records %s", self._stream, words)
-            case AggregationStopped(failure):
-                _log.warning(
-                    "%s: entries land in other shards than their keys say, and DescribeStreamSummary failed (%s: %s): "
-                    "nothing is aggregated any more",
-                    self._stream,
-                    failure.code,
-                    failure.message,
-                )
+            case produced.RecordsFailed():
+                self._log.count("%d records given up", event.code, event.message, event.records, level=logging.ERROR)
+            case produced.RecordsRetried():
+                self._log.count("%d records sent again", event.code, event.message, event.records)
+            case produced.ShardMapFailed(failure):
+                what = "listing shards failed; aggregation is paused until it succeeds"
+                self._log.count(what, failure.code, failure.message)
             case _:
-                return
+                self._log.write(_producer_line(event))
+
+
+def _producer_line(event: produced.Event) -> _Line | None:
+    match event:
+        case produced.ShardsChanged():
+            changes = f"{len(event.opened)} new, {len(event.vanished)} gone"
+            return logging.INFO, f"{event.open_shards} open shards ({changes})"
+        case produced.StreamUnknown(failure):
+            return logging.WARNING, (
+                f"DescribeStreamSummary failed ({failure.code}: {failure.message}): the record limit is taken to be "
+                "1 MiB; set record_max_bytes if it is another"
+            )
+        case produced.DistributionChanged(auto):
+            how = "by itself (AUTO): nothing is aggregated" if auto else "by partition key"
+            return logging.WARNING, f"the stream distributes records {how}"
+        case produced.AggregationStopped(failure):
+            return logging.WARNING, (
+                "entries land in other shards than their keys say, and DescribeStreamSummary failed "
+                f"({failure.code}: {failure.message}): nothing is aggregated any more"
+            )
+        case _:
+            return None
+
+
+@final
+class ConsumerReporter:
+    """Logs the events of a consumer, and passes them to the sink."""
+
+    def __init__(self, name: str, sink: ConsumerSink | None, clock: Callable[[], float]) -> None:
+        self.name = name
+        self._sink = sink
+        self._log = RateLimitedLog(logging.getLogger("shardline.consumer"), name, "reading goes on", clock)
+        self.log_due = self._log.log_due
+        self.log_rest = self._log.log_rest
+
+    def report(self, events: Sequence[consumed.Event]) -> None:
+        for event in events:
+            if getattr(event, "failure", None) is CLOSED:
+                self._log.write((logging.DEBUG, CLOSED.message))
+                continue
+            self._log_event(event)
+            self._log.hand_on(self._sink, event)
+        self._log.log_due()
+
+    def _log_event(self, event: consumed.Event) -> None:
+        match event:
+            case consumed.ReadFailed(shard_id, operation, failure, retry_at):
+                final_word = " and is not tried again" if retry_at == NEVER else ""
+                self._log.count(f"{operation} of {shard_id} failed{final_word}", failure.code, failure.message)
+            case consumed.StoreFailed(failure):
+                what, level = _STORE_FAILED[trouble_of(failure)]
+                self._log.count(what, failure.code, failure.message, level=level)
+            case consumed.ListingFailed(operation, failure):
+                self._log.count(f"{operation} failed", failure.code, failure.message)
+            case (
+                consumed.HandlerRetried()
+                | consumed.RecordsDeadLettered()
+                | consumed.DeadLetterFailed()
+                | consumed.HandlingStopped()
+            ):
+                self._count_failure(event)
+            case _:
+                self._log.write(_lease_line(event) or _consumer_line(event))
+
+    def _count_failure(self, event: consumed.HandlingEvent) -> None:
+        """Handlers fail alike: their failures share lines. One of the records is named as an example."""
+        level = logging.ERROR
+        if isinstance(event, consumed.HandlerRetried):
+            level, what = logging.WARNING, "the handler failed; retrying %d records"
+        elif isinstance(event, consumed.RecordsDeadLettered):
+            what = "the handler failed for good; wrote %d records as dead letters"
+        elif isinstance(event, consumed.HandlingStopped):
+            what = "the handler failed for good; stopping the run, %d records will come again"
+        elif event.retry_at == NEVER:
+            what = "dead letters cannot be written; stopping the run, %d records will come again"
+        else:
+            level, what = logging.WARNING, "could not write %d records as dead letters; trying again"
+        times = "once" if event.attempts == 1 else f"{event.attempts} times"
+        record = f"{event.sequence_number}/{event.sub_sequence} of {event.shard_id}"
+        example = f"at {event.place}; last: record {record}, tried {times}"
+        self._log.count(what, event.error_type, event.message, event.records, level=level, example=example)
+
+
+def _lease_line(event: consumed.Event) -> _Line | None:
+    """About the leases, and the user's code that has the records."""
+    match event:
+        case consumed.LeaseGained():
+            return logging.INFO, f"{event.shard_id} is ours, read from {event.start}"
+        case consumed.LeaseReleased(shard_id, finished):
+            return logging.INFO, f"{shard_id} {'is finished' if finished else 'was let go'}"
+        case consumed.LeaseLost(shard_id, why):
+            return logging.WARNING, f"{shard_id} was lost: {why}"
+        case consumed.HandOverAsked(shard_id, by):
+            return logging.INFO, f"{by} asks for {shard_id}"
+        case consumed.HandOverOverdue(shard_id):
+            return logging.WARNING, f"{shard_id} is handed over, and its handler was not done: it is cancelled"
+        case consumed.StoreRecovered(failures):
+            return logging.WARNING, f"the lease store answers again, after {failures} failures"
+        case consumed.TooManyUnacknowledged(shard_id, count):
+            return logging.WARNING, (
+                f"{count} records of {shard_id} are not acknowledged: no more are handed out until some are "
+                "(max_unacknowledged)"
+            )
+        case consumed.HandlerStuck(shard_id, sequence_number, sub_sequence, _, seconds):
+            return logging.WARNING, (
+                f"the handler of {shard_id} has had record {sequence_number}/{sub_sequence} for {seconds:.1f} s: "
+                "it is stuck, or very slow"
+            )
+        case consumed.HandlerRecovered(shard_id, seconds):
+            return logging.WARNING, f"the handler of {shard_id} goes on, after {seconds:.1f} s"
+        case _:
+            return None
+
+
+def _consumer_line(event: consumed.Event) -> _Line | None:
+    """About lost records, the stream, or this process."""
+    match event:
+        case consumed.RecordsTrimmed(shard_id, why):
+            return logging.ERROR, f"retention may have removed records of {shard_id} before they were read: {why}"
+        case consumed.ShardTrimmed(shard_id):
+            return (
+                logging.ERROR,
+                f"{shard_id} went out of retention before it was finished: its unread records are gone",
+            )
+        case consumed.PositionLost(shard_id, position, failure):
+            return logging.ERROR, (
+                f"the service refuses to read {shard_id} from {position} ({failure.code}: {failure.message}): "
+                "it is read from TRIM_HORIZON"
+            )
+        case consumed.ProgressLost(shards):
+            return logging.ERROR, (
+                "progress was lost: the lease store came back empty, without the checkpoints of "
+                f"{'1 shard' if shards == 1 else f'{shards} shards'}; the group begins again at its start position"
+            )
+        case consumed.StreamMissing(failure):
+            why = f"{failure.code}: {failure.message}"
+            return logging.ERROR, f"the stream is missing ({why}); the consumer waits until it is re-created"
+        case consumed.StreamRecreated(why):
+            return logging.ERROR, f"the stream was deleted and re-created: {why}"
+        case consumed.ConsumerFailed(operation, failure):
+            return logging.ERROR, f"{operation} failed for good: {failure.code}: {failure.message}"
+        case consumed.Stalled(seconds):
+            return logging.WARNING, (
+                f"the event loop was blocked, or the machine suspended, for {seconds:.1f} s: leases are in danger"
+            )
+        case consumed.WorkerIdShared(shard_id, worker_id):
+            return logging.ERROR, (
+                f"another live process uses the worker_id {worker_id!r} and holds {shard_id}: neither takes what the "
+                "other holds; give each process a worker_id of its own, or set none"
+            )
+        case _:
+            return None

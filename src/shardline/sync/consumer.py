@@ -31,12 +31,12 @@ from shardline.aio.batches import Batch
 from shardline.aio.boot_clock import boot_time
 from shardline.aio.consumer import Consumer as AsyncConsumer
 from shardline.aio.consumer_arguments import check_batch, check_done, is_generator_function
-from shardline.aio.consumer_reporting import ConsumerSink
 from shardline.aio.consumer_status import ConsumerStatus
 from shardline.aio.fork_and_exit import CONSUMER_FORKED, watch_forks
 from shardline.aio.host_tasks import running_task
 from shardline.aio.intake import check_timeout
 from shardline.aio.iteration import BatchIterator as AsyncBatchIterator
+from shardline.aio.reporting import ConsumerSink
 from shardline.core.consumer.config import ConsumerConfig
 from shardline.core.consumer.failure_policy import FailurePolicy
 from shardline.errors import Closed, UsageError

@@ -36,7 +36,7 @@ from shardline.aio.intake import (
     serialized,
     tuples,
 )
-from shardline.aio.reporting import Reporter
+from shardline.aio.reporting import ProducerReporter
 from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.intake import Put
 from shardline.core.producer.machine import ProducerMachine
@@ -101,7 +101,7 @@ class Producer:
         self._driver = Driver(
             self._machine,
             guard=self._lock,
-            reporter=Reporter(str(self._stream), check_callable("sink", sink), _clock),
+            reporter=ProducerReporter(str(self._stream), check_callable("sink", sink), _clock),
             on_failure=check_callable("on_failure", on_failure),
             on_room=self._room.notify,
             on_end=weakly(self),

@@ -12,14 +12,12 @@ from shardline import StoreError, WaitTimeout
 from shardline.adapters.leases.memory import MemoryLeases
 from shardline.adapters.leases.sqlite import SqliteLeases
 from shardline.aio.consumer_driver import ConsumerDriver
-from shardline.aio.consumer_reporting import CLOSED, ConsumerReporter
 from shardline.core.consumer.coordinator import Coordinator
 from shardline.core.consumer.events import (
     HandOverAsked,
     LeaseGained,
     LeaseLost,
     LeaseReleased,
-    ListingFailed,
     Stalled,
     StoreFailed,
 )
@@ -336,17 +334,6 @@ class FlakyBatchingStore(FlakyStore):
     async def apply_many(self, operations):
         answers = await self._fail() if self.is_down else await self.inner.apply_many(operations)
         return [answers] * len(operations) if isinstance(answers, Failure) else answers
-
-
-@pytest.mark.parametrize("event", [StoreFailed(CLOSED, 1), ListingFailed("ListShards", CLOSED, 0.0)])
-def test_cr4_what_close_cuts_short_is_no_failure(caplog, event):
-    caplog.set_level("DEBUG", "shardline.consumer")
-    seen = []
-    reporter = ConsumerReporter("s", seen.append, lambda: 0.0)
-    reporter.report([event])
-    reporter.log_rest()
-    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [("DEBUG", f"s: {CLOSED.message}")]
-    assert not seen
 
 
 @pytest.mark.parametrize("make_store", [FlakyStore, FlakyBatchingStore])

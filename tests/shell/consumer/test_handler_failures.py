@@ -177,7 +177,7 @@ async def test_what_was_counted_is_logged_while_nothing_else_happens(
     make_consumer, put, eventually, monkeypatch, caplog
 ):
     """A second dead letter of the same kind must not wait for a third one to be logged."""
-    monkeypatch.setattr("shardline.aio.storm_log._PERIOD", 0.3)
+    monkeypatch.setattr("shardline.aio.reporting._PERIOD", 0.3)
     await put(range(4), keys=1)
     async with make_consumer(until="latest") as consumer:
         await consumer.run(fails_on(b"1", b"2"), policy=FailurePolicy(attempts=1), dead_letter=forget)

@@ -67,7 +67,7 @@ async def test_without_the_permission_to_list_shards_records_go_one_by_one(make_
         assert all(delivery.delivered for delivery in deliveries)
         await (await producer.put(b"keyless"))
     assert kinesis.streams["s"].record_count == 51
-    assert any("could not be listed" in text for _, text in complaints())
+    assert any("listing shards failed" in text for _, text in complaints())
 
 
 async def test_a_dead_endpoint_is_tried_with_a_backoff_until_the_ttl(make_producer):

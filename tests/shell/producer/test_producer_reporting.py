@@ -1,4 +1,4 @@
-"""Who is told, in which words and how often; and what of the user's may fail without harm (RP1, RP2, RP3, DR5)?"""
+"""Does a hook or a sink that fails harm nothing, and does the log of a real producer stay short and free of secrets?"""
 
 import asyncio
 import logging
@@ -8,19 +8,7 @@ import pytest
 
 import shardline.aio.driver as driver_module
 from shardline import DeliveryFailed
-from shardline.aio.reporting import Reporter
-from shardline.core.events import (
-    AggregationStopped,
-    DistributionChanged,
-    RecordsDelivered,
-    RecordsFailed,
-    RecordsRetried,
-    RequestAnswered,
-    ShardMapFailed,
-    ShardsChanged,
-    StreamUnknown,
-)
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.events import RecordsDelivered, RecordsRetried, RequestAnswered, ShardsChanged
 
 pytestmark = pytest.mark.anyio
 
@@ -207,94 +195,3 @@ async def test_a_failed_delivery_says_no_secret(make_producer, kinesis):
             await (await producer.put(b"private data", key="private-key"))
     assert "private" not in str(caught.value)
     assert kinesis.credentials.secret_key not in repr(caught.value.reason)
-
-
-class Clock:
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
-def reporter(clock):
-    return Reporter("s", None, clock)
-
-
-def test_each_distinct_failure_is_logged_at_once_and_then_once_in_a_period(reporter, clock, complaints):
-    """RP2."""
-    reporter.report([RecordsRetried(5, None, "A", "a")])
-    reporter.report([RecordsFailed(2, "B", "b")])
-    assert complaints() == [("WARNING", "s: 5 records sent again: A: a"), ("ERROR", "s: 2 records given up: B: b")]
-    for _ in range(100):
-        reporter.report([RecordsRetried(5, None, "A", "a")])
-    assert len(complaints()) == 2
-    clock.now += 10
-    reporter.report([RecordsDelivered(1, 1)])
-    assert complaints()[2:] == [("WARNING", "s: 500 records sent again: A: a")]
-    reporter.report([RecordsFailed(3, "B", "b")])
-    assert complaints()[3:] == [("ERROR", "s: 3 records given up: B: b")]
-    reporter.report([RecordsFailed(4, "B", "b")])
-    reporter.log_failures()
-    assert complaints()[4:] == [("ERROR", "s: 4 records given up: B: b")]
-    reporter.log_failures()
-    assert len(complaints()) == 5
-
-
-def test_very_many_distinct_failures_make_no_storm_and_are_all_counted(reporter, clock, caplog):
-    caplog.set_level(logging.WARNING)
-    for _ in range(3):
-        for number in range(1000):
-            reporter.report([RecordsFailed(1, "A", f"request {number} failed")])
-    reporter.log_failures()
-    assert len(caplog.records) < 250
-    assert sum(record.args[1] for record in caplog.records) == 3000
-    clock.now += 60
-    reporter.report([RecordsFailed(1, "A", "request 5000 failed")])
-    assert "request 5000" in caplog.records[-1].getMessage()
-
-
-def test_the_other_events_in_words(reporter, caplog):
-    caplog.set_level(logging.INFO)
-    failure = Failure(FailureKind.DENIED, "AccessDeniedException", "not you")
-    reporter.report(
-        [
-            ShardsChanged(4, ("a", "b"), ("c",)),
-            ShardMapFailed(failure),
-            StreamUnknown(failure),
-            DistributionChanged(auto=True),
-            DistributionChanged(auto=False),
-            AggregationStopped(failure),
-            RequestAnswered(1, 1, 1, 0.1, 0, None),
-        ]
-    )
-    said = [record.getMessage() for record in caplog.records]
-    assert said[0] == "s: 4 open shards (2 new, 1 gone)"
-    assert "set record_max_bytes" in said[1]
-    assert "AUTO" in said[2]
-    assert "by partition key" in said[3]
-    assert "nothing is aggregated any more" in said[4]
-    assert "could not be listed (1 times)" in said[5]
-    assert len(said) == 6
-
-
-def test_the_sink_and_the_hook_are_each_complained_of_once_a_minute(clock, complaints):
-    """RP1."""
-
-    def broken(_):
-        raise ValueError
-
-    reporter = Reporter("s", broken, clock)
-    reporter.report([RecordsDelivered(1, 1)] * 50)
-    reporter.complain("on_failure", ValueError())
-    reporter.complain("on_failure", ValueError())
-    assert len(complaints()) == 2
-    clock.now += 61
-    reporter.report([RecordsDelivered(1, 1)])
-    assert len(complaints()) == 3

@@ -1,7 +1,7 @@
 """Which leases do we hold, and which of them needs attention now?
 
 The held leases of a worker (``Holding``), by shard: what the user is done with comes in here, and what becomes of each
-lease is told from here. A thousand of them cost nothing while nothing is due (``Agenda``).
+lease is told from here. A thousand of them cost nothing while nothing is due (``DeadlineHeap``).
 
 Invariants (docs/guarantees.md):
 
@@ -13,10 +13,10 @@ Invariants (docs/guarantees.md):
 """
 
 from collections.abc import Callable, Collection, Sequence
+from heapq import heappop, heappush
 from typing import NamedTuple, TypeAlias, final
 
 from shardline.core.clock import NEVER, Instant
-from shardline.core.consumer.agenda import Agenda
 from shardline.core.consumer.checkpoint import CheckpointTracker
 from shardline.core.consumer.config import ConsumerConfig
 from shardline.core.consumer.events import (
@@ -47,6 +47,40 @@ class HeldOperation(NamedTuple):
 
     operation: HoldingOperation
     holding: Holding
+
+
+@final
+class DeadlineHeap:
+    """One deadline per shard: the last that was set. Setting one and finding what is due takes logarithmic time."""
+
+    __slots__ = ("_at", "_heap")
+
+    def __init__(self) -> None:
+        self._at: dict[str, Instant] = {}
+        self._heap: list[tuple[Instant, str]] = []
+
+    def schedule(self, shard_id: str, at: Instant) -> None:
+        """Set or move its deadline; NEVER cancels it."""
+        if at == NEVER:
+            self._at.pop(shard_id, None)
+        elif self._at.get(shard_id) != at:
+            heappush(self._heap, (at, shard_id))  # first: an entry that is only in the heap is skipped
+            self._at[shard_id] = at
+
+    def pop_due(self, now: Instant) -> str | None:
+        """A shard whose time has come; its deadline is over."""
+        if self.next_at() > now:
+            return None
+        _, shard_id = heappop(self._heap)
+        del self._at[shard_id]
+        return shard_id
+
+    def next_at(self) -> Instant:
+        """When the next one is due."""
+        heap = self._heap
+        while heap and self._at.get(heap[0][1]) != heap[0][0]:  # moved or cancelled
+            heappop(heap)
+        return heap[0][0] if heap else NEVER
 
 
 @final
@@ -88,8 +122,8 @@ class HeldLeases:
         self._checkpoint_interval: float = checkpoint_interval if chosen is None else chosen
         self._latest_at: float = latest_at
         self._clock: Callable[[], Instant] | None = clock
-        self._lapses: Agenda = Agenda()
-        self._work: Agenda = Agenda()
+        self._lapses: DeadlineHeap = DeadlineHeap()
+        self._work: DeadlineHeap = DeadlineHeap()
         self._events: list[HeldEvent] = []
         self._full: set[str] = set()  # shards with too many records that are not acknowledged (HL2)
         self._gone: set[str] = set()  # shards that the service denies to know

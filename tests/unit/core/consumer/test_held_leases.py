@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from tests.sim.interrupting import interrupted
 
 from shardline.core.clock import NEVER
 from shardline.core.consumer.config import ConsumerConfig
@@ -15,7 +16,7 @@ from shardline.core.consumer.events import (
     TooManyUnacknowledged,
     WorkerIdShared,
 )
-from shardline.core.consumer.held_leases import HeldLeases
+from shardline.core.consumer.held_leases import DeadlineHeap, HeldLeases
 from shardline.core.consumer.shard_graph import ShardGraph
 from shardline.core.consumer.twins import Twins
 from shardline.core.leases import (
@@ -336,3 +337,50 @@ def test_hl2_in_order_no_shard_is_ever_full(stream):
     shard_id = world.gain(4)
     world.held.deliver(shard_id, [record(1), record(2)])
     assert not world.held.is_full(shard_id)
+
+
+# ---- deadlines
+
+
+def test_shards_come_when_they_are_due_the_earliest_first():
+    heap = DeadlineHeap()
+    heap.schedule("b", 2.0)
+    heap.schedule("a", 1.0)
+    assert heap.next_at() == 1.0
+    assert heap.pop_due(0.5) is None
+    assert [heap.pop_due(2.0), heap.pop_due(2.0), heap.pop_due(2.0)] == ["a", "b", None]
+    assert heap.next_at() == NEVER
+
+
+def test_the_last_deadline_counts():
+    heap = DeadlineHeap()
+    heap.schedule("a", 1.0)
+    heap.schedule("a", 1.0)
+    heap.schedule("a", 3.0)
+    assert heap.next_at() == 3.0
+    assert heap.pop_due(2.0) is None
+    heap.schedule("a", NEVER)
+    heap.schedule("a", NEVER)
+    assert heap.pop_due(9.0) is None
+
+
+def test_a_shard_whose_deadline_was_moved_there_and_back_comes_once():
+    heap = DeadlineHeap()
+    for at in (1.0, 2.0, 1.0):
+        heap.schedule("a", at)
+    assert heap.pop_due(5.0) == "a"
+    assert heap.pop_due(5.0) is None
+
+
+def test_an_interrupt_leaves_the_old_deadline_or_the_new():
+    after, where = 0, "not yet"
+    while where is not None:
+        heap = DeadlineHeap()
+        heap.schedule("a", 1.0)
+        with interrupted(after, "core/consumer/held_leases", steps="signal") as interruption:
+            heap.schedule("a", 0.5)
+        where = interruption.where
+        assert heap.next_at() == (0.5 if where is None else 1.0)
+        heap.schedule("a", 0.5)
+        assert [heap.pop_due(9.0), heap.pop_due(9.0)] == ["a", None]
+        after += 1

@@ -1,0 +1,166 @@
+"""What is logged of a producer or consumer, in which words and how often; and what its sink sees."""
+
+import asyncio
+import logging
+
+import pytest
+
+from shardline.aio.reporting import CLOSED, ConsumerReporter, ProducerReporter, RateLimitedLog
+from shardline.core import events as produced
+from shardline.core.clock import NEVER
+from shardline.core.consumer import events as consumed
+from shardline.core.consumer.grant import Grant
+from shardline.core.failures import Failure, FailureKind
+from shardline.model.lease import Checkpoint
+from shardline.model.position import TRIM_HORIZON
+
+DENIED = Failure(FailureKind.DENIED, "AccessDeniedException", "not you")
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def log(clock):
+    return RateLimitedLog(logging.getLogger("shardline.test"), "s", "life goes on", clock)
+
+
+@pytest.fixture
+def lines(caplog):
+    """What was logged, as (level, text)."""
+    caplog.set_level(logging.DEBUG, "shardline")
+    return lambda: [(record.levelname, record.getMessage()) for record in caplog.records]
+
+
+# ---- the rate-limited log
+
+
+def test_failures_that_are_alike_are_counted_and_logged_once_a_period(log, clock, lines):
+    for _ in range(5):
+        log.count("a read failed", "Code", "why")
+        log.log_due()
+    assert lines() == [("WARNING", "s: a read failed: Code: why")]
+    clock.now += 9.9
+    log.log_due()
+    assert len(lines()) == 1
+    clock.now += 0.2
+    log.log_due()
+    assert lines()[1:] == [("WARNING", "s: a read failed (4 times): Code: why")]
+    log.log_rest()
+    assert len(lines()) == 2
+
+
+def test_the_count_is_put_into_the_text_that_has_a_place_for_it(log, lines):
+    log.count("%d records given up", "Code", "100% full", 3, level=logging.ERROR)
+    log.count("%d records sent again", "Code", "", 1, example="at x.py")
+    log.log_rest()
+    assert lines() == [
+        ("ERROR", "s: 3 records given up: Code: 100% full"),
+        ("WARNING", "s: 1 record sent again: Code (at x.py)"),
+    ]
+
+
+def test_the_failures_beyond_a_hundred_different_ones_share_a_line(log, clock, lines):
+    for number in range(1000):
+        log.count("a read failed", "Code", f"number {number}")
+        log.log_due()
+    log.log_rest()
+    assert len(lines()) == 102
+    assert lines()[-1][1] == "s: a read failed (899 times): and others: more than 100 different failures"
+    clock.now += 11
+    log.count("a read failed", "Code", "number 1000")
+    log.log_due()
+    assert "number 1000" in lines()[-1][1]
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), asyncio.CancelledError(), SystemExit(3), GeneratorExit()])
+def test_a_sink_that_raises_is_logged_once_a_minute(log, clock, lines, error):
+    def broken(_):
+        raise error
+
+    for _ in range(3):
+        log.hand_on(broken, "event")
+    log.complain("the hook", error)
+    assert lines() == [("ERROR", "s: the sink failed; life goes on"), ("ERROR", "s: the hook failed; life goes on")]
+    clock.now += 61
+    log.hand_on(broken, "event")
+    assert len(lines()) == 3
+
+
+# ---- events
+
+
+@pytest.mark.parametrize(
+    ("event", "level", "text"),
+    [
+        (produced.RecordsFailed(2, "B", "b"), "ERROR", "2 records given up: B: b"),
+        (produced.RecordsRetried(5, None, "A", "a"), "WARNING", "5 records sent again: A: a"),
+        (produced.ShardMapFailed(DENIED), "WARNING", "listing shards failed; aggregation is paused until it succeeds"),
+        (produced.ShardsChanged(4, ("a", "b"), ("c",)), "INFO", "4 open shards (2 new, 1 gone)"),
+        (produced.StreamUnknown(DENIED), "WARNING", "set record_max_bytes"),
+        (produced.DistributionChanged(auto=True), "WARNING", "by itself (AUTO): nothing is aggregated"),
+        (produced.DistributionChanged(auto=False), "WARNING", "by partition key"),
+        (produced.AggregationStopped(DENIED), "WARNING", "(AccessDeniedException: not you): nothing is aggregated"),
+        (produced.RecordsDelivered(1, 1), None, ""),
+        (
+            consumed.LeaseGained("s-1", Grant("s-1", 1, NEVER), TRIM_HORIZON, Checkpoint(TRIM_HORIZON), None),
+            "INFO",
+            "s-1",
+        ),
+        (consumed.LeaseReleased("s-1", finished=True), "INFO", "s-1 is finished"),
+        (consumed.LeaseReleased("s-1", finished=False), "INFO", "s-1 was let go"),
+        (consumed.LeaseLost("s-1", "it lapsed"), "WARNING", "s-1 was lost: it lapsed"),
+        (consumed.HandOverAsked("s-1", "other", 1.0), "INFO", "other asks for s-1"),
+        (consumed.HandOverOverdue("s-1"), "WARNING", "its handler was not done: it is cancelled"),
+        (consumed.TooManyUnacknowledged("s-1", 7), "WARNING", "7 records of s-1 are not acknowledged"),
+        (consumed.HandlerStuck("s-1", "49", 2, 9, 3.14), "WARNING", "s-1 has had record 49/2 for 3.1 s"),
+        (consumed.HandlerRecovered("s-1", 3.14), "WARNING", "the handler of s-1 goes on, after 3.1 s"),
+        (consumed.ReadFailed("s-1", "GetRecords", DENIED, 1.0), "WARNING", "GetRecords of s-1 failed: AccessDenied"),
+        (consumed.ReadFailed("s-1", "GetRecords", DENIED, NEVER), "WARNING", "failed and is not tried again"),
+        (consumed.StoreFailed(DENIED, 1), "ERROR", "the lease store denies access"),
+        (consumed.StoreRecovered(3), "WARNING", "answers again, after 3 failures"),
+        (consumed.ListingFailed("ListShards", DENIED, 1.0), "WARNING", "ListShards failed: AccessDenied"),
+        (consumed.RecordsTrimmed("s-1", "too old"), "ERROR", "may have removed records of s-1"),
+        (consumed.ShardTrimmed("s-1"), "ERROR", "its unread records are gone"),
+        (consumed.PositionLost("s-1", TRIM_HORIZON, DENIED), "ERROR", "it is read from TRIM_HORIZON"),
+        (consumed.ProgressLost(1), "ERROR", "the checkpoints of 1 shard;"),
+        (consumed.ProgressLost(2), "ERROR", "the checkpoints of 2 shards;"),
+        (consumed.StreamMissing(DENIED), "ERROR", "waits until it is re-created"),
+        (consumed.StreamRecreated("other shards"), "ERROR", "deleted and re-created: other shards"),
+        (consumed.ConsumerFailed("ListShards", DENIED), "ERROR", "ListShards failed for good"),
+        (consumed.Stalled(12.0), "WARNING", "for 12.0 s: leases are in danger"),
+        (consumed.WorkerIdShared("s-1", "w"), "ERROR", "uses the worker_id 'w' and holds s-1"),
+        (consumed.HandlerRetried("s-1", "4", 0, 1, 1, "E", "m", "x.py:1", 2.0), "WARNING", "retrying 1 record: E: m"),
+        (consumed.RecordsDeadLettered("s-1", "4", 0, 3, 2, "E", "m", "x"), "ERROR", "wrote 3 records as dead letters"),
+        (consumed.DeadLetterFailed("s-1", "4", 0, 3, 2, "E", "m", "x", 2.0), "WARNING", "could not write 3 records"),
+        (consumed.DeadLetterFailed("s-1", "4", 0, 3, 2, "E", "m", "x", NEVER), "ERROR", "cannot be written; stopping"),
+        (consumed.HandlingStopped("s-1", "4", 0, 3, 2, "E", "m", "x"), "ERROR", "4/0 of s-1, tried 2 times"),
+    ],
+)
+def test_each_event_is_logged_in_words_and_passed_to_the_sink(clock, lines, event, level, text):
+    seen = []
+    reporter = (ProducerReporter if isinstance(event, produced.Event) else ConsumerReporter)("s", seen.append, clock)
+    reporter.report([event])
+    assert seen == [event]
+    assert [found_level for found_level, _ in lines()] == ([] if level is None else [level])
+    assert all(line.startswith("s: ") and text in line for _, line in lines())
+
+
+@pytest.mark.parametrize("event", [consumed.StoreFailed(CLOSED, 1), consumed.ListingFailed("ListShards", CLOSED, 0.0)])
+def test_a_request_that_close_cut_short_is_no_failure(clock, lines, event):
+    seen = []
+    reporter = ConsumerReporter("s", seen.append, clock)
+    reporter.report([event])
+    reporter.log_rest()
+    assert lines() == [("DEBUG", f"s: {CLOSED.message}")]
+    assert not seen
