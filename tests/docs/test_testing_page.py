@@ -13,8 +13,9 @@ from click.testing import CliRunner
 
 from shardline.cli.local import local
 from shardline.server import control
-from shardline.server.model.fault_kinds import FaultKinds
-from shardline.server.model.fault_rules import KINDS, FaultRule
+from shardline.server.model.fault_kinds import KINDS, read_rule
+from shardline.server.model.fault_rules import FaultRule
+from shardline.server.model.faults import Fault, Faults
 from shardline.testing import LocalKinesis
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -64,7 +65,9 @@ def test_an_example_of_the_page_passes(outcomes, name):
 
 
 def test_the_page_names_every_fault_and_every_setting():
-    kinds = {name for name in vars(FaultKinds) if not name.startswith("_")}
+    methods = {name: method for name, method in vars(Faults).items() if not name.startswith("_") and name != "add"}
+    kinds = {name for name, method in methods.items() if getattr(method, "__annotations__", {}).get("return") is Fault}
+    assert len(kinds) > 15
     shown = TESTING.partition("| `kinesis.faults.`")[2].partition("\n\n")[0]
     assert kinds - set(re.findall(r"`(\w+)\(", shown)) == set()
     settings = TESTING.partition("## Settings")[2]
@@ -100,7 +103,7 @@ def test_the_table_of_the_control_path_is_that_of_the_module():
 
 def test_the_file_of_faults_is_right_and_every_kind_is_described():
     [example] = re.findall(r"^```json\n(.*?)^```$", LOCAL, re.DOTALL | re.MULTILINE)
-    assert len([FaultRule.from_dict(one) for one in json.loads(example)]) == 6
+    assert len([read_rule(one) for one in json.loads(example)]) == 6
     shown = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ", LOCAL.partition("| kind |")[2], re.MULTILINE)
     assert {name for cell in shown for name in re.findall(r"\w+", cell)} == set(KINDS)
     common = set(FaultRule.__struct_fields__)

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardline.codec import cbor
-from shardline.server.model.fault_rules import KINDS
+from shardline.server.model.fault_kinds import KINDS
 from shardline.server.model.inputs import INPUTS
 from shardline.testing import LocalKinesis
 

@@ -421,6 +421,10 @@ def test_what_fails_at_the_end_is_raised_by_stop_once(monkeypatch, tmp_path):
             {"limits": Limits(control_calls_per_second={"ListShards": 0})},
             "ListShards must be a number above 0.*, not 0",
         ),
+        (
+            {"limits": Limits(control_calls_per_second={"PutRecords": 1})},
+            "control_calls_per_second cannot have PutRecords: it is limited by the shard",
+        ),
         ({"limits": Limits(control_calls_per_second=5)}, "control_calls_per_second must map operations .*, not 5"),
         ({"delays": 3}, "delays must be a Delays, or None, not 3"),
         (

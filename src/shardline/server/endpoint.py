@@ -24,8 +24,8 @@ from shardline.codec.eventstream import encode_headers, encode_message, frame_me
 from shardline.server import bodies
 from shardline.server.clock import ServerClock
 from shardline.server.model.consumers import ServerSubscription
-from shardline.server.model.fault_rules import FanOutException, FanOutReset, Html, Malformed, Truncate
-from shardline.server.model.faults import Faults, Plan
+from shardline.server.model.fault_rules import Plan, ReplyPlan
+from shardline.server.model.faults import Faults
 from shardline.server.model.inputs import INPUTS
 from shardline.server.model.refusals import Refused, internal_failure, is_unreadable, unknown_operation
 from shardline.server.model.service import Answer, Service
@@ -99,7 +99,7 @@ class Pushes:
         event = self._subscription.poll(self._clock.now())
         if event is None:
             fault = self._subscription.fault
-            return _exception(fault) if isinstance(fault, FanOutException) and not was_ended else None
+            return None if fault is None or fault.exception is None or was_ended else _exception(*fault.exception)
         return frame_message(self._header, bodies.write_answer(self._content_type, event))
 
     async def wait(self) -> None:
@@ -113,7 +113,7 @@ class Pushes:
     @property
     def is_reset(self) -> bool:
         """Whether it ends with a reset."""
-        return isinstance(self._subscription.fault, FanOutReset)
+        return self._subscription.fault is not None and self._subscription.fault.is_reset
 
     def end(self) -> None:
         """The client has gone."""
@@ -163,7 +163,7 @@ class Endpoint:
             answer = self._keep(answer)
             reply = self._encode(answer, form, now)
             # a rule may have come from another thread since it was looked for, above
-            return reply if answer.plan is None else spoil(reply, answer.plan)
+            return reply if answer.plan is None else apply_faults(reply, answer.plan)
         except Exception:  # noqa: BLE001 - a bug of ours
             return self._fail(form)
 
@@ -238,7 +238,7 @@ class Endpoint:
         plan = answer.plan
         reply = self._encode(answer, call.form, now + (0.0 if plan is None else plan.skew))
         if plan is not None:
-            reply = spoil(reply, plan)
+            reply = apply_faults(reply, plan)
         if self._requests is not None:
             self._requests.add(self._seen(call, answer, reply, keep_body=self._requests.keeps_bodies))
         return reply
@@ -314,32 +314,25 @@ class _Call:
         self.refusal: Refused | None = None
 
 
-def spoil(reply: Reply, plan: Plan) -> Reply:
-    """The reply that a plan leaves of a good one."""
-    changed = plan.answer
-    if plan.reset != "before" and isinstance(changed, (Malformed, Html)):
-        if reply.subscription is not None:
-            reply.subscription.end()
-        if isinstance(changed, Html):
-            page = f"<html><body><h1>{changed.status} from a proxy</h1></body></html>\r\n".encode()
-            reply = Reply(changed.status, {"Content-Type": "text/html"}, page)
-        else:
-            reply = Reply(200, reply.headers, changed.raw)
-    trouble = Trouble(0.0 if plan.waits_first else plan.delay)
-    if plan.reset in {"before", "after"}:
-        trouble = trouble._replace(is_silent=True, ending="reset")
-    elif plan.reset == "inside":
-        trouble = trouble._replace(cut=len(reply.body) // 2, ending="reset")
-    elif isinstance(changed, Truncate) and reply.subscription is None:
-        share = 0.5 if changed.share is None else changed.share
-        cut = int(len(reply.body) * share) if changed.at is None else min(changed.at, len(reply.body))
-        trouble = trouble._replace(cut=cut, ending="close")
-    return reply if trouble == Trouble() else reply._replace(trouble=trouble)
+def apply_faults(reply: Reply, plan: Plan) -> Reply:
+    """The reply, as the faults that hit its request change it."""
+    pushes = reply.subscription
+    delay = 0.0 if plan.waits_first else plan.delay
+    changed = ReplyPlan(*reply[:3], has_pushes=pushes is not None, delay=delay)
+    for rule in plan.hits:
+        rule.on_reply(changed)
+    if pushes is not None and not changed.has_pushes:
+        pushes.end()
+        pushes = None
+    trouble = Trouble(changed.delay, is_silent=changed.is_silent, cut=changed.cut, ending=changed.ending)
+    return Reply(
+        changed.status, changed.headers, changed.body, pushes, trouble=None if trouble == Trouble() else trouble
+    )
 
 
-def _exception(fault: FanOutException) -> bytes:
-    headers = {":message-type": "exception", ":exception-type": fault.code, ":content-type": bodies.JSON}
-    return encode_message(headers, bodies.write_answer(bodies.JSON, {"message": fault.message}))
+def _exception(code: str, message: str) -> bytes:
+    headers = {":message-type": "exception", ":exception-type": code, ":content-type": bodies.JSON}
+    return encode_message(headers, bodies.write_answer(bodies.JSON, {"message": message}))
 
 
 def _operation(headers: Mapping[str, str], form: str, body: bytes) -> str:

@@ -11,6 +11,7 @@ from typing import Final, TypeGuard, cast
 
 from shardline.errors import UsageError
 from shardline.server.access import Access, host_of
+from shardline.server.model.inputs import DATA_PLANE
 from shardline.server.model.settings import Delays, Limits
 
 _SHARDS_MOST: Final = 10_000
@@ -107,6 +108,8 @@ def check_limits(limits: object) -> Limits:
     rates = values.pop("control_calls_per_second")
     if not isinstance(rates, dict):
         raise UsageError(f"limits.control_calls_per_second must map operations to rates, not {rates!r}")
+    for name in DATA_PLANE.intersection(cast("dict[str, object]", rates)):
+        raise UsageError(f"limits.control_calls_per_second cannot have {name}: it is limited by the shard")
     for name, value in (values | cast("dict[str, object]", rates)).items():
         if value is not None and not (_is_number(value) and 0 < value <= _LIMIT_MOST):
             allowed = f"a number above 0, up to {_LIMIT_MOST}, or None for no limit"

@@ -8,8 +8,10 @@ import pytest
 from shardline.errors import UsageError
 from shardline.server.clock import ServerClock
 from shardline.server.endpoint import Endpoint, Trouble
-from shardline.server.model.fault_rules import KINDS, FaultRule
+from shardline.server.model.fault_kinds import KINDS, read_rule
+from shardline.server.model.fault_rules import FaultRule
 from shardline.server.model.faults import Faults
+from shardline.server.model.refusals import Refused
 from shardline.server.model.service import Service
 from shardline.server.model.settings import Delays, Limits, ServiceSettings
 
@@ -254,7 +256,7 @@ def test_the_first_of_a_sort_is_taken_and_the_later_ones_keep_their_counts(world
     reset = world.faults.reset("before", count=1)
     third = world.faults.error("Third", count=1)
     answer = world.put(0)
-    assert (answer.plan.reset, answer.plan.is_handled, answer.refusal, answer.body) == ("before", False, None, None)
+    assert (answer.plan.is_handled, answer.refusal, answer.body) == (False, None, None)
     assert [one.hits for one in (first, second, reset, third)] == [1, 0, 1, 0]
     assert [world.put(0).refusal.code for _ in range(2)] == ["Second", "Third"]
     assert world.stored() == {}
@@ -268,7 +270,7 @@ def test_faults_can_be_cleared(world):
     assert world.faults.rules == []
     assert [one.count_left for one in handles] == [0, 0, 0]
     faults = world.faults
-    assert [faults.for_requests, faults.for_entries, faults.for_pushes, faults.reshards] == [{}] * 4
+    assert [faults.for_requests, faults.has_entries, faults.for_pushes, faults.for_time] == [{}, False, {}, {}]
     assert codes(world.put(0)) == [None]
 
 
@@ -278,14 +280,14 @@ def test_faults_can_be_cleared(world):
 def test_resets_and_answers_are_plans_and_tell_whether_the_request_was_carried_out(world):
     world.faults.reset("after", count=1)
     answer = world.put(0)
-    assert (answer.plan.reset, answer.body.failed_record_count) == ("after", 0)
+    assert (answer.plan.is_handled, answer.body.failed_record_count) == (True, 0)
     world.faults.html(count=1)
     assert world.put(0).plan.is_handled is False
     world.faults.html(count=1, handled=True)
     assert world.put(0).plan.is_handled is True
     world.faults.malformed(b"\xff", count=1, handled=False)
     answer = world.put(0)
-    assert (answer.plan.answer.raw, answer.body) == (b"\xff", None)
+    assert (answer.plan.is_handled, answer.body) == (False, None)
     assert world.stored() == {0: [0, 0]}
 
 
@@ -377,7 +379,7 @@ def test_a_live_subscription_meets_an_exception_at_once(world):
     fault = world.faults.fan_out_exception("ResourceInUseException", "taken", shard=0, count=1)
     assert subscription.poll(world.now) is None
     assert subscription.ended
-    assert (subscription.fault.code, subscription.fault.message) == ("ResourceInUseException", "taken")
+    assert subscription.fault.exception == ("ResourceInUseException", "taken")
     assert fault.hits == 1
     assert subscribe(world, name="d").poll(world.now) is not None
 
@@ -469,9 +471,9 @@ EXAMPLES = [
 
 @pytest.mark.parametrize("described", EXAMPLES, ids=lambda one: one["kind"])
 def test_a_rule_survives_json(described):
-    rule = FaultRule.from_dict(json.loads(json.dumps(described)))
+    rule = read_rule(json.loads(json.dumps(described)))
     assert rule.to_dict() == described
-    assert FaultRule.from_dict(rule.to_dict()) == rule
+    assert read_rule(rule.to_dict()) == rule
 
 
 def test_every_kind_has_an_example():
@@ -526,6 +528,37 @@ def test_rules_are_added_from_objects_and_tell_how_they_stand(world):
     world.put(0)
     assert fault.to_dict() == {"id": 1, "hits": 1, "count_left": 1, "kind": "throttle", "count": 2, "shard": 0}
     assert repr(fault) == "<Fault 1 throttle, 1 hits, 1 left>"
+
+
+class Teapot(FaultRule, tag="teapot"):
+    """A kind that is defined here: a class is all that a new fault needs."""
+
+    cups: int = 1
+
+    def on_request(self, plan):
+        if plan.operation != "PutRecords":
+            plan.refusal = Refused("Teapot", f"{self.cups} cups", 418)
+
+    def on_entries(self, places, _):
+        return dict.fromkeys(places[: self.cups], ("Teapot", "short and stout"))
+
+    def on_reply(self, reply):
+        reply.headers = reply.headers | {"X-Tea": "hot"}
+        reply.delay = 0.25
+
+
+def test_a_new_kind_is_one_class(world, monkeypatch):
+    monkeypatch.setitem(KINDS, "teapot", Teapot)
+    endpoint = Endpoint(world.service, ServerClock(lambda: NOW), faults=world.faults)
+    [fault] = world.faults.load([{"kind": "teapot", "cups": 2, "shard": 1, "count": 2}])
+    assert post(endpoint, "ListStreams").status == 200
+    assert codes(world.put(1, 0, 1, 1)) == ["Teapot", None, "Teapot", None]
+    assert (fault.hits, world.faults.rules) == (2, [])
+    world.faults.add({"kind": "teapot"})
+    reply = post(endpoint, "ListStreams")
+    assert (reply.status, reply.headers["X-Tea"], reply.trouble) == (418, "hot", Trouble(delay=0.25))
+    with pytest.raises(UsageError, match="a teapot fault has no 'cupz'"):
+        world.faults.add({"kind": "teapot", "cupz": 1})
 
 
 def test_random_faults_are_many_different_and_the_same_for_a_seed():

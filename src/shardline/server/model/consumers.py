@@ -26,7 +26,7 @@ from shardline.server.model.tags import merged_tags
 from shardline.server.model.tokens import PageToken
 
 if TYPE_CHECKING:
-    from shardline.server.model.fault_rules import FanOutRule
+    from shardline.server.model.fault_rules import PushEnding
 
 _CONSUMERS_PER_PAGE: Final = 100
 _EVENT_MAX_BYTES: Final = 1024 * 1024
@@ -150,8 +150,8 @@ class ServerSubscription:
         self.due_at = state.now
         """When the next push is due, if nothing touches the log before (FO4)."""
         self.ended = False
-        self.fault: FanOutRule | None = None
-        """What ended it, if a fault did."""
+        self.fault: PushEnding | None = None
+        """How it ends, if a fault ends it."""
 
     @property
     def log(self) -> ShardLog:
@@ -210,7 +210,7 @@ class ServerSubscription:
     def _is_hit(self, *, due: bool) -> bool:
         faults = self._state.faults
         if faults is not None and faults.for_pushes:
-            self.fault = faults.push_fault(self._stream.name, self._shard.shard_id, due=due)
+            self.fault = faults.push_ending(self._stream.name, self._shard.shard_id, due=due)
             self.ended = self.ended or self.fault is not None
         return self.fault is not None
 

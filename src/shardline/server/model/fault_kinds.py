@@ -1,182 +1,414 @@
-"""How does a test say what shall go wrong?
+"""What can go wrong on demand?
 
-One method a kind; each gives a ``Fault``, which tells how often it has hit and can be removed.
+One class a kind: its keys, and what it does at the hooks of ``FaultRule``. A new fault is one more class here.
 """
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Final, Literal, TypedDict, Unpack, final
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, final
 
-from shardline.server.model import fault_rules as rules
-from shardline.server.model.fault_rules import FaultRule, plain
+from msgspec import Meta, Struct
 
-_EXPIRED_ITERATOR: Final[dict[str, object]] = {"code": "ExpiredIteratorException", "message": "Iterator expired."}
-_EXPIRED_TOKEN: Final[dict[str, object]] = {
-    "code": "ExpiredTokenException",
-    "message": "The security token included in the request is expired",
-}
-_UNAVAILABLE: Final[dict[str, object]] = {"code": "ServiceUnavailableException", "message": "Service Unavailable"}
+from shardline.errors import UsageError
+from shardline.server.model.fault_rules import Count, FaultRule, Plan, PushEnding, ReplyPlan, Share, Some
+from shardline.server.model.inputs import DATA_PLANE
+from shardline.server.model.refusals import (
+    THROTTLED,
+    Refused,
+    call_throttled,
+    limit_exceeded,
+    shard_throttling,
+    throttled,
+)
+from shardline.server.model.settings import CLOCK_END
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from shardline.server.model.streams import ServerStream
+
+Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=CLOCK_END)]
+Status: TypeAlias = Annotated[int, Meta(ge=400, le=599)]
+
+_LONGEST: Final = 3600
+_P99: Final = 2.3263478740408408  # standard deviations above the mean, of a normal distribution
+_SERVER_ERRORS: Final = {"InternalFailure": 500, "InternalServerError": 500, "ServiceUnavailable": 503}
+_INCLUDED: Final = 0.7  # how many of the choices a chaos run has
+_READS: Final = ["GetRecords", "GetShardIterator"]
 
 
-class Filters(TypedDict, total=False):
-    """Which requests are hit, and how often: see ``fault_rules``."""
+# ---- refusals
 
-    operation: str | set[str] | list[str]
-    stream: str
-    shard: str | int
-    count: int
-    after: int
-    chance: float
+
+class _Refusal(FaultRule):
+    sort = "refusal"
+
+    def is_open(self, plan: Plan) -> bool:
+        return plan.is_handled and super().is_open(plan)
 
 
 @final
-class Fault:
-    """A rule that was added: how often it has hit, and the way to end it."""
+class Throttle(_Refusal, tag="throttle"):
+    """Too fast: entries of PutRecords (those of the shard, if one is named), or the request of any other operation.
 
-    def __init__(self, number: int, rule: FaultRule, end: Callable[["Fault"], None], at: float | None = None) -> None:
-        self.id = number
-        self.rule = rule
-        self.hits = 0
-        self.passes_left = rule.after
-        self.at = at
-        """For a reshard: when."""
-        self.problem: str | None = None
-        """For a reshard: why it could not be."""
-        self.is_live = True
-        self._end = end
-        self._operations = rule.operations
+    ``count`` counts requests, of PutRecords too. Control operations get LimitExceededException.
+    """
 
-    def __repr__(self) -> str:
-        return f"<Fault {self.id} {self.rule.kind}, {self.hits} hits, {self.count_left} left>"
+    def is_open(self, plan: Plan) -> bool:
+        return plan.operation != "PutRecords" and super().is_open(plan)  # that is throttled entry by entry
 
-    @property
-    def count_left(self) -> int | None:
-        """How many hits are left, ``None`` without a limit."""
-        if not self.is_live:
-            return 0
-        return None if self.rule.count is None else self.rule.count - self.hits
+    def on_request(self, plan: Plan) -> None:
+        stream, shards = plan.target
+        if plan.operation not in DATA_PLANE:
+            plan.refusal = call_throttled(stream, plan.account)
+            return
+        shard = self.shard_id or next(iter(shards), "shardId-000000000000")
+        message = shard_throttling(plan.operation, shard, stream, plan.account)
+        plan.refusal = limit_exceeded(message) if plan.operation == "SubscribeToShard" else throttled(message)
 
-    def remove(self) -> None:
-        """End it. Ending twice is harmless."""
-        self.is_live = False
-        self._end(self)
-
-    def matches(self, operation: str, stream: str | None) -> bool:
-        """Whether it is about such requests; shards are looked at apart, for they cost more."""
-        named = self._operations
-        return (named is None or operation in named) and (self.rule.stream is None or self.rule.stream == stream)
-
-    def to_dict(self) -> dict[str, object]:
-        """The rule, and where it stands."""
-        state: dict[str, object] = {"id": self.id, "hits": self.hits, "count_left": self.count_left}
-        if self.problem is not None:
-            state["problem"] = self.problem
-        return state | self.rule.to_dict()
+    def on_entries(self, places: Sequence[int], chance: "Random") -> dict[int, tuple[str, str]]:
+        del chance
+        return dict.fromkeys(places, (THROTTLED, ""))
 
 
-class FaultKinds:
-    """The methods by which faults are added. Every one raises ``UsageError`` for what is wrong (FR1)."""
+@final
+class FailEntries(FaultRule, tag="fail_entries"):
+    """``k`` entries of a PutRecords, or that ``share`` of them (rounded up), drawn by chance, fail and are not stored.
 
-    @abstractmethod
-    def _live(self, rule: FaultRule) -> Fault:
-        """Let a rule live."""
+    If a shard is named, they are drawn from those that go there.
+    """
 
-    def throttle(self, **filters: Unpack[Filters]) -> Fault:
-        """Too fast: see ``fault_rules.Throttle``."""
-        return self._make(rules.Throttle, dict(filters))
+    k: Some | None = None
+    share: Share | None = None
+    code: str = "InternalFailure"
+    message: str = "Internal Service Failure"
 
-    def fail_entries(
-        self,
-        *,
-        k: int | None = None,
-        share: float | None = None,
-        code: str = "InternalFailure",
-        message: str = "Internal Service Failure",
-        **filters: Unpack[Filters],
-    ) -> Fault:
-        """Some entries of PutRecords fail, and are not stored."""
-        own = {"k": k, "share": share, "code": code, "message": message}
-        return self._make(rules.FailEntries, dict(filters) | own)
+    @classmethod
+    def usual(cls) -> frozenset[str]:
+        return frozenset({"PutRecords"})
 
-    def error(self, code: str, message: str = "", *, status: int | None = None, **filters: Unpack[Filters]) -> Fault:
-        """The request is answered with an error of any type."""
-        return self._make(rules.Error, dict(filters) | {"code": code, "message": message, "status": status})
+    def problem(self) -> str | None:
+        return None if (self.k is None) != (self.share is None) else "needs either k or share"
 
-    def expired_iterator(self, **filters: Unpack[Filters]) -> Fault:
-        """GetRecords: the iterator is too old."""
-        return self._make(rules.Error, {"operation": "GetRecords", **filters} | _EXPIRED_ITERATOR)
+    def on_entries(self, places: Sequence[int], chance: "Random") -> dict[int, tuple[str, str]]:
+        share = math.ceil(len(places) * (self.share or 0.0))
+        some = min(len(places), share if self.k is None else self.k)
+        return dict.fromkeys(chance.sample(places, some), (self.code, self.message))
 
-    def expired_token(self, **filters: Unpack[Filters]) -> Fault:
-        """The caller's credentials have expired."""
-        return self._make(rules.Error, dict(filters) | _EXPIRED_TOKEN)
 
-    def unavailable(self, **filters: Unpack[Filters]) -> Fault:
-        """503, as AWS says it."""
-        return self._make(rules.Error, dict(filters) | _UNAVAILABLE)
+@final
+class Error(_Refusal, tag="error"):
+    """The request is answered with this error, and not carried out. ``status`` follows from the code, if not given."""
 
-    def latency(
-        self,
-        seconds: float | tuple[float, float] | dict[str, float],
-        *,
-        where: Literal["before", "after"] = "before",
-        **filters: Unpack[Filters],
-    ) -> Fault:
-        """The answer is late."""
-        return self._make(rules.Latency, dict(filters) | {"seconds": seconds, "where": where})
+    code: Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9.]*$", max_length=128)]
+    message: str = ""
+    status: Status | None = None
 
-    def reset(self, where: Literal["before", "after", "inside"] = "before", **filters: Unpack[Filters]) -> Fault:
-        """The connection is reset before, after (the answer is lost) or inside the answer."""
-        return self._make(rules.Reset, dict(filters) | {"where": where})
+    def on_request(self, plan: Plan) -> None:
+        status = self.status or _SERVER_ERRORS.get(self.code.removesuffix("Exception"), 400)
+        plan.refusal = Refused(self.code, self.message, status)
 
-    def truncate(self, *, at: int | None = None, share: float | None = None, **filters: Unpack[Filters]) -> Fault:
-        """The answer's body ends early; by half, unless told."""
-        return self._make(rules.Truncate, dict(filters) | {"at": at, "share": share})
 
-    def malformed(self, body: bytes | str | None = None, *, handled: bool = True, **filters: Unpack[Filters]) -> Fault:
-        """200, and garbage."""
-        name = "body_base64" if isinstance(body, bytes) else "body"
-        return self._make(rules.Malformed, dict(filters) | {name: body, "handled": handled})
+# ---- time
 
-    def html(self, status: int = 503, *, handled: bool = False, **filters: Unpack[Filters]) -> Fault:
-        """A proxy's page."""
-        return self._make(rules.Html, dict(filters) | {"status": status, "handled": handled})
 
-    def wrong_count(self, delta: int = -1, **filters: Unpack[Filters]) -> Fault:
-        """PutRecords answers with too few or too many results."""
-        return self._make(rules.WrongCount, dict(filters) | {"delta": delta})
+class Lognormal(Struct, forbid_unknown_fields=True):
+    mean: Annotated[float, Meta(gt=0, le=3600)]
+    p99: Annotated[float, Meta(gt=0, le=3600)]
 
-    def clock_skew(self, seconds: float, **filters: Unpack[Filters]) -> Fault:
-        """The service's clock, as clients see it, is off."""
-        return self._make(rules.ClockSkew, dict(filters) | {"seconds": seconds})
+    def parameters(self) -> tuple[float, float] | None:
+        """Mu and sigma, ``None`` if no such distribution has that mean and 99th percentile."""
+        spread = math.log(self.p99 / self.mean)
+        inside = _P99 * _P99 - 2 * spread
+        if spread < 0 or inside < 0:
+            return None
+        sigma = _P99 - math.sqrt(inside)
+        return math.log(self.mean) - sigma * sigma / 2, sigma
 
-    def fan_out_exception(
-        self, code: str = "InternalFailureException", message: str = "Internal Service Failure",
-        **filters: Unpack[Filters],
-    ) -> Fault:  # fmt: skip
-        """An exception frame in the event stream, then its end."""
-        return self._make(rules.FanOutException, dict(filters) | {"code": code, "message": message})
 
-    def fan_out_end(self, **filters: Unpack[Filters]) -> Fault:
-        """The event stream ends cleanly, before its time."""
-        return self._make(rules.FanOutEnd, dict(filters))
+@final
+class Latency(FaultRule, tag="latency"):
+    """The answer is late: by ``seconds``, by ``[low, high]`` uniformly, or by ``{"mean":, "p99":}`` (lognormal).
 
-    def fan_out_reset(self, **filters: Unpack[Filters]) -> Fault:
-        """The event stream's connection is reset."""
-        return self._make(rules.FanOutReset, dict(filters))
+    With ``where`` ``before`` the wait comes first, then the request is carried out; with ``after`` it is the other way.
+    """
 
-    def reshard_at(
-        self,
-        at: float | None = None,
-        *,
-        delay: float | None = None,
-        stream: str,
-        action: Literal["split", "merge", "scale"],
-        shard: str | int | None = None,
-        shards: int | None = None,
-    ) -> Fault:
-        """The stream's shards change at that time of the server's clock, or in ``delay`` seconds."""
-        own = {"at": at, "delay": delay, "stream": stream, "action": action, "shard": shard, "shards": shards}
-        return self._make(rules.Reshard, own)
+    # Neither a tuple nor constraints here: in a union with a struct msgspec 0.22 reads them from the wrong memory.
+    seconds: float | list[float] | Lognormal
+    where: Literal["before", "after"] = "before"
+    sort = "wait"
 
-    def _make(self, kind: type[FaultRule], members: Mapping[str, object]) -> Fault:
-        return self._live(kind.make(**plain(members)))
+    def problem(self) -> str | None:
+        if isinstance(self.seconds, Lognormal):
+            return None if self.seconds.parameters() is not None else "needs a p99 of 1 to 14 times the mean"
+        seconds = self.seconds if isinstance(self.seconds, list) else [self.seconds] * 2
+        if len(seconds) != 2 or not 0 <= seconds[0] <= seconds[1] <= _LONGEST:  # noqa: PLR2004 - low and high
+            return f"waits some seconds, or from low to high, of 0 to {_LONGEST}, not {self.seconds}"
+        return None
+
+    def on_request(self, plan: Plan) -> None:
+        plan.delay, plan.waits_first = self._draw_seconds(plan.chance), self.where == "before"
+
+    def _draw_seconds(self, chance: "Random") -> float:
+        seconds = self.seconds
+        if isinstance(seconds, list):
+            return chance.uniform(seconds[0], seconds[1])
+        if isinstance(seconds, Lognormal):
+            parameters = seconds.parameters()
+            assert parameters is not None, "a rule that exists is valid (FR1)"
+            return chance.lognormvariate(*parameters)
+        return seconds
+
+
+@final
+class ClockSkew(FaultRule, tag="clock_skew"):
+    """The service's Date and its check of signatures are off by that much; nothing else is."""
+
+    seconds: Annotated[float, Meta(ge=-86_400_000, le=86_400_000)]
+    sort = "skew"
+
+    def on_request(self, plan: Plan) -> None:
+        plan.skew = self.seconds
+
+
+@final
+class Reshard(FaultRule, tag="reshard"):
+    """The shards of a stream change, at once, at a moment of the server's clock (or as soon as the stream is ACTIVE).
+
+    ``at`` is that moment, ``delay`` counts from now. ``split`` halves ``shard``; ``merge`` joins it with its upper
+    neighbour; without a ``shard`` they take the first that they can. ``scale`` goes to ``shards`` uniform ones.
+    """
+
+    action: Literal["split", "merge", "scale"]
+    at: Seconds | None = None
+    delay: Seconds | None = None
+    shards: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+
+    def problem(self) -> str | None:
+        if self.stream is None:
+            return "needs a stream"
+        if (self.at is None) == (self.delay is None):
+            return "needs either at (a moment) or delay (seconds from now)"
+        if (self.action == "scale") != (self.shards is not None):
+            return "needs shards to scale to, and has none otherwise"
+        if self.operation is not None or self.count is not None or self.after or self.chance < 1:
+            return "happens once, at its moment: it has no operation, count, after or chance"
+        return None
+
+    def due_at(self, now: float) -> float | None:
+        return self.at if self.delay is None else now + self.delay
+
+    def on_time(self, stream: "ServerStream", at: float, now: float) -> str | None:
+        """Change the shards as of ``at``, with no state in between, no delay and no limit."""
+        # not before the shards it ends began, though another change may have come between `at` and `now`
+        when = min(now, max([at, *(shard.created_at for shard in stream.open_shards)]))
+        if self.action == "scale":
+            assert self.shards is not None, "a rule that exists is valid (FR1)"
+            stream.scale(self.shards, when)
+            return None
+        shards = stream.open_shards
+        for shard, upper in zip(shards, [*shards[1:], None], strict=True):
+            if self.shard_id not in {None, shard.shard_id}:
+                continue
+            start, end = shard.hash_range.start, shard.hash_range.end
+            if self.action == "split" and start < end:
+                stream.split(shard, start + (end - start + 1) // 2, when)
+                return None
+            if self.action == "merge" and upper is not None:
+                stream.merge(shard, upper, when)
+                return None
+        return f"there is no open shard {self.shard_id or ''} to {self.action} in stream {stream.name}"
+
+
+# ---- connections and answers
+
+
+@final
+class Reset(FaultRule, tag="reset"):
+    """The connection is reset: ``before`` the request is carried out; ``after`` (it is, but the answer is lost); or
+    ``inside`` the answer, after its head and half of its body.
+    """
+
+    where: Literal["before", "after", "inside"] = "before"
+    sort = "reset"
+
+    def on_request(self, plan: Plan) -> None:
+        plan.is_handled = plan.is_handled and self.where != "before"
+
+    def on_reply(self, reply: ReplyPlan) -> None:
+        reply.is_silent, reply.ending = self.where != "inside", "reset"
+        reply.cut = len(reply.body) // 2 if self.where == "inside" else None
+
+
+class _Answer(FaultRule):
+    sort = "answer"
+
+    def is_open(self, plan: Plan) -> bool:
+        return all(rule.sort not in {"answer", "reset"} for rule in plan.hits)
+
+
+@final
+class Truncate(_Answer, tag="truncate"):
+    """The request is carried out; its answer ends early, ``at`` that byte or after that ``share`` of its body."""
+
+    at: Count | None = None
+    share: Share | None = None
+
+    def problem(self) -> str | None:
+        return "needs at or share, not both" if self.at is not None and self.share is not None else None
+
+    def on_reply(self, reply: ReplyPlan) -> None:
+        if not reply.has_pushes:
+            size, share = len(reply.body), 0.5 if self.share is None else self.share
+            reply.cut = int(size * share) if self.at is None else min(self.at, size)
+            reply.ending = "close"
+
+
+class _Substitute(_Answer):
+    handled: bool = True
+
+    def on_request(self, plan: Plan) -> None:
+        plan.is_handled = plan.is_handled and self.handled
+
+
+@final
+class Malformed(_Substitute, tag="malformed"):
+    """The request is carried out, if ``handled``; the answer is 200 with this body (text, or bytes in base64)."""
+
+    body: str = '{"Records": [{"Sequence'
+    body_base64: bytes | None = None
+
+    def on_reply(self, reply: ReplyPlan) -> None:
+        reply.status, reply.has_pushes = 200, False
+        reply.body = self.body.encode() if self.body_base64 is None else self.body_base64
+
+
+@final
+class Html(_Substitute, tag="html"):
+    """A proxy's page instead of the service's answer. The request is not carried out, unless ``handled``."""
+
+    status: Annotated[int, Meta(ge=200, le=599)] = 503
+    handled: bool = False
+
+    def on_reply(self, reply: ReplyPlan) -> None:
+        reply.status, reply.headers, reply.has_pushes = self.status, {"Content-Type": "text/html"}, False
+        reply.body = f"<html><body><h1>{self.status} from a proxy</h1></body></html>\r\n".encode()
+
+
+@final
+class WrongCount(FaultRule, tag="wrong_count"):
+    """PutRecords answers with results that are fewer or more than the entries; all that it stored is stored."""
+
+    delta: Annotated[int, Meta(ge=-500, le=500)] = -1
+
+    @classmethod
+    def usual(cls) -> frozenset[str]:
+        return frozenset({"PutRecords"})
+
+    def on_results(self) -> int:
+        return self.delta
+
+
+# ---- enhanced fan-out: what a subscription that lives meets, after ``after`` of its pushes
+
+
+class _FanOut(FaultRule):
+    @classmethod
+    def usual(cls) -> frozenset[str]:
+        return frozenset({"SubscribeToShard"})
+
+
+@final
+class FanOutException(_FanOut, tag="fan_out_exception"):
+    """An exception frame, then the end."""
+
+    code: Annotated[str, Meta(min_length=1, max_length=128)] = "InternalFailureException"
+    message: str = "Internal Service Failure"
+
+    def on_push(self) -> PushEnding:
+        return PushEnding(exception=(self.code, self.message))
+
+
+@final
+class FanOutEnd(_FanOut, tag="fan_out_end"):
+    """A clean end before its time."""
+
+    def on_push(self) -> PushEnding:
+        return PushEnding()
+
+
+@final
+class FanOutReset(_FanOut, tag="fan_out_reset"):
+    """The connection is reset."""
+
+    def on_push(self) -> PushEnding:
+        return PushEnding(is_reset=True)
+
+
+@final
+class Chaos(FaultRule, tag="random"):
+    """Not a fault but a mixture of them, drawn from the seed: each with a chance of up to ``intensity``."""
+
+    intensity: Annotated[float, Meta(gt=0, le=1)] = 0.05
+
+    def problem(self) -> str | None:
+        if self.count is not None or self.after or self.chance < 1 or self.shard is not None or self.operation:
+            return "has a stream and an intensity, no more"
+        return None
+
+    def expand(self, chance: "Random") -> list[FaultRule]:
+        """The rules of one run, at least one: all are such that a client can survive them."""
+        choices = _choices(chance)
+        chosen = [one for one in choices if chance.random() < _INCLUDED] or choices[:1]
+        where = {} if self.stream is None else {"stream": self.stream}
+        return [read_rule(one | where | {"chance": self.intensity * chance.uniform(0.1, 1.0)}) for one in chosen]
+
+
+def _choices(chance: "Random") -> list[dict[str, Any]]:
+    mean = chance.uniform(0.001, 0.02)
+    return [
+        {"kind": "throttle", "operation": "PutRecords"},
+        {"kind": "throttle", "operation": _READS},
+        {"kind": "throttle", "operation": ["ListShards", "DescribeStreamSummary"]},
+        {"kind": "fail_entries", "share": round(chance.uniform(0.05, 1.0), 3)},
+        {"kind": "error", "code": "InternalFailureException", "message": "Internal Service Failure"},
+        {"kind": "error", "code": "ServiceUnavailableException", "message": "Service Unavailable"},
+        {
+            "kind": "error",
+            "operation": "GetRecords",
+            "code": "ExpiredIteratorException",
+            "message": "Iterator expired.",
+        },
+        {"kind": "latency", "seconds": {"mean": mean, "p99": mean * chance.uniform(2, 10)}},
+        {"kind": "latency", "seconds": [0.0, 0.05], "where": "after"},
+        {"kind": "reset", "where": "before"},
+        {"kind": "reset", "where": "after"},
+        {"kind": "reset", "where": "inside"},
+        {"kind": "truncate", "share": round(chance.random(), 3)},
+        {"kind": "malformed"},
+        {"kind": "html", "status": chance.choice([502, 503, 504])},
+        {"kind": "wrong_count", "delta": chance.choice([-1, 1])},
+        {"kind": "fan_out_exception"},
+        {"kind": "fan_out_end"},
+        {"kind": "fan_out_reset"},
+    ]
+
+
+def _leaves(kind: type[FaultRule]) -> Iterable[type[FaultRule]]:
+    below = kind.__subclasses__()
+    return [leaf for one in below for leaf in _leaves(one)] if below else [kind]
+
+
+KINDS: Final = {str(kind.__struct_config__.tag): kind for kind in _leaves(FaultRule)}
+
+
+def read_rule(members: Mapping[str, object]) -> FaultRule:
+    """The rule that a JSON object describes (FR1).
+
+    Raises:
+        UsageError: it describes none.
+    """
+    kind = members.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise UsageError(f"a fault's kind is one of {', '.join(sorted(KINDS))}, not {kind!r}")
+    return KINDS[kind].make(**{name: value for name, value in members.items() if name != "kind"})

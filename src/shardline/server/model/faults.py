@@ -1,8 +1,8 @@
 """What goes wrong with this request?
 
 Rules (``fault_rules``), each live from when it was added until its count is used up or it is removed. The service asks
-at three places: ``plan`` when a request has come, ``doom`` and ``miscount`` inside PutRecords, ``push_fault`` when a
-subscription is about to push. Reshards happen as the service's time passes.
+where a rule can hook in: ``plan`` when a request has come, ``failed_entries`` and ``result_delta`` inside PutRecords,
+``push_ending`` when a subscription is about to push, and ``handle_time`` as the service's time passes.
 
 Invariants:
 
@@ -16,18 +16,14 @@ Invariants:
 - FA7: there are at most ``MOST_RULES``: each of them costs every request a look.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count as count_up
-from typing import TYPE_CHECKING, Final, Literal, Self, final
+from typing import TYPE_CHECKING, Final, Literal, Self, TypedDict, Unpack, final
 
 from shardline.errors import UsageError
-from shardline.server.model import fault_rules as kinds
-from shardline.server.model.fault_kinds import Fault, FaultKinds
-from shardline.server.model.fault_mixture import draw_mixture
-from shardline.server.model.fault_reshards import carry_out
-from shardline.server.model.fault_rules import FaultRule
-from shardline.server.model.refusals import Refused, call_throttled, limit_exceeded, shard_throttling, throttled
-from shardline.server.model.targets import Target, shards_of_records, target_of
+from shardline.server.model import fault_kinds as kinds
+from shardline.server.model.fault_rules import HOOKS, FaultRule, Plan, PushEnding, plain
+from shardline.server.model.targets import shards_of_records, target_of
 
 if TYPE_CHECKING:
     from random import Random
@@ -37,44 +33,86 @@ if TYPE_CHECKING:
     from shardline.server.model.streams import ServerStream
 
 MOST_RULES: Final = 1_000
-_DATA_PLANE: Final = frozenset({"PutRecord", "GetRecords", "GetShardIterator", "SubscribeToShard"})
-_THROTTLED: Final = "ProvisionedThroughputExceededException"
+_EXPIRED_ITERATOR: Final[dict[str, object]] = {"code": "ExpiredIteratorException", "message": "Iterator expired."}
+_EXPIRED_TOKEN: Final[dict[str, object]] = {
+    "code": "ExpiredTokenException",
+    "message": "The security token included in the request is expired",
+}
+_UNAVAILABLE: Final[dict[str, object]] = {"code": "ServiceUnavailableException", "message": "Service Unavailable"}
+
+
+class Filters(TypedDict, total=False):
+    """Which requests are hit, and how often: see ``fault_rules``."""
+
+    operation: str | set[str] | list[str]
+    stream: str
+    shard: str | int
+    count: int
+    after: int
+    chance: float
 
 
 @final
-class Plan:
-    """What happens to one request, beyond what the model answers."""
+class Fault:
+    """A rule that was added: how often it has hit, and the way to end it."""
 
-    __slots__ = ("answer", "delay", "refusal", "reset", "skew", "waits_first")
+    def __init__(self, number: int, rule: FaultRule, end: Callable[["Fault"], None], at: float | None = None) -> None:
+        self.id = number
+        self.rule = rule
+        self.hits = 0
+        self.passes_left = rule.after
+        self.at = at
+        """For a reshard: when."""
+        self.problem: str | None = None
+        """For a reshard: why it could not be."""
+        self.is_live = True
+        self._end = end
+        self._operations = rule.operations
 
-    def __init__(self) -> None:
-        self.skew = 0.0
-        self.delay = 0.0
-        self.waits_first = False
-        self.reset: Literal["before", "after", "inside"] | None = None
-        self.refusal: Refused | None = None
-        self.answer: kinds.Truncate | kinds.Malformed | kinds.Html | None = None
+    def __repr__(self) -> str:
+        return f"<Fault {self.id} {self.rule.kind}, {self.hits} hits, {self.count_left} left>"
 
     @property
-    def is_handled(self) -> bool:
-        """Whether the model is asked at all."""
-        hidden = isinstance(self.answer, (kinds.Malformed, kinds.Html)) and not self.answer.handled
-        return self.reset != "before" and not hidden
+    def count_left(self) -> int | None:
+        """How many hits are left, ``None`` without a limit."""
+        if not self.is_live:
+            return 0
+        return None if self.rule.count is None else self.rule.count - self.hits
+
+    def remove(self) -> None:
+        """End it. Ending twice is harmless."""
+        self.is_live = False
+        self._end(self)
+
+    def matches(self, operation: str, stream: str | None) -> bool:
+        """Whether it is about such requests; shards are looked at apart, for they cost more."""
+        named = self._operations
+        return (named is None or operation in named) and (self.rule.stream is None or self.rule.stream == stream)
+
+    def to_dict(self) -> dict[str, object]:
+        """The rule, and where it stands."""
+        state: dict[str, object] = {"id": self.id, "hits": self.hits, "count_left": self.count_left}
+        if self.problem is not None:
+            state["problem"] = self.problem
+        return state | self.rule.to_dict()
 
 
 @final
-class Faults(FaultKinds):
-    """The rules that live. ``now`` tells the service's time, from which the delay of a reshard counts."""
+class Faults:
+    """The rules that live. ``now`` tells the service's time, from which the delay of a reshard counts.
+
+    One method a kind adds a rule of it and gives its ``Fault``; each raises ``UsageError`` for what is wrong (FR1).
+    """
 
     def __init__(self, chance: "Random", now: Callable[[], float]) -> None:
         self._chance = chance
         self._now = now
         self._numbers = count_up(1)
         self._all: dict[int, Fault] = {}
-        self.for_requests: dict[int, Fault] = {}
-        self.for_entries: dict[int, Fault] = {}
-        self.for_pushes: dict[int, Fault] = {}
-        self.reshards: dict[int, Fault] = {}
+        self._hooked: dict[str, dict[int, Fault]] = {hook: {} for hook in HOOKS}
+        self.for_requests = self._hooked["on_request"]
+        self.for_pushes = self._hooked["on_push"]
+        self.for_time = self._hooked["on_time"]
         self._watchers: list[Callable[[], None]] = []
 
     @classmethod
@@ -87,6 +125,11 @@ class Faults(FaultKinds):
     # ---- rules
 
     @property
+    def has_entries(self) -> bool:
+        """Whether there is a rule about the entries of PutRecords."""
+        return bool(self._hooked["on_entries"] or self._hooked["on_results"])
+
+    @property
     def rules(self) -> list[Fault]:
         """Those that live, in the order in which they were added."""
         return list(self._all.values())
@@ -97,9 +140,8 @@ class Faults(FaultKinds):
         Raises:
             UsageError: one is wrong, or there would be too many (FA7).
         """
-        made = [FaultRule.from_dict(one) for one in described]
-        drawn = [draw_mixture(one, self._chance) if isinstance(one, kinds.Chaos) else [one] for one in made]
-        rules = [rule for several in drawn for rule in several]
+        made = [kinds.read_rule(one) for one in described]
+        rules = [rule for one in made for rule in one.expand(self._chance)]
         self._check_room(len(rules))
         return [self._live(rule) for rule in rules]
 
@@ -125,21 +167,10 @@ class Faults(FaultKinds):
 
     def _live(self, rule: FaultRule) -> Fault:
         self._check_room(1)
-        at = None
-        if isinstance(rule, kinds.Reshard):
-            at = rule.at if rule.delay is None else self._now() + rule.delay
-        fault = Fault(next(self._numbers), rule, self._drop, at)
+        fault = Fault(next(self._numbers), rule, self._drop, rule.due_at(self._now()))
         self._all[fault.id] = fault
-        if isinstance(rule, kinds.Reshard):
-            self.reshards[fault.id] = fault
-        elif isinstance(rule, kinds.FanOutRule):
-            self.for_pushes[fault.id] = fault
-        elif isinstance(rule, (kinds.FailEntries, kinds.WrongCount)):
-            self.for_entries[fault.id] = fault
-        else:
-            self.for_requests[fault.id] = fault
-            if isinstance(rule, kinds.Throttle) and fault.matches("PutRecords", rule.stream):
-                self.for_entries[fault.id] = fault
+        for hook in rule.hooks():
+            self._hooked[hook][fault.id] = fault
         for watcher in self._watchers:
             watcher()
         return fault
@@ -149,7 +180,7 @@ class Faults(FaultKinds):
         self._watchers.append(watcher)
 
     def _drop(self, fault: Fault) -> None:
-        for held in (self._all, self.for_requests, self.for_entries, self.for_pushes, self.reshards):
+        for held in (self._all, *self._hooked.values()):
             held.pop(fault.id, None)
 
     def _hits(self, fault: Fault) -> bool:
@@ -170,12 +201,12 @@ class Faults(FaultKinds):
 
     def plan(self, state: "ServiceState", operation: str, request: object) -> Plan:
         """What happens to a request that has come."""
-        plan = Plan()
         target = target_of(request, state)
+        plan = Plan(operation, target, state.settings.account_id, self._chance)
         sent: set[str] | None = None
         for fault in list(self.for_requests.values()):
             rule = fault.rule
-            if not fault.matches(operation, target.stream) or _is_taken(plan, rule, operation):
+            if not fault.matches(operation, target.stream) or not rule.is_open(plan):
                 continue
             if rule.shard_id is not None:
                 if sent is None:
@@ -183,116 +214,155 @@ class Faults(FaultKinds):
                 if rule.shard_id not in sent:
                     continue
             if self._hits(fault):
-                self._take(plan, rule, state, operation, target)
+                plan.hits.append(rule)
+                rule.on_request(plan)
         return plan
 
-    def _take(self, plan: Plan, rule: FaultRule, state: "ServiceState", operation: str, target: Target) -> None:
-        match rule:
-            case kinds.ClockSkew():
-                plan.skew = rule.seconds
-            case kinds.Latency():
-                plan.delay, plan.waits_first = self._draw_seconds(rule), rule.where == "before"
-            case kinds.Reset():
-                plan.reset = rule.where
-            case kinds.Error():
-                plan.refusal = Refused(rule.code, rule.message, rule.http_status)
-            case kinds.Throttle():
-                plan.refusal = _throttling(state.settings.account_id, operation, rule, target)
-            case kinds.Truncate() | kinds.Malformed() | kinds.Html():
-                plan.answer = rule
-            case _:
-                raise AssertionError(rule)
+    def failed_entries(self, stream: "ServerStream", shards: "list[ServerShard]") -> dict[int, tuple[str, str]]:
+        """Which entries of a PutRecords fail, with which code and message; ``shards`` is where each would go."""
+        failed: dict[int, tuple[str, str]] = {}
+        for fault, places in self._hit_entries("on_entries", stream, shards):
+            failed = fault.rule.on_entries(places, self._chance) | failed  # FA4
+        return failed
 
-    def _draw_seconds(self, rule: kinds.Latency) -> float:
-        seconds = rule.seconds
-        if isinstance(seconds, list):
-            return self._chance.uniform(seconds[0], seconds[1])
-        if isinstance(seconds, kinds.Lognormal):
-            parameters = seconds.parameters()
-            assert parameters is not None, "a rule that exists is valid (FR1)"
-            return self._chance.lognormvariate(*parameters)
-        return seconds
-
-    def doom(self, stream: "ServerStream", shards: "list[ServerShard]") -> dict[int, tuple[str, str]]:
-        """Which entries of a PutRecords fail, with which code and message (FA4); ``shards`` is where each would go."""
-        doomed: dict[int, tuple[str, str]] = {}
-        for fault in list(self.for_entries.values()):
-            rule = fault.rule
-            if isinstance(rule, kinds.WrongCount) or not fault.matches("PutRecords", stream.name):
-                continue
-            wanted = rule.shard_id
-            places = [at for at, shard in enumerate(shards) if wanted is None or shard.shard_id == wanted]
-            if not places or not self._hits(fault):
-                continue
-            if isinstance(rule, kinds.FailEntries):
-                share = -(-len(places) * (rule.share or 0.0) // 1)
-                some = min(len(places), int(share) if rule.k is None else rule.k)
-                why = (rule.code, rule.message)
-                doomed |= {at: why for at in self._chance.sample(places, some) if at not in doomed}
-            else:
-                doomed |= {at: (_THROTTLED, "") for at in places if at not in doomed}
-        return doomed
-
-    def miscount(self, stream: "ServerStream", shards: "list[ServerShard]") -> int:
+    def result_delta(self, stream: "ServerStream", shards: "list[ServerShard]") -> int:
         """By how many the results of a PutRecords are too many."""
-        for fault in list(self.for_entries.values()):
-            rule = fault.rule
-            if not isinstance(rule, kinds.WrongCount) or not fault.matches("PutRecords", stream.name):
-                continue
-            touched = rule.shard_id is None or any(shard.shard_id == rule.shard_id for shard in shards)
-            if touched and self._hits(fault):
-                return rule.delta
-        return 0
+        hits = self._hit_entries("on_results", stream, shards)
+        return next((fault.rule.on_results() for fault, _ in hits), 0)
 
-    def push_fault(self, stream: str, shard_id: str, *, due: bool) -> kinds.FanOutRule | None:
+    def _hit_entries(
+        self, hook: str, stream: "ServerStream", shards: "list[ServerShard]"
+    ) -> Iterator[tuple[Fault, list[int]]]:
+        """The faults that hit a PutRecords, one after the other, and the places of the entries that each is about."""
+        for fault in list(self._hooked[hook].values()):
+            if fault.matches("PutRecords", stream.name):
+                wanted = fault.rule.shard_id
+                places = [at for at, shard in enumerate(shards) if wanted in {None, shard.shard_id}]
+                if places and self._hits(fault):
+                    yield fault, places
+
+    def push_ending(self, stream: str, shard_id: str, *, due: bool) -> PushEnding | None:
         """What befalls a subscription: at once; rules that count pushes, or throw dice, only where one is ``due``."""
         for fault in list(self.for_pushes.values()):
             rule = fault.rule
             if not fault.matches("SubscribeToShard", stream) or (rule.shard_id or shard_id) != shard_id:
                 continue
             if due is (fault.passes_left > 0 or rule.chance < 1) and self._hits(fault):
-                assert isinstance(rule, kinds.FanOutRule)
-                return rule
+                return rule.on_push()
         return None
 
-    def reshard(self, streams: "dict[str, ServerStream]", now: float) -> set[str]:
-        """Carry out the reshards that are due; give the names of the streams that changed."""
+    def handle_time(self, streams: "dict[str, ServerStream]", now: float) -> set[str]:
+        """Carry out what is due; give the names of the streams that changed."""
         changed: set[str] = set()
-        for fault in sorted(self.reshards.values(), key=lambda one: (one.at, one.id)):
-            rule = fault.rule
-            assert isinstance(rule, kinds.Reshard)
-            assert fault.at is not None
-            stream = streams.get(rule.stream or "")
-            if fault.at > now or stream is None or stream.status != "ACTIVE":
+        for fault in sorted(self.for_time.values(), key=lambda one: (one.at, one.id)):
+            stream = streams.get(fault.rule.stream or "")
+            if fault.at is None or fault.at > now or stream is None or stream.status != "ACTIVE":
                 continue
-            fault.problem = carry_out(rule, stream, fault.at, now)
+            fault.problem = fault.rule.on_time(stream, fault.at, now)
             if fault.problem is None:
                 fault.hits += 1
                 changed.add(stream.name)
             fault.remove()
         return changed
 
+    # ---- rules by their kinds
 
-def _is_taken(plan: Plan, rule: FaultRule, operation: str) -> bool:
-    """Whether there is nothing left for such a rule to do (FA1)."""
-    match rule:
-        case kinds.ClockSkew():
-            return plan.skew != 0.0
-        case kinds.Latency():
-            return plan.delay != 0.0
-        case kinds.Reset():
-            return plan.reset is not None
-        case kinds.Truncate() | kinds.Malformed() | kinds.Html():
-            return plan.answer is not None or plan.reset is not None
-        case _:
-            # PutRecords is throttled entry by entry, in `doom`
-            is_done = isinstance(rule, kinds.Throttle) and operation == "PutRecords"
-            return is_done or plan.refusal is not None or not plan.is_handled
+    def throttle(self, **filters: Unpack[Filters]) -> Fault:
+        """Too fast: see ``fault_kinds.Throttle``."""
+        return self._make(kinds.Throttle, dict(filters))
 
+    def fail_entries(
+        self,
+        *,
+        k: int | None = None,
+        share: float | None = None,
+        code: str = "InternalFailure",
+        message: str = "Internal Service Failure",
+        **filters: Unpack[Filters],
+    ) -> Fault:
+        """Some entries of PutRecords fail, and are not stored."""
+        own = {"k": k, "share": share, "code": code, "message": message}
+        return self._make(kinds.FailEntries, dict(filters) | own)
 
-def _throttling(account: str, operation: str, rule: kinds.Throttle, target: Target) -> Refused:
-    if operation not in _DATA_PLANE:
-        return call_throttled(target.stream, account)
-    shard = rule.shard_id or next(iter(target.shards), "shardId-000000000000")
-    message = shard_throttling(operation, shard, target.stream, account)
-    return limit_exceeded(message) if operation == "SubscribeToShard" else throttled(message)
+    def error(self, code: str, message: str = "", *, status: int | None = None, **filters: Unpack[Filters]) -> Fault:
+        """The request is answered with an error of any type."""
+        return self._make(kinds.Error, dict(filters) | {"code": code, "message": message, "status": status})
+
+    def expired_iterator(self, **filters: Unpack[Filters]) -> Fault:
+        """GetRecords: the iterator is too old."""
+        return self._make(kinds.Error, {"operation": "GetRecords", **filters} | _EXPIRED_ITERATOR)
+
+    def expired_token(self, **filters: Unpack[Filters]) -> Fault:
+        """The caller's credentials have expired."""
+        return self._make(kinds.Error, dict(filters) | _EXPIRED_TOKEN)
+
+    def unavailable(self, **filters: Unpack[Filters]) -> Fault:
+        """503, as AWS says it."""
+        return self._make(kinds.Error, dict(filters) | _UNAVAILABLE)
+
+    def latency(
+        self,
+        seconds: float | tuple[float, float] | dict[str, float],
+        *,
+        where: Literal["before", "after"] = "before",
+        **filters: Unpack[Filters],
+    ) -> Fault:
+        """The answer is late."""
+        return self._make(kinds.Latency, dict(filters) | {"seconds": seconds, "where": where})
+
+    def reset(self, where: Literal["before", "after", "inside"] = "before", **filters: Unpack[Filters]) -> Fault:
+        """The connection is reset before, after (the answer is lost) or inside the answer."""
+        return self._make(kinds.Reset, dict(filters) | {"where": where})
+
+    def truncate(self, *, at: int | None = None, share: float | None = None, **filters: Unpack[Filters]) -> Fault:
+        """The answer's body ends early; by half, unless told."""
+        return self._make(kinds.Truncate, dict(filters) | {"at": at, "share": share})
+
+    def malformed(self, body: bytes | str | None = None, *, handled: bool = True, **filters: Unpack[Filters]) -> Fault:
+        """200, and garbage."""
+        name = "body_base64" if isinstance(body, bytes) else "body"
+        return self._make(kinds.Malformed, dict(filters) | {name: body, "handled": handled})
+
+    def html(self, status: int = 503, *, handled: bool = False, **filters: Unpack[Filters]) -> Fault:
+        """A proxy's page."""
+        return self._make(kinds.Html, dict(filters) | {"status": status, "handled": handled})
+
+    def wrong_count(self, delta: int = -1, **filters: Unpack[Filters]) -> Fault:
+        """PutRecords answers with too few or too many results."""
+        return self._make(kinds.WrongCount, dict(filters) | {"delta": delta})
+
+    def clock_skew(self, seconds: float, **filters: Unpack[Filters]) -> Fault:
+        """The service's clock, as clients see it, is off."""
+        return self._make(kinds.ClockSkew, dict(filters) | {"seconds": seconds})
+
+    def fan_out_exception(
+        self, code: str = "InternalFailureException", message: str = "Internal Service Failure",
+        **filters: Unpack[Filters],
+    ) -> Fault:  # fmt: skip
+        """An exception frame in the event stream, then its end."""
+        return self._make(kinds.FanOutException, dict(filters) | {"code": code, "message": message})
+
+    def fan_out_end(self, **filters: Unpack[Filters]) -> Fault:
+        """The event stream ends cleanly, before its time."""
+        return self._make(kinds.FanOutEnd, dict(filters))
+
+    def fan_out_reset(self, **filters: Unpack[Filters]) -> Fault:
+        """The event stream's connection is reset."""
+        return self._make(kinds.FanOutReset, dict(filters))
+
+    def reshard_at(
+        self,
+        at: float | None = None,
+        *,
+        delay: float | None = None,
+        stream: str,
+        action: Literal["split", "merge", "scale"],
+        shard: str | int | None = None,
+        shards: int | None = None,
+    ) -> Fault:
+        """The stream's shards change at that time of the server's clock, or in ``delay`` seconds."""
+        own = {"at": at, "delay": delay, "stream": stream, "action": action, "shard": shard, "shards": shards}
+        return self._make(kinds.Reshard, own)
+
+    def _make(self, kind: type[FaultRule], members: Mapping[str, object]) -> Fault:
+        return self._live(kind.make(**plain(members)))

@@ -268,6 +268,9 @@ class Nothing(Struct):
     """The input of operations that take none."""
 
 
+DATA_PLANE: Final = frozenset({"PutRecords", "PutRecord", "GetRecords", "GetShardIterator", "SubscribeToShard"})
+"""The operations that AWS limits by the shard; all others have a rate of calls."""
+
 INPUTS: Final[Mapping[str, type[Struct]]] = {
     **{
         kind.__name__: kind

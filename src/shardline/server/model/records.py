@@ -18,6 +18,7 @@ from shardline.server.model import sequence_numbers
 from shardline.server.model.inputs import GetRecords, GetShardIterator, PutRecord, PutRecords, PutRecordsRequestEntry
 from shardline.server.model.refusals import (
     NOT_NULL,
+    THROTTLED,
     Refused,
     blob,
     broken,
@@ -43,7 +44,6 @@ _Entries: TypeAlias = tuple[list[PutRecordsRequestEntry], list[int], list[Server
 """The entries of a request, their sizes, and where they go."""
 
 _HASH_KEYS: Final = 1 << 128
-_THROTTLED: Final = "ProvisionedThroughputExceededException"
 
 
 class PutResult(msgspec.Struct, rename="pascal", gc=False, omit_defaults=True):
@@ -81,7 +81,7 @@ def put_records(state: ServiceState, request: PutRecords) -> PutRecordsOutput:
     shards = _shards_for(state, stream, entries)
     if request.dry_run:
         raise dry_run("PutRecords")
-    if state.faults is not None and state.faults.for_entries:
+    if state.faults is not None and state.faults.has_entries:
         return _put_with_faults(state, stream, state.faults, (entries, sizes, shards))
     return _put(state, stream, (entries, sizes, shards))
 
@@ -96,25 +96,25 @@ def _put(state: ServiceState, stream: ServerStream, batch: _Entries) -> PutRecor
             results.append(PutResult(store.add(shard, entry, size), shard.shard_id))
         else:
             failed += 1
-            results.append(PutResult(error_code=_THROTTLED, error_message=_rate_exceeded(state, stream, shard)))
+            results.append(PutResult(error_code=THROTTLED, error_message=_rate_exceeded(state, stream, shard)))
     store.finish()
     return PutRecordsOutput(failed, results, _encryption(stream))
 
 
 def _put_with_faults(state: ServiceState, stream: ServerStream, faults: "Faults", batch: _Entries) -> PutRecordsOutput:
-    """As ``_put``, but for the entries that are doomed: they cost nothing (RC2). The results may be miscounted."""
+    """Like ``_put``, without the entries that faults fail: they cost nothing (RC2). The results may be miscounted."""
     entries, sizes, shards = batch
-    doomed = faults.doom(stream, shards)
-    kept = [at for at in range(len(shards)) if at not in doomed]
+    failed = faults.failed_entries(stream, shards)
+    kept = [at for at in range(len(shards)) if at not in failed]
     output = _put(
         state, stream, ([entries[at] for at in kept], [sizes[at] for at in kept], [shards[at] for at in kept])
     )
-    for at in sorted(doomed):
-        code, message = doomed[at]
+    for at in sorted(failed):
+        code, message = failed[at]
         message = message or _rate_exceeded(state, stream, shards[at])
         output.records.insert(at, PutResult(error_code=code, error_message=message))
-    output.failed_record_count += len(doomed)
-    delta = faults.miscount(stream, shards)
+    output.failed_record_count += len(failed)
+    delta = faults.result_delta(stream, shards)
     if delta < 0:
         del output.records[delta:]
     else:

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Final, final
 
 NOT_NULL: Final = "Member must not be null"
+THROTTLED: Final = "ProvisionedThroughputExceededException"
 _PROBLEMS_MAX: Final = 10  # kinesalite, test/putRecords.js: of 501 entries without keys, 9 are named beside the list
 
 
@@ -40,7 +41,7 @@ def limit_exceeded(message: str) -> Refused:
 
 
 def throttled(message: str) -> Refused:
-    return Refused("ProvisionedThroughputExceededException", message)
+    return Refused(THROTTLED, message)
 
 
 def expired_iterator(message: str) -> Refused:

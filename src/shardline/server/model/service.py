@@ -32,7 +32,8 @@ from shardline.server.model.state import ServiceState, Stored
 if TYPE_CHECKING:
     from random import Random
 
-    from shardline.server.model.faults import Faults, Plan
+    from shardline.server.model.fault_rules import Plan
+    from shardline.server.model.faults import Faults
 
 OPERATIONS: Final[dict[str, Callable[[ServiceState, Any], object]]] = {
     "PutRecords": records.put_records,
@@ -80,7 +81,6 @@ OPERATIONS: Final[dict[str, Callable[[ServiceState, Any], object]]] = {
     "DeregisterStreamConsumer": consumers.deregister,
     "ListStreamConsumers": consumers.list_consumers,
 }
-_DATA_PLANE: Final = frozenset({"PutRecords", "PutRecord", "GetRecords", "GetShardIterator"})
 
 
 @final
@@ -132,7 +132,7 @@ class Service:
                 return Answer(plan=plan)
             if plan is not None and plan.refusal is not None:
                 raise plan.refusal
-            if operation not in _DATA_PLANE:
+            if operation not in inputs.DATA_PLANE:
                 self.state.check_rate(operation, _stream_named(members))
             if isinstance(members, inputs.SubscribeToShard):
                 return Answer(subscription=self._subscriptions.subscribe(self.state, members), plan=plan)

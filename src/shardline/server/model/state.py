@@ -155,8 +155,8 @@ class ServiceState:
         self.now = max(self.now, now)
         if self.now >= self._schedule.due_at:  # SV3
             self._carry_out_what_is_due()
-        if self.faults is not None and self.faults.reshards:
-            resharded = self.faults.reshard(self.streams, self.now)
+        if self.faults is not None and self.faults.for_time:
+            resharded = self.faults.handle_time(self.streams, self.now)
             if resharded:
                 self.changed |= resharded
                 for name in resharded:
@@ -167,9 +167,9 @@ class ServiceState:
     @property
     def due_at(self) -> float:
         """When ``advance`` has something to do next, if no request comes before."""
-        if self.faults is None or not self.faults.reshards:
+        if self.faults is None or not self.faults.for_time:
             return self._schedule.due_at
-        planned = [fault.at for fault in list(self.faults.reshards.values())]
+        planned = [fault.at for fault in list(self.faults.for_time.values())]
         # A reshard that is overdue waits for its stream, whose own change comes first.
         return min([self._schedule.due_at, *(at for at in planned if at is not None and at > self.now)])
 
