@@ -1,10 +1,10 @@
 """What must hold when an operator changes the stream, or the store, under a running group?
 
-Played on the coordinator, as in ``test_consumer_promises``.
+Played on the group of ``tests/harness``.
 """
 
 import pytest
-from tests.machines.test_consumer_promises import DOWN, Group, names, shard
+from tests.harness.coordinator import DOWN, HALVES, A, B, Group, hold_one, names, shard
 
 from shardline.core.consumer.events import (
     ConsumerFailed,
@@ -18,7 +18,6 @@ from shardline.core.consumer.events import (
 )
 from shardline.core.failures import Failure, FailureKind
 
-A, B = names(0, 1)
 HOUR = 3600.0
 
 
@@ -27,10 +26,10 @@ HOUR = 3600.0
 
 def test_tw1_a_worker_that_lags_learns_soon_that_the_retention_was_shortened():
     group = Group(shard(0), list_interval=3_600.0)
-    group.retention_hours = 48
+    group.stream.retention_hours = 48
     worker = group.worker()
     group.run(30.0)
-    group.retention_hours = 24
+    group.stream.retention_hours = 24
     worker.machine.trims.handle_page(A, 23 * HOUR, 30 * HOUR, group.now)
     worker.pump()
     assert worker.seen(RecordsTrimmed) == []
@@ -39,10 +38,8 @@ def test_tw1_a_worker_that_lags_learns_soon_that_the_retention_was_shortened():
 
 
 def test_tw2_a_worker_that_lags_learns_at_once_that_the_retention_was_raised():
-    group = Group(shard(0), list_interval=3_600.0)
-    worker = group.worker()
-    group.run(30.0)
-    group.retention_hours = 168
+    group, worker = hold_one(list_interval=3_600.0)
+    group.stream.retention_hours = 168
     for _ in range(20):
         worker.machine.trims.handle_page(A, 23 * HOUR, 30 * HOUR, group.now)
         group.run(5.0)
@@ -50,12 +47,9 @@ def test_tw2_a_worker_that_lags_learns_at_once_that_the_retention_was_raised():
 
 
 def test_tw1_a_worker_that_leaves_tells_what_it_knows():
-    group = Group(shard(0), list_interval=3_600.0)
-    worker = group.worker()
-    group.run(30.0)
+    group, worker = hold_one(list_interval=3_600.0)
     worker.machine.trims.handle_page(A, 23 * HOUR, 30 * HOUR, group.now)
-    worker.machine.close()
-    worker.pump()
+    worker.close()
     assert len(worker.seen(RecordsTrimmed)) == 1
 
 
@@ -64,7 +58,7 @@ def test_di7_summaries_alone_put_off_no_listing():
     group = Group(shard(0, part=(0, 2)))
     worker = group.worker()
     group.run(30.0)
-    group.shards.append(shard(1, part=(2, 4)))
+    group.stream.shards.append(shard(1, part=(2, 4)))
     for _ in range(30):
         worker.machine.trims.handle_page(A, 23 * HOUR, 30 * HOUR, group.now)
         group.run(1.0)
@@ -81,9 +75,7 @@ DENIED = Failure(FailureKind.DENIED, "AccessDeniedException", "why", 400, maybe_
 
 @pytest.mark.parametrize(("failure", "limit"), [(GONE, 10.0), (REPLACED, 10.0), (DENIED, 300.0)])
 def test_sh2_a_store_that_never_works_again_ends_the_consumer(failure, limit):
-    group = Group(shard(0))
-    worker = group.worker()
-    group.run(30.0)
+    group, worker = hold_one()
     worker.failing = failure
     group.run(limit - 1.0)
     assert worker.seen(ConsumerFailed) == []
@@ -98,9 +90,7 @@ def test_sh2_a_store_that_never_works_again_ends_the_consumer(failure, limit):
 
 @pytest.mark.parametrize("failure", [GONE, DENIED])
 def test_sh4_a_store_that_is_back_in_time_ends_nothing(failure):
-    group = Group(shard(0), store_patience=12.0)
-    worker = group.worker()
-    group.run(30.0)
+    group, worker = hold_one(store_patience=12.0)
     for _ in range(4):
         worker.failing = failure
         group.run(8.0)
@@ -110,9 +100,7 @@ def test_sh4_a_store_that_is_back_in_time_ends_nothing(failure):
 
 
 def test_sh1_a_store_that_cannot_be_reached_ends_nothing():
-    group = Group(shard(0))
-    worker = group.worker()
-    group.run(30.0)
+    group, worker = hold_one()
     worker.failing = DOWN
     group.run(3_600.0)
     worker.failing = None
@@ -123,9 +111,7 @@ def test_sh1_a_store_that_cannot_be_reached_ends_nothing():
 
 def test_lv6_a_store_that_comes_back_empty_is_told():
     """The rows are made again, from the start."""
-    group = Group(shard(0, part=(0, 2)), shard(1, part=(2, 4)))
-    worker = group.worker()
-    group.run(30.0)
+    group, worker = hold_one(shards=HALVES)
     worker.read(A, 5)
     group.run(5.0)
     group.rows.clear()
@@ -139,14 +125,11 @@ def test_lv6_a_store_that_comes_back_empty_is_told():
 
 
 def test_lv6_a_store_that_is_found_empty_by_a_refused_write_is_told():
-    group = Group(shard(0), scan_interval=2.0)
-    worker = group.worker()
-    group.run(30.0)
+    group, worker = hold_one(scan_interval=2.0)
     while not any(request for request in worker.outbox if hasattr(request, "counter")):
         group.now = worker.machine.next_deadline()
         worker.pump()
         for request in [one for one in worker.outbox if not hasattr(one, "counter")]:
-            worker.outbox.remove(request)
             worker.answer(request)
     group.rows.clear()
     group.run(10.0)
@@ -161,8 +144,8 @@ def test_lv6_rows_that_are_deleted_because_the_stream_was_re_created_are_no_loss
         for shard_id in worker.held:
             worker.read(shard_id, 5)
     group.run(5.0)
-    group.created_at = 2.0
-    group.shards = [shard(0, begin=900)]
+    group.stream.created_at = 2.0
+    group.stream.shards = [shard(0, begin=900)]
     group.run(60.0)
     assert all(worker.seen(StreamRecreated) for worker in workers)
     assert [worker.seen(ProgressLost) for worker in workers] == [[], []]
@@ -187,13 +170,11 @@ NO_STREAM = Failure(FailureKind.NOT_FOUND, "ResourceNotFoundException", "no such
 
 def read_and_delete(**config):
     """A worker has read a stream of two shards, and then there is none."""
-    group = Group(shard(0, part=(0, 2)), shard(1, part=(2, 4)), **config)
-    worker = group.worker()
-    group.run(30.0)
+    group, worker = hold_one(shards=HALVES, **config)
     for shard_id in (A, B):
         worker.read(shard_id, 5)
     group.run(5.0)
-    group.missing = NO_STREAM
+    group.stream.missing = NO_STREAM
     for shard_id in (A, B):
         worker.machine.lose_sight(shard_id, group.now)
     worker.pump()
@@ -207,10 +188,10 @@ def test_to5_a_stream_that_is_missing_for_long_is_read_from_its_start_when_it_is
     group.run(missing_for)
     assert worker.seen(ConsumerFailed) == []
     assert len(worker.seen(StreamMissing)) == 1
-    group.missing = None
-    group.created_at = 2.0
+    group.stream.missing = None
+    group.stream.created_at = 2.0
     parts = {1: [(0, 4)], 2: [(0, 2), (2, 4)], 3: [(0, 1), (1, 2), (2, 4)]}[shards]
-    group.shards = [shard(number, part=part, begin=900) for number, part in enumerate(parts)]
+    group.stream.shards = [shard(number, part=part, begin=900) for number, part in enumerate(parts)]
     group.run(60.0)
     assert len(worker.seen(StreamRecreated)) >= 1
     assert worker.held.keys() == set(names(*range(shards)))
@@ -235,7 +216,7 @@ def test_to5_by_default_a_missing_stream_ends_the_consumer():
 
 def test_to5_a_stream_that_was_never_there_ends_the_consumer():
     group = Group(shard(0), if_recreated="restart")
-    group.missing = NO_STREAM
+    group.stream.missing = NO_STREAM
     worker = group.worker()
     group.run(5.0)
     assert [event.failure for event in worker.seen(ConsumerFailed)] == [NO_STREAM]
@@ -245,7 +226,7 @@ def test_to5_the_same_stream_that_is_back_is_read_on():
     """Somebody answered that there is no such stream, and was wrong."""
     group, worker = read_and_delete(if_recreated="restart")
     group.run(20.0)
-    group.missing = None
+    group.stream.missing = None
     group.run(60.0)
     assert worker.seen(StreamRecreated) == []
     assert worker.held.keys() == {A, B}
@@ -255,11 +236,11 @@ def test_to5_the_same_stream_that_is_back_is_read_on():
 def test_to5_a_stream_whose_shards_alone_are_missing_is_waited_for_too():
     """The service describes the stream, and knows no shards of it."""
     group, worker = read_and_delete(if_recreated="restart")
-    group.missing, group.listing_fails = None, lambda _: NO_STREAM
+    group.stream.missing, group.stream.listing_fails = None, lambda _: NO_STREAM
     group.run(60.0)
     assert len(worker.seen(StreamMissing)) == 1
     assert worker.seen(ConsumerFailed) == []
-    group.listing_fails = None
+    group.stream.listing_fails = None
     group.run(60.0)
     assert worker.held.keys() == {A, B}
 
@@ -268,9 +249,7 @@ def test_to5_a_stream_whose_shards_alone_are_missing_is_waited_for_too():
 
 
 def test_hl2_a_user_that_acknowledges_nothing_is_handed_a_bounded_number():
-    group = Group(shard(0), ack="manual", max_unacknowledged=100)
-    worker = group.worker()
-    group.run(30.0)
+    _, worker = hold_one(ack="manual", max_unacknowledged=100)
     records = [record for number in range(1, 101) for record in worker.read(A, number, ack=False)]
     held = worker.machine.held
     assert held.is_full(A)

@@ -1,39 +1,24 @@
-"""A fleet of coordinators on the pure store of ``core.leases.apply``: workers join, crash, pause and leave; answers are
+"""A fleet of coordinators on the fake store of ``tests/harness``: workers join, crash, pause and leave; answers are
 late or lost; shards split and merge under load. L1 to L5 and C1 to C3 are held against what the store and the users saw.
 """
 
 from itertools import count
-from random import Random
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.harness.coordinator import DOWN, LOST, CoordinatorShell, FakeStore, FakeStream, coordinator, record
 
-from shardline.codec.shapes import (
-    HashKeyRangeShape,
-    ListShardsResponse,
-    SequenceNumberRangeShape,
-    ShardShape,
-    StreamSummary,
-)
 from shardline.core.clock import NEVER
 from shardline.core.consumer import planner
-from shardline.core.consumer.config import ConsumerConfig
-from shardline.core.consumer.coordinator import Coordinator, ScanLeases
 from shardline.core.consumer.events import HandOverAsked, HandOverOverdue, LeaseGained, LeaseLost, LeaseReleased
-from shardline.core.failures import Failure, FailureKind
-from shardline.core.leases import CommitCheckpoint, Refused, apply
-from shardline.core.requests import DescribeStreamSummary
+from shardline.core.leases import CommitCheckpoint, Refused
 from shardline.model.hashing import HASH_KEY_MAX, HashRange
-from shardline.model.position import TRIM_HORIZON
-from shardline.model.record import Record
-from shardline.model.shard import ChildShard
-from shardline.model.stream import StreamRef
+from shardline.model.sequence import SequenceNumber
+from shardline.model.shard import ChildShard, Shard
 
-CONFIG = ConsumerConfig(lease_duration=10.0, hand_over_timeout=5.0, list_interval=20.0)
-LOST = Failure(FailureKind.TRANSIENT, "Lost", "the answer was lost")
-NEVER_SENT = Failure(FailureKind.TRANSIENT, "ConnectError", "never sent", maybe_received=False)
+LEASE_DURATION = 10.0  # that of the harness
 
 
 class NaiveShard:
@@ -46,15 +31,9 @@ class NaiveShard:
         self.end = None
         self.numbers = []  # of its records
 
-    def shape(self):
-        parents = [*self.parents, None, None]
-        return ShardShape(
-            self.shard_id,
-            HashKeyRangeShape(str(self.hash_range.start), str(self.hash_range.end)),
-            SequenceNumberRangeShape(str(self.begin), None if self.end is None else str(self.end)),
-            parents[0],
-            parents[1],
-        )
+    def listed(self):
+        begin, end = SequenceNumber(self.begin), None if self.end is None else SequenceNumber(self.end)
+        return Shard(self.shard_id, self.hash_range, begin, end, *[*self.parents, None, None][:2])
 
 
 class Reading:
@@ -68,48 +47,25 @@ class Reading:
         self.draining = False
 
 
-class Worker:
+class Worker(CoordinatorShell):
     def __init__(self, world, name):
         self.world = world
         self.name = name
-        self.machine = Coordinator(
-            StreamRef("s"),
-            name,
-            TRIM_HORIZON,
-            incarnation=f"{name}'s",
-            config=CONFIG,
-            scan_interval=0.5,
-            checkpoint_interval=1.0,
-            latest_at=0.0,
-            chance=Random(name),
-            now=world.now,
-            clock=lambda: world.now,
-        )
-        self.outbox = []  # sent, and not answered: [request, applied result or None, is applied, when sent]
+        super().__init__(coordinator(name, incarnation=f"{name}'s", latest_at=0.0, clock=lambda: world.now))
+        self.flights = {}  # by operation: when it was sent, whether the store has applied it, and its result
         self.paused = False
         self.readings = {}
 
-    def pump(self):
-        now = self.world.now
-        while (request := self.machine.poll_operation(now)) is not None:
-            self.check_l1(request)
-            self.outbox.append([request, None, False, now])
-        while (request := self.machine.poll_request(now)) is not None:
-            if isinstance(request, DescribeStreamSummary):
-                self.machine.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE", created_at=1.0), now)
-            else:
-                shapes = [shard.shape() for shard in self.world.shards.values()]
-                self.machine.handle_shards(ListShardsResponse(shapes), now)
-        for event in self.machine.take_events():
-            self.follow(event)
+    @property
+    def now(self):
+        return self.world.now
 
-    def check_l1(self, request):
-        busy = [entry[0] for entry in self.outbox]
-        if isinstance(request, ScanLeases):
-            assert request not in busy
-        else:
-            others = [one.shard_id for one in busy if not isinstance(one, ScanLeases)]
-            assert request.shard_id not in others, "L1"
+    def operate(self, operation):
+        self.flights[operation] = [self.now, False, None]
+
+    def ask(self, request):
+        stream = FakeStream(shard.listed() for shard in self.world.shards.values())
+        self.handle_answer(request, stream.answer(request))
 
     def follow(self, event):
         if isinstance(event, LeaseGained):
@@ -123,27 +79,16 @@ class Worker:
         elif isinstance(event, HandOverOverdue):
             self.readings[event.shard_id].unacked = None
 
-    def answer(self, place, how):
-        """Let one request come to its end: in order, lost on the way there, or lost on the way back."""
-        request, result, is_applied, _ = self.outbox.pop(place)
-        now = self.world.now
-        if not is_applied and how != "unsent":
-            result = self.world.apply(request)
-        if how == "unsent" and not is_applied:
-            self.fail(request, NEVER_SENT)
-        elif how == "lost" or is_applied == "dropped":
-            self.fail(request, LOST)
-        elif isinstance(request, ScanLeases):
-            self.machine.handle_rows(result, now)
+    def answer(self, operation, how="ok"):
+        """Let one operation come to its end: in order, lost on the way there, or lost on the way back."""
+        _, is_applied, result = self.flights.pop(operation)
+        if not is_applied and how == "unsent":
+            result = DOWN
         else:
-            self.machine.handle_applied(request, result, now)
+            result = result if is_applied else self.world.apply(operation)
+            result = LOST if how == "lost" or is_applied == "dropped" else result
+        self.handle_answer(operation, result)
         self.pump()
-
-    def fail(self, request, failure):
-        if isinstance(request, ScanLeases):
-            self.machine.handle_scan_failed(failure, self.world.now)
-        else:
-            self.machine.handle_operation_failed(request, failure, self.world.now)
 
     def work(self, shard_id, records):
         """The user asks for more of a shard: what it had is done."""
@@ -160,7 +105,7 @@ class Worker:
             shard = world.shards[shard_id]
             new = [number for number in shard.numbers if number > reading.number][:records]
             if new:
-                batch = [Record(b"", "k", sequence_number=str(number), shard_id=shard_id) for number in new]
+                batch = [record(number, shard_id) for number in new]
                 machine.held.deliver(shard_id, batch)
                 reading.unacked, reading.number = batch, new[-1]
             elif shard.end is not None:
@@ -180,7 +125,7 @@ class Fleet(RuleBasedStateMachine):
     @initialize(shards=st.integers(1, 4), workers=st.integers(1, 3))
     def begin(self, shards, workers):
         self.now = 1000.0
-        self.rows = {}
+        self.store = FakeStore()
         self.numbers = count(1)
         self.names = count(1)
         self.shards = {}
@@ -213,17 +158,8 @@ class Fleet(RuleBasedStateMachine):
     # ---- the store
 
     def apply(self, request):
-        if isinstance(request, ScanLeases):
-            return list(self.rows.values())
-        row = self.rows.get(request.shard_id)
-        result = apply(row, request)
-        if isinstance(result, Refused):
-            return result
-        if result is None:
-            self.rows.pop(request.shard_id, None)
-        else:
-            self.rows[request.shard_id] = result
-        if isinstance(request, CommitCheckpoint):
+        result = self.store.answer(request)
+        if isinstance(request, CommitCheckpoint) and not isinstance(result, Refused):
             self.check_commit(request)
         return result
 
@@ -234,7 +170,7 @@ class Fleet(RuleBasedStateMachine):
             assert request.checkpoint.is_finished
             assert shard.end is not None
             assert set(shard.numbers) <= self.done[shard.shard_id], "C3"
-            assert set(shard.children) <= self.rows.keys(), "L3: children before SHARD_END"
+            assert set(shard.children) <= self.store.rows.keys(), "L3: children before SHARD_END"
         else:
             before = {number for number in shard.numbers if number <= at.number}
             assert before <= self.done[shard.shard_id], "C2"
@@ -257,11 +193,11 @@ class Fleet(RuleBasedStateMachine):
         """Time passes, and nothing is answered. No request lasts for more than a lease duration: shells give up before."""
         self.now += seconds
         for worker in self.workers:
-            for place, entry in reversed([*enumerate(worker.outbox)]):
-                if self.now - entry[3] > CONFIG.lease_duration:
-                    entry[2] = entry[2] or "dropped"
+            for operation, flight in reversed([*worker.flights.items()]):
+                if self.now - flight[0] > LEASE_DURATION:
+                    flight[1] = flight[1] or "dropped"
                     if not worker.paused:
-                        worker.answer(place, "lost")
+                        worker.answer(operation, "lost")
         for worker in self.live():
             worker.pump()
 
@@ -295,7 +231,7 @@ class Fleet(RuleBasedStateMachine):
             for worker in self.live():
                 while worker.outbox:
                     busy = True
-                    worker.answer(0, "ok")
+                    worker.answer(worker.outbox[0])
                 for shard_id in [*worker.readings]:
                     for _ in range(3):
                         if shard_id in worker.readings and shard_id != idle:
@@ -307,7 +243,7 @@ class Fleet(RuleBasedStateMachine):
     def answer(self, pick, place, how):
         waiting = [worker for worker in self.live() if worker.outbox]
         worker = waiting[pick % len(waiting)]
-        worker.answer(place % len(worker.outbox), how)
+        worker.answer(worker.outbox[place % len(worker.outbox)], how)
 
     @precondition(lambda self: any(worker.outbox for worker in self.workers))
     @rule(pick=st.integers(0, 99), place=st.integers(0, 99))
@@ -315,9 +251,10 @@ class Fleet(RuleBasedStateMachine):
         """The store acts; the answer is still on its way."""
         waiting = [worker for worker in self.workers if worker.outbox]
         worker = waiting[pick % len(waiting)]
-        entry = worker.outbox[place % len(worker.outbox)]
-        if not entry[2]:
-            entry[1:3] = [self.apply(entry[0]), True]
+        operation = worker.outbox[place % len(worker.outbox)]
+        flight = worker.flights[operation]
+        if not flight[1]:
+            flight[1:] = [True, self.apply(operation)]
 
     @precondition(lambda self: any(worker.readings for worker in self.live()))
     @rule(pick=st.integers(0, 99), place=st.integers(0, 99), records=st.integers(1, 4))
@@ -371,10 +308,10 @@ class Fleet(RuleBasedStateMachine):
             worker.pump()
             while not worker.machine.is_closed:
                 while worker.outbox:
-                    worker.answer(0, "ok")
+                    worker.answer(worker.outbox[0])
                 self.now = max(self.now, min(self.now + 1.0, worker.machine.next_deadline()))
                 worker.pump()
-            rows = [self.rows[shard_id] for shard_id in held if shard_id in self.rows]
+            rows = [self.store.rows[shard_id] for shard_id in held if shard_id in self.store.rows]
             assert all(row.holder != worker.name or row.checkpoint.is_finished for row in rows), "L5"
 
     @rule(pick=st.integers(0, 99))
@@ -420,7 +357,7 @@ class Fleet(RuleBasedStateMachine):
         assert sum(loads) == len(self.open_shards())
         assert max(loads) - min(loads) <= 1
         for shard in self.open_shards():
-            assert self.rows[shard.shard_id].holder is not None
+            assert self.store.rows[shard.shard_id].holder is not None
 
 
 TestFleet = Fleet.TestCase

@@ -1,26 +1,18 @@
 """What a group promises about who holds a lease: fencing tokens that never go back, whatever the store has forgotten; processes
 that share a worker_id, and restarts that only look like it; owners that may be silent for longer, or less long, than others.
-With the workers of ``test_consumer_promises.py``.
+With the group of ``tests/harness``.
 """
 
 from dataclasses import replace
 
 import pytest
-from tests.machines.test_consumer_promises import LOST, A, Group, at, names, shard
+from tests.harness.coordinator import LOST, A, Group, at, hold_one, names
 
 from shardline.core.consumer.events import HandOverAsked, LeaseGained, LeaseLost, WorkerIdShared
 from shardline.core.leases import CommitCheckpoint, RenewLease, TakeLease
 from shardline.model.lease import Lease
 
 YEAR = 365 * 86_400.0
-
-
-def hold_one(name="w", **more):
-    group = Group(shard(0))
-    worker = group.worker(name, **more)
-    group.run(30.0)
-    assert A in worker.held
-    return group, worker
 
 
 def tokens(*workers):
@@ -226,7 +218,6 @@ def test_ho3_a_scan_that_shows_a_write_of_ours_whose_answer_was_lost_shows_no_tw
     worker.mute = True
     group.run(4.0)
     scan, renewal = sorted(worker.outbox, key=lambda one: isinstance(one, RenewLease))
-    worker.outbox.clear()
     worker.answer(renewal, LOST)
     worker.answer(scan)
     worker.mute = False
@@ -290,8 +281,7 @@ def test_fw1_a_twin_that_closes_lets_go_of_nothing_that_is_the_others():
     group.run(1.0)
     assert first.seen(HandOverAsked)  # one is being handed over: that is not the other twin's to finish
     held = dict(first.held)
-    second.machine.close()
-    second.pump()
+    second.close()
     group.run(2.0)
     assert second.machine.is_closed
     assert first.held.keys() == held.keys()

@@ -1,25 +1,29 @@
-"""What the users of a group rely on, one promise a test, with workers on the pure store of ``core.leases.apply``: shards are
+"""What the users of a group rely on, one promise a test, with the group of ``tests/harness``: shards are
 shared evenly and then left in peace, what is done is committed before a lease goes, nothing is asked too often, and nothing
 is believed that was seen once.
 
 The fleet's machine draws what happens, and so holds what must never be. These hold what must come to be, and when.
 """
 
-from itertools import count
-from random import Random
-
 import pytest
-
-from shardline.codec.shapes import (
-    HashKeyRangeShape,
-    ListShardsResponse,
-    SequenceNumberRangeShape,
-    ShardShape,
-    StreamSummary,
+from tests.harness.coordinator import (
+    DOWN,
+    FOUR,
+    HALVES,
+    LATE,
+    LOST,
+    A,
+    B,
+    C,
+    Group,
+    at,
+    hold_one,
+    names,
+    shard,
 )
-from shardline.core.clock import NEVER
-from shardline.core.consumer.config import ConsumerConfig
-from shardline.core.consumer.coordinator import Coordinator, ScanLeases
+
+from shardline.codec.shapes import ListShardsResponse
+from shardline.core.consumer.coordinator import ScanLeases
 from shardline.core.consumer.events import (
     HandOverAsked,
     HandOverOverdue,
@@ -42,232 +46,10 @@ from shardline.core.leases import (
     RenewLease,
     TakeLease,
     WriteChildren,
-    apply,
 )
-from shardline.core.requests import DescribeStreamSummary
-from shardline.model.hashing import HASH_KEY_COUNT
 from shardline.model.lease import Checkpoint, Lease
 from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON, at_sequence_number, at_timestamp
-from shardline.model.record import Record
 from shardline.model.sequence import SequenceNumber
-from shardline.model.shard import ChildShard
-from shardline.model.stream import StreamRef
-
-DOWN = Failure(FailureKind.TRANSIENT, "Down", "the store is down", maybe_received=False)
-LOST = Failure(FailureKind.TRANSIENT, "Lost", "the answer was lost")
-LATE = 1_000.0  # what LATEST means to the first worker
-
-
-def shard(number, *parents, part=(0, 4), begin=1, end=None):
-    """A shard that covers quarters of the ring."""
-    quarter = HASH_KEY_COUNT // 4
-    low, high = part[0] * quarter, part[1] * quarter - 1
-    named = [f"shardId-{parent:012d}" for parent in parents] + [None, None]
-    numbers = SequenceNumberRangeShape(str(begin), None if end is None else str(end))
-    return ShardShape(f"shardId-{number:012d}", HashKeyRangeShape(str(low), str(high)), numbers, named[0], named[1])
-
-
-def names(*numbers):
-    return [f"shardId-{number:012d}" for number in numbers]
-
-
-A, B, C = names(0, 1, 2)
-FOUR = [shard(number, part=(number, number + 1)) for number in range(4)]
-
-
-class Group:
-    """A store, a stream, and workers that are answered at once unless a test says otherwise."""
-
-    def __init__(self, *shards, **config):
-        self.now = 1_000.0
-        self.shards = list(shards) or list(FOUR)
-        self.config = config
-        self.rows = {}
-        self.workers = []
-        self.lives = count()
-        self.log = []  # (when, who, operation, result)
-        self.created_at = 1.0
-        self.retention_hours = 24
-        self.missing = None  # the failure that tells that there is no stream
-        self.listing_fails = None
-        self.open_then = None  # what the service answers to who asks which shards were open at a time
-
-    def worker(self, name=None, *, start=TRIM_HORIZON, latest_at=LATE, kcl_failover=None, **config):
-        name = name or f"w{len(self.workers)}"
-        worker = Worker(self, name, start, latest_at, self.config | config, kcl_failover)
-        self.workers.append(worker)
-        worker.pump()
-        return worker
-
-    def apply(self, who, operation):
-        row = self.rows.get(operation.shard_id)
-        result = apply(row, operation)
-        self.log.append((self.now, who, operation, result))
-        if result is None:
-            self.rows.pop(operation.shard_id, None)
-        elif not isinstance(result, Refused):
-            self.rows[operation.shard_id] = result
-        return result
-
-    def run(self, seconds):
-        end = self.now + seconds
-        overdue = 0  # in a row: a deadline that lies in the past, and nothing comes of it
-        while overdue < 20:
-            self.answer_everything()
-            following = min((worker.machine.next_deadline() for worker in self.workers), default=NEVER)
-            if following > end:
-                self.now = end
-                return
-            overdue = 0 if following > self.now else overdue + 1
-            self.now = max(self.now + 0.001 * (overdue > 0), following)
-            for worker in self.workers:
-                worker.pump()
-        raise AssertionError("it wakes up again and again, for nothing")
-
-    def answer_everything(self):
-        """Until nobody asks for more in this moment."""
-        for _ in range(200):
-            if not sum(worker.answer_all() for worker in self.workers):
-                return
-        raise AssertionError("a storm: it asks again and again in one moment")
-
-    def done(self, kind, since=0.0):
-        """What was written, of one kind, and accepted."""
-        return [
-            (who, operation)
-            for when, who, operation, result in self.log
-            if isinstance(operation, kind) and not isinstance(result, Refused) and when >= since
-        ]
-
-    def loads(self):
-        return sorted(len(worker.held) for worker in self.workers)
-
-
-class Worker:
-    def __init__(self, group, name, start, latest_at, config, kcl_failover=None):
-        self.group = group
-        self.name = name
-        self.machine = Coordinator(
-            StreamRef("s"),
-            name,
-            start,
-            incarnation=f"life {next(group.lives)}",
-            config=ConsumerConfig(**{"lease_duration": 10.0, "hand_over_timeout": 5.0, "list_interval": 20.0} | config),
-            scan_interval=0.5,
-            checkpoint_interval=1.0,
-            latest_at=latest_at,
-            chance=Random(name),
-            now=group.now,
-            clock=lambda: group.now,
-            kcl_failover=kcl_failover,
-        )
-        self.outbox = []
-        self.pages = []
-        self.mute = False  # the store does not answer
-        self.failing = None  # or fails
-        self.drains = True  # the user is done at once when a lease is asked for
-        self.held = {}
-        self.events = []
-        self.scans = 0
-        self.listings = 0
-        self.stopped = False
-
-    def pump(self):
-        now = self.group.now
-        while (request := self.machine.poll_operation(now)) is not None:
-            self.scans += isinstance(request, ScanLeases)
-            busy = [one for one in self.outbox if not isinstance(one, ScanLeases)]
-            if isinstance(request, ScanLeases):
-                assert request not in self.outbox, "L1: one scan"
-            else:
-                assert request.shard_id not in [one.shard_id for one in busy], "L1: one operation a lease"
-            self.outbox.append(request)
-        while (request := self.machine.poll_request(now)) is not None:
-            if self.group.missing is not None:
-                self.listings += 1
-                self.machine.handle_request_failed(self.group.missing, now)
-                continue
-            if isinstance(request, DescribeStreamSummary):
-                summary = StreamSummary(
-                    name="s",
-                    arn="a",
-                    status="ACTIVE",
-                    created_at=self.group.created_at,
-                    retention_hours=self.group.retention_hours,
-                )
-                self.machine.handle_summary(summary, now)
-                continue
-            self.listings += 1
-            failure = self.group.listing_fails and self.group.listing_fails(request)
-            if failure:
-                self.machine.handle_request_failed(failure, now)
-            else:
-                self.machine.handle_shards(self.page(request), now)
-        for event in self.machine.take_events():
-            self.follow(event)
-
-    def page(self, request):
-        """The first page, or the second, if there are two."""
-        if request.shard_filter is not None and self.group.open_then is not None:
-            return ListShardsResponse(list(self.group.open_then))
-        if not self.pages:
-            return ListShardsResponse(list(self.group.shards))
-        return ListShardsResponse(self.pages[1]) if request.next_token else ListShardsResponse(self.pages[0], "more")
-
-    def follow(self, event):
-        self.events.append((self.group.now, event))
-        if isinstance(event, LeaseGained):
-            self.held[event.shard_id] = event
-        elif isinstance(event, (LeaseLost, LeaseReleased)):
-            self.held.pop(event.shard_id, None)
-        elif isinstance(event, HandOverAsked) and self.drains:
-            self.machine.held.leave(event.shard_id)
-
-    def answer_all(self):
-        if self.mute or not self.outbox:
-            return False
-        sent, self.outbox = self.outbox, []
-        for request in sent:
-            self.answer(request)
-        return True
-
-    def answer(self, request, failure=None):
-        failure = failure or self.failing
-        now, scans = self.group.now, isinstance(request, ScanLeases)
-        if failure is not None and (not failure.maybe_received or scans):
-            handle = self.machine.handle_scan_failed if scans else None
-            handle(failure, now) if handle else self.machine.handle_operation_failed(request, failure, now)
-        elif scans:
-            self.machine.handle_rows(list(self.group.rows.values()), now)
-        else:
-            result = self.group.apply(self.name, request)
-            if failure is not None:
-                self.machine.handle_operation_failed(request, failure, now)
-            else:
-                self.machine.handle_applied(request, result, now)
-        self.pump()
-
-    def seen(self, kind):
-        return [event for _, event in self.events if isinstance(event, kind)]
-
-    def read(self, shard_id, *numbers, ack=True):
-        records = [Record(b"", "k", sequence_number=str(number), shard_id=shard_id) for number in numbers]
-        self.machine.held.deliver(shard_id, records)
-        if ack:
-            assert self.machine.held.ack_through(shard_id, records[-1])
-        self.pump()
-        return records
-
-    def end(self, shard_id, *children):
-        shards = [one.to_shard() for one in children]
-        named = [ChildShard(one.shard_id, one.parent_ids, one.hash_range) for one in shards]
-        self.machine.end(shard_id, named, self.group.now)
-        self.pump()
-
-
-def at(number):
-    return Checkpoint(at_sequence_number(SequenceNumber(number)))
-
 
 # ---- sharing
 
@@ -343,9 +125,7 @@ def test_as4_nobody_has_more_than_it_wants():
 
 
 def test_a_hand_over_takes_a_moment_if_the_user_is_done():
-    group = Group(shard(0, part=(0, 2)), shard(1, part=(2, 4)))
-    old = group.worker("old")
-    group.run(30.0)
+    group, old = hold_one(shards=HALVES)
     new = group.worker("new")
     group.run(6.0)
     assert (len(old.held), len(new.held)) == (1, 1)
@@ -353,9 +133,7 @@ def test_a_hand_over_takes_a_moment_if_the_user_is_done():
 
 
 def test_ho2_a_user_that_is_not_done_in_time_loses_its_grant_and_the_lease_goes():
-    group = Group(shard(0, part=(0, 2)), shard(1, part=(2, 4)))
-    old = group.worker("old")
-    group.run(30.0)
+    group, old = hold_one(shards=HALVES)
     old.drains = False
     new = group.worker("new")
     group.run(4.0)
@@ -408,10 +186,8 @@ def test_a_release_whose_answer_was_lost_is_a_release():
     group = Group(shard(0))
     old = group.worker("old")
     group.run(30.0)
-    old.machine.close()
-    old.pump()
+    old.close()
     (request,) = old.outbox
-    old.outbox = []
     old.answer(request, LOST)
     group.run(5.0)
     assert old.machine.is_closed
@@ -419,14 +195,6 @@ def test_a_release_whose_answer_was_lost_is_a_release():
 
 
 # ---- right and time
-
-
-def hold_one(**config):
-    group = Group(shard(0), **config)
-    worker = group.worker("me")
-    group.run(30.0)
-    assert A in worker.held
-    return group, worker
 
 
 def test_l2_a_lease_that_lapses_while_the_store_hangs_is_told_in_that_moment():
@@ -445,11 +213,8 @@ def test_l2_a_lease_that_lapses_while_the_store_hangs_is_told_in_that_moment():
 def test_l2_a_lease_that_was_taken_lasts_from_when_it_was_asked_for():
     group = Group(shard(0))
     worker = group.worker()
-    while not any(isinstance(one, TakeLease) for one in worker.outbox):
-        worker.answer_all()
-    (take,) = worker.outbox
+    take = worker.wait_for(TakeLease)
     sent_at, group.now = group.now, group.now + 3.0
-    worker.outbox.clear()
     worker.answer(take)
     assert worker.held[A].grant.held_until == pytest.approx(sent_at + 10.0)
 
@@ -464,10 +229,7 @@ def test_l2_a_thread_that_asks_after_the_lapse_and_before_the_loop_turns_is_told
 def test_pl3_a_take_whose_answer_was_lost_is_made_good():
     group = Group(shard(0))
     worker = group.worker()
-    while not any(isinstance(one, TakeLease) for one in worker.outbox):
-        worker.answer_all()
-    (take,) = worker.outbox
-    worker.outbox.clear()
+    take = worker.wait_for(TakeLease)
     worker.answer(take, LOST)
     assert group.rows[A].owner == worker.name
     group.run(3.0)
@@ -478,13 +240,10 @@ def test_ho1_a_commit_whose_answer_was_lost_is_written_once():
     group, worker = hold_one()
     worker.mute = True
     worker.read(A, 5)
-    while not any(isinstance(one, CommitCheckpoint) for one in worker.outbox):
+    while not worker.waiting(CommitCheckpoint):
         group.run(0.1)
-        for one in [one for one in worker.outbox if not isinstance(one, CommitCheckpoint)]:
-            worker.outbox.remove(one)
-            worker.answer(one)
-    (commit,) = [one for one in worker.outbox if isinstance(one, CommitCheckpoint)]
-    worker.outbox.remove(commit)
+        worker.answer_but(CommitCheckpoint)
+    (commit,) = worker.waiting(CommitCheckpoint)
     worker.answer(commit, LOST)
     worker.mute = False
     group.run(5.0)
@@ -495,8 +254,7 @@ def test_ho1_a_commit_whose_answer_was_lost_is_written_once():
 def test_l5_a_lease_that_arrives_while_a_worker_leaves_is_let_go_too():
     group = Group(shard(0))
     worker = group.worker()
-    while not any(isinstance(one, TakeLease) for one in worker.outbox):
-        worker.answer_all()
+    worker.wait_for(TakeLease)
     worker.machine.close()
     group.run(2.0)
     assert worker.machine.is_closed
@@ -514,8 +272,7 @@ def ask_and_leave(*, drains):
         group.run(0.1)
     group.run(1.0)  # the first knows
     first.drains = drains
-    second.machine.close()
-    second.pump()
+    second.close()
     return group, first, second
 
 
@@ -532,7 +289,7 @@ def test_l5_a_worker_that_leaves_calls_off_what_it_asked_for():
 
 def test_l5_what_was_handed_over_to_one_that_leaves_is_let_go_of_unread():
     group, first, second = ask_and_leave(drains=True)
-    cancel, *_ = (one for one in second.outbox if isinstance(one, CancelHandOver))
+    cancel, *_ = second.waiting(CancelHandOver)
     first.machine.held.leave(cancel.shard_id)
     first.pump()
     first.answer_all()
@@ -549,11 +306,8 @@ def test_l5_an_ask_that_is_answered_after_closing_is_called_off_too():
     group.worker("first")
     group.run(1.0)
     second = group.worker("second")
-    while not any(isinstance(one, AskHandOver) for one in second.outbox):
-        second.answer_all()
-    (ask,) = second.outbox
+    ask = second.wait_for(AskHandOver)
     second.machine.close()
-    second.outbox = []
     second.answer(ask, LOST)
     group.run(2.0)
     assert second.machine.is_closed
@@ -573,7 +327,6 @@ def test_l5_a_scan_that_is_answered_after_closing_shows_what_to_give_back():
     group, _, second = ask_and_leave(drains=False)
     late = group.worker("late")
     (scan,) = late.outbox
-    late.outbox = []
     late.machine.close()
     group.rows[A] = Lease(A, counter=9, owner="late")
     late.answer(scan)
@@ -598,17 +351,13 @@ def test_l2_a_lapsed_grant_does_not_come_back_with_a_late_answer():
 def test_l2_a_renewal_that_was_repeated_counts_from_its_first_attempt():
     group, worker = hold_one()
     worker.mute = True
-    while not any(isinstance(one, RenewLease) for one in worker.outbox):
-        group.run(0.1)
-    (renewal,) = [one for one in worker.outbox if isinstance(one, RenewLease)]
-    worker.outbox.remove(renewal)
+    renewal = worker.wait_for(RenewLease, 0.1)
     sent_at = worker.machine._in_flight[A].sent_at
     group.now = sent_at + 2.0
     worker.answer(renewal, LOST)  # it was applied, and nobody heard of it
     group.now = worker.machine.held.next_work()
     worker.pump()
-    worker.outbox.remove(renewal)  # sent again as it was
-    worker.answer(renewal)
+    worker.answer(renewal)  # sent again as it was
     assert group.rows[A].counter == renewal.counter + 1
     assert worker.held[A].grant.held_until == pytest.approx(sent_at + 10.0)
 
@@ -617,15 +366,12 @@ def test_l2_what_carries_no_fence_is_no_renewal():
     """Children are written without a counter: it says nothing about who holds the lease."""
     group, worker = hold_one()
     children = [shard(1, 0, part=(0, 2), begin=50), shard(2, 0, part=(2, 4), begin=50)]
-    group.shards = [shard(0, end=40), *children]
+    group.stream.shards = [shard(0, end=40), *children]
     before = worker.held[A].grant.held_until
     worker.mute = True
     worker.end(A, *children)
     for _ in range(40):
-        written = [one for one in worker.outbox if isinstance(one, (CreateLease, WriteChildren, ScanLeases))]
-        for one in written:
-            worker.outbox.remove(one)
-            worker.answer(one)
+        worker.answer_some(worker.waiting(CreateLease, WriteChildren, ScanLeases))
         if any(isinstance(operation, WriteChildren) for _, _, operation, _ in group.log):
             break
         group.now += 0.05
@@ -637,15 +383,12 @@ def test_l2_what_carries_no_fence_is_no_renewal():
 def test_w2_renewals_do_not_wait_for_a_scan_that_hangs():
     group, worker = hold_one()
     worker.mute = True
-    while not any(isinstance(one, ScanLeases) for one in worker.outbox):
-        group.run(0.1)
-    for one in [one for one in worker.outbox if not isinstance(one, ScanLeases)]:
-        worker.outbox.remove(one)
-        worker.answer(one)
+    worker.wait_for(ScanLeases, 0.1)
+    worker.answer_but(ScanLeases)
     renewed_at = worker.machine.held.holdings[A].next_work()
     assert worker.machine.next_deadline() == renewed_at
     group.run(renewed_at - group.now + 0.01)
-    assert any(isinstance(one, RenewLease) for one in worker.outbox)
+    assert worker.waiting(RenewLease)
 
 
 def test_l4_nothing_is_written_for_a_lease_that_was_lost():
@@ -665,11 +408,9 @@ def test_l4_nothing_is_written_for_a_lease_that_was_lost():
 def test_l4_a_renewal_that_is_refused_tells_who_took_the_lease():
     group, worker = hold_one()
     worker.mute = True
-    while not any(isinstance(one, RenewLease) for one in worker.outbox):
-        group.run(0.1)
+    worker.wait_for(RenewLease, 0.1)
     group.apply("thief", TakeLease(A, "thief", group.rows[A].fence))
-    (renewal,) = [one for one in worker.outbox if isinstance(one, RenewLease)]
-    worker.outbox.remove(renewal)
+    (renewal,) = worker.waiting(RenewLease)
     worker.answer(renewal)
     assert [event.shard_id for event in worker.seen(LeaseLost)] == [A]
 
@@ -677,16 +418,13 @@ def test_l4_a_renewal_that_is_refused_tells_who_took_the_lease():
 def test_lv2_a_scan_that_is_older_than_our_own_write_does_not_undo_it():
     group, worker = hold_one()
     worker.mute = True
-    while not any(isinstance(one, ScanLeases) for one in worker.outbox):
-        group.run(0.1)
+    worker.wait_for(ScanLeases, 0.1)
     before = list(group.rows.values())  # what the scan found
     worker.read(A, 5)
     worker.machine.held.flush()
     worker.pump()
-    while writes := [one for one in worker.outbox if not isinstance(one, ScanLeases)]:
+    while worker.answer_but(ScanLeases):
         group.now += 0.01
-        worker.outbox.remove(writes[0])
-        worker.answer(writes[0])
     assert group.rows[A].checkpoint == at(5)
     worker.outbox.clear()
     worker.machine.handle_rows(before, group.now)  # and what is told now
@@ -711,11 +449,11 @@ def test_a_store_that_is_down_is_asked_now_and_then():
 
 def test_listings_that_fail_are_repeated_with_growing_pauses():
     group = Group(shard(0))
-    group.listing_fails = lambda _: Failure(FailureKind.LIMIT_EXCEEDED, "LimitExceededException", "why")
+    group.stream.listing_fails = lambda _: Failure(FailureKind.LIMIT_EXCEEDED, "LimitExceededException", "why")
     worker = group.worker()
     group.run(300.0)
     assert 8 < worker.listings < 30
-    group.listing_fails = None
+    group.stream.listing_fails = None
     group.run(40.0)
     assert A in worker.held
 
@@ -729,11 +467,9 @@ def test_di2_a_listing_that_failed_half_way_is_begun_again():
         asked.append(request.next_token)
         return failures.pop() if request.next_token and failures else None
 
-    group.listing_fails = fails
-    worker = Worker(group, "me", TRIM_HORIZON, LATE, {})
-    worker.pages = [FOUR[:2], FOUR[2:]]
-    group.workers.append(worker)
-    worker.pump()
+    group.stream.listing_fails = fails
+    group.stream.pages = [FOUR[:2], FOUR[2:]]
+    worker = group.worker("me")
     group.run(30.0)
     assert asked[:4] == [None, "more", None, "more"]
     assert len(worker.held) == 4
@@ -741,7 +477,7 @@ def test_di2_a_listing_that_failed_half_way_is_begun_again():
 
 def test_a_shard_that_nobody_named_is_found_by_the_next_listing():
     group, worker = hold_one()
-    group.shards += [shard(7, begin=90)]
+    group.stream.shards += [shard(7, begin=90)]
     group.run(45.0)
     assert worker.listings > 1
     assert names(7)[0] in group.rows
@@ -756,7 +492,7 @@ SPLIT = [shard(1, 0, part=(0, 2), begin=50), shard(2, 0, part=(2, 4), begin=50)]
 def test_l3_children_are_read_a_moment_after_their_parent_is_done():
     group, worker = hold_one(scan_interval=60.0, lease_duration=300.0)
     group.run(70.0)
-    group.shards = [shard(0, end=40), *SPLIT]
+    group.stream.shards = [shard(0, end=40), *SPLIT]
     worker.end(A, *SPLIT)
     group.run(1.0)
     assert {B, C} == set(worker.held)
@@ -765,13 +501,11 @@ def test_l3_children_are_read_a_moment_after_their_parent_is_done():
 
 def test_c3_the_end_is_not_written_while_the_rows_of_the_children_are_on_their_way():
     group, worker = hold_one()
-    group.shards = [shard(0, end=40), *SPLIT]
+    group.stream.shards = [shard(0, end=40), *SPLIT]
     worker.mute = True
     worker.end(A, *SPLIT)
     for _ in range(40):
-        for one in [one for one in worker.outbox if not isinstance(one, CreateLease)]:
-            worker.outbox.remove(one)
-            worker.answer(one)
+        worker.answer_but(CreateLease)
         group.now += 0.05
         worker.pump()
     assert not group.rows[A].checkpoint.is_finished
@@ -788,7 +522,7 @@ def test_c3_that_a_shard_has_no_children_is_believed_after_two_listings():
     worker.end(A)
     group.run(5.0)
     assert worker.listings >= before + 2
-    group.shards = [shard(0, end=40), *SPLIT]
+    group.stream.shards = [shard(0, end=40), *SPLIT]
     group.run(60.0)
     assert {B, C} == set(worker.held)
 
@@ -809,10 +543,8 @@ def test_sg2_children_that_were_named_are_known_though_the_listing_is_late():
 
 def test_l3_the_child_of_a_merge_waits_for_both_parents():
     merged = shard(2, 0, 1, begin=50)
-    group = Group(shard(0, part=(0, 2)), shard(1, part=(2, 4)))
-    worker = group.worker()
-    group.run(30.0)
-    group.shards = [shard(0, part=(0, 2), end=40), shard(1, part=(2, 4), end=40), merged]
+    group, worker = hold_one(shards=HALVES)
+    group.stream.shards = [shard(0, part=(0, 2), end=40), shard(1, part=(2, 4), end=40), merged]
     worker.end(A, merged)
     group.run(30.0)
     assert set(worker.held) == {B}
@@ -879,15 +611,13 @@ def test_gw3_the_child_of_a_merge_gets_no_row_before_its_other_parent_has_one():
     group = Group(shard(0, part=(0, 2)))  # the other one is younger than the listing
     worker = group.worker()
     group.run(30.0)
-    group.shards = [shard(0, part=(0, 2), end=40), shard(1, part=(2, 4), end=40), merged]
+    group.stream.shards = [shard(0, part=(0, 2), end=40), shard(1, part=(2, 4), end=40), merged]
     worker.mute = True
     worker.end(A, merged)
     asked = []
     for _ in range(20):
-        for one in [one for one in worker.outbox if not isinstance(one, CreateLease)]:
-            worker.outbox.remove(one)
-            worker.answer(one)
-        asked += [one.shard_id for one in worker.outbox if isinstance(one, CreateLease)]
+        worker.answer_but(CreateLease)
+        asked += [one.shard_id for one in worker.waiting(CreateLease)]
         group.now += 0.1
         worker.pump()
     assert set(asked) == {B}
@@ -897,16 +627,9 @@ def test_gw3_the_child_of_a_merge_gets_no_row_before_its_other_parent_has_one():
 
 
 def test_di3_who_asks_for_a_listing_gets_one_that_is_begun_later():
-    group = Group(shard(0))
-    worker = group.worker()
-    group.run(30.0)
+    group, worker = hold_one()
+    assert worker.begin_listing() is not None
     discovery = worker.machine.topology._discovery
-    discovery.list_by(group.now)
-    request = discovery.poll_request(group.now)
-    while isinstance(request, DescribeStreamSummary):
-        discovery.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE", created_at=1.0), group.now)
-        request = discovery.poll_request(group.now)
-    assert request is not None
     discovery.list_by(group.now)  # while that one is under way
     discovery.handle_page(ListShardsResponse([shard(0)]), group.now)
     assert discovery.next_deadline() <= group.now
@@ -915,22 +638,22 @@ def test_di3_who_asks_for_a_listing_gets_one_that_is_begun_later():
 
 def test_sg1_one_late_listing_makes_no_shard_look_gone():
     group, worker = hold_one()
-    group.shards = []
+    group.stream.shards = []
     worker.machine.lose_sight(A, group.now)
     worker.pump()
-    group.shards = [shard(0)]
+    group.stream.shards = [shard(0)]
     group.run(3.0)
     assert not group.rows[A].checkpoint.is_finished
 
 
 def test_sg1_two_late_listings_that_come_at_once_make_no_shard_look_gone():
     group, worker = hold_one()
-    group.shards = []
+    group.stream.shards = []
     for _ in range(2):
         worker.machine.lose_sight(A, group.now)
         worker.pump()
         group.run(0.1)
-    group.shards = [shard(0)]
+    group.stream.shards = [shard(0)]
     group.run(3.0)
     assert not group.rows[A].checkpoint.is_finished
     assert worker.seen(ShardTrimmed) == []
@@ -938,7 +661,7 @@ def test_sg1_two_late_listings_that_come_at_once_make_no_shard_look_gone():
 
 def test_a_shard_that_went_out_of_retention_while_it_was_read_gives_way_to_its_children():
     group, worker = hold_one()
-    group.shards = [*SPLIT]
+    group.stream.shards = [*SPLIT]
     worker.machine.lose_sight(A, group.now)
     group.run(30.0)
     assert {B, C} == set(worker.held)
@@ -952,8 +675,7 @@ def test_l6_latest_is_the_moment_when_the_row_was_made_also_after_a_restart():
     first = group.worker("first", start=LATEST, latest_at=LATE)
     group.run(30.0)
     assert first.held[A].start == at_timestamp(LATE)
-    first.machine.close()
-    first.pump()
+    first.close()
     group.run(1.0)
     group.workers.remove(first)
     second = group.worker("second", start=LATEST, latest_at=LATE + 500)
@@ -983,7 +705,7 @@ def test_gw6_a_group_that_was_begun_in_part_is_completed_with_the_shards_that_we
     """What came to a shard between the beginning and its split would be skipped with the open ones."""
     children = [shard(2, 1, part=(2, 3), begin=50), shard(3, 1, part=(3, 4), begin=50)]
     group = Group(shard(0, part=(0, 2)), shard(1, part=(2, 4), end=40), *children)
-    group.open_then = [shard(0, part=(0, 2)), shard(1, part=(2, 4))]
+    group.stream.open_then = [shard(0, part=(0, 2)), shard(1, part=(2, 4))]
     group.rows[A] = Lease(A, checkpoint=Checkpoint(LATEST), latest_at=LATE)
     worker = group.worker("late", start=LATEST, latest_at=LATE + 50.0)
     group.run(30.0)
@@ -1015,16 +737,13 @@ def test_l6_nothing_is_read_before_every_row_of_the_beginning_is_there():
     group = Group()
     group.rows[A] = Lease(A, checkpoint=Checkpoint(LATEST), latest_at=LATE)
     worker = group.worker("late", start=LATEST, latest_at=LATE + 50.0)
-    while not any(isinstance(one, CreateLease) for one in worker.outbox):
-        worker.answer_all()
-    creates = [one for one in worker.outbox if isinstance(one, CreateLease)]
+    worker.wait_for(CreateLease)
+    creates = worker.waiting(CreateLease)
     assert creates == worker.outbox
     assert group.done(TakeLease) == []  # nor while it asked which shards were open at the beginning (GW6)
-    worker.outbox = []
-    for create in creates[1:]:
-        worker.answer(create)
+    worker.answer_some(creates[1:])
     worker.answer(creates[0], DOWN)
-    assert [one for one in worker.outbox if isinstance(one, TakeLease)] == []
+    assert worker.waiting(TakeLease) == []
     group.run(1.0)
     assert len(worker.held) == 4
 
@@ -1035,8 +754,7 @@ def test_l6_a_group_begins_once_though_who_would_complete_it_cannot_and_dies():
     group.rows[A] = Lease(A, checkpoint=Checkpoint(LATEST), latest_at=LATE)
     second = group.worker("second", start=LATEST, latest_at=LATE + 50.0)
     for _ in range(50):  # the store takes no new row
-        sent, second.outbox = second.outbox, []
-        for request in sent:
+        for request in [*second.outbox]:
             second.answer(request, DOWN if isinstance(request, CreateLease) else None)
         group.now += 0.1
         second.pump()
@@ -1056,7 +774,7 @@ def test_gw2_shards_that_are_found_later_are_read_from_their_beginning_whatever_
     worker.end(A)  # its children are not listed yet, and it is finished without them
     group.run(5.0)
     assert group.rows[A].checkpoint.is_finished
-    group.shards = [shard(0, end=40), *SPLIT]
+    group.stream.shards = [shard(0, end=40), *SPLIT]
     group.run(60.0)
     assert {shard_id: event.start for shard_id, event in worker.held.items()} == {B: TRIM_HORIZON, C: TRIM_HORIZON}
 
@@ -1078,7 +796,7 @@ def test_gw1_a_new_group_at_the_horizon_begins_with_the_oldest_and_at_latest_wit
 
 def test_gw4_a_finished_row_stays_until_its_children_have_begun_and_it_was_quiet_for_long():
     group, worker = hold_one(list_interval=5.0)
-    group.shards = [shard(0, end=40), *SPLIT]
+    group.stream.shards = [shard(0, end=40), *SPLIT]
     worker.end(A, *SPLIT)
     group.run(400.0)
     assert A in group.rows, "the children have not begun"
@@ -1094,7 +812,7 @@ def test_gw4_a_finished_row_stays_until_its_children_have_begun_and_it_was_quiet
 def test_pl5_a_row_that_was_just_written_is_not_deleted():
     group, worker = hold_one(list_interval=5.0)
     worker.read(A, 10)
-    group.shards = [shard(0, end=40), *SPLIT]
+    group.stream.shards = [shard(0, end=40), *SPLIT]
     worker.end(A, *SPLIT)
     group.run(2.0)
     worker.read(B, 60)
@@ -1124,7 +842,7 @@ def test_to1_rows_that_seem_to_contradict_the_stream_once_stop_nothing():
     worker = group.worker()
     while worker.listings < 2:  # the first was begun before the rows were known
         group.run(0.1)
-    group.shards = [shard(0, begin=1)]
+    group.stream.shards = [shard(0, begin=1)]
     group.run(60.0)
     assert worker.seen(StreamRecreated) == []
     assert A in worker.held
@@ -1140,7 +858,7 @@ def test_to1_two_late_listings_that_come_at_once_stop_nothing():
         worker.pump()
         group.now += 0.1
     assert worker.listings >= 3  # the first was begun before the rows were known
-    group.shards = [shard(0, begin=1)]
+    group.stream.shards = [shard(0, begin=1)]
     group.run(60.0)
     assert worker.seen(StreamRecreated) == []
     assert A in worker.held
@@ -1148,7 +866,7 @@ def test_to1_two_late_listings_that_come_at_once_stop_nothing():
 
 def test_to3_a_stream_that_was_made_anew_meanwhile_is_noticed():
     group, worker = hold_one()
-    group.created_at = 2.0
+    group.stream.created_at = 2.0
     group.run(30.0)
     assert len(worker.seen(StreamRecreated)) == 1
 
@@ -1159,10 +877,10 @@ def test_to4_rows_that_another_gave_up_are_made_again_from_a_newer_listing():
     worker = group.worker()
     group.run(1.0)
     assert set(worker.held) == {A, B}
-    group.shards = [shard(0, part=(0, 1), begin=500), shard(1, part=(1, 4), begin=500)]
+    group.stream.shards = [shard(0, part=(0, 1), begin=500), shard(1, part=(1, 4), begin=500)]
     group.rows.clear()
     group.run(1.0)
-    ranges = {one.shard_id: one.to_shard().hash_range for one in group.shards}
+    ranges = {one.shard_id: one.to_shard().hash_range for one in group.stream.shards}
     assert {shard_id: row.hash_range for shard_id, row in group.rows.items()} == ranges
     assert {shard_id: event.hash_range for shard_id, event in worker.held.items()} == ranges
     listings = worker.listings
@@ -1172,14 +890,14 @@ def test_to4_rows_that_another_gave_up_are_made_again_from_a_newer_listing():
 
 def test_to4_nothing_is_planned_on_the_listing_of_a_stream_that_is_gone():
     group, worker = hold_one(if_recreated="restart")
-    group.listing_fails = lambda _: DOWN
-    group.created_at = 2.0
+    group.stream.listing_fails = lambda _: DOWN
+    group.stream.created_at = 2.0
     while not worker.seen(StreamRecreated):
         group.run(1.0)
     group.rows.clear()
     group.run(1.0)
     assert group.rows == {}
-    group.listing_fails = None
+    group.stream.listing_fails = None
     group.run(40.0)
     assert set(group.rows) == {A}
 

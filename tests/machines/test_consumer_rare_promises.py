@@ -1,14 +1,14 @@
 """What a group promises where two rare things meet: a scan that is slower than a take, a store that wants a pause of a minute, a
-lease that is lost and regained at the end of its shard. With the workers of ``test_consumer_promises.py``.
+lease that is lost and regained at the end of its shard. With the group of ``tests/harness``.
 """
 
 from dataclasses import replace
 from random import Random
 
-from tests.machines.test_consumer_promises import DOWN, LATE, A, Group, Worker, at, hold_one, names, shard
+from tests.harness.coordinator import DOWN, LATE, A, Group, at, hold_one, names, shard
 from tests.machines.test_consumer_reader_promises import MIB, PrefetchBudget, RawRecord, Shard
 
-from shardline.codec.shapes import ListShardsResponse, StreamSummary
+from shardline.codec.shapes import ListShardsResponse
 from shardline.core.clock import NEVER
 from shardline.core.consumer.assignment import Standing, assign
 from shardline.core.consumer.checkpoint import CheckpointTracker
@@ -19,7 +19,6 @@ from shardline.core.consumer.lease_view import LeaseView
 from shardline.core.consumer.shard_graph import ShardGraph
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import CommitCheckpoint, CreateLease, Refused, RenewLease, TakeLease
-from shardline.core.requests import DescribeStreamSummary
 from shardline.model.lease import Checkpoint, Lease
 from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON, at_sequence_number
 from shardline.model.record import Record
@@ -58,16 +57,13 @@ def test_lv2_a_scan_that_is_older_than_a_row_of_ours_does_not_make_it_look_delet
     """A slow scan, begun before a shard was found; its row is made and taken, and then the scan is answered."""
     group, worker = hold_one()
     worker.mute = True
-    while not any(isinstance(one, ScanLeases) for one in worker.outbox):
-        group.run(0.1)
+    worker.wait_for(ScanLeases, 0.1)
     before = list(group.rows.values())
-    group.shards += [shard(7, begin=90)]
+    group.stream.shards += [shard(7, begin=90)]
     worker.machine.topology.list_by(group.now)
     group.run(0.1)
-    while others := [one for one in worker.outbox if not isinstance(one, ScanLeases)]:
-        worker.outbox = [one for one in worker.outbox if one not in others]
-        for one in others:
-            worker.answer(one)
+    while worker.answer_but(ScanLeases):
+        pass
     (new,) = names(7)
     assert new in worker.held
     listings = worker.listings
@@ -84,8 +80,7 @@ def test_lv2_a_scan_that_is_older_than_a_row_of_ours_does_not_make_it_look_delet
 def test_l5_who_leaves_begins_nothing_that_was_planned():
     """The rows came, and in the same moment the worker is closed."""
     group = Group()
-    worker = Worker(group, "me", TRIM_HORIZON, LATE, {})
-    worker.pump()
+    worker = group.worker("me")
     worker.outbox.clear()
     worker.machine.handle_rows([], group.now)
     worker.machine.close()
@@ -98,7 +93,7 @@ def test_sg3_a_row_whose_shard_is_unknown_is_looked_up_at_once():
     """Another worker made the row by a newer listing, and died."""
     group, worker = hold_one(list_interval=600.0)
     gone, new = names(5, 7)
-    group.shards += [shard(7, 5, begin=90)]
+    group.stream.shards += [shard(7, 5, begin=90)]
     group.rows[new] = Lease(new, checkpoint=Checkpoint(TRIM_HORIZON), parent_ids=frozenset({gone}))
     group.run(5.0)
     assert new in worker.held
@@ -132,27 +127,23 @@ def test_k2_what_was_told_to_be_delivered_twice_counts_once():
 
 def test_c3_that_a_shard_has_no_children_is_found_out_anew_by_who_gains_it_again():
     group, worker = hold_one()
-    group.listed_at = []
-    page = worker.page
-    worker.page = lambda request: (group.listed_at.append(group.now), page(request))[1]
     worker.end(A)
     group.run(0.1)  # one listing came, without children; it is not believed yet
     row = group.rows[A]
     assert not row.checkpoint.is_finished
     group.rows[A] = replace(row, counter=row.counter + 1, owner=None)
-    group.listing_fails = lambda _: Failure(FailureKind.TRANSIENT, "InternalFailure", "why")
+    group.stream.listing_fails = lambda _: Failure(FailureKind.TRANSIENT, "InternalFailure", "why")
     group.run(5.0)
     assert len(worker.seen(LeaseLost)) == 1
     assert A in worker.held
     group.run(40.0)
-    group.listing_fails = None
-    ended_at = group.now
+    listed_at = []
+    group.stream.listing_fails = lambda _: listed_at.append(group.now)  # none does any more
     worker.end(A)
     group.run(60.0)
     finished_at = [when for when, _, operation, _ in group.log if isinstance(operation, CommitCheckpoint)]
-    listed = [when for when in group.listed_at if when > ended_at]
     assert len(finished_at) == 1
-    assert len([when for when in listed if when <= finished_at[0]]) >= 2
+    assert len([when for when in listed_at if when <= finished_at[0]]) >= 2
 
 
 def test_rd3_what_retention_took_is_told_also_after_empty_pages():
@@ -189,10 +180,7 @@ def test_l4_a_write_that_the_store_puts_off_puts_off_no_scan():
     """A write that the store asks to repeat much later keeps nobody from looking at the rows in time."""
     group = Group(shard(0))
     worker = group.worker()
-    while not any(isinstance(one, TakeLease) for one in worker.outbox):
-        worker.answer_all()
-    (take,) = worker.outbox
-    worker.outbox = []
+    take = worker.wait_for(TakeLease)
     worker.answer(take, Failure(FailureKind.THROTTLED, "Slow", "later", retry_after=60.0, maybe_received=False))
     scans = worker.scans
     group.run(0.6)
@@ -204,32 +192,29 @@ def test_to4_what_is_planned_is_dropped_when_a_row_is_found_to_be_gone():
     group = Group(shard(0))
     worker = group.worker()
     group.run(1.0)
-    group.shards = [shard(number) for number in range(71)]
+    group.stream.shards = [shard(number) for number in range(71)]
     worker.machine.topology.list_by(group.now)
     worker.pump()
     worker.pump()
-    creates = [one for one in worker.outbox if isinstance(one, CreateLease)]
+    creates = worker.waiting(CreateLease)
     assert len(creates) == 64
-    group.listing_fails = lambda _: DOWN
+    group.stream.listing_fails = lambda _: DOWN
     group.now += 4.0
     group.rows.clear()
-    worker.outbox = []
     worker.answer(creates[0])
-    (renewal,) = [one for one in worker.outbox if isinstance(one, RenewLease)]
-    worker.outbox = []
+    (renewal,) = worker.waiting(RenewLease)
     worker.answer(renewal)
     worker.answer(creates[1])
-    assert [one for one in worker.outbox if isinstance(one, CreateLease)] == []
+    assert worker.waiting(CreateLease) == creates[2:]
 
 
 def scan_before_listing():
     """A scan that was begun before the first listing, and is answered after it."""
     group = Group(shard(0, end=99), shard(1, 0, part=(0, 2)), shard(2, 0, part=(2, 4)))
-    group.listing_fails = lambda _: DOWN
+    group.stream.listing_fails = lambda _: DOWN
     worker = group.worker("late", start=LATEST)
     (scan,) = worker.outbox
-    worker.outbox = []
-    group.listing_fails = None
+    group.stream.listing_fails = None
     group.now += 3.0
     worker.pump()
     worker.answer(scan)  # with the rows of three seconds ago: there were none
@@ -250,7 +235,6 @@ def test_l2_a_lease_lasts_from_when_it_was_asked_for_and_not_from_the_scan_befor
     group.rows[A] = Lease(A)
     worker = group.worker()
     (scan,) = worker.outbox
-    worker.outbox = []
     group.now += 5.0
     worker.answer(scan)
     while A not in worker.held:
@@ -260,10 +244,7 @@ def test_l2_a_lease_lasts_from_when_it_was_asked_for_and_not_from_the_scan_befor
 
 def list_slowly(group, worker, seconds, *shards):
     """A listing that is begun now, and comes much later."""
-    worker.machine.topology.list_by(group.now)
-    while isinstance(worker.machine.poll_request(group.now), DescribeStreamSummary):
-        summary = StreamSummary(name="s", arn="a", status="ACTIVE", created_at=group.created_at)
-        worker.machine.handle_summary(summary, group.now)
+    worker.begin_listing()
     group.now += seconds
     worker.machine.handle_shards(ListShardsResponse(list(shards)), group.now)
     worker.pump()
@@ -298,7 +279,7 @@ def test_c3_the_end_is_written_at_once_when_the_last_record_is_done():
     assert worker.machine.held.ack_through(A, first)
     assert worker.machine.held.ack_through(A, last)
     worker.pump()
-    (commit,) = [one for one in worker.outbox if isinstance(one, CommitCheckpoint)]
+    (commit,) = worker.waiting(CommitCheckpoint)
     assert commit.checkpoint.is_finished
 
 
@@ -314,10 +295,7 @@ def test_as2_how_long_a_lease_is_free_counts_from_the_last_time_that_it_became_s
 def test_to1_what_was_written_while_the_shards_were_listed_contradicts_no_listing():
     """A shard that was finished while a listing was on its way is no reason to doubt the stream."""
     group, worker = hold_one()
-    worker.machine.topology.list_by(group.now)
-    while isinstance(worker.machine.poll_request(group.now), DescribeStreamSummary):
-        summary = StreamSummary(name="s", arn="a", status="ACTIVE", created_at=group.created_at)
-        worker.machine.handle_summary(summary, group.now)
+    worker.begin_listing()
     worker.machine.view.handle_written(A, Lease(A, counter=99, checkpoint=Checkpoint(SHARD_END)), group.now)
     worker.machine.handle_shards(ListShardsResponse([shard(0)]), group.now)
     assert worker.machine.topology.is_settled
@@ -327,10 +305,7 @@ def test_to4_a_listing_that_was_under_way_when_rows_were_found_gone_is_not_belie
     """Only what is begun after the doubt arose counts."""
     group, worker = hold_one()
     topology = worker.machine.topology
-    topology.list_by(group.now)
-    while isinstance(worker.machine.poll_request(group.now), DescribeStreamSummary):
-        summary = StreamSummary(name="s", arn="a", status="ACTIVE", created_at=group.created_at)
-        worker.machine.handle_summary(summary, group.now)
+    worker.begin_listing()
     topology.distrust(group.now)
     worker.machine.handle_shards(ListShardsResponse([shard(0)]), group.now)
     assert not topology.is_settled
@@ -352,10 +327,8 @@ def test_to1_two_listings_that_are_late_together_stop_nothing_though_the_first_w
 def begun_listing():
     """A listing of which the first page came, and the second was not asked for."""
     group, worker = hold_one()
+    worker.begin_listing()
     discovery = worker.machine.topology._discovery
-    discovery.list_by(group.now)
-    while isinstance(discovery.poll_request(group.now), DescribeStreamSummary):
-        discovery.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE", created_at=1.0), group.now)
     discovery.handle_page(ListShardsResponse([shard(0)], "more"), group.now)
     return discovery, group.now
 
@@ -394,11 +367,11 @@ TRANSIENT = Failure(FailureKind.TRANSIENT, "InternalFailure", "why", 500)
 def test_di1_after_listings_that_worked_a_failure_is_the_first_again():
     """A listing that fails long after an outage is repeated in a second, not in half a minute."""
     group, worker = hold_one()
-    group.listing_fails = lambda _: DOWN
+    group.stream.listing_fails = lambda _: DOWN
     group.run(200.0)
-    group.listing_fails = None
+    group.stream.listing_fails = None
     group.run(60.0)
-    group.listing_fails = lambda _: DOWN
+    group.stream.listing_fails = lambda _: DOWN
     worker.machine.topology.list_by(group.now)
     worker.pump()
     listings = worker.listings
@@ -464,9 +437,9 @@ def test_to1_a_shard_that_came_back_and_goes_again_is_told_again():
     """A shard that retention takes unread is told, though one of its name was told before."""
     group = Group(shard(0, part=(0, 2)), shard(1, part=(2, 4)))
     worker = group.worker()
-    both = group.shards
+    both = group.stream.shards
     for shards in (both, both[1:], both, both[1:]):
-        group.shards = shards
+        group.stream.shards = shards
         group.run(60.0)
     assert len(worker.seen(ShardTrimmed)) == 2
 

@@ -129,7 +129,7 @@ class Watch:
         named = [one for one in self.world.processes if one.name == worker_id]
         worker = named[0] if len(named) == 1 else None
         if worker is not None and not late:
-            scanned_at = worker.clock.world_time(worker.coordinator._rows_sent_at)
+            scanned_at = worker.clock.world_time(worker.machine._rows_sent_at)
             seen = [(maker, since) for at, maker, since in self.pins if at < scanned_at]
             begun_at = min((since for _, since in seen), default=lease.latest_at)
             assert lease.latest_at <= begun_at, f"L6: the group began at {begun_at}, not at {lease.latest_at}"
@@ -165,7 +165,7 @@ class Watch:
         if row.checkpoint_owner is not None or row.holder is None or self.world.store.is_forgetful or self.truth.epoch:
             return
         for other in self.world.processes:
-            holding = other.coordinator.held.holdings.get(row.shard_id)
+            holding = other.machine.held.holdings.get(row.shard_id)
             if holding is None or other.incarnation == operation.incarnation.id:
                 continue
             now = other.clock.read(self.world.now) + 2 * abs(other.clock.drift) * other.config.lease_duration + SLACK
@@ -193,7 +193,7 @@ class Watch:
         if self.world.store.set_back_at is not None:
             return  # what it has committed, the store may have forgotten
         for worker in self.world.processes:
-            holding = worker.coordinator.held.holdings.get(row.shard_id) if worker.name == worker_id else None
+            holding = worker.machine.held.holdings.get(row.shard_id) if worker.name == worker_id else None
             if holding is not None and holding.tracker.watermark is not None:
                 at = row.checkpoint.sequence_number
                 assert at is not None, "HO2"
@@ -214,7 +214,7 @@ class Watch:
         assert not known.finished, "C3: nothing comes after SHARD_END"
         if checkpoint.is_finished:
             self._see_end(known)
-            ends = [one.coordinator for one in self.world.processes if one.name == row.holder]
+            ends = [one.machine for one in self.world.processes if one.name == row.holder]
             known.given_up = any(one.topology.graph.is_trimmed(shard_id) for one in ends)
             return
         number = checkpoint.sequence_number
@@ -338,7 +338,7 @@ class Watch:
             return None
         if world.service.is_changing:
             return "the stream is being changed"
-        if any(worker.coordinator.trims._gaps for worker in world.live):
+        if any(worker.machine.trims._gaps for worker in world.live):
             return "gaps are not judged"
         for known in self.truth.shards.values():
             if known.is_gone:
@@ -394,7 +394,7 @@ class Watch:
         if self.world.fleet.has_twins:
             return None  # they count as one worker, and neither asks the other
         live = self.world.live
-        loads = [len(worker.coordinator.held.holdings) for worker in live if worker.plan.max_leases is None]
+        loads = [len(worker.machine.held.holdings) for worker in live if worker.plan.max_leases is None]
         if loads and max(loads) - min(loads) > 1:
             return f"unbalanced: {loads}"
         return None

@@ -125,7 +125,7 @@ class Reached:
                 self.add("child waits for parent")
                 if any(parents):
                     self.add("merge waits for both parents")
-        held = len(worker.coordinator.held.holdings)
+        held = len(worker.machine.held.holdings)
         if worker.plan.max_leases is not None and held == worker.plan.max_leases:
             self.add("max_leases left some to others")
         if not held and len(worker.world.live) > 1:

@@ -36,7 +36,7 @@ class ShardReading:
                 done=gained.checkpoint.sequence_number,
                 drop=config.out_of_range == "drop",
             ),
-            trims=worker.coordinator.trims,
+            trims=worker.machine.trims,
             lease=gained.grant,
             page_max_records=config.page_max_records,
         )
@@ -76,7 +76,7 @@ class ShardReading:
                 worker.world.reached.add("trimmed position")
                 worker.world.watch.see_position_lost(reader.shard_id, event, self.done)
                 self.done = None if isinstance(event, told.PositionLost) else self.done
-        if worker.coordinator.trims.summary_by < NEVER:
+        if worker.machine.trims.summary_by < NEVER:
             worker.wake()
         self._take_pages()
         if not user.is_stopping:

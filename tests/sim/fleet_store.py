@@ -1,4 +1,4 @@
-"""The lease store of a simulated fleet: ``core.leases.apply`` on a dictionary, behind a way on which answers get lost.
+"""The lease store of a simulated fleet: the fake store of all tests, behind a network on which answers get lost.
 
 The kinds of store differ in their pace, and in how a listing is read: at one moment, or (DynamoDB) page by page.
 """
@@ -7,10 +7,11 @@ from dataclasses import replace
 from random import Random
 
 from producer_endpoint import BEGIN
+from tests.harness.coordinator import FakeStore
 
 from shardline.core.consumer.coordinator import ScanLeases
 from shardline.core.failures import Failure, FailureKind
-from shardline.core.leases import DeleteLease, Refused, TakeLease, apply, landed
+from shardline.core.leases import DeleteLease, Refused, TakeLease, landed
 
 UNSENT = Failure(FailureKind.TRANSIENT, "ConnectError", "sim: never sent", maybe_received=False)
 LOST = Failure(FailureKind.TRANSIENT, "ConnectionReset", "sim: the answer was lost")
@@ -19,16 +20,16 @@ THROTTLED = Failure(FailureKind.THROTTLED, "ThrottlingException", "sim: too fast
 CONTENDED = Failure(FailureKind.TRANSIENT, "Contended", "sim: it changed again meanwhile", maybe_received=False)
 
 
-class Store:
+class Store(FakeStore):
     """Rows, and the network in front of them. ``watch`` is the oracles': they see every write."""
 
     def __init__(self, world, watch):
+        super().__init__()
         self.world = world
         self.fleet = world.fleet
         self.kind = world.fleet.store
         self.watch = watch
         self.chance = Random(f"store {world.fleet.seed}")
-        self.rows = {}
         self._backup = {}
         self.set_back_at = None
         self._hidden = {}  # operations whose answer was lost, and whether they were applied
@@ -111,17 +112,13 @@ class Store:
 
     def _apply(self, worker_id, operation, *, late=False):
         row = self.rows.get(operation.shard_id)
-        answer = apply(row, self._with_our_time(operation))
+        answer = self.answer(self._with_our_time(operation))
         self.watch.see_write(worker_id, operation, row, answer, late=late)
         if isinstance(answer, Refused):
             self._note_refused(worker_id, operation, row)
             return answer
         if self._hidden.pop((worker_id, operation), None) is False:
             self.watch.reached.add("lost answer not landed")
-        if answer is None:
-            self.rows.pop(operation.shard_id, None)
-        else:
-            self.rows[operation.shard_id] = answer
         return answer
 
     def _with_our_time(self, operation):

@@ -49,7 +49,7 @@ class ShardUser:
 
     @property
     def holds(self):
-        holding = self.worker.coordinator.held.holdings.get(self.shard_id)
+        holding = self.worker.machine.held.holdings.get(self.shard_id)
         return holding is not None and holding.grant is self.grant
 
     # ---- life
@@ -108,7 +108,7 @@ class ShardUser:
         return records
 
     def _begin(self, records):
-        self.worker.coordinator.held.deliver(self.shard_id, records)
+        self.worker.machine.held.deliver(self.shard_id, records)
         self.unacknowledged += len(records) if self.is_manual else 0
         self.work = BatchWork(records, self.plan.policy, self.chance, self.worker.now)
         self._untold = 0
@@ -222,7 +222,7 @@ class ShardUser:
                 self.leave_if_done()
 
     def _acknowledge(self, record):
-        holding = self.worker.coordinator.held.holdings.get(self.shard_id)
+        holding = self.worker.machine.held.holdings.get(self.shard_id)
         if holding is not None and holding.grant is self.grant and holding.tracker._order:
             first = holding.tracker._order[0]
             if (first[1], first[2]) != (record.sequence_number, record.sub_sequence):
@@ -253,14 +253,14 @@ class ShardUser:
 
     def leave_if_done(self):
         if self.worker.failure is None and self.work is None and self.holds:
-            tracker = self.worker.coordinator.held.holdings[self.shard_id].tracker
+            tracker = self.worker.machine.held.holdings[self.shard_id].tracker
             if not self.is_manual or tracker.is_settled:
                 self.worker.leave(self.shard_id)
 
     def look_after(self):
         """A shard that the service does not know: see what became of it."""
         if self.reader.state is ReaderState.GONE and self.holds:
-            self.worker.coordinator.lose_sight(self.shard_id, self.worker.now)
+            self.worker.machine.lose_sight(self.shard_id, self.worker.now)
             self.worker.wake()
 
     # ---- time

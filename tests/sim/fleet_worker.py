@@ -4,14 +4,15 @@ It can crash (all it knew is gone), be paused (nothing of it runs, then everythi
 closed in good order. What it has sent goes on without it.
 """
 
+from functools import partial
 from random import Random
 
 from fleet_process import Clock, Process
 from fleet_reading import ShardReading
 from fleet_user import ShardUser
 from producer_endpoint import BEGIN, STREAM
+from tests.harness.coordinator import CoordinatorShell
 
-from shardline.codec.shapes import ListShardsResponse
 from shardline.core.clock import NEVER
 from shardline.core.consumer import events as told
 from shardline.core.consumer.coordinator import Coordinator, ScanLeases
@@ -27,12 +28,13 @@ NO_ANSWER = Failure(FailureKind.TRANSIENT, "Timeout", "sim: no answer came in ti
 _HOLDERS = (RenewLease, CommitCheckpoint, FinishHandOver, ReleaseLease)
 
 
-class Worker(Process):
+class Worker(Process, CoordinatorShell):
     """One process, from its start to its end."""
 
     def __init__(self, world, number, life, plan):
         fleet = world.fleet
-        super().__init__(world, plan.name or f"worker-{number}.{life}", Clock(world.now, 100.0 * number, plan.drift))
+        clock = Clock(world.now, 100.0 * number, plan.drift)
+        Process.__init__(self, world, plan.name or f"worker-{number}.{life}", clock)
         self.began_at = world.now
         self.plan = plan
         self.place = number
@@ -41,7 +43,7 @@ class Worker(Process):
         config = self.config = world.config_of(plan)
         self.incarnation = f"{number}.{life}"
         self.latest_at = self._latest_at()
-        self.coordinator = Coordinator(
+        machine = Coordinator(
             StreamRef(STREAM),
             self.name,
             self._start(),
@@ -54,6 +56,7 @@ class Worker(Process):
             now=self.now,
             clock=lambda: self.now,
         )
+        CoordinatorShell.__init__(self, machine)
         self.budget = PrefetchBudget(config.prefetch_max_bytes)
         self.users = {}
         self.stuck_after = config.lease_duration  # so that the slowest handlers of a scenario are stuck for a while
@@ -62,7 +65,6 @@ class Worker(Process):
         self.threads = {}  # shards whose handler runs on, after the lease was lost
         self.failure = None
         self.is_closing = False
-        self._flights = {}  # by what they are about: one at a time (L1)
         self._wake_at = NEVER
         self._wants_pump = False
         self._was_missing = False
@@ -90,9 +92,9 @@ class Worker(Process):
         self.note("crashes")
         if any(user.has_records for user in self.users.values()):
             self.world.reached.add("crash with records in hand")
-        if any(isinstance(operation, CommitCheckpoint) for operation in self._flights.values()):
+        if any(isinstance(operation, CommitCheckpoint) for operation in self.outbox):
             self.world.reached.add("crash with a commit under way")
-        self.world.watch.excuse(self.coordinator.trims)
+        self.world.watch.excuse(self.machine.trims)
         self.is_dead = True
         self.users.clear()
 
@@ -124,16 +126,16 @@ class Worker(Process):
 
     def _close_if_idle(self):
         idle = all(user.work is None for user in self.users.values())
-        if self.is_closing and idle and not self.coordinator._is_closing:
-            self.world.watch.excuse(self.coordinator.trims)
-            self.coordinator.close()
+        if self.is_closing and idle and not self.machine._is_closing:
+            self.world.watch.excuse(self.machine.trims)
+            self.machine.close()
             self.wake()
 
     def _end_if_closed(self):
-        if self.coordinator.is_closed and not self.is_dead:
+        if self.machine.is_closed and not self.is_dead:
             self.note("has ended")
             self.world.reached.add("closed in good order")
-            assert not self._flights, "nothing is under way"
+            assert not self.outbox, "nothing is under way"
             if not self.world.store.is_down and not self._has_seen_set_back:
                 self._check_released()
             self.is_dead = True
@@ -149,7 +151,7 @@ class Worker(Process):
         """L5, also for what it only asked for. What lapsed, or came by a write whose answer was lost, is not its to give back."""
         assert not self.users, "HL1: every lease was told to be gone"
         rows = [row for row in self.world.store.rows.values() if not row.checkpoint.is_finished]
-        ours = [row for row in rows if not row.is_foreign_to(self.coordinator._twins.me)]
+        ours = [row for row in rows if not row.is_foreign_to(self.machine._twins.me)]
         held = {row.shard_id for row in ours if self.name in {row.owner, row.checkpoint_owner}}
         if (
             self.world.fleet.has_twins
@@ -166,18 +168,13 @@ class Worker(Process):
 
     def pump(self):
         self._wants_pump = False
-        coordinator, now = self.coordinator, self.now
-        while (operation := coordinator.poll_operation(now)) is not None:
-            self._operate(operation, now)
-        while (request := coordinator.poll_request(now)) is not None:
-            self._ask(request)
-        for event in coordinator.take_events():
-            self._follow(event)
+        now = self.now
+        super().pump()
         self._watch_handlers(now)
         self.admit()
         self._end_if_closed()
         if not self.is_dead:
-            self._arm(min(coordinator.next_deadline(), self.handlers.next_deadline()))
+            self._arm(min(self.machine.next_deadline(), self.handlers.next_deadline()))
 
     def _watch_handlers(self, now):
         """HW1: what is told of stuck handlers is so, and each spell is told once."""
@@ -210,19 +207,17 @@ class Worker(Process):
 
     # ---- the store
 
-    def _operate(self, operation, now):
-        about = "scan" if isinstance(operation, ScanLeases) else operation.shard_id
-        assert about not in self._flights, "L1: one operation at a time"
+    def operate(self, operation):
+        now = self.now
         if isinstance(operation, _HOLDERS):
             self._check_may_write(operation, now)
-        self._flights[about] = operation
-        flight = [operation, about, False]
+        flight = [operation, False]
         delay = self.chance.uniform(0, self.world.fleet.to_wire)
         self.world.at(self.world.now + delay, self.run, self._leave, flight)
         self.at_local(now + self.config.lease_duration / 2, self._give_up, flight)
 
     def _check_may_write(self, operation, now):
-        holding = self.coordinator.held.holdings.get(operation.shard_id)
+        holding = self.machine.held.holdings.get(operation.shard_id)
         if holding is not None:
             assert holding.grant._held_until > now, "L2: written after the lease lapsed"
         else:
@@ -232,7 +227,7 @@ class Worker(Process):
 
     def _leave(self, flight):
         """It goes out: from here on it does not need us."""
-        if flight[2]:
+        if flight[1]:
             return
         store, world = self.world.store, self.world
         reply = lambda answer: self.run(self._answered, flight, answer)  # noqa: E731 - it is passed on
@@ -242,47 +237,27 @@ class Worker(Process):
         self._answered(flight, NO_ANSWER)
 
     def _answered(self, flight, answer):
-        operation, about, is_over = flight
+        operation, is_over = flight
         if is_over:
             return
-        flight[2] = True
-        del self._flights[about]
-        coordinator, now = self.coordinator, self.now
-        if isinstance(operation, ScanLeases):
-            if isinstance(answer, Failure):
-                coordinator.handle_scan_failed(answer, now)
-            else:
-                coordinator.handle_rows(answer, now)
-                self.world.reached.see_rows(self, answer)
-        elif isinstance(answer, Failure):
-            self._excused.add(about)
-            coordinator.handle_operation_failed(operation, answer, now)
-        else:
-            coordinator.handle_applied(operation, answer, now)
+        flight[1] = True
+        if isinstance(answer, Failure) and not isinstance(operation, ScanLeases):
+            self._excused.add(operation.shard_id)
+        self.handle_answer(operation, answer)
+        if isinstance(operation, ScanLeases) and not isinstance(answer, Failure):
+            self.world.reached.see_rows(self, answer)
         self.wake()
 
     # ---- the service
 
-    def _ask(self, request):
-        serve = self._serve_listing if isinstance(request, ListShards) else self._serve_summary
-        self.send(serve, (request,), self._answered_request)
+    def ask(self, request):
+        service = self.world.service
+        serve, arguments = (service.list_all, (request,)) if isinstance(request, ListShards) else (service.describe, ())
+        self.send(serve, arguments, partial(self._answered_request, request))
 
-    def _serve_listing(self, request, now):
-        return self.world.service.list_all(request, now)
-
-    def _serve_summary(self, request, now):
-        del request
-        return self.world.service.describe(now)
-
-    def _answered_request(self, answer):
-        now = self.now
-        self.coordinator.handle_service_time(float(int(BEGIN + self.world.time)), now)  # the answer's Date
-        if isinstance(answer, Failure):
-            self.coordinator.handle_request_failed(answer, now)
-        elif isinstance(answer, ListShardsResponse):
-            self.coordinator.handle_shards(answer, now)
-        else:
-            self.coordinator.handle_summary(answer, now)
+    def _answered_request(self, request, answer):
+        self.machine.handle_service_time(float(int(BEGIN + self.world.time)), self.now)  # the answer's Date
+        self.handle_answer(request, answer)
         self.wake()
 
     def send(self, serve, arguments, handle):
@@ -296,7 +271,7 @@ class Worker(Process):
 
     # ---- events
 
-    def _follow(self, event):
+    def follow(self, event):
         self.note(type(event).__name__, *event[:3])
         reached = self.world.reached
         match event:
@@ -322,7 +297,7 @@ class Worker(Process):
                 self._drop(shard_id)
             case told.StreamRecreated(why):
                 assert self.world.truth.epoch, f"TO1: it is the same stream: {why}"
-                halted = self.coordinator.topology.is_halted
+                halted = self.machine.topology.is_halted
                 if self._was_missing:
                     reached.add("the stream was missing, and read from its start when it was back")
                 reached.add(f"the stream was made anew: {'stopped' if halted else 'read from its start'}")
@@ -340,7 +315,7 @@ class Worker(Process):
                 self.fail(f"{operation} {failure.code}")
             case told.StoreRecovered():
                 reached.add("store recovered")
-                if self.coordinator.held.holdings and self.world.has_been_down:
+                if self.machine.held.holdings and self.world.has_been_down:
                     reached.add("store outage within lease")
             case told.ProgressLost():
                 was_emptied = self.world.store.set_back_at is not None
@@ -359,7 +334,7 @@ class Worker(Process):
     def _check_failed(self, failure):
         """TO5: who has seen the stream waits for it, if told to."""
         if failure.code == "ResourceNotFoundException":
-            has_seen = self.coordinator.topology.graph.listings > 0
+            has_seen = self.machine.topology.graph.listings > 0
             assert not has_seen or self.config.if_recreated == "stop", "TO5: it was to wait"
             self.world.reached.add("the stream was missing: ended")
 
@@ -389,7 +364,7 @@ class Worker(Process):
     # ---- what the users say
 
     def ack(self, user, record, *, through):
-        held = self.coordinator.held
+        held = self.machine.held
         if not user.holds or not user.grant.held:
             self.world.reached.add("acknowledgement refused")
             return
@@ -400,11 +375,11 @@ class Worker(Process):
             self.wake()
 
     def end_shard(self, shard_id, children):
-        self.coordinator.end(shard_id, children, self.now)
+        self.machine.end(shard_id, children, self.now)
         self.wake()
 
     def leave(self, shard_id):
-        self.coordinator.held.leave(shard_id)
+        self.machine.held.leave(shard_id)
         self.wake()
         self._close_if_idle()
 

@@ -12,6 +12,8 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # for tests.harness
+
 import keep_assertions  # noqa: F401 - before the oracles
 import producer
 from fleet_reached import STATES, Reached

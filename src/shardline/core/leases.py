@@ -330,6 +330,16 @@ def apply(row: Lease | None, operation: LeaseOperation) -> Lease | Refused | Non
     return operation.written(row)
 
 
+def apply_to(rows: dict[str, Lease], operation: LeaseOperation) -> Lease | Refused | None:
+    """Apply the operation to the rows of a group, by shard; the answer is that of ``apply``."""
+    answer = apply(rows.get(operation.shard_id), operation)
+    if answer is None:
+        rows.pop(operation.shard_id, None)
+    elif isinstance(answer, Lease):
+        rows[operation.shard_id] = answer
+    return answer
+
+
 def landed(operation: LeaseOperation, current: Lease | None) -> bool:
     """Whether a refusal shows the operation's own effect (W6): an earlier attempt, whose answer was lost, got through.
 

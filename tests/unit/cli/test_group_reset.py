@@ -12,7 +12,7 @@ import pytest
 from shardline.cli.group_reset import Action, Target, operations, plan, target_of
 from shardline.core.consumer.group_rows import GroupStart, child_rows, missing_rows
 from shardline.core.consumer.shard_graph import ShardGraph
-from shardline.core.leases import CreateLease, DeleteLease, Refused, ResetLease, apply
+from shardline.core.leases import CreateLease, DeleteLease, Refused, ResetLease, apply_to
 from shardline.errors import UsageError
 from shardline.model.hashing import HASH_KEY_MAX, HashRange
 from shardline.model.lease import Checkpoint, Lease
@@ -104,11 +104,7 @@ def carried_out(rows, steps):
     rows = dict(rows)
     for step in steps:
         for operation in operations(rows.get(step.shard_id), step.after):
-            after = apply(rows.get(step.shard_id), operation)
-            assert not isinstance(after, Refused)
-            rows.pop(step.shard_id, None)
-            if after is not None:
-                rows[step.shard_id] = after
+            assert not isinstance(apply_to(rows, operation), Refused)
     return rows
 
 

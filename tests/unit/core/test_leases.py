@@ -18,6 +18,7 @@ from shardline.core.leases import (
     TakeLease,
     WriteChildren,
     apply,
+    apply_to,
     landed,
 )
 from shardline.errors import UsageError
@@ -236,6 +237,16 @@ def test_w9_nobody_takes_a_lease_as_someone_else():
 def test_a_row_of_another_shard_is_a_bug():
     with pytest.raises(AssertionError):
         apply(Lease("shardId-000000000001"), RENEW)
+
+
+def test_the_rows_of_a_group_keep_what_was_written_and_nothing_else():
+    rows = {}
+    assert apply_to(rows, CreateLease(FREE)) == FREE
+    assert apply_to(rows, CreateLease(HELD)) == Refused(FREE)
+    assert rows == {SHARD: FREE}
+    assert apply_to(rows, DeleteLease(SHARD, FREE.counter)) is None
+    assert apply_to(rows, DeleteLease(SHARD, FREE.counter)) is None
+    assert rows == {}
 
 
 # ---- W6: what a lost answer left behind

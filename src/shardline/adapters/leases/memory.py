@@ -15,7 +15,7 @@ from typing import Final, final
 import anyio.lowlevel
 
 from shardline.core.failures import Failure
-from shardline.core.leases import LeaseOperation, Refused, apply
+from shardline.core.leases import LeaseOperation, apply_to
 from shardline.model.lease import Lease
 from shardline.ports import GroupOnStream, LeaseAnswer
 
@@ -61,12 +61,12 @@ class MemoryLeases:
     async def apply(self, operation: LeaseOperation) -> LeaseAnswer:
         await anyio.lowlevel.checkpoint()
         with _lock:
-            return self._apply(operation)
+            return apply_to(self._rows, operation)
 
     async def apply_many(self, operations: Sequence[LeaseOperation]) -> list[LeaseAnswer]:
         await anyio.lowlevel.checkpoint()
         with _lock:
-            return [self._apply(operation) for operation in operations]
+            return [apply_to(self._rows, operation) for operation in operations]
 
     async def list_groups(self) -> list[GroupOnStream] | Failure:
         """Every group and stream with leases in this process."""
@@ -76,14 +76,6 @@ class MemoryLeases:
 
     async def close(self) -> None:
         await anyio.lowlevel.checkpoint()
-
-    def _apply(self, operation: LeaseOperation) -> Lease | Refused | None:
-        answer = apply(self._rows.get(operation.shard_id), operation)
-        if answer is None:
-            self._rows.pop(operation.shard_id, None)
-        elif isinstance(answer, Lease):
-            self._rows[operation.shard_id] = answer
-        return answer
 
     def __repr__(self) -> str:
         return f"<MemoryLeases of group {self._group!r} on {self._stream!r}>"
