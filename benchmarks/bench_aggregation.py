@@ -7,8 +7,8 @@ process. ``--check`` judges the best rounds, which other jobs on the machine dis
 results are compared: the aggregates must be byte-identical, and the records that come out of them equal. The peer gets
 its keys as bytes, its best case: with str keys it misjudges sizes and seals early.
 
-- build: size check, add and seal at 51,200 bytes. Ours is ``add_within`` and ``build``; the peer's is
-  ``RecordAggregator.add_user_record`` and ``get_contents``.
+- build: size check, add and seal at 51,200 bytes. Ours is the producer's ``Aggregate``, with its own records; the
+  peer's is ``RecordAggregator.add_user_record`` and ``get_contents``.
 - open: one aggregate at a time, and its records dropped before the next, as a consumer does.
   - Lambda: a Lambda record in, MD5 checked, one object per user record out. The peer leaves the payloads in base64.
   - bytes: bytes in, MD5 checked, key, payload as bytes and explicit hash key out. The peer's format for boto3 spares it
@@ -29,8 +29,10 @@ from aws_kinesis_agg.aggregator import RecordAggregator
 from aws_kinesis_agg.deaggregator import deaggregate_records, iter_deaggregate_records
 from results import Cost, add_json_option, note_ratio, note_verdict, write
 
-from shardline.codec.aggregation import AggregateBuilder, split_aggregate
+from shardline.codec.aggregation import split_columns
 from shardline.codec.raw_records import deaggregate
+from shardline.core.producer.aggregate import Aggregate, KeylessAddress
+from shardline.core.producer.record import BufferedRecord
 
 T = TypeVar("T")
 
@@ -38,6 +40,7 @@ SEAL_BYTES = 51_200
 RECORDS = 4_000  # a round lasts milliseconds: short enough to be undisturbed now and then
 BUILD_TARGET = 2.5
 OPEN_TARGET = 3.0
+NO_ADDRESS = KeylessAddress(None, None)  # every record has a key
 
 
 class Result(NamedTuple):
@@ -63,15 +66,12 @@ def records_of(keys: list[str]) -> list[tuple[str, bytes]]:
     return [(key, chance.randbytes(100)) for key in keys]
 
 
-def build_ours(records: list[tuple[str, bytes]]) -> list[bytes]:
+def build_ours(rest: list[BufferedRecord]) -> list[bytes]:
     blobs = []
-    builder = AggregateBuilder()
-    for key, data in records:
-        if not builder.add_within(SEAL_BYTES, key, data):
-            blobs.append(builder.build())
-            builder = AggregateBuilder()
-            builder.add(key, data)
-    blobs.append(builder.build())
+    while rest:
+        aggregate = Aggregate(0.0, NO_ADDRESS)
+        rest = rest[aggregate.add_all(rest, SEAL_BYTES) :]
+        blobs.append(aggregate.entry().data)
     return blobs
 
 
@@ -154,12 +154,13 @@ def run(rounds: int = 101) -> list[Result]:
     results = []
     for name, records in workloads.items():
         theirs = [(key.encode(), data) for key, data in records]
-        blobs = build_ours(records)
+        ours = [BufferedRecord(data, key, None, 0.0) for key, data in records]
+        blobs = build_ours(ours)
         assert blobs == build_peer(theirs), "different aggregates"
         results.append(
             measure(
                 f"build, {name}",
-                lambda records=records: build_ours(records),
+                lambda ours=ours: build_ours(ours),
                 lambda theirs=theirs: build_peer(theirs),
                 rounds=rounds,
                 count=RECORDS,
@@ -173,7 +174,9 @@ def run(rounds: int = 101) -> list[Result]:
 def measure_opening(name: str, blobs: list[bytes], rounds: int, count: int) -> tuple[Result, Result]:
     from_lambda, from_boto3 = [lambda_record(blob) for blob in blobs], [boto3_record(blob) for blob in blobs]
     for blob, lambda_one, boto3_one in zip(blobs, from_lambda, from_boto3, strict=True):
-        expected = split_aggregate(blob)
+        columns = split_columns(blob)
+        assert columns is not None
+        expected = list(zip(*columns, strict=True))
         assert expected == open_peer_bytes(boto3_one), "different records"
         assert expected == [(one.key, one.data, one.explicit_hash_key) for one in deaggregate(lambda_one)]
         peer = [one["kinesis"] for one in open_peer_lambda(lambda_one)]
@@ -181,7 +184,7 @@ def measure_opening(name: str, blobs: list[bytes], rounds: int, count: int) -> t
     common = {"rounds": rounds, "count": count, "target": OPEN_TARGET}
     return (
         measure(f"open, Lambda, {name}", each(deaggregate, from_lambda), each(open_peer_lambda, from_lambda), **common),
-        measure(f"open, bytes, {name}", each(split_aggregate, blobs), each(open_peer_bytes, from_boto3), **common),
+        measure(f"open, bytes, {name}", each(split_columns, blobs), each(open_peer_bytes, from_boto3), **common),
     )
 
 

@@ -90,16 +90,13 @@ def as_text(data):
 
 def aggregate(data):
     """A message under the right checksum, so that all of it is read; and as it is."""
-    aggregation.is_framed(data)
-    assert aggregation.split_aggregate(data) is None or aggregation.looks_aggregated(data)
+    assert aggregation.split_columns(data) is None or aggregation.is_framed(data)
     framed = aggregation.MAGIC + data + md5(data, usedforsecurity=False).digest()
-    found = aggregation.split_aggregate(framed)
-    columns = aggregation.split_columns(framed)
-    assert (found is None) == (columns is None)
+    found = aggregation.split_columns(framed)
     if found is not None:
-        hash_keys = {at: one.explicit_hash_key for at, one in enumerate(found) if one.explicit_hash_key is not None}
-        again = aggregation.encode_aggregate([one.key for one in found], [one.data for one in found], hash_keys)
-        assert aggregation.split_aggregate(again) == found, "FZ2"
+        keys, payloads, named = found
+        hash_keys = {at: hash_key for at, hash_key in enumerate(named) if hash_key is not None}
+        assert aggregation.split_columns(aggregation.encode_aggregate(keys, payloads, hash_keys)) == found, "FZ2"
     raw_records.deaggregate(framed)
 
 

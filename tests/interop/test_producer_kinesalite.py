@@ -9,9 +9,9 @@ from collections import Counter
 
 import boto3
 import pytest
+from tests.aggregates import split_aggregate
 
 from shardline import Credentials, Producer, ProducerConfig, hash_key_of
-from shardline.codec.aggregation import split_aggregate
 
 pytestmark = pytest.mark.interop
 

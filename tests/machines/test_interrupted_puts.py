@@ -7,10 +7,10 @@ fall everywhere.
 from itertools import count
 
 import pytest
+from tests.aggregates import split_aggregate
 from tests.machines.test_producer_promises import HALF, HASH_KEY_MAX, THROTTLED, Stream, shard
 from tests.sim.interrupting import interrupted
 
-from shardline.codec.aggregation import split_aggregate
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.producer.intake import Put
 from shardline.core.producer.record import BufferedRecord

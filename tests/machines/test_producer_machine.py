@@ -8,8 +8,8 @@ from random import Random
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.aggregates import split_aggregate
 
-from shardline.codec.aggregation import split_aggregate
 from shardline.codec.shapes import (
     HashKeyRangeShape,
     ListShardsResponse,

@@ -8,8 +8,8 @@ from collections import Counter
 from random import Random
 
 import pytest
+from tests.aggregates import split_aggregate
 
-from shardline.codec.aggregation import split_aggregate
 from shardline.codec.shapes import (
     HashKeyRangeShape,
     ListShardsResponse,

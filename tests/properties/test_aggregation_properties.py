@@ -15,16 +15,10 @@ from hashlib import md5
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.aggregates import build_aggregate as build
+from tests.aggregates import split_aggregate
 
-from shardline.codec.aggregation import (
-    MAGIC,
-    AggregateBuilder,
-    UserRecord,
-    encode_aggregate,
-    is_framed,
-    looks_aggregated,
-    split_aggregate,
-)
+from shardline.codec.aggregation import MAGIC, is_framed
 from shardline.codec.protobuf import WireError, encode_varint, read_varint, skip_unknown, varint_size
 from shardline.codec.raw_records import aggregate, deaggregate
 from shardline.model.record import Record
@@ -40,13 +34,6 @@ varied = settings(parent=thorough, max_examples=250)
 
 def frame(message):
     return MAGIC + message + md5(message, usedforsecurity=False).digest()
-
-
-def build(many):
-    builder = AggregateBuilder()
-    for record in many:
-        builder.add(*record)
-    return builder.build()
 
 
 def message_class():
@@ -94,7 +81,7 @@ def protobuf_split(blob):
     message.ParseFromString(blob[4:-16])
     keys, named = list(message.keys), list(message.hash_keys)
     return [
-        UserRecord(keys[one.key_index], one.data, named[one.hash_key_index] if one.HasField("hash_key_index") else None)
+        (keys[one.key_index], one.data, named[one.hash_key_index] if one.HasField("hash_key_index") else None)
         for one in message.records
     ]
 
@@ -106,7 +93,6 @@ class TestRoundTrips:
         """AG1, AG5."""
         blob = build(many)
         assert split_aggregate(blob) == many
-        assert looks_aggregated(blob)
         assert is_framed(blob)
 
     @thorough
@@ -137,50 +123,12 @@ class TestRoundTrips:
         assert read_varint(before + encoded + b"\xff", len(before)) == (value, len(before) + len(encoded))
 
 
-class TestSizes:
-    """AG2."""
-
+class TestAgainstProtobuf:
     @thorough
     @given(records)
-    def test_are_exact_at_every_step(self, many):
-        builder = AggregateBuilder()
-        for count, record in enumerate(many, start=1):
-            foretold = builder.size_after(*record)
-            assert not builder.add_within(foretold - 1, *record)
-            builder.add(*record)
-            assert builder.size == foretold == len(builder.build())
-            assert builder.count == count
-
-    @thorough
-    @given(records, st.integers(21, 400))
-    def test_a_limit_is_kept_and_used(self, many, limit):
-        """As a producer fills aggregates: nothing is lost, and each is full or holds a single record."""
-        blobs, builder = [], AggregateBuilder()
-        for record in many:
-            if not builder.add_within(limit, *record):
-                if builder.count:
-                    assert builder.size_after(*record) > limit
-                    blobs.append(builder.build())
-                builder = AggregateBuilder()
-                builder.add(*record)
-        blobs.append(builder.build())
-        split = [split_aggregate(blob) for blob in blobs]
-        assert [record for found in split for record in found] == many
-        assert all(len(blob) <= limit or len(found) == 1 for blob, found in zip(blobs, split, strict=True))
-
-
-class TestEncodingWholeLists:
-    """AG1."""
-
-    @staticmethod
-    def encode(many):
-        hash_keys = {place: hash_key for place, (_, _, hash_key) in enumerate(many) if hash_key is not None}
-        return encode_aggregate([key for key, _, _ in many], [data for _, data, _ in many], hash_keys)
-
-    @thorough
-    @given(records)
-    def test_it_is_what_a_builder_makes(self, many):
-        assert self.encode(many) == build(many)
+    def test_the_bytes_are_the_same(self, many):
+        """AG1."""
+        assert build(many) == frame(protobuf_message(many).SerializeToString())
 
     @varied
     @given(
@@ -188,21 +136,7 @@ class TestEncodingWholeLists:
     )
     def test_also_without_explicit_hash_keys_where_every_head_is_ready(self, many):
         whole = [(key, data, None) for key, data in many]
-        assert self.encode(whole) == build(whole)
-
-    @thorough
-    @given(st.integers(1, 4_000), st.integers(1, 2_500), st.integers(0, 60))
-    def test_also_for_many_records_and_keys(self, count, keys, length):
-        many = [(f"key-{number % keys}", b"x" * length, None) for number in range(count)]
-        assert self.encode(many) == build(many)
-
-
-class TestAgainstProtobuf:
-    @thorough
-    @given(records)
-    def test_the_bytes_are_the_same(self, many):
-        """AG1."""
-        assert build(many) == frame(protobuf_message(many).SerializeToString())
+        assert build(whole) == frame(protobuf_message(whole).SerializeToString())
 
     def test_also_for_many_keys_and_long_data(self):
         chance = random.Random(7)
@@ -257,14 +191,12 @@ class TestAgainstAwsKinesisAgg:
     def test_we_read_its_and_write_the_same(self, many):
         from aws_kinesis_agg.aggregator import AggRecord
 
-        theirs, ours = AggRecord(), AggregateBuilder()
+        theirs = AggRecord()
         for key, data, hash_key in many:
             assert theirs.add_user_record(key.encode(), data, None if hash_key is None else hash_key.encode())
-            ours.add(key, data, hash_key)
-            assert ours.size == theirs.get_size_bytes()
         _, _, blob = theirs.get_contents()
         assert split_aggregate(blob) == many
-        assert ours.build() == blob
+        assert build(many) == blob
 
 
 def mutate(message, edits):
@@ -313,7 +245,6 @@ class TestAnyBytes:
     @staticmethod
     def check(blob):
         found = split_aggregate(blob)
-        assert looks_aggregated(blob) is (found is not None)
         assert split_aggregate(bytearray(blob)) == found
         if found is not None:
             assert found

@@ -12,8 +12,9 @@ from random import Random
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.aggregates import build_aggregate, split_aggregate
 
-from shardline.codec.aggregation import FRAME_BYTES, MAGIC, AggregateBuilder, split_aggregate
+from shardline.codec.aggregation import FRAME_BYTES, MAGIC
 from shardline.codec.shapes import HashKeyRangeShape, ListShardsResponse, SequenceNumberRangeShape, ShardShape
 from shardline.core.producer.aggregate import Aggregate, KeylessAddress
 from shardline.core.producer.lane import repacked
@@ -84,12 +85,12 @@ class TestAggregates:
     @given(mixtures, addresses)
     @example([(MAGIC, None, None)], KeylessAddress("1f2e3d4c5b", "0"))
     def test_g1_the_size_is_exact_open_sealed_and_at_every_step(self, mixture, address):
-        records, aggregate, builder = records_of(mixture), Aggregate(0.1, address), AggregateBuilder()
+        records, aggregate = records_of(mixture), Aggregate(0.1, address)
         assert aggregate.size == FRAME_BYTES
-        for record, sent in zip(records, as_sent(records, address), strict=True):
+        sent = as_sent(records, address)
+        for count, record in enumerate(records, start=1):
             assert aggregate.add(record, 1 << 40)
-            builder.add(*sent)
-            assert aggregate.size == builder.size
+            assert aggregate.size == len(build_aggregate(sent[:count]))
         check_whole(aggregate, records, address)
         aggregate.seal()
         check_whole(aggregate, records, address)
@@ -116,10 +117,7 @@ class TestAggregates:
         current, held = Aggregate(0.1, address), []
         for record in records_of(mixture):
             if not current.add(record, limit):
-                builder = AggregateBuilder()
-                for sent in as_sent([*held, record], address):
-                    builder.add(*sent)
-                assert builder.size > limit
+                assert len(build_aggregate(as_sent([*held, record], address))) > limit
                 check_whole(current, held, address)
                 current, held = Aggregate(0.1, address), []
                 assert current.add(record, limit)

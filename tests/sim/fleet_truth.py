@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from shardline.codec.aggregation import split_aggregate
+from tests.aggregates import split_aggregate
+
 from shardline.model.hashing import hash_key_of
 from shardline.server.model.sequence_numbers import parse
 

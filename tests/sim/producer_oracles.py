@@ -5,8 +5,9 @@ from math import log2
 
 from producer_endpoint import ODD_SHARD
 from producer_scenario import DUPLICATING, POISON
+from tests.aggregates import split_aggregate
 
-from shardline.codec.aggregation import is_framed, split_aggregate
+from shardline.codec.aggregation import is_framed
 from shardline.core.clock import NEVER
 from shardline.core.failures import Failure
 from shardline.core.producer.record import Undelivered

@@ -10,11 +10,9 @@ those of every writer::
 
 Invariants:
 
-- AG1: ``build`` writes byte for byte what the KPL writes: all partition keys, all explicit hash keys, all records; the
-  two tables in order of first use and without repetition, the fields of a record in order.
-- AG2: ``size`` is the exact length of ``build()`` after every ``add``; ``size_after`` and ``add_within`` foretell it.
-- AG3: a waiting payload exists once: ``add`` keeps a reference, and only ``build`` copies.
-- AG4: whatever is no valid aggregate is a plain record: ``split_aggregate`` answers ``None`` and never raises. It never
+- AG1: ``encode_aggregate`` writes byte for byte what the KPL writes: all partition keys, all explicit hash keys, all
+  records; the two tables in order of first use and without repetition, the fields of a record in order.
+- AG4: whatever is no valid aggregate is a plain record: ``split_columns`` answers ``None`` and never raises. It never
   hands out a part of an aggregate without the rest.
 - AG5: an explicit hash key belongs to a record only if the record itself names one.
 - AG6: of a field that occurs twice in a record the last counts; tags and unknown fields are stepped over.
@@ -23,11 +21,10 @@ Invariants:
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import md5
-from itertools import repeat
 from struct import Struct, iter_unpack
 from typing import Final, NamedTuple, final
 
-from shardline.codec.protobuf import ONE_BYTE_MAX, WireError, encode_varint, read_varint, skip_unknown, varint_size
+from shardline.codec.protobuf import ONE_BYTE_MAX, WireError, encode_varint, read_varint, skip_unknown
 
 MAGIC: Final = b"\xf3\x89\x9a\xc2"
 MD5_BYTES: Final = 16
@@ -58,20 +55,6 @@ _INDEX_HEADS: Final = _HEADS[_KEY_INDEX]
 _LENGTH_HEADS: Final = _HEADS[_RECORD]  # and those of data: the tags are the same
 
 _seven_bytes: Final[Callable[[bytes, int], tuple[int, ...]]] = Struct("7B").unpack_from
-_ANY_SIZE: Final = 1 << 62
-
-
-@final
-class UserRecord(NamedTuple):
-    """One record out of an aggregate."""
-
-    key: str
-    data: bytes
-    explicit_hash_key: str | None = None
-
-
-# Under ``map`` it runs no Python code per record: half of the time of calling the class.
-_new_tuple: Final = tuple[str | bytes | None, ...].__new__
 
 
 @final
@@ -83,87 +66,8 @@ class Columns(NamedTuple):
     explicit_hash_keys: list[str | None]
 
 
-@final
-class AggregateBuilder:
-    """One aggregate in the making. It checks nothing: keys and data were checked before."""
-
-    __slots__ = ("_hash_key_indices", "_hash_key_table", "_key_indices", "_key_table", "_records", "size")
-
-    def __init__(self) -> None:
-        self.size: int = FRAME_BYTES
-        """The exact length in bytes of what ``build`` will return (AG2)."""
-        self._key_indices: dict[str, bytes] = {}  # by key: the field of a record that refers to it, encoded
-        self._key_table: list[bytes] = []
-        self._hash_key_indices: dict[str, bytes] = {}
-        self._hash_key_table: list[bytes] = []
-        self._records: list[bytes] = []  # head, data, head, data, ...
-
-    @property
-    def count(self) -> int:
-        return len(self._records) // 2
-
-    def size_after(self, key: str, data: bytes, explicit_hash_key: str | None = None) -> int:
-        """What ``size`` would be if this record were added (AG2)."""
-        size = self.size
-        content = 1 + varint_size(len(data)) + len(data)
-        index = self._key_indices.get(key)
-        if index is None:
-            index = _head(_KEY_INDEX, len(self._key_indices))
-            size += len(_entry(_KEY, key))
-        content += len(index)
-        if explicit_hash_key is not None:
-            index = self._hash_key_indices.get(explicit_hash_key)
-            if index is None:
-                index = _head(_HASH_KEY_INDEX, len(self._hash_key_indices))
-                size += len(_entry(_HASH_KEY, explicit_hash_key))
-            content += len(index)
-        return size + 1 + varint_size(content) + content
-
-    def add(self, key: str, data: bytes, explicit_hash_key: str | None = None) -> None:
-        """Add one record, however large the aggregate becomes."""
-        self.add_within(_ANY_SIZE, key, data, explicit_hash_key)
-
-    def add_within(self, max_bytes: int, key: str, data: bytes, explicit_hash_key: str | None = None) -> bool:
-        """Add one record unless that would make ``size`` more than ``max_bytes``. Says whether it was added.
-
-        It equals ``size_after``, a comparison and ``add`` in half the time: the heads are encoded once, and measured.
-        """
-        entry = hash_key_entry = hash_key_index = b""
-        index = self._key_indices.get(key)
-        if index is None:
-            place = len(self._key_indices)
-            index = _INDEX_HEADS[place] if place < _READY else _head(_KEY_INDEX, place)
-            entry = _entry(_KEY, key)
-        if explicit_hash_key is not None:
-            hash_key_index = self._hash_key_indices.get(explicit_hash_key, b"")
-            if not hash_key_index:
-                hash_key_index = _head(_HASH_KEY_INDEX, len(self._hash_key_indices))
-                hash_key_entry = _entry(_HASH_KEY, explicit_hash_key)
-        length = len(data)
-        head = index + hash_key_index + (_LENGTH_HEADS[length] if length < _READY else _head(_DATA, length))
-        content = len(head) + length
-        head = (_LENGTH_HEADS[content] if content < _READY else _head(_RECORD, content)) + head
-        size = self.size + len(entry) + len(hash_key_entry) + len(head) + length
-        if size > max_bytes:
-            return False
-        self.size = size
-        if entry:
-            self._key_indices[key] = index
-            self._key_table.append(entry)
-        if hash_key_entry and explicit_hash_key is not None:
-            self._hash_key_indices[explicit_hash_key] = hash_key_index
-            self._hash_key_table.append(hash_key_entry)
-        self._records.append(head)
-        self._records.append(data)
-        return True
-
-    def build(self) -> bytes:
-        """The aggregate (AG1). May be called again, also after more records were added."""
-        return _frame(self._key_table + self._hash_key_table + self._records)
-
-
 def encode_aggregate(keys: Sequence[str], payloads: Sequence[bytes], explicit_hash_keys: Mapping[int, str]) -> bytes:
-    """The aggregate of these records, as ``AggregateBuilder`` makes it (AG1), from whole lists.
+    """The aggregate of these records (AG1).
 
     Args:
         keys: the partition key of each record.
@@ -173,11 +77,8 @@ def encode_aggregate(keys: Sequence[str], payloads: Sequence[bytes], explicit_ha
     table = dict.fromkeys(keys)
     largest = max(map(len, payloads), default=0)
     if explicit_hash_keys or largest >= _READY - _HEAD_MAX_BYTES or len(table) >= _READY:
-        builder = AggregateBuilder()
-        for place, (key, data) in enumerate(zip(keys, payloads, strict=True)):
-            builder.add(key, data, explicit_hash_keys.get(place))
-        return builder.build()
-    # Every head is ready: this is half the time of a builder, and what nearly all aggregates are.
+        return _encode_any(keys, payloads, explicit_hash_keys)
+    # Every head is ready: this is what nearly all aggregates are.
     index_heads, length_heads, key_heads = _INDEX_HEADS, _LENGTH_HEADS, _HEADS[_KEY]
     parts: list[bytes] = []
     for text in map(str.encode, table):
@@ -195,10 +96,29 @@ def encode_aggregate(keys: Sequence[str], payloads: Sequence[bytes], explicit_ha
     return _frame(parts)
 
 
+def _encode_any(keys: Sequence[str], payloads: Sequence[bytes], explicit_hash_keys: Mapping[int, str]) -> bytes:
+    """Like ``encode_aggregate``, for records of every kind."""
+    table = dict.fromkeys(keys)
+    hash_key_table = dict.fromkeys(explicit_hash_keys[place] for place in sorted(explicit_hash_keys))
+    indices = {key: _head(_KEY_INDEX, place) for place, key in enumerate(table)}
+    hash_key_indices = {text: _head(_HASH_KEY_INDEX, place) for place, text in enumerate(hash_key_table)}
+    parts = [_entry(_KEY, key) for key in table] + [_entry(_HASH_KEY, text) for text in hash_key_table]
+    for place, (key, data) in enumerate(zip(keys, payloads, strict=True)):
+        length = len(data)
+        index = indices[key]
+        if place in explicit_hash_keys:
+            index += hash_key_indices[explicit_hash_keys[place]]
+        head = index + (_LENGTH_HEADS[length] if length < _READY else _head(_DATA, length))
+        parts.append(_head(_RECORD, len(head) + length))
+        parts.append(head)
+        parts.append(data)
+    return _frame(parts)
+
+
 def is_framed(data: bytes | bytearray | memoryview) -> bool:
     """Whether ``data`` starts with the magic and ends with the MD5 of what stands between the two.
 
-    This is more than ``split_aggregate`` opens, and what a producer should wrap (P12). Other readers forgive what we do
+    This is more than ``split_columns`` opens, and what a producer should wrap (P12). Other readers forgive what we do
     not: of an aggregate with an index out of range, the KCL delivers the records before it and drops the rest.
     """
     blob = bytes(data)
@@ -208,25 +128,11 @@ def is_framed(data: bytes | bytearray | memoryview) -> bool:
     return blob.endswith(md5(message, usedforsecurity=False).digest())
 
 
-def looks_aggregated(data: bytes | bytearray | memoryview) -> bool:
-    """Whether ``split_aggregate`` would open it. For ordinary data this is one comparison of four bytes."""
-    blob = bytes(data)
-    return blob.startswith(MAGIC) and split_columns(blob) is not None
-
-
-def split_aggregate(data: bytes | bytearray | memoryview) -> list[UserRecord] | None:
+def split_columns(data: bytes | bytearray | memoryview) -> Columns | None:
     """The records of an aggregate, at least one; ``None`` for a plain record, which is everything else (AG4).
 
     An explicit hash key is handed out as it was written: a foreign writer may have put any text there.
     """
-    columns = split_columns(data)
-    if columns is None:
-        return None
-    return list(map(_new_tuple, repeat(UserRecord), zip(*columns, strict=True)))
-
-
-def split_columns(data: bytes | bytearray | memoryview) -> Columns | None:
-    """As ``split_aggregate``, for readers that make records of their own kind."""
     blob = bytes(data)
     if not is_framed(blob):
         return None

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias, cast
 
 import pybase64
 
-from shardline.codec.aggregation import AggregateBuilder, Columns, split_columns
+from shardline.codec.aggregation import Columns, encode_aggregate, split_columns
 from shardline.codec.shapes import GetRecordsResponse, RawRecord, SubscribeToShardEvent
 from shardline.errors import UsageError
 from shardline.model.hashing import HashRange, check_partition_key, hash_key_of, parse_explicit_hash_key
@@ -57,7 +57,9 @@ def aggregate(records: Iterable[UserTuple], *, within: HashRange | None = None) 
     """
     if within is not None and not isinstance(within, HashRange):
         raise UsageError(f"within= takes a HashRange, not {_kind(within)}")
-    builder = AggregateBuilder()
+    keys: list[str] = []
+    payloads: list[bytes] = []
+    hash_keys: dict[int, str] = {}
     for index, record in enumerate(_iterate(records, "aggregate takes an iterable of tuples (key, data)")):
         try:
             key, data, explicit_hash_key, hash_key = _check_user_tuple(record)
@@ -68,10 +70,13 @@ def aggregate(records: Iterable[UserTuple], *, within: HashRange | None = None) 
                 f"record {index} (key {key!r}) belongs to another shard: its hash key {hash_key} is outside of"
                 f" {within.start}..{within.end}, and readers drop aggregates that mix shards"
             )
-        builder.add(key, data, explicit_hash_key)
-    if not builder.count:
+        keys.append(key)
+        payloads.append(data)
+        if explicit_hash_key is not None:
+            hash_keys[index] = explicit_hash_key
+    if not keys:
         raise UsageError("an aggregate needs at least one record")
-    return builder.build()
+    return encode_aggregate(keys, payloads, hash_keys)
 
 
 def deaggregate(records: Raw | Page | Iterable[Raw]) -> list[Record]:

@@ -6,7 +6,6 @@ The values only: how leases are taken, renewed and lost is decided in ``core/con
 Invariants:
 
 - E1: ``counter`` grows with every write by an owner. What a take makes of it is the fencing token.
-- E2: a lease without an owner can be taken by anyone; one at SHARD_END by nobody.
 - E3: a lease at LATEST says since when (L6 of the guarantees): without that, each restart before the first commit would
   skip what arrived meanwhile.
 - E4: an incarnation counts only for the owner that it names. A Java KCL that takes a lease keeps attributes that it
@@ -127,11 +126,6 @@ class Lease:
     def fence(self) -> Fence:
         """What a writer who saw this row relies on."""
         return Fence(self.counter, self.owner, self.checkpoint_owner)
-
-    @property
-    def is_available(self) -> bool:
-        """Whether anyone may take it at once (E2)."""
-        return self.holder is None and not self.checkpoint.is_finished
 
     @property
     def resume_at(self) -> Position:

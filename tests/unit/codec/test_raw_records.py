@@ -4,8 +4,8 @@ from base64 import b64encode
 from datetime import UTC, datetime
 
 import pytest
+from tests.aggregates import build_aggregate, split_aggregate
 
-from shardline.codec.aggregation import AggregateBuilder, split_aggregate
 from shardline.codec.raw_records import aggregate, deaggregate
 from shardline.codec.shapes import GetRecordsResponse, RawRecord, SubscribeToShardEvent
 from shardline.errors import UsageError
@@ -81,11 +81,8 @@ def members(**facts):
 class TestAggregate:
     """RR1."""
 
-    def test_is_what_the_builder_makes(self):
-        builder = AggregateBuilder()
-        for member in MEMBERS:
-            builder.add(*member)
-        assert builder.build() == AGGREGATE
+    def test_is_what_the_producer_makes(self):
+        assert build_aggregate(MEMBERS) == AGGREGATE
 
     def test_takes_pairs_triples_and_any_iterable(self):
         assert aggregate(iter([("a", b"one"), ["b", b"two", "7"]])) == AGGREGATE

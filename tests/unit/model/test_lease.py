@@ -62,20 +62,6 @@ def test_e1_a_lease_counts_up_from_0(field):
         replace(Lease(SHARD), **{field: -1})
 
 
-@pytest.mark.parametrize(
-    ("owner", "position", "available"),
-    [
-        (None, TRIM_HORIZON, True),
-        (None, at_sequence_number("5"), True),
-        (None, SHARD_END, False),
-        ("worker", TRIM_HORIZON, False),
-        ("worker", SHARD_END, False),
-    ],
-)
-def test_e2_a_lease_can_be_taken_if_nobody_owns_it_and_it_is_not_finished(owner, position, available):
-    assert Lease(SHARD, owner=owner, checkpoint=Checkpoint(position)).is_available is available
-
-
 # ---- hand-overs
 
 
@@ -84,7 +70,6 @@ def test_the_holder_is_the_owner_or_who_still_drains(owner, draining, holder):
     lease = Lease(SHARD, 3, owner, checkpoint_owner=draining)
     assert lease.holder == holder
     assert lease.fence == Fence(3, owner, draining)
-    assert lease.is_available is (holder is None)
 
 
 # ---- LATEST

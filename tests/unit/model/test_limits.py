@@ -16,7 +16,6 @@ PINNED = {
     "GET_RECORDS_MAX_BYTES": 10_485_760,
     "GET_RECORDS_PENALTY": 5.0,
     "LIST_SHARDS_MAX_RESULTS": 1_000,
-    "LIST_STREAMS_MAX_RESULTS": 10_000,
     "RECORD_DEFAULT_MAX_BYTES": 1_048_576,
     "RECORD_HIGHEST_MAX_BYTES": 10_485_760,
     "PARTITION_KEY_MIN_LENGTH": 1,
@@ -78,7 +77,6 @@ def shapes():
     [
         ("PutRecordsRequestEntryList", "max", "PUT_RECORDS_MAX_ENTRIES"),
         ("GetRecordsInputLimit", "max", "GET_RECORDS_MAX_RECORDS"),
-        ("ListStreamsInputLimit", "max", "LIST_STREAMS_MAX_RESULTS"),
         ("Data", "max", "RECORD_HIGHEST_MAX_BYTES"),
         ("PartitionKey", "min", "PARTITION_KEY_MIN_LENGTH"),
         ("PartitionKey", "max", "PARTITION_KEY_MAX_LENGTH"),

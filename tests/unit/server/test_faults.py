@@ -563,7 +563,7 @@ def test_a_new_kind_is_one_class(world, monkeypatch):
 
 def test_random_faults_are_many_different_and_the_same_for_a_seed():
     def drawn(seed):
-        return [one.rule for one in Faults.random(Random(seed), lambda: NOW, intensity=0.2).rules]
+        return [one.rule for one in Faults(Random(seed), lambda: NOW).load([{"kind": "random", "intensity": 0.2}])]
 
     assert drawn(3) == drawn(3)
     assert drawn(3) != drawn(4)

@@ -58,11 +58,6 @@ class ReadPace:
         self.next_at: Instant = now
         """When the next call may go out."""
 
-    @property
-    def failures(self) -> int:
-        """How many in a row."""
-        return self._backoff.failures
-
     def handle_sent(self, now: Instant) -> None:
         """A call goes out."""
         self._sent_at = now

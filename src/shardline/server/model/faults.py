@@ -18,7 +18,7 @@ Invariants:
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count as count_up
-from typing import TYPE_CHECKING, Final, Literal, Self, TypedDict, Unpack, final
+from typing import TYPE_CHECKING, Final, Literal, TypedDict, Unpack, final
 
 from shardline.errors import UsageError
 from shardline.server.model import fault_kinds as kinds
@@ -114,13 +114,6 @@ class Faults:
         self.for_pushes = self._hooked["on_push"]
         self.for_time = self._hooked["on_time"]
         self._watchers: list[Callable[[], None]] = []
-
-    @classmethod
-    def random(cls, chance: "Random", now: Callable[[], float], intensity: float = 0.05) -> Self:
-        """Faults of all kinds drawn from ``chance``, each with a chance of up to ``intensity``."""
-        faults = cls(chance, now)
-        faults.load([{"kind": "random", "intensity": intensity}])
-        return faults
 
     # ---- rules
 

@@ -189,9 +189,6 @@ class ShardLog:
         """The number that the next record gets."""
         return self._first + len(self._bytes_before)
 
-    def append(self, record: StoredRecord, size: int) -> None:
-        self.extend([record], [size])
-
     def extend(self, records: list[StoredRecord], sizes: list[int]) -> None:
         """Add a batch: one record or more, that arrived at one time."""
         content = memoryview(_write(records))[1:-1]

@@ -3,8 +3,8 @@
 from random import Random
 
 import pytest
+from tests.aggregates import split_aggregate
 
-from shardline.codec.aggregation import split_aggregate
 from shardline.codec.shapes import (
     HashKeyRangeShape,
     ListShardsResponse,

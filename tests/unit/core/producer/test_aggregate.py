@@ -5,8 +5,9 @@
 from hashlib import md5
 
 import pytest
+from tests.aggregates import build_aggregate, split_aggregate
 
-from shardline.codec.aggregation import FRAME_BYTES, MAGIC, AggregateBuilder, split_aggregate
+from shardline.codec.aggregation import FRAME_BYTES, MAGIC
 from shardline.core.producer.aggregate import (
     WRAP_MAX_BYTES,
     Aggregate,
@@ -41,9 +42,7 @@ def cost(whole):
 
 
 def framed(payload=b"x"):
-    builder = AggregateBuilder()
-    builder.add("k", payload)
-    return builder.build()
+    return build_aggregate([("k", payload)])
 
 
 # ---- what goes on the wire

@@ -4,8 +4,8 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from tests.aggregates import split_aggregate
 
-from shardline.codec.aggregation import split_aggregate
 from shardline.core.clock import NEVER
 from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.lane import TRIP, Lane, repacked

@@ -4,8 +4,8 @@ B1 to B19 are defects of aiokpl, as in tests/shell/producer/test_peer_defects.py
 """
 
 import pytest
+from tests.aggregates import split_aggregate
 
-from shardline.codec.aggregation import split_aggregate
 from shardline.core.producer.record import Receipt
 from shardline.model.hashing import HashRange, hash_key_of
 

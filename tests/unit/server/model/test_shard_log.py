@@ -11,7 +11,7 @@ from shardline.server.model.shard_log import ShardLog, StoredRecord
 def filled(sizes, step=1.0):
     log = ShardLog()
     for number, size in enumerate(sizes, 1):
-        log.append(StoredRecord(str(number), number * step, b"x" * size), size)
+        log.extend([StoredRecord(str(number), number * step, b"x" * size)], [size])
     return log
 
 
@@ -63,7 +63,7 @@ def test_sl3_trimming_takes_the_front_and_numbers_go_on():
     assert (log.first, log.next) == (3, 6)
     assert log.trim(99.0) == 3
     assert (log.first, log.next) == (6, 6)
-    log.append(StoredRecord("6", 6.0, b"x"), 1)
+    log.extend([StoredRecord("6", 6.0, b"x")], [1])
     assert numbers(log.page(1, 10, 10)[0]) == [6]
 
 
@@ -72,7 +72,7 @@ def test_sl3_a_restored_log_begins_later():
     log = ShardLog()
     log.restore(41)
     assert (log.first, log.next) == (41, 41)
-    log.append(StoredRecord("41", 1.0, b""), 0)
+    log.extend([StoredRecord("41", 1.0, b"")], [0])
     with pytest.raises(AssertionError):
         log.restore(1)
 
@@ -109,12 +109,12 @@ def test_pages_cut_batches_anywhere(batches, trimmed, place, most):
 def test_memory_of_what_was_trimmed_is_let_go_of():
     log = ShardLog()
     for time in range(300):
-        log.append(StoredRecord(str(time), time, bytes(10_000)), 10_000)
+        log.extend([StoredRecord(str(time), time, bytes(10_000))], [10_000])
     held = list(log._segments._segments.values())
     assert sum(map(len, held)) < 300 * 14_000 + 1024 * 1024
     log.trim(299)
     assert list(log._segments._segments.values()) == held[-1:]
     log.trim(999)
     assert log._segments._segments == {}
-    log.append(StoredRecord("301", 1_000.0, b"x"), 1)
+    log.extend([StoredRecord("301", 1_000.0, b"x")], [1])
     assert [one.data for one in log.records] == [b"x"]
