@@ -1,7 +1,8 @@
 """Which pictures does the documentation have? ``python docs/pictures/draw.py`` draws them all anew.
 
 Each ``*.svg`` beside this file is made here, from the code where it shows what the code decides: the retry table is
-``shardline.core.producer.verdicts``', the changes of a lease are ``shardline.core.leases``'. The plots show the figures
+``shardline.core.producer.verdicts``', the changes of a lease are ``shardline.core.leases``', the states of a held lease
+and of a reader are the tables in ``shardline.core.consumer``. The plots show the figures
 in ``tuning.json``, which ``benchmarks/tuning.py`` measured, and those in ``../benchmarks.json``, which
 ``benchmarks/bench_report.py`` did. ``tests/docs/test_pictures.py`` fails when a picture is another than the one that
 would be drawn.
@@ -22,11 +23,14 @@ from pipeline import pipeline  # noqa: E402
 from plots import aggregate_plot, linger_plot  # noqa: E402
 from reshard import reshard  # noqa: E402
 from retry_table import retry_table  # noqa: E402
+from states import lease_phases, reader_states  # noqa: E402
 
 PICTURES: dict[str, Callable[[], Picture]] = {
     "pipeline.svg": pipeline,
     "retries.svg": retry_table,
     "lease.svg": lease_life,
+    "phases.svg": lease_phases,
+    "reader.svg": reader_states,
     "reshard.svg": reshard,
     "tuning_linger.svg": linger_plot,
     "tuning_aggregate.svg": aggregate_plot,

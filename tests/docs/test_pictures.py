@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from shardline.core import leases
+from shardline.core.consumer import holding, reader
 from shardline.core.leases import Refused, apply
 from shardline.core.producer.verdicts import Rules
 from shardline.model.lease import Checkpoint, Lease
@@ -78,6 +79,17 @@ def test_the_plots_show_the_figures(drawn):
         assert f">{row['linger_ms']:g} ms<" in drawn["tuning_linger.svg"]
     for row in figures["aggregate_max_bytes"]:
         assert f">{row['aggregate_max_bytes']:,}<" in drawn["tuning_aggregate.svg"] or not row["aggregate_max_bytes"]
+
+
+@pytest.mark.parametrize(("name", "table"), [("phases.svg", holding.TRANSITIONS), ("reader.svg", reader.TRANSITIONS)])
+def test_the_pictures_of_states_show_every_change_in_the_tables(drawn, name, table):
+    """The names on one line of the picture are a state and those that may follow it."""
+    lines = {}
+    for text in ET.fromstring(drawn[name]).iter(f"{SVG}text"):
+        if text.get("class") == "bold code":
+            lines.setdefault(round((float(text.get("y")) - 16) // 58), []).append(text.text)
+    shown = {names[0]: set(names[1:]) for names in lines.values()}
+    assert shown == {state.name: {after.name for after in following} for state, following in table.items()}
 
 
 # ---- the life of a lease

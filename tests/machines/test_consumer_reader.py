@@ -150,7 +150,7 @@ class Reading(RuleBasedStateMachine):
             self.seen += [record.data.rstrip() for record in page.records]
             assert page.is_last == (self.reader.state is ReaderState.ENDED and page.is_last)
             assert not page.is_last or len(page.child_shards) == 2
-            self.budget.release(SHARD, page.held_bytes)
+            self.budget.release(self.reader.key, page.held_bytes)
             if page.records:
                 self.checkpoint = page.records[-1].order
         assert self.seen == self.expected[: len(self.seen)], "RD2"

@@ -113,7 +113,7 @@ def test_rd3_iterators_that_are_refused_now_and_then_never_end_a_reader():
         shard.page(number)
         (page,) = shard.reader.take_pages()
         assert [record.sequence_number for record in page.records] == [str(number)]
-        shard.budget.forget("a")  # it was read
+        shard.budget.forget(shard.reader.key)  # it was read
 
 
 def test_rd2_after_an_expired_iterator_reading_goes_on_after_the_last_record():
@@ -185,7 +185,7 @@ def test_tw2_under_a_raised_retention_nothing_is_told():
     for number in range(2, 20):
         behind += 6 * HOUR if number == 2 else 0.5
         shard.page(number, behind=round(behind * 1000))
-        shard.budget.forget("a")
+        shard.budget.forget(shard.reader.key)
         assert shard.trims.take_events() == []
     assert summarize(shard, 168) == []
 
@@ -407,7 +407,7 @@ def test_rd7_aggregates_of_tiny_records_are_opened_only_as_there_is_room():
         if not pages:
             if not waiting:
                 break
-            shard.budget.release("a", waiting.pop(0).held_bytes)  # the user goes on
+            shard.budget.release(shard.reader.key, waiting.pop(0).held_bytes)  # the user goes on
     assert numbers == [str(number) for number in range(1, 21)]
     assert most_bytes < 4 * MIB + 2 * 6_000 * 300  # the budget, and a slice
     assert shard.reader.state is ReaderState.ENDED
@@ -422,7 +422,7 @@ def test_rd7_no_page_is_asked_for_before_the_last_one_is_open():
     (page,) = shard.reader.take_pages()
     assert shard.reader.take_pages() == []
     assert shard.reader.poll_request(shard.now) is None
-    shard.budget.release("a", page.held_bytes)
+    shard.budget.release(shard.reader.key, page.held_bytes)
     assert shard.reader.poll_request(shard.now) is None
     (page,) = shard.reader.take_pages()
     assert page.records[0].sequence_number == "3"

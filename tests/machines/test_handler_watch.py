@@ -66,7 +66,7 @@ class Handlers(RuleBasedStateMachine):
     # ---- the account
 
     def look(self):
-        self.watch.handle_work({shard: work for shard, (work, _) in self.work.items()}, self.now)
+        self.watch.handle_work({("s", shard): work for shard, (work, _) in self.work.items()}, self.now)
         for event in self.watch.take_events():
             if isinstance(event, HandlerRecovered):
                 since = self.told.pop(event.shard_id)
@@ -87,7 +87,7 @@ class Handlers(RuleBasedStateMachine):
         assert self.told == stuck
         assert self.watch.is_stuck == bool(stuck)
         for shard in SHARDS:
-            assert self.watch.since(shard) == (self.work[shard][1] if shard in self.work else None)
+            assert self.watch.since(("s", shard)) == (self.work[shard][1] if shard in self.work else None)
         due = [since + self.stuck_after for shard, (_, since) in self.work.items() if shard not in stuck]
         assert self.watch.next_deadline() == min(due, default=NEVER)
 

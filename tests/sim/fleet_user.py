@@ -237,7 +237,7 @@ class ShardUser:
         held_bytes, is_last, children = self._taken
         self.work = None
         self.worker.end_turn(self)
-        self.worker.budget.release(self.shard_id, held_bytes)
+        self.worker.budget.release(self.reader.key, held_bytes)
         if is_last and self.holds:
             self.worker.end_shard(self.shard_id, children)
         self.worker.admit()

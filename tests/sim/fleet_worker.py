@@ -179,7 +179,7 @@ class Worker(Process, CoordinatorShell):
     def _watch_handlers(self, now):
         """HW1: what is told of stuck handlers is so, and each spell is told once."""
         at_work = {shard_id: user.look() for shard_id, user in self.users.items() if user.call is not None}
-        self.handlers.handle_work(at_work, now)
+        self.handlers.handle_work({(STREAM, shard_id): work for shard_id, work in at_work.items()}, now)
         for event in self.handlers.take_events():
             self.note(type(event).__name__, *event)
             if isinstance(event, told.HandlerStuck):
@@ -356,7 +356,7 @@ class Worker(Process, CoordinatorShell):
         self._close_if_idle()
 
     def admit(self):
-        for shard_id in self.budget.take_admitted():
+        for _, shard_id in self.budget.take_admitted():
             user = self.users.get(shard_id)
             if user is not None:
                 user.reading.go_on()

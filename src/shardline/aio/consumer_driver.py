@@ -33,8 +33,9 @@ from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer import events as told
 from shardline.core.consumer.coordinator import ScanLeases
 from shardline.core.consumer.deaggregator import Deaggregator
-from shardline.core.consumer.polling_reader import PollingReader, ReaderEvent, ReaderState
+from shardline.core.consumer.polling_reader import PollingReader
 from shardline.core.consumer.read_pace import ReadPace
+from shardline.core.consumer.reader import ReaderEvent, ReaderState
 from shardline.core.consumer.store_health import STORE_OPERATIONS
 from shardline.core.failures import Failure, FailureKind, to_error
 from shardline.core.leases import LeaseOperation

@@ -164,7 +164,7 @@ def _status(custody: Custody, shard_id: str) -> ShardStatus:
     coordinator = custody.coordinator
     graph, row = coordinator.topology.graph, coordinator.view.rows.get(shard_id)
     worker, holding = custody.workers.get(shard_id), coordinator.held.holdings.get(shard_id)
-    since = custody.watch.since(shard_id)
+    since = None if worker is None else custody.watch.since(worker.reader.key)
     state = HandlingState() if worker is None or worker.in_hand is None else worker.in_hand.look()
     is_manual = custody.config.ack == "manual" and holding is not None
     return ShardStatus(

@@ -27,8 +27,8 @@ from shardline.core.consumer.events import HandlingEvent
 from shardline.core.consumer.handler_watch import HandlerWatch, Work
 from shardline.core.consumer.handling import HandlingCounts, HandlingState
 from shardline.core.consumer.holding import Holding
-from shardline.core.consumer.polling_reader import ReaderState
 from shardline.core.consumer.prefetch import PrefetchBudget
+from shardline.core.consumer.reader import ReaderState, ShardKey
 from shardline.model.record import Record, hand_out
 
 THREAD_POLL: Final = 0.02
@@ -165,29 +165,33 @@ class Custody:
 
     def look_at_handlers(self, now: Instant) -> None:
         """Tell the watch what the user's code has of each shard."""
-        found: dict[str, Work] = {}
+        found: dict[ShardKey, Work] = {}
         is_manual = self.config.ack == "manual"
         if is_manual:
-            for shard_id, worker in self.workers.items():
+            for worker in self.workers.values():
                 holding = self.holding_of(worker)
                 oldest = None if holding is None else holding.tracker.oldest_unacknowledged
                 if holding is not None and oldest is not None:
                     number = oldest[0]
-                    found[shard_id] = Work(str(number), number.sub_sequence, holding.tracker.unacknowledged, since=None)
+                    found[worker.reader.key] = Work(
+                        str(number), number.sub_sequence, holding.tracker.unacknowledged, since=None
+                    )
         else:
-            for shard_id, worker in self._held.items():
+            for worker in self._held.values():
                 if worker.in_hand is not None:
-                    _note_work(found, shard_id, worker.in_hand.look())
-        for shard_id, handlers in self.at_work.items():
+                    _note_work(found, worker.reader.key, worker.in_hand.look())
+        for handlers in self.at_work.values():
             for handler in handlers:
                 if handler.is_in_thread and (handler.worker.is_over or not is_manual):
-                    _note_work(found, shard_id, handler.look())  # it may have outlived its lease, or its run
+                    _note_work(
+                        found, handler.worker.reader.key, handler.look()
+                    )  # it may have outlived its lease, or its run
         self.watch.handle_work(found, now)
 
     def admit(self) -> None:
         """Wake the readers that have room now."""
         admitted = self.budget.admitted()
-        for shard_id in admitted:
+        for _, shard_id in admitted:
             worker = self.workers.get(shard_id)
             if worker is not None:
                 worker.wake()
@@ -277,7 +281,7 @@ class Custody:
             self.wake()
         if not worker.is_over:
             while (page := worker.first_taken) is not None:
-                self.budget.release(worker.shard_id, page.held_bytes)
+                self.budget.release(worker.reader.key, page.held_bytes)
                 worker.drop_first()
             self.admit()
             self._look_after(worker)
@@ -327,10 +331,10 @@ class Custody:
             del self._held[worker.shard_id]
 
 
-def _note_work(found: dict[str, Work], shard_id: str, state: HandlingState) -> None:
+def _note_work(found: dict[ShardKey, Work], key: ShardKey, state: HandlingState) -> None:
     record = state.oldest
     if record is not None and state.since is not None:
-        found[shard_id] = Work(record.sequence_number or "", record.sub_sequence, state.records, state.since)
+        found[key] = Work(record.sequence_number or "", record.sub_sequence, state.records, state.since)
 
 
 def _nothing() -> None:

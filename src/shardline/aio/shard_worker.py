@@ -26,7 +26,8 @@ from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.grant import Grant
 from shardline.core.consumer.handling import HandlingState
-from shardline.core.consumer.polling_reader import Page, PollingReader, ReaderEvent, ReaderState
+from shardline.core.consumer.polling_reader import PollingReader
+from shardline.core.consumer.reader import Page, ReaderEvent, ReaderState
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.requests import GetRecords, GetShardIterator
 from shardline.model.record import Record

@@ -188,6 +188,11 @@ class Coordinator:
     # ---- what is so
 
     @property
+    def me(self) -> str:
+        """The worker's name."""
+        return self._twins.me.owner
+
+    @property
     def is_ready(self) -> bool:
         """Whether the rows and the shards are known, and nothing that is ours to do is left undone."""
         is_known = self._has_scanned and self.topology.is_settled and not self._waits_for_rows

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias, final
 
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.events import HandlerRecovered, HandlerStuck
+from shardline.core.consumer.reader import ShardKey
 
 WatchEvent: TypeAlias = HandlerStuck | HandlerRecovered
 
@@ -42,37 +43,37 @@ class HandlerWatch:
 
     def __init__(self, stuck_after: float | None) -> None:
         self._stuck_after: float = NEVER if stuck_after is None else stuck_after
-        self._seen: dict[str, tuple[Work, Instant]] = {}  # by shard: what is at work, and since when
-        self._stuck: dict[str, Instant] = {}  # by shard: since when, of those that were told
+        self._seen: dict[ShardKey, tuple[Work, Instant]] = {}  # by shard: what is at work, and since when
+        self._stuck: dict[ShardKey, Instant] = {}  # by shard: since when, of those that were told
         self._events: list[WatchEvent] = []
 
     @property
     def is_stuck(self) -> bool:
         return bool(self._stuck)
 
-    def since(self, shard_id: str) -> Instant | None:
+    def since(self, key: ShardKey) -> Instant | None:
         """Since when the user's code has had what it has of the shard."""
-        found = self._seen.get(shard_id)
+        found = self._seen.get(key)
         return None if found is None else found[1]
 
     # ---- input
 
-    def handle_work(self, at_work: Mapping[str, Work], now: Instant) -> None:
+    def handle_work(self, at_work: Mapping[ShardKey, Work], now: Instant) -> None:
         """What the user's code has of each shard now. Shards of which it has nothing are left out."""
-        self._seen = {shard_id: (work, self._since(shard_id, work, now)) for shard_id, work in at_work.items()}
-        for shard_id, since in [*self._stuck.items()]:
-            if self.since(shard_id) != since:
-                del self._stuck[shard_id]
-                self._events.append(HandlerRecovered(shard_id, now - since))
-        for shard_id, (work, since) in self._seen.items():
-            if now >= since + self._stuck_after and shard_id not in self._stuck:
-                self._stuck[shard_id] = since
-                self._events.append(HandlerStuck(shard_id, *work[:3], now - since))
+        self._seen = {key: (work, self._since(key, work, now)) for key, work in at_work.items()}
+        for key, since in [*self._stuck.items()]:
+            if self.since(key) != since:
+                del self._stuck[key]
+                self._events.append(HandlerRecovered(key[1], now - since))
+        for key, (work, since) in self._seen.items():
+            if now >= since + self._stuck_after and key not in self._stuck:
+                self._stuck[key] = since
+                self._events.append(HandlerStuck(key[1], *work[:3], now - since))
 
-    def _since(self, shard_id: str, work: Work, now: Instant) -> Instant:
+    def _since(self, key: ShardKey, work: Work, now: Instant) -> Instant:
         if work.since is not None:
             return work.since
-        before = self._seen.get(shard_id)
+        before = self._seen.get(key)
         return before[1] if before is not None and before[0][:2] == work[:2] else now
 
     # ---- outputs, time
@@ -83,5 +84,5 @@ class HandlerWatch:
 
     def next_deadline(self) -> Instant:
         """When the next handler will be stuck."""
-        waiting = [since for shard_id, (_, since) in self._seen.items() if shard_id not in self._stuck]
+        waiting = [since for key, (_, since) in self._seen.items() if key not in self._stuck]
         return min(waiting, default=NEVER) + self._stuck_after

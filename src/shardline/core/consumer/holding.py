@@ -16,7 +16,8 @@ Invariants (C and L are of docs/guarantees.md):
   the user is done, or when its time is over: from then on the grant is revoked, and nothing more is acknowledged.
 """
 
-from enum import Enum, auto
+from collections.abc import Mapping
+from enum import Enum
 from typing import Final, TypeAlias, final
 
 from shardline.core.clock import NEVER, Instant
@@ -40,15 +41,26 @@ _RENEWALS: Final = 3  # in a lease duration: two may be lost
 
 @final
 class Phase(Enum):
-    ACTIVE = auto()
-    DRAINING = auto()  # someone asked for it: the user finishes what it holds
-    LEAVING = auto()  # nothing more will be acknowledged: commit, then let go
-    RELEASED = auto()  # let go in good order
-    FINISHED = auto()  # SHARD_END is written
-    LOST = auto()
+    """How far a held lease has come."""
+
+    ACTIVE = "the shard is read"
+    DRAINING = "another worker asked for the lease: the user finishes the records in hand"
+    LEAVING = "nothing more is acknowledged: commit, then let go"
+    RELEASED = "the lease was let go in good order"
+    FINISHED = "SHARD_END is written"
+    LOST = "the lease is not ours any more"
 
 
-_OVER: Final = frozenset({Phase.RELEASED, Phase.FINISHED, Phase.LOST})
+TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
+    Phase.ACTIVE: frozenset({Phase.DRAINING, Phase.LEAVING, Phase.FINISHED, Phase.LOST}),
+    Phase.DRAINING: frozenset({Phase.LEAVING, Phase.FINISHED, Phase.LOST}),
+    Phase.LEAVING: frozenset({Phase.RELEASED, Phase.FINISHED, Phase.LOST}),
+    Phase.RELEASED: frozenset(),
+    Phase.FINISHED: frozenset(),
+    Phase.LOST: frozenset(),
+}
+"""Every change of phase that a held lease may make. docs/pictures draws the phases from this table."""
+OVER: Final = frozenset(phase for phase, following in TRANSITIONS.items() if not following)
 
 
 @final
@@ -116,7 +128,7 @@ class Holding:
 
     @property
     def is_over(self) -> bool:
-        return self.phase in _OVER
+        return self.phase in OVER
 
     @property
     def next_owner(self) -> str | None:
@@ -128,12 +140,15 @@ class Holding:
     def drain(self, until: Instant) -> None:
         """Someone asked for it: the user has until then."""
         if self.phase is Phase.ACTIVE:
-            self.phase, self.drain_until = Phase.DRAINING, until
+            self._enter(Phase.DRAINING)
+            self.drain_until = until
 
     def leave(self) -> None:
         """The user is done, or has to be: commit what is acknowledged, then let go (HO2)."""
         if not self.is_over:
-            self.phase, self.drain_until = Phase.LEAVING, NEVER
+            if self.phase is not Phase.LEAVING:
+                self._enter(Phase.LEAVING)
+            self.drain_until = NEVER
             self.grant.revoke()  # soon another may hold it, before we hear that it was let go of
             self.tracker.seal()
 
@@ -289,7 +304,11 @@ class Holding:
                 self.tracker.handle_set_back(row.checkpoint)
             self.row = row
 
-    def _end(self, phase: Phase) -> None:
+    def _enter(self, phase: Phase) -> None:
+        assert phase in TRANSITIONS[self.phase], f"a lease does not go from {self.phase} to {phase}"
         self.phase = phase
+
+    def _end(self, phase: Phase) -> None:
+        self._enter(phase)
         self.grant.revoke()
         self.tracker.close()

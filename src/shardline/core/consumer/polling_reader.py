@@ -20,8 +20,7 @@ Invariants:
 """
 
 from collections.abc import Sequence
-from enum import Enum, auto
-from typing import Final, NamedTuple, TypeAlias, final
+from typing import Final, final
 
 from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse, RawRecord
 from shardline.core.clock import NEVER, Instant
@@ -29,48 +28,17 @@ from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.events import PositionLost, ReadFailed, RecordsTrimmed
 from shardline.core.consumer.prefetch import RECORD_BYTES, PrefetchBudget
 from shardline.core.consumer.read_pace import ReadPace
+from shardline.core.consumer.reader import OVER, TRANSITIONS, Children, Page, ReaderEvent, ReaderState, ShardKey
 from shardline.core.consumer.trim_watch import TrimWatch
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.requests import GetRecords, GetShardIterator
 from shardline.model.position import LATEST, TRIM_HORIZON, Position, after_sequence_number
-from shardline.model.record import LeaseInForce, Origin, Record
-from shardline.model.shard import ChildShard
+from shardline.model.record import LeaseInForce, Origin
 from shardline.model.stream import StreamRef
 
 SLICE_RECORDS: int = 10_000
 """With so many records a slice of a page is complete: as many as a page without aggregates has at most."""
 _BAD_ITERATORS_MAX: Final = 3  # in a row, each made anew by the service: more of the same will not help
-
-ReaderEvent: TypeAlias = PositionLost | RecordsTrimmed | ReadFailed
-
-
-@final
-class Page(NamedTuple):
-    """Records of one shard, in order: what one request brought, or a slice of it."""
-
-    shard_id: str
-    records: list[Record]
-    held_bytes: int
-    """What to release from the budget once all of it was handed to the user."""
-    lag: float | None
-    """How far behind the end of the shard the page ends, in seconds."""
-    is_last: bool
-    child_shards: tuple[ChildShard, ...]
-
-
-@final
-class ReaderState(Enum):
-    STARTING = auto()  # needs an iterator
-    ASKING = auto()  # waits for one
-    READY = auto()
-    READING = auto()
-    ENDED = auto()  # the shard has no more
-    GONE = auto()  # the service knows no such shard or stream
-    FAILED = auto()  # someone must repair something
-    STOPPED = auto()
-
-
-_OVER: Final = frozenset({ReaderState.ENDED, ReaderState.GONE, ReaderState.FAILED, ReaderState.STOPPED})
 
 
 @final
@@ -86,6 +54,7 @@ class PollingReader:
         "_deaggregator",
         "_events",
         "_expected",
+        "_has_reached_tip",
         "_is_failing",
         "_is_last",
         "_iterator",
@@ -102,6 +71,7 @@ class PollingReader:
         "_unopened_bytes",
         "_unread_since",
         "failure",
+        "key",
         "lag",
         "shard_id",
         "state",
@@ -124,6 +94,7 @@ class PollingReader:
         assert start != LATEST, "RD6: LATEST is pinned before it is read from"
         self._stream: StreamRef = stream
         self.shard_id: str = shard_id
+        self.key: ShardKey = (stream.name, shard_id)
         self._position: Position = start
         self._budget: PrefetchBudget = budget
         self._pace: ReadPace = pace
@@ -138,6 +109,7 @@ class PollingReader:
         self._read_until: Instant = -NEVER  # the same moment, at the latest
         self._last_arrived_at: float | None = None  # when the last record came that was read, by the service's clock
         self._is_failing: bool = False  # since the last page
+        self._has_reached_tip: bool = False
         self._iterator: str = ""
         self._bad_iterators: int = 0
         self._blocked: bool = False
@@ -145,7 +117,7 @@ class PollingReader:
         self._unopened: list[RawRecord] = []  # of the page that was read last (RD7)
         self._unopened_bytes: int = 0
         self._is_last: bool = False  # whether that page is the last of the shard
-        self._children: tuple[ChildShard, ...] = ()
+        self._children: Children = ()
         self._events: list[ReaderEvent] = []
         self.state: ReaderState = ReaderState.STARTING
         self.lag: float | None = None
@@ -160,7 +132,7 @@ class PollingReader:
 
     @property
     def is_over(self) -> bool:
-        return self.state in _OVER
+        return self.state in OVER
 
     def unread_age(self, now: Instant) -> float | None:
         """How old the oldest record is that was not read; 0 if there is none, ``None`` if that is not known.
@@ -177,15 +149,25 @@ class PollingReader:
         """Whether ``take_pages`` has more to give, once there is room for it."""
         return bool(self._unopened) or self._is_last
 
+    @property
+    def has_caught_up(self) -> bool:
+        """Whether the shard was read up to its newest record once, and ``take_pages`` gave all of that."""
+        return self._has_reached_tip and not self.has_unopened
+
+    @property
+    def out_of_range(self) -> int:
+        """How many records of aggregates lay outside the shard's hash range."""
+        return self._deaggregator.out_of_range
+
     # ---- commands
 
     def stop(self) -> None:
         """Read no more, and drop what was not taken (RD5)."""
         if not self.is_over:
-            self.state = ReaderState.STOPPED
+            self._enter(ReaderState.STOPPED)
         self._unopened, self._is_last = [], False
         self._pages.clear()
-        self._budget.forget(self.shard_id)
+        self._budget.forget(self.key)
 
     # ---- outputs
 
@@ -194,15 +176,15 @@ class PollingReader:
         if now < self._pace.next_at or self.has_unopened:
             return None
         if self.state is ReaderState.STARTING:
-            self.state = ReaderState.ASKING
+            self._enter(ReaderState.ASKING)
             self._pace.handle_sent(now)
             return GetShardIterator(self._stream, self.shard_id, self._position)
         if self.state is not ReaderState.READY:
             return None
-        self._blocked = not self._budget.admits(self.shard_id)
+        self._blocked = not self._budget.admits(self.key)
         if self._blocked:
             return None
-        self.state = ReaderState.READING
+        self._enter(ReaderState.READING)
         self._asked_at = now
         self._pace.handle_sent(now)
         return GetRecords(self._iterator, self._page_max_records, self._stream)
@@ -212,7 +194,7 @@ class PollingReader:
         budget names the shard when there is room.
         """
         if not self._pages and self.has_unopened:
-            self._blocked = not self._budget.admits(self.shard_id)
+            self._blocked = not self._budget.admits(self.key)
             if not self._blocked:
                 self._open_slice()
         pages, self._pages = self._pages, []
@@ -230,14 +212,14 @@ class PollingReader:
         size_bytes = sum([len(raw.data) for raw in raws[:opened]])
         self._unopened = raws[opened:]
         self._unopened_bytes -= size_bytes
-        self._budget.keep(self.shard_id, self._unopened_bytes)
+        self._budget.keep(self.key, self._unopened_bytes)
         is_last = self._is_last and not self._unopened
         if is_last:
             self._is_last = False
-            self.state = ReaderState.ENDED
+            self._enter(ReaderState.ENDED)
         if records or is_last:
             held_bytes = size_bytes + RECORD_BYTES * len(records) if records else 0
-            self._budget.hold(self.shard_id, held_bytes)
+            self._budget.hold(self.key, held_bytes)
             children = self._children if is_last else ()
             self._pages.append(Page(self.shard_id, records, held_bytes, self.lag, is_last, children))
 
@@ -263,7 +245,7 @@ class PollingReader:
         assert self.state is ReaderState.ASKING
         self._iterator = response.shard_iterator
         self._pace.handle_iterator()
-        self.state = ReaderState.READY
+        self._enter(ReaderState.READY)
 
     def handle_page(self, response: GetRecordsResponse, now: Instant) -> None:
         """A page came, perhaps an empty one, perhaps the last. ``take_pages`` gives what it holds."""
@@ -286,12 +268,13 @@ class PollingReader:
             self._read_until = now - self.lag
         is_last = response.next_iterator is None
         behind = bool(raws) if self.lag is None else self.lag > 0
+        self._has_reached_tip = self._has_reached_tip or not behind
         self._pace.handle_page(size_bytes, empty=not raws, behind=behind, now=now)
         self._unopened, self._unopened_bytes = raws, size_bytes
-        self._budget.keep(self.shard_id, size_bytes)
+        self._budget.keep(self.key, size_bytes)
         self._is_last, self._children = is_last, response.child_shards if is_last else ()
         self._iterator = response.next_iterator or ""
-        self.state = ReaderState.READY
+        self._enter(ReaderState.READY)
         self._open_slice()  # the request had room for it
 
     def handle_failure(self, failure: Failure, now: Instant) -> None:
@@ -303,17 +286,21 @@ class PollingReader:
         assert asking or self.state is ReaderState.READING
         operation = "GetShardIterator" if asking else "GetRecords"
         if failure.kind is FailureKind.EXPIRED_ITERATOR:
-            self.state = ReaderState.STARTING
+            self._enter(ReaderState.STARTING)
         elif failure.retryable:
             self._pace.handle_failure(failure, now)
-            self.state = ReaderState.STARTING if asking else ReaderState.READY
+            self._enter(ReaderState.STARTING if asking else ReaderState.READY)
             self._events.append(ReadFailed(self.shard_id, operation, failure, self._pace.next_at))
         elif failure.kind is FailureKind.INVALID and self._find_another_way(failure, asking=asking, now=now):
-            self.state = ReaderState.STARTING
+            self._enter(ReaderState.STARTING)
         else:
             self.failure = failure
-            self.state = ReaderState.GONE if failure.kind is FailureKind.NOT_FOUND else ReaderState.FAILED
+            self._enter(ReaderState.GONE if failure.kind is FailureKind.NOT_FOUND else ReaderState.FAILED)
             self._events.append(ReadFailed(self.shard_id, operation, failure, NEVER))
+
+    def _enter(self, state: ReaderState) -> None:
+        assert state in TRANSITIONS[self.state], f"a reader does not go from {self.state} to {state}"
+        self.state = state
 
     def _find_another_way(self, failure: Failure, *, asking: bool, now: Instant) -> bool:
         """What the service will not read from: an iterator is made anew, a position gives way (RD3)."""

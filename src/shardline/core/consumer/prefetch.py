@@ -17,6 +17,8 @@ Invariants:
 from collections.abc import Iterable
 from typing import Final, final
 
+from shardline.core.consumer.reader import ShardKey
+
 RECORD_BYTES: Final = 256
 """What a record costs in memory beside its data: the object, its number, its key. Measured, rounded up."""
 
@@ -29,68 +31,68 @@ class PrefetchBudget:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes: int = max_bytes
-        self._held: dict[str, int] = {}
-        self._refused: dict[str, None] = {}
-        self._unopened: dict[str, int] = {}
+        self._held: dict[ShardKey, int] = {}
+        self._refused: dict[ShardKey, None] = {}
+        self._unopened: dict[ShardKey, int] = {}
         self._unopened_bytes: int = 0
         self.total_bytes: int = 0
 
-    def held_bytes(self, shard_id: str) -> int:
-        return self._held.get(shard_id, 0)
+    def held_bytes(self, key: ShardKey) -> int:
+        return self._held.get(key, 0)
 
-    def admits(self, shard_id: str) -> bool:
+    def admits(self, key: ShardKey) -> bool:
         """Whether the shard may open a slice, or read a page, now (PF1, PF2). A refusal is remembered (PF4)."""
-        if self._may_read(shard_id):
-            self._refused.pop(shard_id, None)
+        if self._may_read(key):
+            self._refused.pop(key, None)
             return True
-        self._refused[shard_id] = None
+        self._refused[key] = None
         return False
 
-    def keep(self, shard_id: str, unopened_bytes: int) -> None:
+    def keep(self, key: ShardKey, unopened_bytes: int) -> None:
         """So much of the page that it read the shard has not opened yet."""
-        self._unopened_bytes += unopened_bytes - self._unopened.pop(shard_id, 0)
+        self._unopened_bytes += unopened_bytes - self._unopened.pop(key, 0)
         if unopened_bytes:
-            self._unopened[shard_id] = unopened_bytes
+            self._unopened[key] = unopened_bytes
 
-    def hold(self, shard_id: str, size_bytes: int) -> None:
+    def hold(self, key: ShardKey, size_bytes: int) -> None:
         """A slice of a page was opened."""
         if size_bytes:
-            self._held[shard_id] = self.held_bytes(shard_id) + size_bytes
+            self._held[key] = self.held_bytes(key) + size_bytes
             self.total_bytes += size_bytes
 
-    def release(self, shard_id: str, size_bytes: int) -> None:
+    def release(self, key: ShardKey, size_bytes: int) -> None:
         """The user was handed this much. For a shard that was forgotten meanwhile it means nothing."""
-        held = self.held_bytes(shard_id)
+        held = self.held_bytes(key)
         size_bytes = min(size_bytes, held)
         if held > size_bytes:  # first: PF1 is worth more than the sum, should an interrupt come between the two
-            self._held[shard_id] = held - size_bytes
+            self._held[key] = held - size_bytes
         else:
-            self._held.pop(shard_id, None)
+            self._held.pop(key, None)
         self.total_bytes = self.total_bytes - size_bytes if self._held else 0
 
-    def forget(self, shard_id: str) -> None:
+    def forget(self, key: ShardKey) -> None:
         """The shard is no longer read: what was read ahead of its user is dropped."""
-        self.keep(shard_id, 0)
-        self.release(shard_id, self.held_bytes(shard_id))
-        self._refused.pop(shard_id, None)
+        self.keep(key, 0)
+        self.release(key, self.held_bytes(key))
+        self._refused.pop(key, None)
 
-    def admitted(self) -> list[str]:
+    def admitted(self) -> list[ShardKey]:
         """The shards that were refused and may read now."""
-        return [shard_id for shard_id in self._refused if self._may_read(shard_id)]
+        return [key for key in self._refused if self._may_read(key)]
 
-    def excuse(self, shard_ids: Iterable[str]) -> None:
+    def excuse(self, keys: Iterable[ShardKey]) -> None:
         """They were told: they are refused no more."""
-        for shard_id in shard_ids:
-            self._refused.pop(shard_id, None)
+        for key in keys:
+            self._refused.pop(key, None)
 
-    def take_admitted(self) -> list[str]:
+    def take_admitted(self) -> list[ShardKey]:
         """The same at once (PF4)."""
         admitted = self.admitted()
         self.excuse(admitted)
         return admitted
 
-    def _may_read(self, shard_id: str) -> bool:
-        held = self._held.get(shard_id)
+    def _may_read(self, key: ShardKey) -> bool:
+        held = self._held.get(key)
         if held is None:
             return True
         total_bytes = self.total_bytes + self._unopened_bytes

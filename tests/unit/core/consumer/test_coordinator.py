@@ -39,6 +39,7 @@ def test_a_new_group_reads_its_first_shards_at_once(group, stream):
     assert worker.numbers == {0, 1, 2, 3, 4, 5}
     assert {event.start for event in worker.seen(LeaseGained)} == {TRIM_HORIZON}
     assert worker.machine.is_ready
+    assert worker.machine.me == "me"
     assert all(row.owner == "me" for row in group.rows.values())
 
 

@@ -7,7 +7,7 @@ import pytest
 from shardline.core.clock import NEVER
 from shardline.core.consumer.checkpoint import CheckpointTracker
 from shardline.core.consumer.grant import Grant
-from shardline.core.consumer.holding import Holding, Phase
+from shardline.core.consumer.holding import OVER, TRANSITIONS, Holding, Phase
 from shardline.core.leases import (
     AskHandOver,
     CommitCheckpoint,
@@ -361,3 +361,14 @@ def test_c3_an_end_that_waits_for_children_is_left_to_the_next_owner(world):
     world.holding.leave()
     assert world.step() == CommitCheckpoint("s", "me", 7, at(1))
     assert world.step() == ReleaseLease("s", "me", 8)
+
+
+def test_every_phase_is_in_the_table_and_only_an_ended_lease_has_none_that_follow():
+    assert set(TRANSITIONS) == set(Phase)
+    assert {Phase.RELEASED, Phase.FINISHED, Phase.LOST} == OVER
+
+
+def test_a_lease_may_be_left_twice(world):
+    world.holding.leave()
+    world.holding.leave()
+    assert world.holding.phase is Phase.LEAVING

@@ -126,8 +126,8 @@ def test_rd1_without_room_nothing_is_asked_until_the_user_took_something():
     assert setting.reader.next_deadline() == NEVER
     (page,) = setting.reader.take_pages()
     assert page.held_bytes == 2000 + RECORD_BYTES
-    setting.budget.release("shard", page.held_bytes)
-    assert setting.budget.take_admitted() == ["shard"]
+    setting.budget.release(setting.reader.key, page.held_bytes)
+    assert setting.budget.take_admitted() == [setting.reader.key]
     assert isinstance(setting.reader.poll_request(setting.now + 1), GetRecords)
 
 
@@ -502,10 +502,10 @@ def test_rd7_a_page_of_aggregates_is_opened_slice_by_slice_as_there_is_room():
     assert setting.reader.take_pages() == []  # no room
     assert setting.reader.next_deadline() == NEVER
     assert setting.reader.poll_request(setting.now + 100.0) is None  # the next page has to wait
-    setting.budget.release("shard", first.held_bytes)
-    assert setting.budget.take_admitted() == ["shard"]
+    setting.budget.release(setting.reader.key, first.held_bytes)
+    assert setting.budget.take_admitted() == [setting.reader.key]
     (second,) = setting.reader.take_pages()
-    setting.budget.release("shard", second.held_bytes)
+    setting.budget.release(setting.reader.key, second.held_bytes)
     (third,) = setting.reader.take_pages()
     assert [len(page.records) for page in (first, second, third)] == [12_000, 12_000, 6_000]
     assert [record.sequence_number for record in third.records[::6_000]] == ["5"]
@@ -550,3 +550,17 @@ def test_rd7_what_was_done_before_makes_no_slice():
     open_page(setting, TINY, TINY, TINY)
     (page,) = setting.reader.take_pages()
     assert {record.sequence_number for record in page.records} == {"3"}
+
+
+@pytest.mark.parametrize("lag", [0, None])
+def test_it_has_caught_up_once_it_was_read_to_the_newest_record_and_all_of_that_was_taken(lag):
+    setting = Setting()
+    setting.open()
+    assert not setting.reader.has_caught_up
+    setting.page(1, lag=5000 if lag == 0 else None)
+    assert not setting.reader.has_caught_up
+    setting.page(lag=lag)
+    assert setting.reader.has_caught_up
+    setting.page(2, lag=5000)
+    assert setting.reader.has_caught_up, "once is enough"
+    assert setting.reader.out_of_range == 0

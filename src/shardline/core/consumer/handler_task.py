@@ -1,0 +1,201 @@
+"""Decides what the task of a handler does next.
+
+A run has one task for each lease that the consumer holds. The task asks, and gets a *step*: run along the cursor, call
+the handler with these records, write this dead letter, or end. It does that, and asks again with the outcome. Retries,
+bisection and dead letters are the business of the failure policy (``failure_policy.BatchWork``).
+
+Invariants (C5 and L2 are defined in docs/guarantees.md):
+
+- Within a shard, records are handled in order, one record or batch at a time.
+- A record is done when its handler returned, or its dead letter was written. A handler that the policy gives up on
+  stops the run, and its record comes again.
+- A handler is *at work* from the moment when its task gets a step until the task asks again or leaves. That holds for a
+  thread and for a section that is shielded from cancellation too, so the next task of the same shard waits for it.
+- A consumer that is closed, or a lease that another worker asked for, lets a handler finish what it has. A batch that
+  waits for its retry is given back.
+"""
+
+from typing import NamedTuple, TypeAlias, final
+
+from shardline.core.backoff import Chance
+from shardline.core.clock import NEVER, Instant
+from shardline.core.consumer.cursor import Cursor
+from shardline.core.consumer.failure_policy import BatchWork, DeadLetter, FailurePolicy
+from shardline.core.consumer.handler_errors import ErrorSummary
+from shardline.core.consumer.handout import HandOut
+from shardline.core.consumer.held_shard import HeldShard
+from shardline.core.consumer.taker import Taker
+from shardline.model.record import Record
+
+
+@final
+class Handle(NamedTuple):
+    """Take the records of the cursor one after another, and call the handler with each, until the cursor is closed or
+    a call fails. A failed call is that of the record that was taken last.
+    """
+
+    cursor: Cursor
+
+
+@final
+class Attempt(NamedTuple):
+    """Call the handler once with these records: with the record itself, if the run has no batches."""
+
+    records: list[Record]
+
+
+@final
+class Bury(NamedTuple):
+    """Write this dead letter."""
+
+    letter: DeadLetter
+
+
+@final
+class Stop(NamedTuple):
+    """The policy gave up: end the run with ``HandlerFailed``."""
+
+    shard_id: str
+    records: list[Record]
+    error: object
+
+
+Step: TypeAlias = Handle | Attempt | Bury | Stop
+
+
+@final
+class Outcome(NamedTuple):
+    """What came of a step. ``error``: what the handler raised, or the writing of the dead letter; ``None``: nothing."""
+
+    error: object = None
+    summary: ErrorSummary = ErrorSummary("", "", "")
+
+
+@final
+class HandlerTask(Taker):
+    """The handler of one lease. Its answer is ``step``; ``None``: the task ends.
+
+    The shell writes ``outcome`` before it asks, and sets ``cursor.taken_at`` when it calls the handler.
+    """
+
+    __slots__ = ("_chance", "_hand_out", "_policy", "_work", "outcome", "step")
+
+    def __init__(self, run: "Run", shard: HeldShard) -> None:
+        super().__init__(run.number, limit=run.limit, max_wait=run.max_wait, whole=run.whole)
+        self._hand_out: HandOut = run.hand_out
+        self._policy: FailurePolicy = run.policy
+        self._chance: Chance = run.chance
+        self._work: BatchWork | None = None
+        self.step: Step | None = None
+        self.outcome: Outcome = Outcome()
+        """Written by the shell: what came of the last step."""
+        self._hand_out.bind(self, shard)
+
+    def serve(self, now: Instant) -> Instant | None:
+        if self.is_at_work:
+            self.cursor.taken_at = None
+            self._handle_outcome(now)
+            self._hand_out.handle_work_ended(self, now)
+        found = self._next(now)
+        if found is not None and not isinstance(found, Handle | Attempt | Bury | Stop):
+            return found
+        self.step = found
+        self.is_over, self.is_at_work = found is None, found is not None
+        return None
+
+    def _handle_outcome(self, now: Instant) -> None:
+        step, (error, summary) = self.step, self.outcome
+        if isinstance(step, Handle):
+            if error is not None:
+                self._work = BatchWork([self.cursor.records[self.cursor.place - 1]], self._policy, self._chance, now)
+                self._work.poll_attempt(now)
+                self._work.handle_error(error, now, summary)
+            return
+        work = self._work
+        assert work is not None, "there is work in progress"
+        if isinstance(step, Attempt):
+            if error is None:
+                work.handle_success(now)
+            else:
+                work.handle_error(error, now, summary)
+        else:
+            assert isinstance(step, Bury), "no step follows a stop"
+            if error is not None:
+                work.handle_burial_failed(error, now, summary)
+                return
+            if self._hand_out.is_manual:
+                for record in step.letter.records:
+                    self._hand_out.ack(record, now)
+            work.handle_buried(now)
+
+    def _next(self, now: Instant) -> Step | Instant | None:
+        while True:
+            if self._work is not None:
+                step = self._next_of(self._work, now)
+                if step is not None:
+                    return step
+            found = self._hand_out.take(self, now)
+            if not isinstance(found, Cursor):
+                return found
+            if not self.whole:
+                return Handle(found)
+            self._work = BatchWork(found.take_all(now), self._policy, self._chance, now)
+            found.taken_at = None  # the handler was not called yet
+
+    def _next_of(self, work: BatchWork, now: Instant) -> Step | Instant | None:
+        """The next step of the policy. ``None``: it is through with its records, or they went back."""
+        hand_out, cursor, shard = self._hand_out, self.cursor, self.shard
+        assert shard is not None, "a handler works on one shard"
+        done = work.take_done()
+        if done:
+            cursor.finished = cursor.done + len(done)
+        hand_out.report(self, now)
+        hand_out.handle_failures(work.take_events())
+        if work.is_stopped:
+            return Stop(shard.shard_id, list(work.part), work.error)
+        if work.is_done or (shard.is_stopping and work.next_deadline() != NEVER):
+            self._work = None
+            if not work.is_done:
+                hand_out.give_back(self, cursor.done, now)
+            return None
+        part = work.poll_attempt(now)
+        if part is not None:
+            cursor.given = len(part)
+            return Attempt(list(part))
+        letter = work.poll_dead_letter(now)
+        return work.next_deadline() if letter is None else Bury(letter)
+
+
+@final
+class Run(Taker):
+    """One ``Consumer.run``. Its answer is ``new_tasks``: start each of them; or ``is_over``: wait for them, and end."""
+
+    __slots__ = ("_shards", "chance", "hand_out", "new_tasks", "policy")
+
+    def __init__(
+        self,
+        hand_out: HandOut,
+        number: int,
+        *,
+        policy: FailurePolicy,
+        chance: Chance,
+        batch: int | None = None,
+        max_wait: float = 0.0,
+    ) -> None:
+        super().__init__(number, limit=batch, max_wait=max_wait, whole=batch is not None)
+        self.hand_out: HandOut = hand_out
+        self.policy: FailurePolicy = policy
+        self.chance: Chance = chance
+        self._shards: dict[HeldShard, None] = {}  # those that have no task yet
+        self.new_tasks: list[HandlerTask] = []
+
+    def handle_gained(self, shard: HeldShard) -> None:
+        self._shards[shard] = None
+
+    def serve(self, now: Instant) -> Instant | None:  # noqa: ARG002 - the form of a taker
+        if self.hand_out.is_over or self.hand_out.bounds.is_exhausted:
+            self.new_tasks, self.is_over = [], True
+            return None
+        shards, self._shards = [shard for shard in self._shards if not shard.is_over], {}
+        self.new_tasks = [HandlerTask(self, shard) for shard in shards]
+        return None if shards else NEVER

@@ -1,0 +1,500 @@
+"""Decides which records go to which caller, which of them are done, and which come again.
+
+The hand-out stands between the readers, which bring pages, and the takers, which are iterators and handlers' tasks. It
+works for all streams of a consumer; each stream has a coordinator of its own. Only the host of the consumer calls it.
+User code asks by posting ``ask`` to the host, and works along the ``Cursor`` that comes as the answer. Every taker uses
+the same three calls: ``take`` the next page, or a part of it; ``report`` how far user code has come; ``give_back`` the
+rest.
+
+Invariants (C and L are defined in docs/guarantees.md):
+
+- C5, L4: records are acknowledged under the grant that they were read under, while that is in force. Asking for the
+  next record says that the last one is done.
+- Shards take turns: a shard that was taken from goes to the end of the line.
+- Of one shard, one record or batch is with user code at a time, even if the lease is lost and gained again meanwhile:
+  while a handler is still at work, in a thread or in a section that is shielded from cancellation, nothing more of its
+  shard is handed out.
+- A lease that another worker asked for is let go as soon as the user has no more records of its shard, and with manual
+  acknowledgements once all of them are acknowledged. Records that were read ahead are dropped, and come again.
+- A page counts against the prefetch budget until the user is done with it.
+- The end of a shard is reported once, when the user is done with its last record (C3).
+- One iteration at a time: a new one ends the older, and what the older had in hand is done.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias, final
+
+from shardline.core.clock import NEVER, Instant
+from shardline.core.consumer.config import ConsumerConfig
+from shardline.core.consumer.coordinator import Coordinator
+from shardline.core.consumer.cursor import Cursor
+from shardline.core.consumer.events import HandlingEvent, LeaseGained
+from shardline.core.consumer.handler_watch import HandlerWatch, WatchEvent, Work
+from shardline.core.consumer.handling import HandlingCounts, HandlingState
+from shardline.core.consumer.held_shard import HeldShard
+from shardline.core.consumer.prefetch import PrefetchBudget
+from shardline.core.consumer.reader import Page, Reader, ReaderState, ShardKey
+from shardline.core.consumer.run_bounds import RunBounds, group_facts
+from shardline.core.consumer.taker import Questions, Taker
+from shardline.core.failures import Failure
+from shardline.model.record import Record
+
+_REPORT_LEAST: Final = 0.05  # seconds between two looks at how far user code has come
+
+
+@final
+class Iteration(Taker):
+    """An iterator of records or of batches."""
+
+    __slots__ = ("_hand_out",)
+
+    def __init__(
+        self, hand_out: "HandOut", number: int, *, limit: int | None = None, max_wait: float = 0.0, whole: bool = False
+    ) -> None:
+        super().__init__(number, limit=limit, max_wait=max_wait, whole=whole)
+        self._hand_out: HandOut = hand_out
+
+    def serve(self, now: Instant) -> Instant | None:
+        found = self._hand_out.take(self, now) if self._hand_out.current is self else None
+        self.is_over = found is None
+        return None if found is None or isinstance(found, Cursor) else found
+
+
+class StopReading(NamedTuple):
+    """End the task that reads this shard: its reader is stopped."""
+
+    shard: HeldShard
+
+
+class WakeReader(NamedTuple):
+    """The reader of this shard has room for a page."""
+
+    shard: HeldShard
+
+
+class CancelHandler(NamedTuple):
+    """The lease is gone: cancel this handler's task (L2). A thread cannot be cancelled; its cursor is closed."""
+
+    taker: Taker
+
+
+class ReadingFailed(NamedTuple):
+    """Why nothing more is handed out: a shard cannot be read."""
+
+    shard_id: str
+    failure: Failure
+
+
+Action: TypeAlias = StopReading | WakeReader | CancelHandler
+
+
+@final
+class HandOut:
+    """What the users of one consumer have, and what waits for them.
+
+    Args:
+        coordinators: by the name of their stream.
+        report_interval: how often to look how far user code has come: the interval between two commits.
+    """
+
+    def __init__(
+        self,
+        coordinators: Mapping[str, Coordinator],
+        config: ConsumerConfig,
+        bounds: RunBounds,
+        *,
+        report_interval: float,
+    ) -> None:
+        self.coordinators: Mapping[str, Coordinator] = coordinators
+        self.config: ConsumerConfig = config
+        self.bounds: RunBounds = bounds
+        self.budget: PrefetchBudget = PrefetchBudget(config.prefetch_max_bytes)
+        self.watch: HandlerWatch = HandlerWatch(config.stuck_after)
+        self.counts: HandlingCounts = HandlingCounts()
+        self.is_manual: bool = config.ack == "manual"
+        self.shards: dict[ShardKey, HeldShard] = {}
+        self.current: Taker | None = None
+        """The iteration or the run that may ask."""
+        self.failure: object = None
+        """Why nothing more is handed out, if something failed. The shell makes an exception of it."""
+        self.is_closing: bool = False
+        self.has_ended: bool = False
+        self._report_interval: float = max(report_interval, _REPORT_LEAST)
+        self._reported_at: Instant = -NEVER
+        self._line: dict[ShardKey, HeldShard] = {}  # the shards that have pages and no taker, next first
+        self._in_hand: dict[Taker, HeldShard] = {}
+        self._tasks: dict[ShardKey, dict[Taker, None]] = {}  # the takers of one shard, while they ask or are at work
+        self._questions: Questions = Questions()
+        self._actions: list[Action] = []
+        self._events: list[HandlingEvent | WatchEvent] = []
+        self._is_pump_due: bool = False
+
+    # ---- queries
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more records are handed out, ever."""
+        return self.failure is not None or self.is_closing or self.has_ended
+
+    def is_busy(self, key: ShardKey, taker: Taker | None = None) -> bool:
+        """Whether a handler other than the taker's is at work on a record of the shard."""
+        return any(other.is_at_work and other is not taker for other in self._tasks.get(key, ()))
+
+    def look(self, shard: HeldShard) -> HandlingState:
+        """What user code has of the shard."""
+        return HandlingState() if shard.cursor is None else shard.cursor.look(is_manual=self.is_manual)
+
+    # ---- commands: takers
+
+    def begin(self, taker: Taker, now: Instant) -> None:
+        """A new iteration or run begins. It ends the older one, and what that had in hand is done (C5)."""
+        older = self.current
+        if taker is older or (older is not None and older.number > taker.number):
+            return
+        self.current = taker
+        self.bounds.restart(now)
+        if older is not None:
+            self.settle(older, now, done=True)
+            self._questions.withdraw(older)
+            older.is_over = True
+        for shard in self.shards.values():
+            taker.handle_gained(shard)
+        self._questions.serve(now)
+
+    def bind(self, taker: Taker, shard: HeldShard) -> None:
+        """The taker takes from this shard alone, until it leaves."""
+        taker.shard = shard
+        self._tasks.setdefault(shard.key, {})[taker] = None
+
+    def ask(self, taker: Taker, number: int, now: Instant) -> None:
+        """User code wants more: what it has taken so far is done (C5). ``take_answered`` names the taker when its
+        answer is there. ``number`` is the value of ``taker.asked`` at the time: an answer that came before the
+        question arrived here counts, and the question is then void.
+        """
+        self._questions.ask(taker, number)
+        self._questions.serve(now)
+
+    def settle(self, taker: Taker, now: Instant, *, done: bool) -> None:
+        """The taker gets no more of the records that it has in hand. ``done``: the last that it took is done; else it
+        comes again, like those that were not taken.
+        """
+        self.give_back(taker, taker.cursor.place if done else taker.cursor.done, now)
+        self._questions.serve(now)
+
+    def leave(self, taker: Taker, now: Instant, *, is_at_work: bool = False) -> None:
+        """A handler's task, or a run, has ended: it asks no more. What it is not done with comes again.
+
+        ``is_at_work``: the handler goes on in a thread: call ``handle_work_ended`` when it returns.
+        """
+        self.give_back(taker, taker.cursor.done, now)
+        self._questions.withdraw(taker)
+        taker.is_over, taker.is_at_work = True, is_at_work
+        self._unbind(taker)
+        self._questions.serve(now)
+
+    def ack(self, record: Record, now: Instant, *, through: bool = False) -> None:
+        """The user says that the record is done, and with ``through`` all before it. Without manual acknowledgements
+        records are done in order, so that all before it are done too.
+        """
+        shard = self.shards.get((record.stream or "", record.shard_id or ""))
+        if shard is None or shard.grant is not record.lease:
+            return  # L4
+        if shard.cursor is not None:  # a record that the coordinator does not know of cannot be acknowledged
+            self._want_pump(shard.report(shard.cursor.done, now))
+        was_full = shard.is_full
+        self._want_pump(shard.acknowledge(record, now, through=through or not self.is_manual))
+        self._leave_if_done(shard)
+        if was_full and not shard.is_full:
+            self._look_again(shard.key)
+        self._questions.serve(now)
+
+    # ---- commands: the consumer
+
+    def close(self, now: Instant) -> None:
+        """Hand out no more: the consumer is closed. What the user has in hand may be finished."""
+        self.is_closing = True
+        self._stop_all(now)
+
+    def fail(self, reason: object, now: Instant) -> None:
+        """Nothing more can be read. The first reason stays."""
+        if self.failure is None:
+            self.failure = reason
+        self._stop_all(now)
+
+    def end(self, now: Instant) -> None:
+        """The host ends: every lease is gone, and every taker is answered."""
+        self.has_ended = True
+        for shard in [*self.shards.values()]:
+            self._drop(shard)
+        self._questions.look_again()
+        self._questions.serve(now)
+
+    def disown(self, reason: object) -> None:
+        """We are a copy in the child of a fork, and all of it is the parent's: hand out and acknowledge no more."""
+        self.failure = reason
+        for shard in self.shards.values():
+            shard.grant.revoke()
+            if shard.cursor is not None:
+                shard.cursor.take_back()
+
+    # ---- the three calls of a taker
+
+    def take(self, taker: Taker, now: Instant) -> Cursor | Instant | None:
+        """The next page for the taker, or a part of it. What it has taken before is done (C5).
+
+        Returns:
+            The cursor; or until when to wait, if nothing happens before; or ``None``: there will be no more.
+        """
+        if taker.cursor.is_current(now):
+            return taker.cursor  # it came while user code was interrupted, and nobody has taken it
+        self.give_back(taker, taker.cursor.place, now)
+        while not self.is_over:
+            shard, until = self._choose(taker, now)
+            if shard is None:
+                return until
+            self._line.pop(shard.key, None)
+            self._in_hand[taker] = shard
+            self.bounds.handle_activity(now)
+            taker.cursor = shard.open(taker.limit, whole=taker.whole, room=self.config.max_unacknowledged)
+            if taker.cursor.records:
+                return taker.cursor
+            self.give_back(taker, 0, now)  # the end of the shard, and no record before it
+        return None
+
+    def report(self, taker: Taker, now: Instant) -> None:
+        """Tell the coordinator how far user code has come."""
+        shard = self._in_hand.get(taker)
+        if shard is not None:
+            self._want_pump(shard.report(taker.cursor.done, now))
+
+    def give_back(self, taker: Taker, done: int, now: Instant) -> None:
+        """The taker has the cursor no more. So many of its records are done, and the others wait for the next taker."""
+        shard = self._in_hand.pop(taker, None)
+        if shard is None:
+            return
+        taker.cursor.end = 0  # first: what goes back is not taken here as well
+        self._want_pump(shard.report(done, now))
+        for page in shard.close(done, now):
+            self.budget.release(shard.key, page.held_bytes)
+        self.bounds.handle_activity(now)
+        if shard.pages:
+            self._line[shard.key] = shard
+        self._admit()
+        self._want_pump(shard.has_ended or shard.look_after(now) or self.bounds.is_awaited)
+        self._leave_if_done(shard)
+        self._look_again(shard.key)
+
+    # ---- inputs
+
+    def handle_gained(self, stream: str, gained: LeaseGained, reader: Reader, now: Instant) -> HeldShard:
+        """We hold this lease now, and the reader reads it."""
+        shard = HeldShard(self.coordinators[stream], gained.grant, reader, is_manual=self.is_manual)
+        assert shard.key not in self.shards, "HL1: a lease is gained once"
+        self.shards[shard.key] = shard
+        if self.is_over:
+            self._stop(shard)
+        if self.current is not None:
+            self.current.handle_gained(shard)
+            self._look_again(shard.key)
+        self._questions.serve(now)
+        return shard
+
+    def handle_hand_over_asked(self, stream: str, shard_id: str, now: Instant) -> None:
+        """Another worker asked for the lease."""
+        shard = self.shards[(stream, shard_id)]
+        self._stop(shard)
+        self._leave_if_done(shard)
+        self._questions.serve(now)
+
+    def handle_gone(self, stream: str, shard_id: str, now: Instant) -> None:
+        """The lease was lost or released, or the time for its hand-over is up."""
+        shard = self.shards.get((stream, shard_id))
+        if shard is not None:
+            self._drop(shard)
+            self._questions.serve(now)
+
+    def handle_pages(self, shard: HeldShard, pages: Iterable[Page], now: Instant) -> None:
+        """Pages came, in the order of the shard."""
+        assert not shard.is_stopping, "a reader that was stopped brings nothing"
+        shard.queue(pages, now)
+        if shard.cursor is None and shard.pages:
+            self._line[shard.key] = shard
+        self._look_again(shard.key)
+        self._questions.serve(now)
+
+    def handle_read(self) -> None:
+        """A reader was answered: the consumer may be ready, or at the newest record."""
+        self._want_pump(self.bounds.is_awaited)
+
+    def handle_reader_over(self, shard: HeldShard, now: Instant) -> None:
+        """The reader ended, or cannot go on."""
+        failure = shard.reader.failure
+        if shard.reader.state is ReaderState.FAILED and failure is not None:
+            self.fail(ReadingFailed(shard.shard_id, failure), now)
+        else:
+            self._want_pump(shard.look_after(now))
+
+    def handle_work_ended(self, taker: Taker, now: Instant) -> None:
+        """The handler has returned: in the taker's own task, or in a thread that was left behind."""
+        if taker.is_at_work:
+            taker.is_at_work = False
+            self._unbind(taker)
+            self._questions.serve(now)
+
+    def handle_failures(self, events: Sequence[HandlingEvent]) -> None:
+        """Handlers failed: count it, and report it."""
+        self.counts.handle_events(events)
+        self._events += events
+
+    def handle_time(self, now: Instant) -> None:
+        """Look at the user's code, and at the bounds of the run. Call it before the coordinators are polled."""
+        for taker in [*self._in_hand]:
+            self.report(taker, now)
+        self._reported_at = now
+        self.watch.handle_work(self._find_work(), now)
+        self._events += self.watch.take_events()
+        self._admit()
+        if not self.bounds.is_open_ended:
+            groups = [group_facts(stream, group, self.shards) for stream, group in self.coordinators.items()]
+            if self.bounds.handle_facts(groups, [shard.facts for shard in self.shards.values()], now):
+                self._questions.look_again()
+        self._questions.handle_time(now)
+        self._questions.serve(now)
+
+    # ---- outputs, time
+
+    def take_answered(self) -> list[Taker]:
+        """The takers whose answer is there: see ``Taker``."""
+        return self._questions.take_answered()
+
+    def take_actions(self) -> list[Action]:
+        """What the shell has to do."""
+        actions, self._actions = self._actions, []
+        return actions
+
+    def take_events(self) -> list[HandlingEvent | WatchEvent]:
+        """What became of failing handlers, and which of them are stuck."""
+        events, self._events = self._events, []
+        return events
+
+    def take_pump_due(self) -> bool:
+        """Whether the coordinators should be polled soon, or ``next_deadline`` has come closer."""
+        is_due = self._is_pump_due or self._questions.is_sooner
+        self._is_pump_due = self._questions.is_sooner = False
+        return is_due
+
+    def next_deadline(self) -> Instant:
+        """When to call ``handle_time``, if nothing happens before."""
+        report_at = self._reported_at + self._report_interval if self._in_hand else NEVER
+        waits = (self._questions.next_deadline(), self.bounds.next_deadline(), self.watch.next_deadline())
+        return min(report_at, *waits)
+
+    # ---- within: handing out
+
+    def _look_again(self, key: ShardKey) -> None:
+        """Something has changed for those who take from this shard."""
+        self._questions.look_again(self._tasks.get(key, ()))
+        if self.current is not None:
+            self._questions.look_again((self.current,))
+
+    def _choose(self, taker: Taker, now: Instant) -> tuple[HeldShard | None, Instant | None]:
+        """The shard to take from; or none, and until when to wait. ``None``: there will be no more."""
+        line = self._line if taker.shard is None else {taker.shard.key: taker.shard}
+        until, has_pages = NEVER, False
+        for shard in line.values():
+            if shard.is_stopping:
+                return None, None
+            if not shard.pages:
+                break
+            has_pages = True
+            due_at = self._due_at(shard, taker)
+            if due_at <= now:
+                return shard, now
+            until = min(until, due_at)
+        return None, None if self.bounds.is_exhausted and not has_pages else until
+
+    def _due_at(self, shard: HeldShard, taker: Taker) -> Instant:
+        """When to hand out the next records of the shard. NEVER: something else has to happen before."""
+        if shard.is_full or self.is_busy(shard.key, taker):
+            return NEVER
+        if taker.limit is None or shard.records >= taker.limit or shard.has_last_page:
+            return -NEVER
+        return shard.oldest_at + taker.max_wait
+
+    def _admit(self) -> None:
+        for key in self.budget.take_admitted():
+            if key in self.shards:
+                self._actions.append(WakeReader(self.shards[key]))
+
+    def _want_pump(self, is_due: bool) -> None:
+        self._is_pump_due = self._is_pump_due or is_due
+
+    def _leave_if_done(self, shard: HeldShard) -> None:
+        if self.failure is None:
+            self._want_pump(shard.leave_if_done())
+
+    def _unbind(self, taker: Taker) -> None:
+        """The taker is over, or its handler has returned: forget it once both are so."""
+        if taker.shard is not None:
+            key = taker.shard.key
+            if taker.is_over and not taker.is_at_work:
+                self._tasks[key].pop(taker, None)
+                if not self._tasks[key]:
+                    del self._tasks[key]
+            self._look_again(key)
+
+    # ---- within: endings
+
+    def _stop_all(self, now: Instant) -> None:
+        for shard in self.shards.values():
+            self._stop(shard)
+        self._questions.look_again()
+        self._questions.serve(now)
+
+    def _stop(self, shard: HeldShard) -> None:
+        """Read no more of the shard, and hand out no more of it."""
+        shard.is_stopping = True
+        shard.reader.stop()
+        shard.drop_pages()
+        self._line.pop(shard.key, None)
+        if shard.cursor is not None:
+            shard.cursor.take_back()
+        self._actions.append(StopReading(shard))
+        self._look_again(shard.key)
+
+    def _drop(self, shard: HeldShard) -> None:
+        """The lease is gone."""
+        del self.shards[shard.key]
+        shard.is_over = True
+        self._stop(shard)
+        self._actions += [CancelHandler(taker) for taker in self._tasks.get(shard.key, ()) if taker.shard is shard]
+        self._want_pump(self.bounds.is_awaited)
+
+    # ---- within: looking
+
+    def _find_work(self) -> dict[ShardKey, Work]:
+        """What the user's code has of each shard."""
+        found: dict[ShardKey, Work] = {}
+        if self.is_manual:
+            for key, shard in self.shards.items():
+                holding = shard.holding
+                oldest = None if holding is None else holding.tracker.oldest_unacknowledged
+                if holding is not None and oldest is not None:
+                    number = oldest[0]
+                    found[key] = Work(str(number), number.sub_sequence, holding.tracker.unacknowledged, since=None)
+        else:
+            for shard in self._in_hand.values():
+                if not shard.is_over:
+                    _note_work(found, shard.key, self.look(shard))
+        for key, takers in self._tasks.items():
+            for taker in takers:  # a handler may outlive its lease, or its run
+                is_watched = taker.shard is None or taker.shard.is_over or not self.is_manual
+                if taker.is_at_work and is_watched and key not in found:
+                    _note_work(found, key, taker.cursor.look(is_manual=False))
+        return found
+
+
+def _note_work(found: dict[ShardKey, Work], key: ShardKey, state: HandlingState) -> None:
+    record = state.oldest
+    if record is not None and state.since is not None:
+        found[key] = Work(record.sequence_number or "", record.sub_sequence, state.records, state.since)

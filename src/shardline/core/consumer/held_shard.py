@@ -1,0 +1,227 @@
+"""One held lease: the pages that wait for the user, the cursor in the user's hands, and what the coordinator knows.
+
+Invariants (C and L are defined in docs/guarantees.md):
+
+- C5, L4: records are acknowledged under the grant that they were read under, while that is in force.
+- Records stay in the queue until the user is done with them. A cursor shows the first of them, so nothing has to be
+  put back: what is not done is still there.
+- A page leaves the queue, and the prefetch budget, when the user is done with its last record.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice
+from typing import NamedTuple, final
+
+from shardline.core.clock import Instant
+from shardline.core.consumer.coordinator import Coordinator
+from shardline.core.consumer.cursor import Cursor
+from shardline.core.consumer.grant import Grant
+from shardline.core.consumer.holding import Holding
+from shardline.core.consumer.reader import WITH_ITERATOR, Children, Page, Reader, ReaderState, ShardKey
+from shardline.core.consumer.run_bounds import ShardFacts
+from shardline.model.record import Record
+
+
+@final
+class _Queued(NamedTuple):
+    page: Page
+    came_at: Instant
+
+
+@final
+class HeldShard:
+    """The shard of a lease that we hold.
+
+    Methods that return a bool say whether the coordinator is to be polled soon.
+    """
+
+    __slots__ = (
+        "children",
+        "coordinator",
+        "cursor",
+        "grant",
+        "has_ended",
+        "is_manual",
+        "is_over",
+        "is_stopping",
+        "key",
+        "offset",
+        "pages",
+        "reader",
+        "records",
+        "shard_id",
+    )
+
+    def __init__(self, coordinator: Coordinator, grant: Grant, reader: Reader, *, is_manual: bool) -> None:
+        self.coordinator: Coordinator = coordinator
+        self.grant: Grant = grant
+        self.reader: Reader = reader
+        self.is_manual: bool = is_manual
+        """Whether the user acknowledges records by hand."""
+        self.key: ShardKey = reader.key
+        self.shard_id: str = reader.shard_id
+        self.pages: deque[_Queued] = deque()
+        self.offset: int = 0
+        """How many records of the first page are done."""
+        self.records: int = 0
+        """How many records of the pages are not done."""
+        self.cursor: Cursor | None = None
+        """The page in hand."""
+        self.children: Children = ()
+        self.is_stopping: bool = False
+        """Whether no more of it is handed out: another worker asked for the lease, or the consumer ends."""
+        self.is_over: bool = False
+        """Whether the lease is gone."""
+        self.has_ended: bool = False
+        """Whether the user is done with the last record of the shard."""
+
+    @property
+    def holding(self) -> Holding | None:
+        """The lease in the coordinator's books, if it is still held under our grant."""
+        holding = self.coordinator.held.holdings.get(self.shard_id)
+        return holding if holding is not None and holding.grant is self.grant else None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether too many records are not acknowledged: no more are handed out."""
+        return self.is_manual and self.coordinator.held.is_full(self.shard_id)
+
+    @property
+    def has_last_page(self) -> bool:
+        """Whether all that is left of the shard is here."""
+        return bool(self.pages) and self.pages[-1].page.is_last
+
+    @property
+    def oldest_at(self) -> Instant:
+        """When the first record that is not done came."""
+        return self.pages[0].came_at
+
+    @property
+    def next_record(self) -> Record | None:
+        """The first record that is not done."""
+        return self.pages[0].page.records[self.offset] if self.records else None
+
+    @property
+    def facts(self) -> ShardFacts:
+        """What the bounds of a run depend on."""
+        return ShardFacts(
+            has_iterator=self.reader.state in WITH_ITERATOR or self.is_stopping,
+            has_records=self.cursor is not None or bool(self.pages) or self.reader.has_unopened,
+            has_caught_up=self.reader.has_caught_up,
+            has_ended=self.has_ended,
+        )
+
+    # ---- pages
+
+    def queue(self, pages: Iterable[Page], now: Instant) -> None:
+        """Pages came, in the order of the shard."""
+        for page in pages:
+            self.pages.append(_Queued(page, now))
+            self.records += len(page.records)
+            self.children = page.child_shards
+
+    def drop_pages(self) -> None:
+        """Forget the pages that were read ahead: they come again."""
+        self.pages.clear()
+        self.offset = self.records = 0
+
+    def open(self, limit: int | None, *, whole: bool, room: int) -> Cursor:
+        """Put the next records into the user's hands: at most ``limit``; ``None``: the rest of one page.
+
+        Args:
+            limit: how many at most; ``None``: the rest of one page.
+            whole: whether they are taken at once, as a batch.
+            room: how many records may be unacknowledged, if they are acknowledged by hand. A batch may exceed it.
+        """
+        holding = self.holding
+        if self.is_manual and not whole and holding is not None:
+            room -= holding.tracker.remembered
+            limit = room if limit is None else min(limit, room)
+        records = self._first(limit)
+        is_last = self.has_last_page and len(records) == self.records
+        self.cursor = Cursor(records, self.grant, is_last=is_last, whole=whole)
+        if not self.is_manual and holding is not None:
+            self.coordinator.held.deliver(self.shard_id, records)
+        return self.cursor
+
+    def close(self, done: int, now: Instant) -> list[Page]:
+        """The user has the cursor no more, and is done with so many of its records. Returns the pages that are through.
+
+        The end of the shard is reported when the user is done with its last record (C3).
+        """
+        cursor, self.cursor = self.cursor, None
+        assert cursor is not None, "there is a cursor in hand"
+        if self.is_over:
+            return []
+        if self.is_stopping:
+            through, has_ended = [], cursor.is_last and done == len(cursor.records)
+        else:
+            through = self._advance(done)
+            has_ended = bool(through) and through[-1].is_last
+        if has_ended:
+            self.has_ended = True
+            if self.holding is not None:
+                self.coordinator.end(self.shard_id, self.children, now)
+        return through
+
+    def _first(self, limit: int | None) -> Sequence[Record]:
+        first = self.pages[0].page.records
+        found = first[self.offset :] if self.offset else first
+        if limit is None or len(found) == limit:
+            return found
+        if len(found) > limit:
+            return found[:limit]
+        rest = chain.from_iterable(queued.page.records for queued in islice(self.pages, 1, None))
+        return [*found, *islice(rest, limit - len(found))]
+
+    def _advance(self, count: int) -> list[Page]:
+        through: list[Page] = []
+        self.records -= count
+        self.offset += count
+        while self.pages and self.offset >= len(self.pages[0].page.records):
+            self.offset -= len(self.pages[0].page.records)
+            through.append(self.pages.popleft().page)
+        return through
+
+    # ---- what the coordinator is told
+
+    def report(self, done: int, now: Instant) -> bool:
+        """So many records of the cursor in hand are done. With manual acknowledgements those taken are delivered."""
+        cursor = self.cursor
+        assert cursor is not None, "there is a cursor in hand"
+        known = cursor.reported
+        if not self.is_manual:
+            cursor.reported = max(known, done)
+            return done > known and self.acknowledge(cursor.records[done - 1], now, through=True)
+        cursor.reported = cursor.place
+        if cursor.reported > known and self.holding is not None:
+            self.coordinator.held.deliver(self.shard_id, cursor.records[known : cursor.reported])
+        return False
+
+    def acknowledge(self, record: Record, now: Instant, *, through: bool) -> bool:
+        """The user is done with the record, and with ``through`` with all before it."""
+        holding, held = self.holding, self.coordinator.held
+        if holding is None or not self.grant.in_force(now):
+            return False  # L4
+        was_arranged = holding.is_arranged
+        accepted = held.ack_through(self.shard_id, record) if through else held.ack(self.shard_id, record)
+        return accepted and (not was_arranged or holding.tracker.has_ended)
+
+    def leave_if_done(self) -> bool:
+        """Let go of a lease that another worker asked for, once the user is done with its records."""
+        holding = self.holding
+        if not self.is_stopping or self.cursor is not None or holding is None:
+            return False
+        if self.is_manual and not holding.tracker.is_settled:
+            return False
+        self.coordinator.held.leave(self.shard_id)
+        return True
+
+    def look_after(self, now: Instant) -> bool:
+        """If the service does not know the shard: find out what became of it, once its records are through."""
+        is_through = self.cursor is None and not self.pages
+        if self.reader.state is not ReaderState.GONE or not is_through or self.holding is None:
+            return False
+        self.coordinator.lose_sight(self.shard_id, now)
+        return True

@@ -1,0 +1,132 @@
+"""Defines what every reader of a shard has in common: its pages, its states, and what others may ask of it.
+
+A reader brings the records of one shard in order, as ``Page`` values. The hand-out (``handout``) queues them for the
+user and does not know how they were read. ``PollingReader`` is the reader that asks with GetRecords.
+
+Invariants:
+
+- Pages come in the order of the shard, and nothing is left out between two of them.
+- ``TRANSITIONS`` lists every change of state that a reader may make; each change is checked against it. docs/pictures
+  draws the states of a reader from this table.
+- A reader that is over (``OVER``) changes its state no more, and brings nothing after the pages that it holds.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final, NamedTuple, Protocol, TypeAlias, final
+
+from shardline.core.clock import Instant
+from shardline.core.consumer.events import PositionLost, ReadFailed, RecordsTrimmed
+from shardline.core.failures import Failure
+from shardline.model.record import Record
+from shardline.model.shard import ChildShard
+
+ReaderEvent: TypeAlias = PositionLost | RecordsTrimmed | ReadFailed
+
+Children: TypeAlias = tuple[ChildShard, ...]
+ShardKey: TypeAlias = tuple[str, str]
+"""The name of a stream and the id of one of its shards: shards of two streams may have the same id."""
+
+
+@final
+class Page(NamedTuple):
+    """Records of one shard, in order: the answer to one request, or a slice of it."""
+
+    shard_id: str
+    records: list[Record]
+    held_bytes: int
+    """The bytes to release from the budget once the user is done with the whole page."""
+    lag: float | None
+    """How far behind the end of the shard the page ends, in seconds."""
+    is_last: bool
+    """Whether nothing of the shard follows."""
+    child_shards: Children
+    """The shards that follow, with the last page."""
+
+
+@final
+class ReaderState(Enum):
+    """What a reader is doing."""
+
+    STARTING = "has no iterator"
+    ASKING = "waits for an iterator"
+    READY = "may read the next page"
+    READING = "waits for a page"
+    ENDED = "the shard has no more records"
+    GONE = "the service does not know the shard"
+    FAILED = "an error that retrying does not cure"
+    STOPPED = "was told to stop"
+
+
+_S: TypeAlias = ReaderState
+TRANSITIONS: Final[Mapping[ReaderState, frozenset[ReaderState]]] = {
+    _S.STARTING: frozenset({_S.ASKING, _S.STOPPED}),
+    _S.ASKING: frozenset({_S.READY, _S.STARTING, _S.GONE, _S.FAILED, _S.STOPPED}),
+    _S.READY: frozenset({_S.READING, _S.ENDED, _S.STOPPED}),
+    _S.READING: frozenset({_S.READY, _S.STARTING, _S.GONE, _S.FAILED, _S.STOPPED}),
+    _S.ENDED: frozenset(),
+    _S.GONE: frozenset(),
+    _S.FAILED: frozenset(),
+    _S.STOPPED: frozenset(),
+}
+OVER: Final = frozenset(state for state, following in TRANSITIONS.items() if not following)
+WITH_ITERATOR: Final = frozenset({_S.READY, _S.READING, _S.ENDED})
+"""The states in which a record that is put from now on will be read."""
+
+
+class Reader(Protocol):
+    """What the hand-out and the shells need of a reader.
+
+    How a reader is fed (answers to requests, events of a subscription) is its own business and that of its task.
+    """
+
+    @property
+    def key(self) -> ShardKey: ...
+    @property
+    def shard_id(self) -> str: ...
+    @property
+    def state(self) -> ReaderState: ...
+    @property
+    def failure(self) -> Failure | None:
+        """Why it is GONE or FAILED."""
+        ...
+
+    @property
+    def lag(self) -> float | None:
+        """How far behind the end of the shard the last page was, in seconds. ``None``: nothing was read yet."""
+        ...
+
+    @property
+    def is_over(self) -> bool: ...
+    @property
+    def has_unopened(self) -> bool:
+        """Whether ``take_pages`` has more to give once there is room for it."""
+        ...
+
+    @property
+    def has_caught_up(self) -> bool:
+        """Whether the shard was read up to its newest record once, and ``take_pages`` gave all of that."""
+        ...
+
+    @property
+    def out_of_range(self) -> int:
+        """How many records of aggregates lay outside the shard's hash range."""
+        ...
+
+    def unread_age(self, now: Instant) -> float | None:
+        """The age of the oldest record that was not read; 0 if there is none, ``None`` if that is not known."""
+        ...
+
+    def take_pages(self) -> list[Page]:
+        """The pages that were read since the last call, in order, as far as the budget has room."""
+        ...
+
+    def take_events(self) -> list[ReaderEvent]: ...
+
+    def next_deadline(self) -> Instant:
+        """When to poll it again. A reader without room is polled when the budget admits it."""
+        ...
+
+    def stop(self) -> None:
+        """Read no more, and drop the pages that were not taken."""
+        ...

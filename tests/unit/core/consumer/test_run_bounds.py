@@ -1,0 +1,132 @@
+"""When is a consumer ready, and when is a bounded run over?"""
+
+from types import SimpleNamespace
+
+import pytest
+
+from shardline.core.clock import NEVER
+from shardline.core.consumer.run_bounds import GroupFacts, OtherLease, RunBounds, ShardFacts, group_facts
+from shardline.model.lease import Checkpoint, Lease
+from shardline.model.position import SHARD_END
+
+QUIET = ShardFacts(has_iterator=True, has_records=False, has_caught_up=True, has_ended=False)
+ALONE = GroupFacts(is_ready=True, is_listed=True, others=())
+OTHER = OtherLease(("s", "b"), has_other_holder=True, counter=7)
+
+
+def bounds(*, until_latest=False, idle_timeout=None, max_leases=None, ready_at=100.0):
+    made = RunBounds(until_latest=until_latest, idle_timeout=idle_timeout, max_leases=max_leases)
+    if ready_at is not None:
+        assert made.handle_facts([ALONE], [QUIET], ready_at)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("groups", "shards"),
+    [
+        ([ALONE, ALONE._replace(is_ready=False)], [QUIET]),
+        ([ALONE], [QUIET, QUIET._replace(has_iterator=False)]),
+    ],
+)
+def test_it_is_ready_when_every_group_and_every_shard_is(groups, shards):
+    made = bounds(ready_at=None)
+    assert made.is_awaited
+    assert not made.handle_facts(groups, shards, 100.0)
+    assert (made.is_ready, made.next_deadline(), made.is_open_ended) == (False, NEVER, False)
+    assert made.handle_facts([ALONE, ALONE], [QUIET, QUIET], 101.0)
+    assert (made.is_ready, made.is_exhausted, made.is_awaited, made.is_open_ended) == (True, False, False, True)
+
+
+def test_an_unbounded_run_is_never_over():
+    made = bounds()
+    assert not made.handle_facts([ALONE], [QUIET], 1e9)
+    assert (made.is_exhausted, made.next_deadline()) == (False, NEVER)
+
+
+@pytest.mark.parametrize(
+    "shard",
+    [QUIET._replace(has_records=True), QUIET._replace(has_caught_up=False), QUIET._replace(has_ended=True)],
+)
+def test_until_latest_waits_for_records_for_the_newest_and_for_the_children(shard):
+    made = bounds(until_latest=True)
+    assert made.is_awaited
+    assert not made.is_open_ended
+    assert not made.handle_facts([ALONE], [QUIET, shard], 101.0)
+    assert made.handle_facts([ALONE], [QUIET], 102.0)
+    assert made.is_exhausted
+    assert made.is_open_ended
+    assert not made.handle_facts([ALONE], [QUIET], 103.0), "it is news once"
+
+
+def test_until_latest_waits_for_shards_without_a_row():
+    made = bounds(until_latest=True)
+    assert not made.handle_facts([ALONE, ALONE._replace(is_listed=False)], [QUIET], 101.0)
+    assert made.handle_facts([ALONE, ALONE], [QUIET], 102.0)
+
+
+def test_a_lease_of_another_worker_counts_as_read_once_that_worker_is_seen_to_live():
+    made = bounds(until_latest=True)
+    group = ALONE._replace(others=[OTHER, OTHER._replace(key=("s", "c"))])
+    assert not made.handle_facts([group], [QUIET], 101.0)
+    assert not made.handle_facts([group], [QUIET], 102.0), "the counters stand still"
+    moved = [one._replace(counter=8) for one in group.others]
+    assert not made.handle_facts([ALONE._replace(others=[moved[0], OTHER._replace(key=("s", "c"))])], [QUIET], 103.0)
+    free = [moved[0], moved[1]._replace(has_other_holder=False)]
+    assert not made.handle_facts([ALONE._replace(others=free)], [QUIET], 104.0), "nobody reads it"
+    assert made.handle_facts([ALONE._replace(others=moved)], [QUIET], 105.0)
+
+
+def test_a_worker_that_holds_all_it_may_does_not_wait_for_other_leases():
+    made = bounds(until_latest=True, max_leases=2)
+    group = ALONE._replace(others=[OTHER])
+    assert not made.handle_facts([group], [QUIET], 101.0)
+    assert made.handle_facts([group], [QUIET, QUIET], 102.0)
+
+
+def test_idleness_counts_from_readiness_and_from_the_last_record():
+    made = bounds(idle_timeout=5.0, ready_at=100.0)
+    assert (made.next_deadline(), made.is_open_ended) == (105.0, False)
+    made.handle_activity(103.0)
+    assert made.next_deadline() == 108.0
+    assert not made.handle_facts([ALONE], [QUIET._replace(has_records=True)], 120.0), "a slow user is not idle"
+    assert not made.handle_facts([ALONE], [QUIET], 107.9)
+    assert made.handle_facts([ALONE], [QUIET], 108.0)
+    assert made.next_deadline() == NEVER
+
+
+def test_a_new_iteration_counts_idleness_anew_and_latest_stays_reached():
+    idle = bounds(idle_timeout=5.0)
+    assert idle.handle_facts([ALONE], [QUIET], 105.0)
+    idle.restart(110.0)
+    assert (idle.is_exhausted, idle.next_deadline()) == (False, 115.0)
+    latest = bounds(until_latest=True)
+    assert latest.handle_facts([ALONE], [QUIET], 105.0)
+    latest.restart(110.0)
+    assert latest.is_exhausted
+
+
+def test_the_facts_of_a_group_are_those_of_its_coordinator():
+    rows = {
+        "mine": Lease("mine", 3, "me"),
+        "held": Lease("held", 4, "me"),
+        "free": Lease("free", 5),
+        "theirs": Lease("theirs", 6, "other"),
+        "finished": Lease("finished", 7, checkpoint=Checkpoint(SHARD_END)),
+    }
+    graph = SimpleNamespace(covers=lambda found: found is rows)
+    coordinator = SimpleNamespace(
+        me="me",
+        is_ready=True,
+        view=SimpleNamespace(rows=rows),
+        topology=SimpleNamespace(is_settled=True, graph=graph),
+    )
+    others = [
+        OtherLease(("s", "mine"), has_other_holder=False, counter=3),
+        OtherLease(("s", "free"), has_other_holder=False, counter=5),
+        OtherLease(("s", "theirs"), has_other_holder=True, counter=6),
+    ]
+    assert group_facts("s", coordinator, {("s", "held"), ("t", "mine")}) == GroupFacts(
+        is_ready=True, is_listed=True, others=others
+    )
+    coordinator.view = SimpleNamespace(rows={})
+    assert not group_facts("s", coordinator, ()).is_listed

@@ -1,0 +1,183 @@
+"""Who asks, who is refused, and which question does an answer cover?"""
+
+from types import SimpleNamespace
+
+import pytest
+
+from shardline.core.clock import NEVER
+from shardline.core.consumer.taker import Questions, Taker
+
+
+class Asker(Taker):
+    """It is answered at a time that the test chooses."""
+
+    def __init__(self, until=None):
+        super().__init__()
+        self.until = until
+        self.served = 0
+        self.during = None
+
+    def serve(self, now):
+        self.served += 1
+        if self.during is not None:
+            self.during()
+        return None if self.until is None or now >= self.until else self.until
+
+
+def waiting(caller):
+    woken = []
+    return SimpleNamespace(caller=caller, wake=lambda: woken.append(caller), woken=woken)
+
+
+def alive(caller):
+    return False
+
+
+def ended(caller):
+    return True
+
+
+# ---- user code
+
+
+def test_a_second_caller_is_refused_while_the_first_one_waits():
+    taker = Asker()
+    first, second = waiting("task 1"), waiting("task 2")
+    assert taker.enter(first, alive)
+    assert taker.is_awaited("task 2", alive)
+    assert not taker.is_awaited("task 1", alive)
+    assert not taker.is_awaited("task 2", ended)
+    assert not taker.enter(second, alive)
+    assert (taker.asked, taker.caller, list(taker.waiting)) == (1, "task 1", [first])
+    taker.leave(first)
+    taker.leave(first)
+    assert taker.enter(second, alive)
+    assert (taker.asked, taker.caller) == (2, "task 2")
+
+
+@pytest.mark.parametrize(("caller", "has_ended"), [("task 1", alive), ("task 2", ended)])
+def test_a_wait_that_was_interrupted_blocks_nobody(caller, has_ended):
+    taker = Asker()
+    assert taker.enter(waiting("task 1"), alive)  # and it never leaves
+    mine = waiting(caller)
+    assert taker.enter(mine, has_ended)
+    assert list(taker.waiting) == [mine]
+
+
+def test_everyone_who_waits_is_woken():
+    taker = Asker()
+    one = waiting("task")
+    taker.enter(one, alive)
+    taker.wake()
+    assert one.woken == ["task"]
+
+
+def test_user_code_has_records_when_it_took_some_that_were_not_given_back():
+    taker = Asker()
+    assert not taker.has_records
+    taker.cursor.place, taker.cursor.end = 1, 3
+    assert taker.has_records
+    taker.cursor.end = 0
+    assert not taker.has_records
+    taker.cursor.place, taker.cursor.end = 0, 3
+    assert not taker.has_records
+
+
+def test_an_ordinary_taker_does_not_follow_the_leases():
+    taker = Asker()
+    taker.handle_gained("shard")
+    assert taker.shard is None
+
+
+# ---- the host
+
+
+def test_a_question_is_answered_once():
+    questions, taker = Questions(), Asker()
+    taker.asked = 1
+    questions.ask(taker, 1)
+    questions.serve(100.0)
+    assert questions.take_answered() == [taker]
+    assert taker.answered == 1
+    questions.ask(taker, 1)  # it arrives late: the answer came for an older one
+    questions.serve(100.0)
+    assert (questions.take_answered(), taker.served) == ([], 1)
+
+
+def test_an_answer_covers_every_question_before_it():
+    questions, taker = Questions(), Asker()
+    taker.asked = 1
+    questions.ask(taker, 1)
+    taker.asked = 2  # the first was interrupted, and the second is on its way
+    questions.serve(100.0)
+    assert taker.answered == 2
+    questions.ask(taker, 2)
+    questions.serve(100.0)
+    assert taker.served == 1, "user code may be at work on the answer by now"
+
+
+def test_a_taker_waits_until_its_time_or_until_something_changes():
+    questions, taker = Questions(), Asker(until=105.0)
+    taker.asked = 1
+    questions.ask(taker, 1)
+    assert questions.next_deadline() == NEVER
+    questions.serve(100.0)
+    assert (questions.next_deadline(), questions.is_sooner) == (105.0, True)
+    questions.is_sooner = False
+    questions.handle_time(104.0)
+    questions.serve(104.0)
+    assert taker.served == 1
+    questions.look_again([taker])
+    questions.serve(104.0)
+    assert (taker.served, questions.is_sooner) == (2, False)
+    questions.handle_time(105.0)
+    questions.serve(105.0)
+    assert questions.take_answered() == [taker]
+    assert questions.next_deadline() == NEVER
+
+
+def test_news_for_one_that_does_not_wait_is_no_question():
+    questions, taker = Questions(), Asker()
+    questions.look_again([taker])
+    questions.serve(100.0)
+    assert taker.served == 0
+
+
+def test_a_taker_that_left_is_not_served():
+    questions, taker = Questions(), Asker(until=105.0)
+    taker.asked = 1
+    questions.ask(taker, 1)
+    questions.withdraw(taker)
+    questions.look_again()
+    questions.serve(110.0)
+    assert (taker.served, questions.take_answered()) == (0, [])
+
+
+def test_serving_one_may_be_news_for_others_and_serves_nobody_twice():
+    questions, first, second = Questions(), Asker(), Asker(until=NEVER)
+    first.asked = second.asked = 1
+    questions.ask(second, 1)
+    questions.serve(100.0)
+
+    def change():
+        second.until = None
+        questions.look_again()
+        questions.serve(100.0)
+
+    first.during = change
+    questions.ask(first, 1)
+    questions.serve(100.0)
+    assert questions.take_answered() == [first, second]
+    assert (first.served, second.served) == (1, 2)
+
+
+def test_a_taker_that_breaks_leaves_the_others_servable():
+    questions, broken, other = Questions(), Asker(), Asker()
+    broken.asked = other.asked = 1
+    broken.during = lambda: 1 / 0
+    questions.ask(broken, 1)
+    with pytest.raises(ZeroDivisionError):
+        questions.serve(100.0)
+    questions.ask(other, 1)
+    questions.serve(100.0)
+    assert questions.take_answered() == [other]
