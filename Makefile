@@ -24,7 +24,7 @@ TRACED := tests/unit/model tests/unit/codec tests/unit/core tests/wire
 # What differs from one Python to the next, as far as that is tested in a minute: adapters and codecs, and the shells' start,
 # end, cancellation, threads and TLS. None of these needs a third-party server.
 QUICK := tests/unit/adapters tests/unit/codec tests/wire tests/packaging \
-	$(addprefix tests/shell/test_,client_calls.py host_tasks.py lifecycle.py tls.py waiting.py) \
+	$(addprefix tests/shell/test_,client.py host_tasks.py lifecycle.py tls.py waiting.py) \
 	$(addprefix tests/shell/producer/test_,delivery.py producer_lifecycle.py sync_producer.py) \
 	$(addprefix tests/shell/consumer/test_,handlers.py iteration.py resharding.py)
 # Four at a time, also on two cores: many tests wait more than they compute. Each has its own servers, ports and directories.
@@ -38,7 +38,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # what checks objects that others made (transports, stored rows).
 OPTIMIZED := tests/sim/test_keep_assertions.py \
 	tests/machines/test_producer_promises.py tests/machines/test_consumer_promises.py tests/unit/server/test_storage.py \
-	tests/unit/adapters/test_wire_streams.py tests/shell/test_uvloop_policy.py tests/shell/test_client_calls.py
+	tests/unit/adapters/test_wire_streams.py tests/shell/test_uvloop_policy.py tests/shell/test_client.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup sets demo test test-browser test-optimized static cover suite clock quick sim sim-soak drill drill-full java soak proof check fmt lint types mypy pyright arch bench bench-report bench-guard conformance docs pictures mutants fuzz audit sbom build clean

@@ -16,7 +16,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src" / "shardline"
-UNIT = ROOT / "tests" / "unit"
+TESTS = ROOT / "tests"
+UNIT = TESTS / "unit"
 PURE = ("model", "codec", "core")
 
 MODULES = sorted(SRC.rglob("*.py"))
@@ -291,14 +292,96 @@ def test_a_module_without_an_opening_is_seen():
 # ---- tests
 
 
+# Modules that do I/O have their file, of the same name, in the suite that runs them for real.
+SUITES = {"server": "shell", "testing": "shell", "cli": "cli", "adapters/leases": "contract"}
+# Modules that are tested together: they make sense as one thing only, and that has the file.
+TOGETHER = {
+    "unit/adapters/test_credentials.py": {"adapters/aws_service.py"},  # botocore's two chains, whatever they are for
+    "unit/server/model/test_broken_constraints.py": {  # each constraint of each member, against botocore's model
+        "server/model/channel_inputs.py",
+        "server/model/member_types.py",
+    },
+    "contract/test_lease_stores.py": {"adapters/leases/memory.py"},  # it is the reference of all stores
+    "contract/test_dynamodb.py": {"adapters/leases/dynamodb_connection.py"},
+    "shell/test_local_kinesis.py": {  # the server behind a socket, and what a test may do with it
+        *("server/http.py", "server/http1.py", "server/running.py", "server/sockets.py"),
+        *("testing/local_clock.py", "testing/local_streams.py"),
+    },
+    "shell/test_server_http2.py": {"server/http2.py"},
+    "shell/test_tls.py": {"server/certificates.py"},
+    "shell/test_cli_local.py": {"cli/local.py"},
+    # Commands run as processes; these are their parts.
+    "cli/test_main.py": {"cli/commands.py", "cli/completion.py", "cli/invocation.py", "cli/terminal.py"},
+    "cli/test_endings.py": {"cli/interrupts.py", "cli/pipe_output.py"},
+    "cli/test_doctor.py": {"cli/examination.py", "cli/findings.py", "cli/patience.py"},
+    "cli/test_groups.py": {"cli/group_lag.py", "cli/group_places.py"},
+    "cli/test_put.py": {"cli/put_run.py"},
+    "cli/test_dead_letters.py": {"cli/failed_records.py"},
+    "cli/test_streams.py": {"cli/stream_views.py"},
+    "cli/test_tail.py": {"cli/shard_reading.py"},
+    "cli/test_demo_parts.py": {
+        *("cli/demo_fleet.py", "cli/demo_lines.py", "cli/demo_observer.py", "cli/demo_orders.py", "cli/demo_reader.py"),
+        *("cli/demo_scene.py", "cli/demo_story.py", "cli/demo_thread.py", "cli/demo_verdict.py", "cli/demo_worker.py"),
+    },
+}
+# The shells stand behind the public classes: the files of tests/shell are named for what those promise, on every loop.
+BY_PROMISE = {"aio", "sync"}
+WITHOUT_CODE = {
+    "__init__.py",
+    "__main__.py",
+    "ports.py",
+}  # names, and protocols, which every implementation has to keep
+# Files of unit/ that are about more than one module.
+ACROSS = {
+    "core/producer/test_peer_defects.py",  # of aiokpl
+    "server/model/test_broken_constraints.py",
+    "server/model/test_service_model.py",  # all operations and members that botocore knows
+    "server/model/test_texts.py",  # the table of docs/differences.md
+    "test_public_names.py",  # of the package
+}
+
+
 def mirror_of(module):
     """Where the examples of a module stand."""
     return module.parent / f"test_{module.name}"
 
 
-@pytest.mark.parametrize("path", [path for path in PURE_MODULES if path.name != "__init__.py"], ids=named)
-def test_every_module_of_the_pure_half_has_a_test_file_of_its_own(path):
-    assert (UNIT / mirror_of(path.relative_to(SRC))).is_file()
+def homes_of(module):
+    """The files in which the tests of a module may be, in the order in which they are looked for."""
+    mirror = mirror_of(module)
+    yield UNIT / mirror
+    for folder, suite in SUITES.items():
+        if module.is_relative_to(folder):
+            yield from (TESTS / suite).rglob(mirror.name)
+    yield from (TESTS / file for file, modules in TOGETHER.items() if str(module) in modules)
+
+
+TESTED = [path.relative_to(SRC) for path in MODULES if path.name not in WITHOUT_CODE]
+
+
+@pytest.mark.parametrize("module", [module for module in TESTED if module.parts[0] not in BY_PROMISE], ids=str)
+def test_every_module_has_a_test_file_of_its_own(module):
+    homes = list(homes_of(module))
+    if module.parts[0] in PURE:
+        homes = homes[:1]
+    assert any(home.is_file() for home in homes)
+
+
+def test_a_module_without_a_test_file_is_seen():
+    for module in ("core/gossip.py", "server/model/gossip.py", "adapters/gossip.py", "cli/gossip.py"):
+        assert not any(home.is_file() for home in homes_of(Path(module))), module
+
+
+def test_modules_that_are_tested_together_exist_and_have_no_file_of_their_own():
+    for module in set().union(*TOGETHER.values()):
+        assert Path(module) in TESTED
+        assert next(homes_of(Path(module))).exists() is False
+
+
+def test_every_file_of_the_unit_tests_is_about_a_module():
+    mirrors = {mirror_of(module) for module in TESTED}
+    files = {path.relative_to(UNIT) for path in UNIT.rglob("test_*.py")}
+    assert {str(path) for path in files - mirrors} == ACROSS
 
 
 def go_by_the_clock(folder):

@@ -1,6 +1,6 @@
 """What does AWS say when it refuses a request, where was that seen, and which request is told so here?
 
-Data: ``tests/unit/server/test_texts.py`` sends each request to the server's model and compares code and text, and
+Data: ``tests/unit/server/model/test_texts.py`` sends each request to the server's model and compares code and text, and
 ``docs/differences.md`` shows the table. A text without a source is ours: AWS's is not known.
 """
 
@@ -318,7 +318,7 @@ The member of the answer that holds the text is called `message`, and `Message` 
 where AWS has no text: UnknownOperationException, InternalFailure, and a body that cannot be read
 ([`kinesalite connection.js`](https://github.com/mhart/kinesalite/blob/c76689da192ab96c87c5db8f95c1e3fba1985433/test/connection.js)).
 
-Every constraint of botocore's model is broken by another test, one at a time (`tests/unit/server/test_broken_constraints.py`).
+Every constraint of botocore's model is broken by another test, one at a time (`tests/unit/server/model/test_broken_constraints.py`).
 The exceptions are lengths of at least 0, which no value breaks. AWS prints at most ten broken constraints, in an order
 that varies; ours is the order of its recordings until 2016, when it began to vary.
 """

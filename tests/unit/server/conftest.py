@@ -1,11 +1,13 @@
 """A service that tests talk to in AWS's words, on a clock that only they move."""
 
+import json
 from random import Random
 
 import msgspec
 import pytest
 
 from shardline.model.hashing import HASH_KEY_COUNT
+from shardline.server.model.faults import Faults
 from shardline.server.model.service import Service
 from shardline.server.model.settings import Delays, Limits, ServiceSettings
 
@@ -169,3 +171,60 @@ def make_server():
 @pytest.fixture
 def server(make_server):
     return make_server()
+
+
+WIDTH = HASH_KEY_COUNT // 4
+
+
+class FaultyServer:
+    """A service with faults, four shards, and hands on the clock."""
+
+    def __init__(self, seed=1, delays=None):
+        self.now = BEGIN
+        settings = ServiceSettings(limits=Limits.without_rates(), delays=delays or Delays())
+        self.service = Service(settings, Random(seed), BEGIN)
+        self.faults = Faults(Random(seed), lambda: self.now)
+        self.service.use_faults(self.faults)
+        self.ask("CreateStream", StreamName="s", ShardCount=4)
+
+    def ask(self, operation, **members):
+        return self.service.handle(operation, members, self.now)
+
+    def put(self, *shards, stream="s"):
+        """One entry for each shard's number; its data is its place."""
+        entries = [
+            {"Data": bytes([at]), "PartitionKey": "k", "ExplicitHashKey": str(shard * WIDTH)}
+            for at, shard in enumerate(shards)
+        ]
+        return self.ask("PutRecords", StreamName=stream, Records=entries)
+
+    def put_one(self, shard):
+        return self.ask("PutRecord", StreamName="s", Data=b"1", PartitionKey="k", ExplicitHashKey=str(shard * WIDTH))
+
+    def stored(self, stream="s"):
+        """The data of every record, by the number of the shard."""
+        shards = self.service.state.streams[stream].shards.values()
+        return {one.index: [record.data[0] for record in one.log.records] for one in shards if one.log.records}
+
+    def iterator(self, shard, kind="TRIM_HORIZON"):
+        shard_id = f"shardId-{shard:012d}"
+        return self.ask("GetShardIterator", StreamName="s", ShardId=shard_id, ShardIteratorType=kind)
+
+    def open_shards(self):
+        return [shard.shard_id[-2:] for shard in self.service.state.streams["s"].open_shards]
+
+
+def codes(answer):
+    assert answer.refusal is None
+    return [one.error_code for one in answer.body.records]
+
+
+@pytest.fixture
+def world():
+    return FaultyServer()
+
+
+def post(endpoint, operation, **members):
+    """A request in JSON, as bytes."""
+    headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": f"Kinesis_20131202.{operation}"}
+    return endpoint.reply(headers, json.dumps(members).encode())

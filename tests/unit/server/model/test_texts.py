@@ -5,7 +5,7 @@ from runpy import run_path
 
 import pytest
 
-TEXTS = run_path(str(Path(__file__).parents[2] / "interop" / "texts.py"))["TEXTS"]
+TEXTS = run_path(str(Path(__file__).parents[3] / "interop" / "texts.py"))["TEXTS"]
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: text.when)
