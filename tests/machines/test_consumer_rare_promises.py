@@ -6,9 +6,9 @@ from dataclasses import replace
 from random import Random
 
 from tests.harness.coordinator import DOWN, LATE, A, Group, at, hold_one, names, shard
-from tests.machines.test_consumer_reader_promises import MIB, PrefetchBudget, RawRecord, Shard
+from tests.harness.reader import ReaderShell
 
-from shardline.codec.shapes import ListShardsResponse
+from shardline.codec.shapes import ListShardsResponse, RawRecord
 from shardline.core.clock import NEVER
 from shardline.core.consumer.assignment import Standing, assign
 from shardline.core.consumer.checkpoint import CheckpointTracker
@@ -16,10 +16,12 @@ from shardline.core.consumer.coordinator import ScanLeases
 from shardline.core.consumer.events import LeaseLost, LeaseReleased, RecordsTrimmed, ShardTrimmed, StreamRecreated
 from shardline.core.consumer.failure_policy import BatchWork, FailurePolicy
 from shardline.core.consumer.lease_view import LeaseView
+from shardline.core.consumer.prefetch import PrefetchBudget
 from shardline.core.consumer.shard_graph import ShardGraph
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import CommitCheckpoint, CreateLease, Refused, RenewLease, TakeLease
 from shardline.model.lease import Checkpoint, Lease
+from shardline.model.limits import MIB
 from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON, at_sequence_number
 from shardline.model.record import Record
 from shardline.model.sequence import SequenceNumber
@@ -147,7 +149,7 @@ def test_c3_that_a_shard_has_no_children_is_found_out_anew_by_who_gains_it_again
 
 
 def test_rd3_what_retention_took_is_told_also_after_empty_pages():
-    one = Shard(at_sequence_number("500"), done=SequenceNumber(500)).start()
+    one = ReaderShell(at_sequence_number("500"), done=SequenceNumber(500)).start()
     one.page(behind=1_000)
     assert one.reader.take_events() == []
     one.page(501)
@@ -381,14 +383,14 @@ def test_di1_after_listings_that_worked_a_failure_is_the_first_again():
 
 def test_rp2_a_large_page_that_came_slowly_is_paid_for_from_when_it_came():
     """The time that a page took on its way pays for nothing."""
-    one = Shard(budget=PrefetchBudget(64 * MIB)).start()
+    one = ReaderShell(budget=PrefetchBudget(64 * MIB)).start()
     one.page(RawRecord(bytes(6 * MIB), "1", "k", 1.0), behind=5_000, latency=2.9)
     assert one.page(2, behind=5_000) > 2.9
 
 
 def test_rp4_a_read_that_fails_after_a_long_time_is_not_repeated_at_once():
     """The pause after a failure begins with the failure, not with the call."""
-    one = Shard().start()
+    one = ReaderShell().start()
     one.ask()
     one.now += 30.0
     one.reader.handle_failure(TRANSIENT, one.now)
@@ -397,13 +399,11 @@ def test_rp4_a_read_that_fails_after_a_long_time_is_not_repeated_at_once():
 
 def test_rp4_after_a_page_a_failure_is_the_first_again():
     """A read that fails long after others did is repeated soon."""
-    one = Shard().start()
+    one = ReaderShell().start()
     for _ in range(10):
-        one.ask()
-        one.reader.handle_failure(TRANSIENT, one.now)
+        one.fail(TRANSIENT)
     one.page(1, behind=5_000)
-    one.ask()
-    one.reader.handle_failure(TRANSIENT, one.now)
+    one.fail(TRANSIENT)
     assert one.reader.next_deadline() <= one.now + 0.25
 
 

@@ -8,22 +8,19 @@ import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from tests.harness.reader import polling_reader
 
 from shardline.codec.raw_records import aggregate
 from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse
 from shardline.core.clock import NEVER
-from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.events import ReadFailed
-from shardline.core.consumer.polling_reader import PollingReader, ReaderState
+from shardline.core.consumer.polling_reader import ReaderState
 from shardline.core.consumer.prefetch import PrefetchBudget
-from shardline.core.consumer.read_pace import ReadPace
-from shardline.core.consumer.trim_watch import TrimWatch
 from shardline.core.failures import Failure, FailureKind, classify
 from shardline.core.requests import GetShardIterator
 from shardline.model.hashing import HASH_KEY_COUNT
 from shardline.model.limits import MIB
 from shardline.model.position import TRIM_HORIZON, at_sequence_number
-from shardline.model.stream import StreamRef
 from shardline.server.model.service import Service
 from shardline.server.model.settings import Limits, ServiceSettings
 
@@ -51,16 +48,9 @@ class Reading(RuleBasedStateMachine):
     def start(self):
         """A new reader, from the checkpoint."""
         self.budget = PrefetchBudget(self.room)
-        self.reader = PollingReader(
-            StreamRef("s"),
-            SHARD,
-            TRIM_HORIZON if self.checkpoint is None else at_sequence_number(self.checkpoint),
-            budget=self.budget,
-            pace=ReadPace(5.0, 2.0 * MIB, 1.0, Random(1), self.now),
-            trims=TrimWatch(),
-            deaggregator=Deaggregator("s", SHARD, done=self.checkpoint),
-            page_max_records=self.limit,
-        )
+        start = TRIM_HORIZON if self.checkpoint is None else at_sequence_number(self.checkpoint)
+        settings = {"done": self.checkpoint, "page_max_records": self.limit, "idle": 1.0, "chance": Random(1)}
+        self.reader = polling_reader(start, self.now, shard_id=SHARD, budget=self.budget, **settings)
         self.request = None
 
     def call(self, operation, **members):

@@ -4,73 +4,29 @@ must come of it.
 """
 
 from itertools import pairwise
-from random import Random
 
 import pytest
+from tests.harness.reader import ReaderShell
 
 from shardline.codec.raw_records import aggregate
-from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse, RawRecord
+from shardline.codec.shapes import GetRecordsResponse, RawRecord
 from shardline.core.clock import NEVER
 from shardline.core.consumer.checkpoint import CheckpointTracker
 from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.events import PositionLost, ReadFailed, RecordsTrimmed
-from shardline.core.consumer.polling_reader import PollingReader, ReaderState
+from shardline.core.consumer.polling_reader import ReaderState
 from shardline.core.consumer.prefetch import PrefetchBudget
-from shardline.core.consumer.read_pace import ReadPace
-from shardline.core.consumer.trim_watch import TrimWatch
 from shardline.core.failures import Failure, FailureKind
-from shardline.core.requests import GetShardIterator
 from shardline.model.hashing import HASH_KEY_COUNT, HashRange, hash_key_of
 from shardline.model.lease import Checkpoint
 from shardline.model.limits import MIB
 from shardline.model.position import TRIM_HORIZON, at_sequence_number
 from shardline.model.record import Origin, Record
 from shardline.model.sequence import SequenceNumber
-from shardline.model.stream import StreamRef
 
 THROTTLED = Failure(FailureKind.THROTTLED, "ProvisionedThroughputExceededException", "why", 400)
 INVALID = Failure(FailureKind.INVALID, "InvalidArgumentException", "why", 400)
 DENIED = Failure(FailureKind.DENIED, "AccessDeniedException", "why", 400)
-
-
-class Shard:
-    """One reader, asked as soon as it wants to be."""
-
-    def __init__(self, start=TRIM_HORIZON, *, budget=None, done=None):
-        self.now = 100.0
-        self.budget = budget or PrefetchBudget(MIB)
-        self.trims = TrimWatch()
-        self.reader = PollingReader(
-            StreamRef("s"),
-            "a",
-            start,
-            budget=self.budget,
-            pace=ReadPace(5.0, 2.0 * MIB, 10.0, Random(0), self.now),
-            deaggregator=Deaggregator("s", "a", done=done),
-            trims=self.trims,
-        )
-
-    def ask(self):
-        """Wait for the next request."""
-        deadline = self.reader.next_deadline()
-        assert deadline < NEVER
-        self.now = max(self.now, deadline)
-        return self.reader.poll_request(self.now)
-
-    def start(self):
-        assert isinstance(self.ask(), GetShardIterator)
-        self.reader.handle_iterator(GetShardIteratorResponse("i"), self.now)
-        return self
-
-    def page(self, *raws, behind=0, last=False, latency=0.0):
-        began = self.now
-        assert self.ask() is not None
-        waited = self.now - began
-        arrived = self.now - behind / 1000
-        self.now += latency
-        records = [raw if isinstance(raw, RawRecord) else RawRecord(b"x", str(raw), "k", arrived) for raw in raws]
-        self.reader.handle_page(GetRecordsResponse(records, None if last else "next", behind, ()), self.now)
-        return waited
 
 
 # ---- nothing is skipped in silence
@@ -78,7 +34,7 @@ class Shard:
 
 def test_rd3_a_position_that_is_refused_is_told_and_what_follows_is_skipped_by_no_number():
     """The stream was made anew: its numbers are smaller than the checkpoint."""
-    shard = Shard(at_sequence_number("500"), done=SequenceNumber(500))
+    shard = ReaderShell(at_sequence_number("500"), done=SequenceNumber(500))
     request = shard.ask()
     assert str(request.position.sequence_number) == "500"
     shard.reader.handle_failure(INVALID, shard.now)
@@ -91,9 +47,8 @@ def test_rd3_a_position_that_is_refused_is_told_and_what_follows_is_skipped_by_n
 
 def test_rd3_after_a_position_that_is_refused_nothing_is_said_to_be_trimmed():
     """The numbers of another stream may be larger than the checkpoint: that says nothing about retention."""
-    shard = Shard(at_sequence_number("500"), done=SequenceNumber(500))
-    shard.ask()
-    shard.reader.handle_failure(INVALID, shard.now)
+    shard = ReaderShell(at_sequence_number("500"), done=SequenceNumber(500))
+    shard.fail(INVALID)
     assert [type(event) for event in shard.reader.take_events()] == [PositionLost]
     shard.start()
     shard.page(900, 901)
@@ -104,10 +59,9 @@ def test_rd3_after_a_position_that_is_refused_nothing_is_said_to_be_trimmed():
 
 def test_rd3_iterators_that_are_refused_now_and_then_never_end_a_reader():
     """Only those in a row count: a reader lives for months."""
-    shard = Shard().start()
+    shard = ReaderShell().start()
     for number in range(1, 11):
-        shard.ask()
-        shard.reader.handle_failure(INVALID, shard.now)
+        shard.fail(INVALID)
         assert not shard.reader.is_over
         shard.start()
         shard.page(number)
@@ -117,18 +71,15 @@ def test_rd3_iterators_that_are_refused_now_and_then_never_end_a_reader():
 
 
 def test_rd2_after_an_expired_iterator_reading_goes_on_after_the_last_record():
-    shard = Shard().start()
+    shard = ReaderShell().start()
     shard.page(1, 2, 3)
-    shard.ask()
-    shard.reader.handle_failure(
-        Failure(FailureKind.EXPIRED_ITERATOR, "ExpiredIteratorException", "why", 400), shard.now
-    )
+    shard.fail(Failure(FailureKind.EXPIRED_ITERATOR, "ExpiredIteratorException", "why", 400))
     request = shard.ask()
     assert (request.position.kind.value, str(request.position.sequence_number)) == ("AFTER_SEQUENCE_NUMBER", "3")
 
 
 def test_rd3_what_retention_took_before_it_was_read_is_told():
-    shard = Shard(at_sequence_number("500"), done=SequenceNumber(500)).start()
+    shard = ReaderShell(at_sequence_number("500"), done=SequenceNumber(500)).start()
     shard.page(501)
     assert [type(event) for event in shard.reader.take_events()] == [RecordsTrimmed]
 
@@ -137,15 +88,12 @@ HOUR = 3600.0
 
 
 def summarize(shard, hours):
-    """The operator's retention becomes known. Returns what is reported."""
-    shard.trims.handle_requested(shard.now)
-    shard.trims.handle_summary(hours, shard.now)
-    return [type(event) for event in shard.trims.take_events()]
+    return [type(event) for event in shard.summarize(hours)]
 
 
 def test_rd3_what_retention_took_after_a_page_that_came_late_is_told():
     """The page said how old the next record was when it was made, and not when it came."""
-    shard = Shard().start()
+    shard = ReaderShell().start()
     shard.page(1, behind=24 * 3_600_000 - 20_000, latency=30.0)
     assert summarize(shard, 24) == []
     shard.page(3, behind=0)
@@ -154,7 +102,7 @@ def test_rd3_what_retention_took_after_a_page_that_came_late_is_told():
 
 def test_tw1_what_a_shortened_retention_took_is_told():
     """A reader is 30 hours behind when 48 hours become 24. It learns of that after it has read over the gap."""
-    shard = Shard().start()
+    shard = ReaderShell().start()
     assert summarize(shard, 48) == []
     shard.page(1, behind=30 * 3_600_000)
     shard.page(1_900, behind=24 * 3_600_000 - 60_000)
@@ -165,7 +113,7 @@ def test_tw1_what_a_shortened_retention_took_is_told():
 
 
 def test_tw1_what_the_known_retention_explains_is_looked_into_at_once():
-    shard = Shard().start()
+    shard = ReaderShell().start()
     summarize(shard, 24)
     shard.page(1, behind=23 * 3_600_000)
     shard.now += 6.0 + 2 * HOUR
@@ -177,7 +125,7 @@ def test_tw1_what_the_known_retention_explains_is_looked_into_at_once():
 
 def test_tw2_under_a_raised_retention_nothing_is_told():
     """24 hours became 168: a reader that is 30 hours behind reads on, page by page, and nothing is missing."""
-    shard = Shard().start()
+    shard = ReaderShell().start()
     summarize(shard, 24)
     behind = 23.9 * HOUR
     shard.page(1, behind=round(behind * 1000))
@@ -192,7 +140,7 @@ def test_tw2_under_a_raised_retention_nothing_is_told():
 
 def test_tw2_a_quiet_stream_whose_retention_was_raised_lost_nothing():
     """No record came for hours: only the new retention tells that none was removed."""
-    shard = Shard().start()
+    shard = ReaderShell().start()
     summarize(shard, 24)
     shard.page(1, behind=23 * 3_600_000)
     shard.now += 6 * HOUR
@@ -202,7 +150,7 @@ def test_tw2_a_quiet_stream_whose_retention_was_raised_lost_nothing():
 
 
 def test_tw2_a_summary_that_was_asked_for_before_the_gap_judges_nothing():
-    shard = Shard().start()
+    shard = ReaderShell().start()
     summarize(shard, 48)
     shard.page(1, behind=30 * 3_600_000)
     shard.trims.handle_requested(shard.now)
@@ -216,7 +164,7 @@ def test_tw2_a_summary_that_was_asked_for_before_the_gap_judges_nothing():
 
 def test_tw2_a_page_from_before_the_retention_was_shortened_is_no_loss():
     """48 hours became 24 while a reader was 30 hours behind, and what it had read until then was there."""
-    shard = Shard().start()
+    shard = ReaderShell().start()
     summarize(shard, 48)
     shard.page(1, behind=30 * 3_600_000)
     shard.page(2, behind=30 * 3_600_000)
@@ -225,7 +173,7 @@ def test_tw2_a_page_from_before_the_retention_was_shortened_is_no_loss():
 
 
 def test_tw1_where_no_summary_comes_any_more_the_last_one_decides():
-    shard = Shard().start()
+    shard = ReaderShell().start()
     summarize(shard, 24)
     shard.page(1, behind=23 * 3_600_000)
     shard.now += 2 * HOUR
@@ -236,9 +184,8 @@ def test_tw1_where_no_summary_comes_any_more_the_last_one_decides():
 
 
 def test_rd3_who_may_not_read_is_told_so_for_good():
-    shard = Shard().start()
-    shard.ask()
-    shard.reader.handle_failure(DENIED, shard.now)
+    shard = ReaderShell().start()
+    shard.fail(DENIED)
     assert shard.reader.state is ReaderState.FAILED
     (told,) = shard.reader.take_events()
     assert isinstance(told, ReadFailed)
@@ -247,7 +194,7 @@ def test_rd3_who_may_not_read_is_told_so_for_good():
 
 def test_rd5_a_reader_that_is_stopped_gives_its_room_back_and_hands_nothing_out():
     budget = PrefetchBudget(1_000)
-    shard = Shard(budget=budget).start()
+    shard = ReaderShell(budget=budget).start()
     shard.page(1, 2, 3)
     assert budget.total_bytes > 0
     shard.now += 1.0
@@ -259,7 +206,7 @@ def test_rd5_a_reader_that_is_stopped_gives_its_room_back_and_hands_nothing_out(
 
 
 def test_rd1_a_user_that_does_not_read_on_stops_the_reader():
-    shard = Shard(budget=PrefetchBudget(1_000)).start()
+    shard = ReaderShell(budget=PrefetchBudget(1_000)).start()
     for number in range(1, 50):
         if shard.reader.next_deadline() == NEVER:
             break
@@ -273,8 +220,8 @@ def test_rd1_a_user_that_does_not_read_on_stops_the_reader():
 
 
 def test_rd4_the_end_is_told_also_with_an_empty_page():
-    shard = Shard().start()
-    shard.page(last=True)
+    shard = ReaderShell().start()
+    shard.page(following=None)
     (page,) = shard.reader.take_pages()
     assert (page.is_last, page.records) == (True, [])
 
@@ -283,23 +230,22 @@ def test_rd4_the_end_is_told_also_with_an_empty_page():
 
 
 def test_rp1_after_throttling_a_shard_is_read_as_fast_as_before_in_the_end():
-    shard = Shard().start()
+    shard = ReaderShell().start()
     for _ in range(6):
-        shard.ask()
-        shard.reader.handle_failure(THROTTLED, shard.now)
+        shard.fail(THROTTLED)
     waits = [shard.page(number, behind=5_000) for number in range(1, 60)]
     assert waits[0] > 0.5
     assert waits[-1] == pytest.approx(0.2, abs=0.01)
 
 
 def test_rp2_a_large_page_is_paid_for_before_the_next_call():
-    shard = Shard(budget=PrefetchBudget(64 * MIB)).start()
+    shard = ReaderShell(budget=PrefetchBudget(64 * MIB)).start()
     shard.page(RawRecord(bytes(6 * MIB), "1", "k", 1.0), behind=5_000)
     assert shard.page(2, behind=5_000) == pytest.approx(3.0, abs=0.01)
 
 
 def test_rp3_the_first_record_after_a_quiet_night_makes_the_reader_quick_again():
-    shard = Shard().start()
+    shard = ReaderShell().start()
     quiet = [shard.page() for _ in range(20)]
     assert quiet[-1] > 5.0
     shard.page(1)
@@ -308,7 +254,7 @@ def test_rp3_the_first_record_after_a_quiet_night_makes_the_reader_quick_again()
 
 
 def test_rp4_a_read_that_fails_is_repeated_with_growing_pauses():
-    shard = Shard().start()
+    shard = ReaderShell().start()
     moments = []
     for _ in range(8):
         shard.ask()
@@ -395,8 +341,8 @@ def test_c5_an_acknowledgement_of_what_was_not_handed_out_counts_for_nothing():
 def test_rd7_aggregates_of_tiny_records_are_opened_only_as_there_is_room():
     """Each of them takes 1.5 MB of the budget when it is opened, and 42 KB before."""
     blob = aggregate([("k", b"x")] * 6_000)
-    shard = Shard(budget=PrefetchBudget(4 * MIB)).start()
-    shard.page(*(RawRecord(blob, str(number), "k", 1.0) for number in range(1, 21)), last=True)
+    shard = ReaderShell(budget=PrefetchBudget(4 * MIB)).start()
+    shard.page(*(RawRecord(blob, str(number), "k", 1.0) for number in range(1, 21)), following=None)
     numbers, waiting, most_bytes = [], [], 0
     while True:
         pages = shard.reader.take_pages()
@@ -415,7 +361,7 @@ def test_rd7_aggregates_of_tiny_records_are_opened_only_as_there_is_room():
 
 def test_rd7_no_page_is_asked_for_before_the_last_one_is_open():
     blob = aggregate([("k", b"x")] * 6_000)
-    shard = Shard(budget=PrefetchBudget(1_000)).start()
+    shard = ReaderShell(budget=PrefetchBudget(1_000)).start()
     shard.page(*(RawRecord(blob, str(number), "k", 1.0) for number in range(1, 6)))
     shard.now += 100.0
     assert shard.reader.poll_request(shard.now) is None
