@@ -49,22 +49,6 @@ def drill_stores():
     return module
 
 
-@contextlib.contextmanager
-def ministack(directory):
-    servers = drill_stores().contract_servers()
-    servers.require_installed("requirements.txt", servers.PYTHON)
-    environment = {
-        "GATEWAY_PORT": "{port}",
-        "BIND_HOST": "127.0.0.1",
-        "SERVICES": "dynamodb",
-        "DOCKER_HOST": f"unix://{directory}/no-docker.sock",
-    }
-    with servers.running(
-        lambda _: [servers.PYTHON / "bin/python", "-m", "ministack.app"], directory, environment
-    ) as at:
-        yield f"http://127.0.0.1:{at}"
-
-
 @pytest.fixture(scope="session")
 def store_servers(tmp_path_factory):
     """Each server starts when it is first asked for, and serves all tests."""
@@ -75,7 +59,8 @@ def store_servers(tmp_path_factory):
             if kind not in running:
                 directory = tmp_path_factory.mktemp(kind)
                 if kind == "ministack":
-                    running[kind] = stack.enter_context(ministack(directory))
+                    port = stack.enter_context(drill_stores().contract_servers().ministack(directory))
+                    running[kind] = f"http://127.0.0.1:{port}"
                 else:
                     running[kind] = stack.enter_context(drill_stores().STORES[kind](directory)).watched_url
             return running[kind]

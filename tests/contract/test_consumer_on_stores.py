@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import anyio
 import pytest
+from tests.reading import LIMIT, check_order, numbers_of, take, wait_until
 
 import shardline.sync
 from shardline import Client, Consumer, ConsumerConfig, StoreError
@@ -25,7 +26,6 @@ QUICK = ConsumerConfig(
     idle_poll_interval=0.1,
     calls_per_second=100.0,
 )
-LIMIT = 40.0
 EVERY_STORE = ["sqlite", "redis", "dynalite", "ministack"]
 
 
@@ -71,33 +71,6 @@ def put(connection):
             assert not answer.failed_count
 
     return put
-
-
-async def take(consumer, count):
-    records = []
-    with anyio.fail_after(LIMIT):
-        async for record in consumer:
-            records.append(record)
-            if len(records) == count:
-                break
-    return records
-
-
-async def wait_until(is_so):
-    with anyio.fail_after(LIMIT):
-        while not is_so():  # noqa: ASYNC110 - what is waited for rings no bell
-            await anyio.sleep(0.02)
-
-
-def numbers_of(records):
-    return [int(record.data) for record in records]
-
-
-def check_order(records):
-    by_key = defaultdict(list)
-    for record in records:
-        by_key[record.key].append(int(record.data))
-    assert all(order == sorted(order) for order in by_key.values())
 
 
 async def test_a_group_goes_on_where_it_was(make, put):

@@ -1,10 +1,8 @@
-"""What do the pages hold: their blocks of code, their tables, their links?
-
-Shared by the tests of the pages, by ``run_path``: the tests are no package.
-"""
+"""What do the pages hold: their blocks of code, their tables, their links?"""
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -17,6 +15,19 @@ def text_of(page):
 def blocks_of(page, language):
     """Every block of a page in one language, in order."""
     return [body for tongue, body in FENCE.findall(text_of(page)) if tongue == language]
+
+
+def block_with(blocks, text):
+    """The one block that contains a text."""
+    [found] = [block for block in blocks if text in block]
+    return found
+
+
+def run_block(blocks, text):
+    """Run the one block that contains a text; give its names."""
+    names = {"__name__": "example"}
+    exec(compile(block_with(blocks, text), text, "exec"), names)  # our own page
+    return SimpleNamespace(**names)
 
 
 def prose_of(page):

@@ -1,14 +1,13 @@
 """Does the API reference have every public name, once, and the changelog the text of the repository's?"""
 
 import re
-from pathlib import Path
-from runpy import run_path
+
+from tests.docs import pages
 
 import shardline
 from shardline import deserializers, sync, testing
 
-pages = run_path(str(Path(__file__).with_name("pages.py")))
-SHOWN = re.findall(r"^::: (\S+)$", pages["text_of"]("docs/api.md"), re.MULTILINE)
+SHOWN = re.findall(r"^::: (\S+)$", pages.text_of("docs/api.md"), re.MULTILINE)
 PUBLIC = {
     *(f"shardline.{name}" for name in shardline.__all__ if name != "__version__"),
     *(f"shardline.sync.{name}" for name in sync.__all__),
@@ -32,4 +31,4 @@ def test_every_public_class_and_function_says_what_it_is():
 
 
 def test_the_changelog_is_taken_in():
-    assert pages["text_of"]("docs/changelog.md") == '--8<-- "CHANGELOG.md"\n'
+    assert pages.text_of("docs/changelog.md") == '--8<-- "CHANGELOG.md"\n'

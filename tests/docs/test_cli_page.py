@@ -19,7 +19,6 @@ import pytest
 
 from shardline.cli.commands import COMMANDS
 from shardline.cli.record_formats import FIELDS
-from shardline.testing import LocalKinesis
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
@@ -49,9 +48,8 @@ def as_written(expected, printed):
 
 
 @pytest.fixture
-def kinesis():
-    with LocalKinesis(shards=2, stream="orders") as running:
-        yield running
+def kinesis(local_kinesis):
+    return local_kinesis
 
 
 def with_commands():

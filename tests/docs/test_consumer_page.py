@@ -12,20 +12,19 @@ import time
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
-from runpy import run_path
 from types import SimpleNamespace
 
 import anyio
 import pytest
+from tests.docs import consumer_tables as tables
+from tests.docs.pages import block_with, run_block
 
 import shardline.sync
 from shardline import Client, Consumer, ConsumerConfig, ConsumerStatus, Record, ShardStatus, StreamRecreated
 from shardline.adapters.leases import memory
-from shardline.testing import LocalKinesis
 
 HERE = Path(__file__)
-tables = run_path(str(HERE.with_name("consumer_tables.py")))
-PAGE = tables["PAGE"].read_text()
+PAGE = tables.PAGE.read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 QUICK = ConsumerConfig(scan_interval=0.05, checkpoint_interval=0.05, idle_poll_interval=0.05)
 
@@ -34,7 +33,7 @@ QUICK = ConsumerConfig(scan_interval=0.05, checkpoint_interval=0.05, idle_poll_i
 
 
 def test_the_tables_are_those_of_the_code():
-    assert tables["written"](PAGE) == PAGE, "run: python tests/docs/consumer_tables.py"
+    assert tables.written(PAGE) == PAGE, "run: python tests/docs/consumer_tables.py"
     assert re.findall(r"<!-- table: (\w+) -->\n\|", PAGE) == ["policy", "events", "settings", "asynckinesis", "kcl"]
 
 
@@ -44,11 +43,11 @@ def test_a_stale_table_is_seen():
         ("| `attempts` | 5 |", "| `attempts` | 6 |"),
     ]:
         assert old in PAGE
-        assert tables["written"](PAGE.replace(old, new)) == PAGE
+        assert tables.written(PAGE.replace(old, new)) == PAGE
 
 
 def test_every_setting_is_in_the_table_of_the_kcl():
-    shown = tables["kcl_table"]()
+    shown = tables.kcl_table()
     names = {field.name for field in fields(ConsumerConfig)}
     assert {name for name in names if f"`{name}" not in shown} == set()
 
@@ -87,7 +86,7 @@ ASYNC_KINESIS = [
 
 
 def test_every_argument_of_async_kinesis_is_in_its_table():
-    shown = set(re.findall(r"\w+", tables["async_kinesis_table"]()))
+    shown = set(re.findall(r"\w+", tables.async_kinesis_table()))
     assert len(ASYNC_KINESIS) == 28
     assert set(ASYNC_KINESIS) - shown == set()
 
@@ -103,42 +102,22 @@ def test_the_page_names_what_a_user_holds():
 # ---- the examples
 
 
-def block_with(text):
-    [found] = [block for block in BLOCKS if text in block]
-    return found
-
-
 def test_every_example_runs_in_a_test():
-    used = [block_with(text) for text in re.findall(r'page\("(.+?)"\)', HERE.read_text())]
+    used = [block_with(BLOCKS, text) for text in re.findall(r'page\("(.+?)"\)', HERE.read_text())]
     assert len(BLOCKS) > 15
     assert [block for block in BLOCKS if block not in used] == []
 
 
 @pytest.fixture
-def kinesis(monkeypatch, tmp_path):
-    with LocalKinesis(shards=2, stream="orders") as running:
-        for name, value in running.environment.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.chdir(tmp_path)
-        memory._shared_rows.clear()  # the examples' groups have fixed names
-        yield running
+def kinesis(kinesis, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    memory._shared_rows.clear()  # the examples' groups have fixed names
+    return kinesis
 
 
 @pytest.fixture
 def page(kinesis):
-    """Runs the one example that contains a text; gives its names."""
-
-    def run(text):
-        names = {"__name__": "example"}
-        exec(compile(block_with(text), "docs/consumer.md", "exec"), names)  # our own page
-        return SimpleNamespace(**names)
-
-    return run
-
-
-@pytest.fixture(params=["asyncio", "trio"])
-def backend(request):
-    return request.param
+    return lambda text: run_block(BLOCKS, text)
 
 
 @pytest.fixture

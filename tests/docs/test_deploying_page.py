@@ -17,12 +17,13 @@ import time
 from base64 import b64encode
 from pathlib import Path
 from runpy import run_path
-from types import SimpleNamespace
 from typing import get_args
 
 import anyio
 import pytest
 import yaml
+from tests.contract import conftest as servers
+from tests.docs import pages
 
 from shardline import Consumer, ConsumerConfig, Producer, aggregate, deaggregate
 from shardline.adapters.leases.dynamodb import DynamoDbLeases
@@ -34,35 +35,21 @@ from shardline.model.lease import Checkpoint, Lease
 from shardline.model.position import at_sequence_number
 from shardline.model.sequence import SequenceNumber
 from shardline.sync import Producer as BlockingProducer
-from shardline.testing import LocalKinesis
 
 HERE = Path(__file__)
 ROOT = HERE.parents[2]
-pages = run_path(str(HERE.with_name("pages.py")))
 PAGE = "docs/deploying.md"
-PROGRAMS = pages["blocks_of"](PAGE, "python")
-POLICIES = [json.loads(block) for block in pages["blocks_of"](PAGE, "json")]
-servers = run_path(str(ROOT / "tests" / "contract" / "conftest.py"))
-
-
-@pytest.fixture
-def kinesis(monkeypatch):
-    with LocalKinesis(shards=2, stream="orders") as running:
-        for name, value in running.environment.items():
-            monkeypatch.setenv(name, value)
-        yield running
+PROGRAMS = pages.blocks_of(PAGE, "python")
+POLICIES = [json.loads(block) for block in pages.blocks_of(PAGE, "json")]
 
 
 def program(text):
     """Run the one program that contains a text; give its names."""
-    [block] = [block for block in PROGRAMS if text in block]
-    names = {"__name__": "example"}
-    exec(compile(block, PAGE, "exec"), names)  # our own page
-    return SimpleNamespace(**names)
+    return pages.run_block(PROGRAMS, text)
 
 
 def test_every_block_is_looked_at():
-    assert pages["languages_of"](PAGE) == {"python", "json", "yaml", "dockerfile"}
+    assert pages.languages_of(PAGE) == {"python", "json", "yaml", "dockerfile"}
     used = re.findall(r'program\("([^"(]+(?:\(\))?)"\)', HERE.read_text())
     assert [block for block in PROGRAMS if not any(text in block for text in used)] == []
     assert len(POLICIES) == 4
@@ -121,18 +108,18 @@ def test_the_function_that_puts(kinesis, monkeypatch):
 
 
 def test_the_image_starts_the_worker_so_that_it_gets_signals():
-    [recipe] = pages["blocks_of"](PAGE, "dockerfile")
+    [recipe] = pages.blocks_of(PAGE, "dockerfile")
     [command] = re.findall(r"^CMD (.+)$", recipe, re.MULTILINE)
     words = json.loads(command)  # the list form: no shell that keeps SIGTERM for itself
     assert words[:2] == ["python", "/app/worker.py"]
     usage = run_path(str(ROOT / "examples" / "worker.py"))["__doc__"].splitlines()[0]
     assert len(words) - 2 == len(re.findall(r"\b[A-Z_]{4,}\b", usage)), usage
     [extra] = re.findall(r"shardline-\*\.whl\)\[(\w+)\]", recipe)
-    assert f"{extra} = [" in pages["text_of"]("pyproject.toml")
+    assert f"{extra} = [" in pages.text_of("pyproject.toml")
 
 
 def test_the_deployment_waits_for_longer_than_the_worker_takes():
-    [text] = pages["blocks_of"](PAGE, "yaml")
+    [text] = pages.blocks_of(PAGE, "yaml")
     spec = yaml.safe_load(text)["spec"]
     [timeout] = re.findall(r"consumer\.close\(timeout=(\d+)\)", (ROOT / "examples" / "worker.py").read_text())
     assert spec["template"]["spec"]["terminationGracePeriodSeconds"] > int(timeout)
@@ -142,7 +129,7 @@ def test_the_deployment_waits_for_longer_than_the_worker_takes():
 
 # ---- the probes
 
-SPEC = yaml.safe_load(pages["blocks_of"](PAGE, "yaml")[0])["spec"]["template"]["spec"]["containers"][0]
+SPEC = yaml.safe_load(pages.blocks_of(PAGE, "yaml")[0])["spec"]["template"]["spec"]["containers"][0]
 PROBES = ["startupProbe", "livenessProbe"]
 HANGING = """
 import asyncio, json, sys, time
@@ -304,7 +291,7 @@ def test_the_page_and_the_example_touch_the_file_alike():
 
 def test_the_alarms_of_the_page_are_there(kinesis):
     """What the table names exists, and the alarm for falling behind is the lag of handling."""
-    table = re.findall(r"^\| (.+?) \| (.+?) \| .+ \|$", pages["text_of"](PAGE), re.MULTILINE)
+    table = re.findall(r"^\| (.+?) \| (.+?) \| .+ \|$", pages.text_of(PAGE), re.MULTILINE)
     [behind] = [where for what, where in table if what == "the group falls behind"]
     assert "`consumer.status().handling_lag`" in behind
     assert "reading_lag" not in behind
@@ -431,10 +418,10 @@ def test_an_administrator_calls_what_he_may(kinesis):
 
 @pytest.fixture(scope="module")
 def dynamodb_url(tmp_path_factory):
-    servers["require_installed"]("package.json", servers["NODE"])
-    script = servers["NODE"] / "node_modules/dynalite/cli.js"
+    servers.require_installed("package.json", servers.NODE)
+    script = servers.NODE / "node_modules/dynalite/cli.js"
     line = [shutil.which("node"), script, "--host", "127.0.0.1", "--createTableMs", "50"]
-    with servers["running"](lambda port: [*line, "--port", port], tmp_path_factory.mktemp("dynalite")) as port:
+    with servers.running(lambda port: [*line, "--port", port], tmp_path_factory.mktemp("dynalite")) as port:
         yield f"http://127.0.0.1:{port}"
 
 

@@ -25,7 +25,6 @@ import pytest
 
 from shardline import deaggregate
 from shardline.sync import Producer
-from shardline.testing import LocalKinesis
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TESTED = {
@@ -48,9 +47,8 @@ def test_every_example_is_tested():
 
 
 @pytest.fixture
-def kinesis():
-    with LocalKinesis(shards=2, stream="orders") as running:
-        yield running
+def kinesis(local_kinesis):
+    return local_kinesis
 
 
 def run(name, *arguments, kinesis=None):

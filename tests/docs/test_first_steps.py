@@ -22,11 +22,10 @@ import time
 from collections import Counter
 from contextlib import closing, contextmanager
 from pathlib import Path
-from runpy import run_path
 
 import pytest
+from tests.docs import pages
 
-pages = run_path(str(Path(__file__).with_name("pages.py")))
 ROOT = Path(__file__).parents[2]
 README, QUICKSTART = "README.md", "docs/quickstart.md"
 SERVE = "shardline local --stream orders --shards 2\n"
@@ -36,7 +35,7 @@ TOTAL = sum(number % 90 for number in range(1000))
 
 def five_minutes():
     """The blocks of the README's walk-through, in order."""
-    return pages["FENCE"].findall(pages["section_of"](README, "## Five minutes"))
+    return pages.FENCE.findall(pages.section_of(README, "## Five minutes"))
 
 
 def shell_blocks(blocks):
@@ -47,7 +46,7 @@ def programs(blocks):
     return {re.match(r"# (\w+\.py)\n", body)[1]: body for language, body in blocks if language == "python"}
 
 
-QUICKSTART_BLOCKS = pages["FENCE"].findall(pages["text_of"](QUICKSTART))
+QUICKSTART_BLOCKS = pages.FENCE.findall(pages.text_of(QUICKSTART))
 
 
 def test_the_pages_have_no_other_kind_of_block():
@@ -61,8 +60,8 @@ def test_the_pages_have_no_other_kind_of_block():
 def test_the_pages_install_nothing_from_pypi_under_our_name():
     """Shardline is not on PyPI: a package of that name there would be a stranger's."""
     for page in (README, QUICKSTART):
-        assert not re.search(r"pip install\s+['\"]?shardline", pages["text_of"](page)), page
-        assert "not on PyPI yet" in pages["prose_of"](page)
+        assert not re.search(r"pip install\s+['\"]?shardline", pages.text_of(page)), page
+        assert "not on PyPI yet" in pages.prose_of(page)
 
 
 class Reader:

@@ -3,15 +3,14 @@
 import ast
 import re
 from pathlib import Path
-from runpy import run_path
 
 import pytest
+from tests.docs import pages
 
 HERE = Path(__file__)
 TESTS = HERE.parents[1]
-pages = run_path(str(HERE.with_name("pages.py")))
 PAGE = "docs/guarantees.md"
-TEXT = pages["text_of"](PAGE)
+TEXT = pages.text_of(PAGE)
 PROMISES = [*(f"P{n}" for n in range(1, 13)), *(f"C{n}" for n in range(1, 6)), *(f"L{n}" for n in range(1, 7))]
 ROWS = re.findall(r"^\| \*\*([PCL]\d+)\*\* \| (.+?) \| (.+) \|$", TEXT, re.MULTILINE)
 
@@ -62,7 +61,7 @@ def test_every_promise_is_cited_by_the_code_and_by_tests():
 
 
 def test_the_commands_exist():
-    makefile = pages["text_of"]("Makefile")
+    makefile = pages.text_of("Makefile")
     for target in re.findall(r"`make (\w+)`", TEXT):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
     assert (TESTS / "sim").is_dir()

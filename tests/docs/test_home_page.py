@@ -4,15 +4,14 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
-from runpy import run_path
 
-pages = run_path(str(Path(__file__).with_name("pages.py")))
+from tests.docs import pages
+
 PAGE = "docs/index.md"
 
 
 def test_the_program(tmp_path):
-    [program] = pages["blocks_of"](PAGE, "python")
+    [program] = pages.blocks_of(PAGE, "python")
     assert len([line for line in program.splitlines() if line.strip()]) <= 20, "it is short"
     script = tmp_path / "example.py"
     script.write_text(program)
@@ -31,13 +30,13 @@ def test_the_program(tmp_path):
 
 
 def test_the_figures_are_those_of_the_readme():
-    rows = pages["table_of"](PAGE, "records")
+    rows = pages.table_of(PAGE, "records")
     assert len(rows) == 3
-    assert rows == pages["table_of"]("README.md", "records")
+    assert rows == pages.table_of("README.md", "records")
 
 
 def test_the_page_leads_to_the_others():
-    linked = set(re.findall(r"\]\((\w+)\.md", pages["text_of"](PAGE)))
+    linked = set(re.findall(r"\]\((\w+)\.md", pages.text_of(PAGE)))
     first = {"quickstart", "producer", "consumer", "client", "stores", "cli", "local", "testing"}
     then = {"deploying", "tuning", "migrating", "guarantees", "api", "architecture", "glossary"}
     assert first | then <= linked

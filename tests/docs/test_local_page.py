@@ -9,18 +9,16 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from runpy import run_path
 
 import pytest
 import yaml
+from tests.docs import pages
 
 from shardline.testing import LocalKinesis
 
-PAGES = run_path(str(Path(__file__).with_name("pages.py")))
-
 
 def block(language, mark):
-    (found,) = [text for text in PAGES["blocks_of"]("docs/local.md", language) if mark in text]
+    (found,) = [text for text in pages.blocks_of("docs/local.md", language) if mark in text]
     return found
 
 

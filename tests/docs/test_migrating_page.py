@@ -11,30 +11,28 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from runpy import run_path
 from types import SimpleNamespace
 
 import anyio
 import boto3
 import pytest
+from tests.contract import conftest as servers
+from tests.docs import pages
 
 from shardline import deaggregate
 from shardline.sync import Producer
-from shardline.testing import LocalKinesis
 
 HERE = Path(__file__)
 ROOT = HERE.parents[2]
-pages = run_path(str(HERE.with_name("pages.py")))
 PAGE = "docs/migrating.md"
 pytestmark = pytest.mark.timeout(400)  # processes with libraries that take their time
 CLIENTS = ROOT / ".servers" / "clients"
-servers = run_path(str(ROOT / "tests" / "contract" / "conftest.py"))
 ORDERS = [(f"customer-{n % 5}", b'{"customer": "customer-%d", "order": %d}' % (n % 5, n)) for n in range(40)]
 
 
 def pair(heading):
     """The blocks under a heading, before and after."""
-    found = pages["FENCE"].findall(pages["section_of"](PAGE, heading))
+    found = pages.FENCE.findall(pages.section_of(PAGE, heading))
     [(before_language, before), (_, after)] = found
     assert before.startswith("// before" if before_language == "java" else "# before")
     assert after.startswith("# after")
@@ -60,17 +58,9 @@ HEADINGS = [
 
 def test_every_block_is_of_a_pair():
     blocks = [block for heading in HEADINGS for block in pair(heading)]
-    shown = [body for language in ("python", "java") for body in pages["blocks_of"](PAGE, language)]
+    shown = [body for language in ("python", "java") for body in pages.blocks_of(PAGE, language)]
     assert sorted(blocks) == sorted(shown)
-    assert pages["languages_of"](PAGE) == {"python", "java"}
-
-
-@pytest.fixture
-def kinesis(monkeypatch):
-    with LocalKinesis(shards=2, stream="orders") as running:
-        for name, value in running.environment.items():
-            monkeypatch.setenv(name, value)
-        yield running
+    assert pages.languages_of(PAGE) == {"python", "java"}
 
 
 def stored(kinesis):
@@ -84,7 +74,7 @@ def put(orders=ORDERS, **settings):
 
 def elsewhere(block, call, kinesis, tmp_path):
     """Run a block of another library in the environment that has it; give what it printed, as JSON."""
-    servers["require_installed"]("requirements-clients.txt", CLIENTS)
+    servers.require_installed("requirements-clients.txt", CLIENTS)
     script = tmp_path / "before.py"
     lines = [
         "import asyncio, json",
@@ -141,10 +131,10 @@ def test_producing_with_the_kpl(kinesis, tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def dynamodb_url(tmp_path_factory):
-    servers["require_installed"]("package.json", servers["NODE"])
-    script = servers["NODE"] / "node_modules/dynalite/cli.js"
+    servers.require_installed("package.json", servers.NODE)
+    script = servers.NODE / "node_modules/dynalite/cli.js"
     line = [shutil.which("node"), script, "--host", "127.0.0.1", "--createTableMs", "50"]
-    with servers["running"](lambda port: [*line, "--port", port], tmp_path_factory.mktemp("dynalite")) as port:
+    with servers.running(lambda port: [*line, "--port", port], tmp_path_factory.mktemp("dynalite")) as port:
         yield f"http://127.0.0.1:{port}"
 
 
@@ -251,12 +241,12 @@ def test_what_the_tables_call_ours_exists():
             known |= set(inspect.signature(function).parameters) if inspect.isfunction(function) else set()
     known |= {*shardline.ProducerConfig.__slots__, *shardline.ConsumerConfig.__slots__}
     known |= set(inspect.signature(shardline.Client.__init__).parameters)
-    last_cells = [row.rsplit(" | ", 1)[-1] for row in pages["text_of"](PAGE).splitlines() if row.startswith("| ")]
+    last_cells = [row.rsplit(" | ", 1)[-1] for row in pages.text_of(PAGE).splitlines() if row.startswith("| ")]
     named = {word for cell in last_cells for word in re.findall(r"[`(\s](\w+)=", cell)}
     assert len(named) > 10
     assert named - known == set()
 
 
 def test_the_blocks_before_are_python():
-    for block in pages["blocks_of"](PAGE, "python"):
+    for block in pages.blocks_of(PAGE, "python"):
         ast.parse(block)

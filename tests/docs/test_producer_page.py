@@ -12,11 +12,11 @@ import sys
 from collections import Counter
 from dataclasses import fields
 from pathlib import Path
-from runpy import run_path
-from types import SimpleNamespace
 
 import anyio
 import pytest
+from tests.docs import producer_tables as tables
+from tests.docs.pages import block_with, run_block
 
 from shardline import DeliveryFailed, Producer, ProducerConfig, Receipt, Undelivered, deaggregate
 from shardline.codec.record_lines import PlainRecord, record_of
@@ -25,8 +25,7 @@ from shardline.sync import Producer as BlockingProducer
 from shardline.testing import LocalKinesis
 
 HERE = Path(__file__)
-tables = run_path(str(HERE.with_name("producer_tables.py")))
-PAGE = tables["PAGE"].read_text()
+PAGE = tables.PAGE.read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 CUSTOMERS = [f"customer-{number}" for number in range(10)]
 
@@ -35,18 +34,18 @@ CUSTOMERS = [f"customer-{number}" for number in range(10)]
 
 
 def test_the_tables_are_those_of_the_code():
-    assert tables["written"](PAGE) == PAGE, "run: python tests/docs/producer_tables.py"
+    assert tables.written(PAGE) == PAGE, "run: python tests/docs/producer_tables.py"
     assert re.findall(r"<!-- table: (\w+) -->\n\|", PAGE) == ["retries", "events", "settings", "kpl", "elsewhere"]
 
 
 def test_a_stale_table_is_seen():
     for old, new in [("| `linger` | 0.1 |", "| `linger` | 0.2 |"), ("| sent again as it is,", "| failed,")]:
         assert old in PAGE
-        assert tables["written"](PAGE.replace(old, new)) == PAGE
+        assert tables.written(PAGE.replace(old, new)) == PAGE
 
 
 def test_every_setting_is_in_the_table_of_the_kpl():
-    shown = tables["kpl_table"]() + tables["elsewhere_table"]()
+    shown = tables.kpl_table() + tables.elsewhere_table()
     words = Counter(re.findall(r"`(\w+)`", shown))
     assert [knob.name for knob in fields(ProducerConfig) if knob.metadata and not words[knob.name]] == []
 
@@ -66,7 +65,7 @@ AIOKPL = set(
 
 
 def test_every_setting_of_aiokpl_is_in_the_table_of_the_kpl():
-    shown = set(re.findall(r"`(\w+)`", tables["kpl_table"]() + tables["elsewhere_table"]()))
+    shown = set(re.findall(r"`(\w+)`", tables.kpl_table() + tables.elsewhere_table()))
     assert len(AIOKPL) == 22
     assert AIOKPL - shown == set()
 
@@ -84,40 +83,15 @@ def test_the_page_names_what_a_user_holds():
 # ---- the examples
 
 
-def block_with(text):
-    [found] = [block for block in BLOCKS if text in block]
-    return found
-
-
 def test_every_example_runs_in_a_test():
-    used = [block_with(text) for text in re.findall(r'(?:page|block_with)\("(.+?)"\)', HERE.read_text())]
+    used = [block_with(BLOCKS, text) for text in re.findall(r'(?:page\(|BLOCKS, )"(.+?)"\)', HERE.read_text())]
     assert len(BLOCKS) > 20
     assert [block for block in BLOCKS if block not in used] == []
 
 
 @pytest.fixture
-def kinesis(monkeypatch):
-    with LocalKinesis(shards=2, stream="orders") as running:
-        for name, value in running.environment.items():
-            monkeypatch.setenv(name, value)
-        yield running
-
-
-@pytest.fixture
 def page(kinesis):
-    """Runs the one example that contains a text; gives its names."""
-
-    def run(text):
-        names = {"__name__": "example"}
-        exec(compile(block_with(text), "docs/producer.md", "exec"), names)  # our own page
-        return SimpleNamespace(**names)
-
-    return run
-
-
-@pytest.fixture(params=["asyncio", "trio"])
-def backend(request):
-    return request.param
+    return lambda text: run_block(BLOCKS, text)
 
 
 @pytest.fixture
@@ -349,7 +323,7 @@ def test_the_lifespan(page, kinesis, backend):
 def test_multiprocessing(kinesis, tmp_path):
     script = tmp_path / "example.py"
     started = 'if __name__ == "__main__":\n    publish([[("customer-7", b"1")], [("customer-8", b"2")]])\n'
-    script.write_text("\n\n".join([block_with("pool.map(work"), started]))
+    script.write_text("\n\n".join([block_with(BLOCKS, "pool.map(work"), started]))
     subprocess.run([sys.executable, str(script)], env=dict(os.environ), timeout=60, check=True)
     assert stored(kinesis) == [b"1", b"2"]
 

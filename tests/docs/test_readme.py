@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from shardline import aggregate, deaggregate
-from shardline.testing import LocalKinesis
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -30,9 +29,8 @@ def block_with(page, text):
 
 
 @pytest.fixture
-def kinesis():
-    with LocalKinesis(shards=2, stream="orders") as running:
-        yield running
+def kinesis(local_kinesis):
+    return local_kinesis
 
 
 def run(code, kinesis, tmp_path):

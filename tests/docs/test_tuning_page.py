@@ -2,50 +2,49 @@
 
 import re
 from pathlib import Path
-from runpy import run_path
 
 import anyio
+from tests.docs import pages
+from tests.docs import tuning_tables as tables
 
 from shardline import Consumer, ConsumerConfig, Producer, ProducerConfig
 from shardline.testing import LocalKinesis
 
 HERE = Path(__file__)
-pages = run_path(str(HERE.with_name("pages.py")))
-tables = run_path(str(HERE.with_name("tuning_tables.py")))
 PAGE = "docs/tuning.md"
-TEXT = pages["text_of"](PAGE)
+TEXT = pages.text_of(PAGE)
 
 
 def test_the_tables_have_every_knob_in_the_order_of_the_code():
-    assert list(tables["PRODUCER"]) == [knob.name for knob in tables["producer"]["KNOBS"]]
-    assert list(tables["CONSUMER"]) == list(tables["consumer"]["SETTINGS"])
-    for words in (tables["PRODUCER"], tables["CONSUMER"]):
+    assert list(tables.PRODUCER) == [knob.name for knob in tables.producer["KNOBS"]]
+    assert list(tables.CONSUMER) == list(tables.consumer["SETTINGS"])
+    for words in (tables.PRODUCER, tables.CONSUMER):
         for name, cells in words.items():
             assert len(cells) == 3, name
             assert all(cells), name
 
 
 def test_the_tables_are_those_of_the_page():
-    assert tables["written"](TEXT) == TEXT, "run: python tests/docs/tuning_tables.py"
+    assert tables.written(TEXT) == TEXT, "run: python tests/docs/tuning_tables.py"
     assert re.findall(r"<!-- table: (\w+) -->\n\|", TEXT) == ["producer", "consumer"]
 
 
 def test_a_stale_default_is_seen():
     assert "| `linger` | 0.1 |" in TEXT
-    assert tables["written"](TEXT.replace("| `linger` | 0.1 |", "| `linger` | 0.2 |")) == TEXT
+    assert tables.written(TEXT.replace("| `linger` | 0.1 |", "| `linger` | 0.2 |")) == TEXT
 
 
 def test_the_page_names_no_knob_that_does_not_exist():
-    known = {*tables["PRODUCER"], *tables["CONSUMER"]}
-    for block in pages["blocks_of"](PAGE, "python"):
+    known = {*tables.PRODUCER, *tables.CONSUMER}
+    for block in pages.blocks_of(PAGE, "python"):
         for arguments in re.findall(r"(?:Producer|Consumer)Config\((.*?)\)", block):
             assert set(re.findall(r"(\w+)=", arguments)) <= known
 
 
 def test_the_programs():
-    assert pages["languages_of"](PAGE) == {"python"}
+    assert pages.languages_of(PAGE) == {"python"}
     names = {}
-    for block in pages["blocks_of"](PAGE, "python"):
+    for block in pages.blocks_of(PAGE, "python"):
         exec(compile(block, PAGE, "exec"), names)  # our own page
     assert isinstance(names["soon"], ProducerConfig)
     assert isinstance(names["cheap"], ProducerConfig)
@@ -72,7 +71,7 @@ def test_the_programs():
 def test_the_figures_of_the_text_are_those_of_the_plots():
     import json
 
-    figures = json.loads(pages["text_of"]("docs/pictures/tuning.json"))
+    figures = json.loads(pages.text_of("docs/pictures/tuning.json"))
     assert figures["command"] in TEXT
     by_size = {row["aggregate_max_bytes"]: row["cpu_us"] for row in figures["aggregate_max_bytes"]}
     assert 1.25 < by_size[0] / by_size[51_200] < 2, "off: half as much CPU again, about"

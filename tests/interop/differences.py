@@ -350,7 +350,7 @@ DETAILS = (
         seen=_kinesalite("getShardIterator", "getRecords", "splitShard", "mergeShards"),
         tests=(
             f"{_UNIT}/test_records.py::test_a_short_shard_id_is_as_good_as_the_full_one",
-            f"{_UNIT}/test_records.py::test_what_names_no_shard_is_refused_before_the_stream_is_looked_for",
+            "tests/interop/test_recorded_refusals.py::test_a_refused_request",
             f"{_UNIT}/test_records.py::test_an_iterator_of_a_missing_stream_names_the_shard",
             f"{_UNIT}/test_management.py::test_shards_are_split_and_merged_by_short_ids_too",
         ),
@@ -399,7 +399,7 @@ DETAILS = (
         "that it encodes, one of an earlier stream because it did not come from this stream. A number of the oldest "
         "layout, such as 0, is answered with InternalFailure (500).",
         seen=_kinesalite("getShardIterator"),
-        tests=(f"{_UNIT}/test_records.py::test_numbers_that_aws_refuses_are_refused_in_its_words",),
+        tests=("tests/interop/test_recorded_refusals.py::test_a_refused_request",),
     ),
     Detail(
         what="SequenceNumberForOrdering",
@@ -408,7 +408,7 @@ DETAILS = (
         seen=_kinesalite("putRecord"),
         tests=(
             f"{_UNIT}/test_records.py::test_an_ordering_number_of_any_shard_and_layout_is_accepted",
-            f"{_UNIT}/test_records.py::test_an_ordering_number_that_aws_cannot_read_is_refused_in_its_words",
+            "tests/interop/test_recorded_refusals.py::test_a_refused_request",
             f"{_UNIT}/test_records.py::test_an_ordering_number_of_the_future_is_refused",
         ),
     ),

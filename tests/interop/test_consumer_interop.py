@@ -15,6 +15,7 @@ import anyio
 import boto3
 import pytest
 from aws_kinesis_agg.aggregator import RecordAggregator
+from tests.reading import LIMIT, check_order, numbers_of, take, wait_until
 
 import shardline.sync
 from shardline import Client, Consumer, ConsumerConfig, Credentials, Producer, ProducerConfig, hash_key_of
@@ -31,7 +32,6 @@ QUICK = ConsumerConfig(
     idle_poll_interval=0.1,
     calls_per_second=50.0,
 )
-LIMIT = 40.0
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -87,37 +87,6 @@ def put(connection, stream):
             assert not answer.failed_count
 
     return put
-
-
-async def take(consumer, count):
-    """The next ``count`` records, and no asking for more than these."""
-    records = []
-    with anyio.fail_after(LIMIT):
-        async for record in consumer:
-            records.append(record)
-            if len(records) == count:
-                break
-    return records
-
-
-async def wait_until(is_so):
-    with anyio.fail_after(LIMIT):
-        while not is_so():  # noqa: ASYNC110 - what is waited for rings no bell
-            await anyio.sleep(0.02)
-
-
-def numbers_of(records):
-    return [int(record.data) for record in records]
-
-
-def check_order(records):
-    """Records of a shard in its order, those of a key in the order of putting."""
-    by_shard, by_key = defaultdict(list), defaultdict(list)
-    for record in records:
-        by_shard[record.shard_id].append(record.order)
-        by_key[record.key].append(int(record.data))
-    for order in [*by_shard.values(), *by_key.values()]:
-        assert order == sorted(order)
 
 
 async def test_a_stream_is_read_from_its_oldest_record_to_its_newest(connection, stream, put):

@@ -6,9 +6,12 @@ seen here, so that the table cannot rot. ``docs/differences.md`` is that table.
 """
 
 from pathlib import Path
-from runpy import run_path
 
 import pytest
+from tests.interop import differences as table
+from tests.interop.both_servers import Both
+from tests.interop.drawn_sequences import walk
+from tests.interop.written_cases import CASES
 
 from shardline.server.model.settings import Delays
 from shardline.testing import LocalKinesis
@@ -17,11 +20,7 @@ pytestmark = pytest.mark.interop
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "differences.md"
-Both = run_path(str(HERE / "both_servers.py"))["Both"]
-CASES = run_path(str(HERE / "written_cases.py"))["CASES"]
-walk = run_path(str(HERE / "drawn_sequences.py"))["walk"]
-table = run_path(str(HERE / "differences.py"))
-DIFFERENCES, page = table["DIFFERENCES"], table["page"]
+DIFFERENCES, page = table.DIFFERENCES, table.page
 
 SEEDS = range(4)
 
@@ -97,7 +96,7 @@ def test_a_difference_that_is_not_listed_is_seen(both, stream_name, seen):
 def test_every_listed_difference_rests_on_what_aws_says_or_answered():
     for entry in DIFFERENCES:
         assert entry.source.startswith("https://docs.aws.amazon.com/"), entry
-        assert entry.basis == table["DOCUMENTED"] or (entry.basis == table["RECORDED"] and entry.records), entry
+        assert entry.basis == table.DOCUMENTED or (entry.basis == table.RECORDED and entry.records), entry
 
 
 def test_the_page_of_the_documentation_is_the_table():

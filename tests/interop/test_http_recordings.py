@@ -8,8 +8,6 @@ import http.client
 import json
 import re
 from contextlib import closing
-from pathlib import Path
-from runpy import run_path
 from urllib.parse import urlsplit
 
 import cbor2
@@ -17,10 +15,10 @@ import pytest
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from tests.interop import http_recordings as table
 
 from shardline.testing import LocalKinesis
 
-table = run_path(str(Path(__file__).parent / "http_recordings.py"))
 UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
@@ -38,7 +36,7 @@ def signed(kinesis, exchange):
     return dict(request.headers)
 
 
-@pytest.mark.parametrize("exchange", table["EXCHANGES"], ids=lambda exchange: exchange.name)
+@pytest.mark.parametrize("exchange", table.EXCHANGES, ids=lambda exchange: exchange.name)
 def test_the_server_answers_as_aws_answered(kinesis, exchange):
     headers = signed(kinesis, exchange) if exchange.is_signed else exchange.headers
     with closing(http.client.HTTPConnection(urlsplit(kinesis.endpoint_url).netloc, timeout=30)) as connection:
@@ -46,7 +44,7 @@ def test_the_server_answers_as_aws_answered(kinesis, exchange):
         response = connection.getresponse()
         body = response.read()
     kind = response.headers["content-type"]
-    answer = {table["CBOR"]: cbor2.loads, table["XML"]: bytes.decode}.get(kind, json.loads)(body)
+    answer = {table.CBOR: cbor2.loads, table.XML: bytes.decode}.get(kind, json.loads)(body)
     assert (response.status, kind, answer) == (exchange.status, exchange.content_type, exchange.answer)
     assert re.fullmatch(UUID, response.headers["x-amzn-requestid"])
     assert 64 <= len(base64.b64decode(response.headers["x-amz-id-2"], validate=True)) <= 80

@@ -4,16 +4,14 @@ import http.client
 import json
 from contextlib import closing
 from datetime import UTC, datetime
-from pathlib import Path
-from runpy import run_path
 from urllib.parse import urlsplit
 
 import cbor2
 import pytest
+from tests.interop.recorded_differences import RECORDED_DIFFERENCES as ROWS
 
 from shardline.testing import LocalKinesis
 
-ROWS = run_path(str(Path(__file__).parent / "recorded_differences.py"))["RECORDED_DIFFERENCES"]
 BY_REQUEST = [
     pytest.param(row, operation, id=f"{operation}-{row.case}")
     for row in ROWS

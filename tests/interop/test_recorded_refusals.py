@@ -8,21 +8,19 @@ import http.client
 import json
 from base64 import b64encode
 from contextlib import closing, contextmanager
-from pathlib import Path
-from runpy import run_path
 from urllib.parse import urlsplit
 
 import pytest
+from tests.interop import kinesalite_recordings as kinesalite
+from tests.interop import moto_recordings as moto
 
 from shardline.testing import Delays, LocalKinesis
 
-kinesalite = run_path(str(Path(__file__).parent / "kinesalite_recordings.py"))
-moto = run_path(str(Path(__file__).parent / "moto_recordings.py"))
 WRONG_TYPES = [
     pytest.param(operation, member, value, message, id=f"{operation}-{member}-{value!r}")
-    for operation, members in kinesalite["MEMBER_TYPES"].items()
+    for operation, members in kinesalite.MEMBER_TYPES.items()
     for member, kind in members.items()
-    for value, message in kinesalite["WRONG_TYPES"][kind]
+    for value, message in kinesalite.WRONG_TYPES[kind]
 ]
 
 
@@ -43,7 +41,7 @@ def asking(kinesis):
 @pytest.fixture(scope="module")
 def ask():
     """Asks a server with one stream, ``known``. None of the requests changes it."""
-    with LocalKinesis(account_id=kinesalite["ACCOUNT"], limits=False) as kinesis, asking(kinesis) as ask:
+    with LocalKinesis(account_id=kinesalite.ACCOUNT, limits=False) as kinesis, asking(kinesis) as ask:
         kinesis.create_stream("known", shards=3)
         yield ask
 
@@ -51,7 +49,7 @@ def ask():
 @pytest.fixture
 def ask_anew():
     """Asks a server that has no streams."""
-    with LocalKinesis(account_id=moto["ACCOUNT"]) as kinesis, asking(kinesis) as ask:
+    with LocalKinesis(account_id=moto.ACCOUNT) as kinesis, asking(kinesis) as ask:
         yield ask
 
 
@@ -68,7 +66,7 @@ def test_a_member_of_a_wrong_type(ask, operation, member, value, message):
     assert ask(operation, nested(member, value)) == (400, expected)
 
 
-@pytest.mark.parametrize(("operation", "parameters", "errors"), kinesalite["INVALID_MEMBERS"])
+@pytest.mark.parametrize(("operation", "parameters", "errors"), kinesalite.INVALID_MEMBERS)
 def test_members_that_break_constraints(ask, operation, parameters, errors):
     status, answer = ask(operation, parameters)
     assert (status, answer.pop("__type"), [*answer]) == (400, "ValidationException", ["message"])
@@ -82,7 +80,7 @@ def test_members_that_break_constraints(ask, operation, parameters, errors):
     )
 
 
-@pytest.mark.parametrize("refusal", kinesalite["REFUSALS"], ids=lambda refusal: refusal.operation)
+@pytest.mark.parametrize("refusal", kinesalite.REFUSALS, ids=lambda refusal: refusal.operation)
 def test_a_refused_request(ask, refusal):
     expected = {"__type": refusal.code} | ({} if refusal.message is None else {"message": refusal.message})
     assert ask(refusal.operation, refusal.parameters) == (refusal.status, expected)
@@ -90,17 +88,17 @@ def test_a_refused_request(ask, refusal):
 
 @pytest.mark.parametrize(
     ("state", "change", "refusal"),
-    [pytest.param(*row, id=f"{row[0]}-{row[2].operation}") for row in kinesalite["IN_STATES"]],
+    [pytest.param(*row, id=f"{row[0]}-{row[2].operation}") for row in kinesalite.IN_STATES],
 )
 def test_a_request_to_a_stream_that_is_not_active(state, change, refusal):
     delays = Delays(create=10, update=10, delete=10)
-    with LocalKinesis(account_id=kinesalite["ACCOUNT"], limits=False, delays=delays) as kinesis, asking(kinesis) as ask:
+    with LocalKinesis(account_id=kinesalite.ACCOUNT, limits=False, delays=delays) as kinesis, asking(kinesis) as ask:
         kinesis.clock.freeze()
         assert ask("CreateStream", {"StreamName": "passing", "ShardCount": 3})[0] == 200
         parameters = refusal.parameters
         if change is not None:
             kinesis.clock.advance(10)
-            parameters = parameters or ask(*kinesalite["LATEST"])[1]
+            parameters = parameters or ask(*kinesalite.LATEST)[1]
             assert ask(*change)[0] == 200
         if state == "deleted":
             kinesis.clock.advance(10)
@@ -110,14 +108,14 @@ def test_a_request_to_a_stream_that_is_not_active(state, change, refusal):
         assert ask(refusal.operation, parameters) == (400, {"__type": refusal.code, "message": refusal.message})
 
 
-@pytest.mark.parametrize("scenario", moto["REFUSED"], ids=lambda scenario: scenario.test)
+@pytest.mark.parametrize("scenario", moto.REFUSED, ids=lambda scenario: scenario.test)
 def test_a_call_that_is_refused_after_others(ask_anew, scenario):
     *before, last = scenario.calls
     assert [ask_anew(*call)[0] for call in before] == [200] * len(before)
     assert ask_anew(*last) == (400, {"__type": scenario.code, "message": scenario.message})
 
 
-@pytest.mark.parametrize(("shards", "target", "in_all"), moto["SHARD_COUNTS"])
+@pytest.mark.parametrize(("shards", "target", "in_all"), moto.SHARD_COUNTS)
 def test_the_number_of_shards_after_scaling(ask_anew, shards, target, in_all):
     stream = {"StreamName": "my-stream"}
     ask_anew("CreateStream", {**stream, "ShardCount": shards})

@@ -9,8 +9,6 @@ import json
 import re
 from contextlib import closing
 from datetime import UTC, datetime
-from pathlib import Path
-from runpy import run_path
 from urllib.parse import urlsplit
 
 import boto3
@@ -18,14 +16,14 @@ import cbor2
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
+from tests.interop import localstack_recordings as table
 
 from shardline.testing import LocalKinesis
 
-table = run_path(str(Path(__file__).parent / "localstack_recordings.py"))
-Call, Read, Wait, Answer, Refusal = (table[name] for name in ("Call", "Read", "Wait", "Answer", "Refusal"))
+Call, Read, Wait, Answer, Refusal = (getattr(table, name) for name in ("Call", "Read", "Wait", "Answer", "Refusal"))
 EXPECTED = [
     pytest.param(scenario, at, id=step.name)
-    for scenario in table["SCENARIOS"]
+    for scenario in table.SCENARIOS
     for at, step in enumerate(scenario.steps)
     if isinstance(step, Answer | Refusal)
 ]

@@ -5,9 +5,7 @@ import ssl
 import sys
 from types import ModuleType
 
-import aiobotocore.session
 import boto3
-import botocore.session
 import pytest
 
 from shardline import Client, Credentials, CredentialsError, ServiceError, TransportError, UsageError
@@ -52,11 +50,11 @@ async def region_of(**settings):
         return client.region
 
 
-async def address_of(stream="orders", operation="PutRecords", **settings):
+async def address_of(stream="orders", **settings):
     """Where a request would go: learnt from the port's endpoints, and nothing is sent."""
     async with Client(**settings) as client:
         arn = stream if stream.startswith("arn:") else None
-        found = await client.api._http._endpoints.find(operation, {} if arn is None else {"StreamARN": arn}, arn)
+        found = await client.api._http._endpoints.find("PutRecords", {} if arn is None else {"StreamARN": arn}, arn)
         return found.url if hasattr(found, "url") else found
 
 
@@ -70,42 +68,13 @@ async def sender_of(server, **settings):
 # ---- the region
 
 
-async def test_the_region(environment, config):
+async def test_the_region_is_that_of_the_profile_session_or_argument(config):
+    """Which of them wins is tested with ``BotocoreSession``."""
     assert await region_of() == "us-west-2"
-    assert await region_of(profile=None, region="sa-east-1") == "sa-east-1"
-    environment(AWS_DEFAULT_REGION="ap-south-1")
-    assert await region_of() == "ap-south-1"
-    environment(AWS_REGION="eu-central-1")
-    assert await region_of() == "eu-central-1"
+    assert await region_of(session=boto3.Session(region_name="ca-central-1")) == "ca-central-1"
     assert await region_of(region="sa-east-1") == "sa-east-1"
-
-
-async def test_the_region_of_a_profile(environment, config):
     async with Client(profile="blue") as client:
         assert client.region == "eu-north-1"
-    environment(AWS_PROFILE="blue")
-    assert await region_of() == "eu-north-1"
-    environment(AWS_REGION="eu-central-1")
-    async with Client(profile="blue") as client:
-        assert client.region == "eu-central-1"  # as every AWS tool has it: the environment is nearer than a file
-
-
-@pytest.mark.parametrize("kind", [boto3.Session, "botocore"])
-async def test_the_region_of_a_session(kind, environment):
-    environment(AWS_REGION="eu-central-1")
-    if kind == "botocore":
-        session = botocore.session.Session()
-        session.set_config_variable("region", "ca-central-1")
-    else:
-        session = kind(region_name="ca-central-1")
-    assert await region_of(session=session) == "ca-central-1"
-    assert await region_of(session=session, region="sa-east-1") == "sa-east-1"
-    assert await region_of(session=boto3.Session()) == "eu-central-1"
-
-
-async def test_no_region():
-    with pytest.raises(UsageError, match="AWS_REGION"):
-        await region_of()
 
 
 @pytest.mark.parametrize("wrong", ["", "EU", "eu west", "eu-west-1/", 7, "eu-west-1\n"])
@@ -145,37 +114,7 @@ async def test_no_credentials(server, environment):
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("/no/such/program", "could not be had"),
-        ("echo no JSON", "could not be had"),
-        ("echo {}", "could not be had"),
-        ("false", "could not be had"),
-    ],
-)
-async def test_a_credential_process_that_fails(command, words, server, tmp_path):
-    (tmp_path / "config").write_text(f"[profile made]\nregion = eu-west-1\ncredential_process = {command}\n")
-    async with Client(endpoint_url=server.url, profile="made") as client:
-        with pytest.raises(CredentialsError, match=words):
-            await client.put_records("orders", ENTRIES)
-    assert server.connections == 0
-
-
-async def test_credentials_that_cannot_be_sent(server, environment):
-    environment(AWS_REGION="eu-west-1", AWS_ACCESS_KEY_ID="AKID", AWS_SECRET_ACCESS_KEY="from-a-file\n")
-    async with Client(endpoint_url=server.url) as client:
-        with pytest.raises(CredentialsError, match="control character") as caught:
-            await client.put_records("orders", ENTRIES)
-    assert "from-a-file" not in str(caught.value)
-
-
 # ---- what does not fit
-
-
-async def test_an_unknown_profile(environment, config):
-    with pytest.raises(UsageError, match=r"'green'.*bare, blue, default"):
-        await Client(profile="green").start()
 
 
 @pytest.mark.parametrize("settings", [{}, {"region": "eu-west-1"}, {"region": "eu-west-1", "credentials": KEYS}])
@@ -188,19 +127,6 @@ async def test_an_unknown_profile_in_the_environment(settings, environment, conf
 async def test_an_unknown_profile_does_not_matter_where_nothing_is_asked_of_it(server, environment):
     environment(AWS_PROFILE="green")
     assert await sender_of(server, region="eu-west-1", credentials=KEYS) == ("AKIDEXPLICIT", "eu-west-1")
-
-
-@pytest.mark.parametrize("settings", [{}, {"profile": "blue"}, {"region": "eu-west-1"}])
-async def test_a_config_file_that_is_none(settings, tmp_path):
-    (tmp_path / "config").write_text("this is [no config\n")
-    with pytest.raises(UsageError, match="cannot be read"):
-        await Client(**settings).start()
-
-
-@pytest.mark.parametrize("session", [object(), "default", boto3, aiobotocore.session.AioSession()])
-async def test_a_session_of_a_wrong_type(session):
-    with pytest.raises(UsageError, match="session must be a boto3"):
-        await Client(session=session, region="eu-west-1").start()
 
 
 @pytest.mark.parametrize(
@@ -295,31 +221,15 @@ async def test_an_endpoint_of_the_environment_that_is_none(environment, ambient_
     assert "hush" not in str(caught.value)
 
 
-async def test_the_endpoint_of_the_region(ambient_keys):
-    assert await address_of(region="eu-west-1") == "https://kinesis.eu-west-1.amazonaws.com/"
+async def test_the_endpoint_follows_from_the_region_the_arn_and_the_arguments(environment, ambient_keys):
+    """For each operation it is that of boto3: that is tested with ``BotocoreSession``."""
     assert await address_of(region="cn-north-1") == "https://kinesis.cn-north-1.amazonaws.com.cn/"
     assert await address_of(region="eu-west-1", use_dualstack=True) == "https://kinesis.eu-west-1.api.aws/"
-    assert await address_of(region="us-east-1", use_fips=True) == "https://kinesis-fips.us-east-1.amazonaws.com/"
-
-
-async def test_the_endpoint_of_an_account(ambient_keys):
-    data, control = "123456789012.data-kinesis", "123456789012.control-kinesis"
-    assert await address_of(ARN, region="eu-west-1") == f"https://{data}.eu-west-1.amazonaws.com/"
-    found = await address_of(ARN, "DescribeStreamSummary", region="eu-west-1")
-    assert found == f"https://{control}.eu-west-1.amazonaws.com/"
-
-
-async def test_fips_of_the_environment(environment, ambient_keys):
+    data = "https://123456789012.data-kinesis.eu-west-1.amazonaws.com/"
+    assert await address_of(ARN, region="eu-west-1") == data
     environment(AWS_USE_FIPS_ENDPOINT="true")
     assert await address_of(region="us-east-1") == "https://kinesis-fips.us-east-1.amazonaws.com/"
     assert await address_of(region="us-east-1", use_fips=False) == "https://kinesis.us-east-1.amazonaws.com/"
-
-
-async def test_an_arn_of_another_partition_is_refused_before_anything_is_sent(ambient_keys):
-    async with Client(region="eu-west-1") as client:
-        with pytest.raises(TransportError) as caught:
-            await client.put_records(ARN.replace("arn:aws:", "arn:aws-cn:"), ENTRIES)
-    assert (caught.value.code, caught.value.kind, caught.value.maybe_received) == ("NoEndpoint", "invalid", False)
 
 
 async def test_a_url_with_a_path_or_a_default_port(server, make_client):

@@ -138,65 +138,23 @@ def test_a_pattern_is_about_the_whole_text_and_ascii_digits():
 
 # ---- types
 
-LIST = "Start of list found where not expected"
-MAP = "Start of structure or map found where not expected."
 NUMBER = "class com.amazon.coral.value.json.numbers.TruncatingBigNumber can not be converted to {}".format
-STRING = "class java.lang.String can not be converted to {}".format
-BOOLEAN = "class java.lang.Boolean can not be converted to {}".format
-COLLECTIONS = [([], LIST), ({}, MAP)]
-NUMBERS = [23, -2_147_483_648, 2_147_483_648, 34.56]
-TYPES = {
-    ("PutRecord", ("StreamName",)): [(True, BOOLEAN("an String")), *((n, NUMBER("an String")) for n in NUMBERS), *COLLECTIONS],
-    ("GetRecords", ("Limit",)): [("23", STRING("an Integer")), (True, BOOLEAN("an Integer")), *COLLECTIONS],
-    ("GetRecords", ("DryRun",)): [
-        ("23", "'23' can not be converted to an Boolean"),
-        ("maybe", "'MAYBE' can not be converted to an Boolean"),
-        *((n, NUMBER("an Boolean")) for n in NUMBERS[:3]),
-        *COLLECTIONS,
-    ],
-    ("PutRecords", ("Records", 0, "Data")): [
-        (True, BOOLEAN("a Blob")),
-        *((n, NUMBER("a Blob")) for n in NUMBERS),
-        *COLLECTIONS,
-        ("23456", "'23456' can not be converted to a Blob: Base64 encoded length is expected a multiple of 4 bytes but found: 5"),
-        ("=+/=", "'=+/=' can not be converted to a Blob: Invalid Base64 character: '='"),
-        ("+ /=", "'+ /=' can not be converted to a Blob: Invalid Base64 character: ' '"),
-    ],
-    ("GetShardIterator", ("Timestamp",)): [
-        ("23", STRING("milliseconds since epoch")),
-        (True, BOOLEAN("milliseconds since epoch")),
-        *COLLECTIONS,
-    ],
-    ("GetShardIterator", ("ShardIteratorType",)): [(True, BOOLEAN("an String")), *COLLECTIONS],
-    ("PutRecords", ("Records",)): [*((v, "Expected list or null") for v in ("23", True, *NUMBERS)), ({}, MAP)],
-    ("PutRecords", ("Records", 0)): [*((v, "Expected null") for v in ("23", True, *NUMBERS)), ([], LIST)],
-    ("AddTagsToStream", ("Tags",)): [*((v, "Expected map or null") for v in ("23", True, *NUMBERS)), ([], LIST)],
-    ("AddTagsToStream", ("Tags", "a")): [(True, BOOLEAN("an String")), (23, NUMBER("an String")), *COLLECTIONS],
-    ("RemoveTagsFromStream", ("TagKeys", 0)): [(True, BOOLEAN("an String")), *COLLECTIONS],
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("operation", "path", "given", "message"),
-    [(*where, given, message) for where, cases in TYPES.items() for given, message in cases],
+    ("given", "message"),
+    [
+        ("23", "'23' can not be converted to an Boolean"),
+        ("maybe", "'MAYBE' can not be converted to an Boolean"),
+        *((number, NUMBER("an Boolean")) for number in (23, -2_147_483_648, 2_147_483_648)),
+        ([], "Start of list found where not expected"),
+        ({}, "Start of structure or map found where not expected."),
+    ],
 )
-def test_a_wrong_type_is_told_in_the_words_of_aws(operation, path, given, message):
-    members = given
-    for name in reversed(path):
-        members = [members] if isinstance(name, int) else {name: members}
-    found = refusal(operation, members)
+def test_a_wrong_type_is_told_in_the_words_of_aws(given, message):
+    """For all other types, ``kinesalite_recordings`` has them, with each member of each operation."""
+    found = refusal("GetRecords", {"DryRun": given})
     assert (found.code, found.message) == ("SerializationException", message)
-
-
-@pytest.mark.parametrize("text", ["+/+=", "YR==", "YWI=YWJj" + "YWK="])
-@pytest.mark.parametrize("operation", ["PutRecord", "PutRecords"])
-def test_the_end_of_base64_is_judged_too(operation, text):
-    members = {"Data": text, "PartitionKey": "k"}
-    if operation == "PutRecords":
-        members = {"Records": [{"Data": "YWI=", "PartitionKey": "k"}, members]}
-    found = refusal(operation, members)
-    assert found.code == "SerializationException"
-    assert found.message.startswith(f"'{text}' can not be converted to a Blob: Invalid ")
 
 
 @pytest.mark.parametrize("text", ["", "YWJj", "YWI=", "YQ==", "/w==", "//8=", "////"])
@@ -219,6 +177,9 @@ NOT_STRICT = {
     "====": "Invalid last non-pad Base64 character dectected",
     "a===": "Invalid last non-pad Base64 character dectected",
     "YWJja===": "Invalid last non-pad Base64 character dectected",
+    "+/+=": "Invalid last non-pad Base64 character dectected",
+    "YR==": "Invalid last non-pad Base64 character dectected",
+    "YWI=YWJjYWK=": "Invalid Base64 character: '='",
     "\u00e9YWJ": "Invalid Base64 character: '\u00e9'",
 }
 

@@ -3,12 +3,6 @@
 import pytest
 
 
-def test_tag_keys_of_aws_are_reserved(server):
-    server.create()
-    assert server.refused("AddTagsToStream", StreamName="s", Tags={"aws:x": "1"}) == "InvalidArgumentException"
-    assert server.call("ListTagsForStream", StreamName="s")["Tags"] == []
-
-
 def test_tags_of_a_stream(server):
     server.create(Tags={"a": "1"})
     server.call("AddTagsToStream", StreamName="s", Tags={"b": "2", "a": "3"})

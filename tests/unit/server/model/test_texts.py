@@ -1,11 +1,7 @@
 """Is each text of the table in docs/differences.md what the server says?"""
 
-from pathlib import Path
-from runpy import run_path
-
 import pytest
-
-TEXTS = run_path(str(Path(__file__).parents[3] / "interop" / "texts.py"))["TEXTS"]
+from tests.interop.texts import TEXTS
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: text.when)
