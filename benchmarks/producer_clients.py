@@ -19,6 +19,7 @@ import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -27,6 +28,7 @@ STREAM = "bench"
 ENTRIES = 500  # of a call, where the caller makes the batches
 RECORDS_PER_SECOND, BYTES_PER_SECOND = 1e9, 1e12  # limits lifted
 LIMIT = 120.0  # seconds for a delivery
+THREADS = 4
 
 Record = tuple[str, bytes]
 T = TypeVar("T")
@@ -167,6 +169,23 @@ def shardline_sync(job: Job) -> None:
         run_sync(job, put_slice)
 
 
+def shardline_threads(job: Job) -> None:
+    """Four threads that put into one producer."""
+    from shardline.sync import Delivery, Producer
+
+    with Producer(STREAM, **shardline_arguments(job)) as producer, ThreadPoolExecutor(THREADS) as pool:
+
+        def put_part(records: list[Record]) -> list[Delivery]:
+            return [producer.put(data, key=key) for key, data in records]
+
+        def put_slice(records: list[Record]) -> None:
+            for deliveries in pool.map(put_part, [records[place::THREADS] for place in range(THREADS)]):
+                for delivery in deliveries:
+                    delivery.result(timeout=LIMIT)
+
+        run_sync(job, put_slice)
+
+
 async def shardline_sixteen(job: Job) -> None:
     """As many records an entry as they find company on a stream of a thousand shards."""
     await shardline_put(job, aggregate_max_count=16)
@@ -275,6 +294,7 @@ CLIENTS: dict[str, Callable[[Job], None]] = {
     "shardline put_many": lambda job: run_asyncio(shardline_put_many, job),
     "shardline trio": lambda job: run_trio(shardline_put, job),
     "shardline sync": shardline_sync,
+    "shardline sync 4 threads": shardline_threads,
     "shardline 16 an entry": lambda job: run_asyncio(shardline_sixteen, job),
     "shardline unaggregated": lambda job: run_asyncio(shardline_unaggregated, job),
     "shardline unaggr. many": lambda job: run_asyncio(shardline_unaggregated_put_many, job),

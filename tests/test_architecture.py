@@ -190,13 +190,17 @@ def test_a_name_that_says_nothing_is_seen():
 
 
 def broad_handlers(source):
-    """The lines of handlers that would also catch cancellation: bare ones, and those of ``BaseException``."""
+    """The lines of handlers that would also catch cancellation: bare ones, and those of ``BaseException``.
+
+    A handler that ends with ``raise`` passes it on.
+    """
     lines = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ExceptHandler):
             caught = [] if node.type is None else list(ast.walk(node.type))
             names = {getattr(inner, "id", None) or getattr(inner, "attr", None) for inner in caught}
-            if node.type is None or "BaseException" in names:
+            passes_on = isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None
+            if (node.type is None or "BaseException" in names) and not passes_on:
                 lines.append(node.lineno)
     return lines
 
@@ -224,6 +228,7 @@ def test_a_word_for_later_is_seen(line):
 def test_a_broad_handler_is_seen(clause):
     assert broad_handlers(f"try:\n    pass\n{clause}\n    pass\n") == [3]
     assert broad_handlers("try:\n    pass\nexcept Exception:\n    pass\n") == []
+    assert broad_handlers(f"try:\n    pass\n{clause}\n    raise\n") == []
 
 
 # ---- python -O

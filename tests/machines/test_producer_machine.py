@@ -3,29 +3,18 @@ listed and waited for, in whatever order: every record ends once (P1), no entry 
 (P7), and a deadline that has come is worth a poll (W2).
 """
 
-from random import Random
-
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.aggregates import split_aggregate
+from tests.harness.producer_shell import ProducerShell, shard, stream_summary
 
-from shardline.codec.shapes import (
-    HashKeyRangeShape,
-    ListShardsResponse,
-    PutRecordsResponse,
-    PutRecordsResult,
-    SequenceNumberRangeShape,
-    ShardShape,
-    StreamSummary,
-)
+from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, PutRecordsResult
 from shardline.core.failures import Failure, FailureKind, classify
 from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.intake import Put
-from shardline.core.producer.machine import ProducerMachine
-from shardline.core.producer.record import BufferedRecord, Receipt, Undelivered
+from shardline.core.producer.record import Receipt, Undelivered
 from shardline.model.hashing import HASH_KEY_COUNT, hash_key_of
-from shardline.model.stream import StreamRef
 
 PARTS = 8
 PART = HASH_KEY_COUNT // PARTS
@@ -63,12 +52,32 @@ def place_of(entry):
     return hash_key_of(entry.key) if entry.key is not None else 0
 
 
+class Drawn(ProducerShell):
+    """Notes what is sent: answers are drawn."""
+
+    def __init__(self, drawing, config):
+        super().__init__(config, 50.0)
+        self.drawing = drawing
+
+    def list_shards(self, _):
+        assert not self.drawing.listing, "one listing at a time"
+        self.drawing.listing = True
+
+    def describe_stream(self, _):
+        self.drawing.summary = True
+
+    def put_records(self, number, request):
+        assert not self.drawing.closed, "nothing is sent after the end"
+        self.drawing.requests[number] = request.entries
+        self.drawing.check_entries(number, request.entries)
+
+
 class Producing(RuleBasedStateMachine):
     @initialize(config=configs)
     def begin(self, config):
         self.config = config
-        self.now = 50.0
-        self.machine = ProducerMachine(StreamRef("s"), config, Random(0), self.now)
+        self.shell = Drawn(self, config)
+        self.machine = self.shell.machine
         self.accepted = {}
         self.unended = {}
         self.requests = {}  # number: entries
@@ -80,22 +89,12 @@ class Producing(RuleBasedStateMachine):
 
     # ---- the driver
 
+    @property
+    def now(self):
+        return self.shell.now
+
     def pump(self):
-        """Poll until there is nothing to give; then the deadline lies ahead (W2)."""
-        for _ in range(1000):
-            listing, summary = self.machine.poll_list_shards(self.now), self.machine.poll_summary(self.now)
-            put = self.machine.poll_put(self.now)
-            assert not (self.listing and listing), "one listing at a time"
-            self.listing = self.listing or listing is not None
-            self.summary = self.summary or summary is not None
-            if put is not None:
-                assert not self.closed, "nothing is sent after the end"
-                number, request = put
-                self.requests[number] = request.entries
-                self.check_entries(number, request.entries)
-            if listing is summary is put is None:
-                break
-        assert self.machine.next_deadline() > self.now, "W2"
+        self.shell.pump()
         self.collect()
 
     def check_entries(self, number, entries):
@@ -128,17 +127,17 @@ class Producing(RuleBasedStateMachine):
         self.numbers += 1
         data = b"%d:" % self.numbers + bytes(size)
         hash_key = None if key is None or place is None else str(place * PART + 1)
-        record = BufferedRecord(data, key, hash_key, self.now + self.config.record_ttl, waiters=[])
+        record = self.shell.record(data, key, hash_key)
         fits = (
             len(self.unended) < self.config.buffer_max_records
             and self.buffered() + len(data) + len(key or "") <= self.config.buffer_max_bytes
         ) or not self.unended
-        answer = self.machine.put(record, self.now)
+        answer = self.shell.accept(record)
         assert (answer is not Put.FULL) is fits, "P7"
         if fits:
             self.accepted[id(record)] = data
             self.unended[data] = record
-        if answer is Put.PUMP:
+        if answer is Put.WAKE:
             self.pump()
 
     @rule()
@@ -159,13 +158,13 @@ class Producing(RuleBasedStateMachine):
     def wait_for_deadline(self, share):
         deadline = self.machine.next_deadline()
         if deadline != float("inf"):
-            self.now = max(self.now, self.now + (deadline - self.now) * share, deadline if share == 1.0 else 0.0)
+            self.shell.now = max(self.now, self.now + (deadline - self.now) * share, deadline if share == 1.0 else 0.0)
             if share == 1.0:
                 self.pump()
 
     @rule(seconds=st.sampled_from([0.01, 0.5, 3.0]))
     def wait(self, seconds):
-        self.now += seconds
+        self.shell.now += seconds
         self.pump()
 
     # ---- answers
@@ -219,11 +218,7 @@ class Producing(RuleBasedStateMachine):
     def list_shards(self, well):
         self.listing = False
         shapes = [
-            ShardShape(
-                f"{self.generation}-{start}",
-                HashKeyRangeShape(str(start * PART), str(end * PART - 1)),
-                SequenceNumberRangeShape("0"),
-            )
+            shard(f"{self.generation}-{start}", start * PART, end * PART - 1)
             for start, end in zip(self.cuts, self.cuts[1:], strict=False)
         ]
         failure = Failure(FailureKind.LIMIT_EXCEEDED, "LimitExceededException", "why", 400)
@@ -239,8 +234,7 @@ class Producing(RuleBasedStateMachine):
         elif told == "denied":
             answer = Failure(FailureKind.DENIED, "AccessDeniedException", "why", 400)
         else:
-            distribution = "AUTO" if told == "AUTO" and not self.config.ordered else None
-            answer = StreamSummary(name="s", arn="arn", status="ACTIVE", record_distribution=distribution)
+            answer = stream_summary(auto=told == "AUTO" and not self.config.ordered)
         self.machine.handle_summary(answer, self.now)
         self.pump()
 

@@ -8,24 +8,13 @@ from collections import deque
 from random import Random
 
 import pytest
+from tests.harness.producer_shell import ACCEPTED, ProducerShell, shard, stream_summary
 
-from shardline.codec.shapes import (
-    HashKeyRangeShape,
-    ListShardsResponse,
-    PutRecordsResponse,
-    PutRecordsResult,
-    SequenceNumberRangeShape,
-    ShardShape,
-    StreamSummary,
-)
+from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, PutRecordsResult
 from shardline.core.clock import NEVER
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.producer.config import ProducerConfig
-from shardline.core.producer.intake import Put
-from shardline.core.producer.machine import ProducerMachine
-from shardline.core.producer.record import BufferedRecord
 from shardline.model.hashing import HASH_KEY_COUNT, hash_key_of
-from shardline.model.stream import StreamRef
 
 ROUND_TRIP = 0.02
 RATE = 2_000
@@ -34,13 +23,11 @@ SHARD = HASH_KEY_COUNT // SHARDS
 POISON = b"<poison>"
 
 
-class World:
+class World(ProducerShell):
     """One producer, driven as a shell drives it, until all of its records have ended."""
 
     def __init__(self, share, seconds=4.0, names=0, **settings):
-        self.config = ProducerConfig(**settings)
-        self.machine = ProducerMachine(StreamRef("s"), self.config, Random(1), 0.0)
-        self.now = 0.0
+        super().__init__(ProducerConfig(**settings), 0.0, Random(1))
         self.names = names
         self.numbers = iter(range(1, 10**9))
         self.answers = deque()
@@ -56,10 +43,9 @@ class World:
     def _start(self):
         machine = self.machine
         machine.poll_summary(0.0)
-        machine.handle_summary(StreamSummary(name="s", arn="arn", status="ACTIVE", max_record_kib=1024), 0.0)
+        machine.handle_summary(stream_summary(max_record_kib=1024), 0.0)
         machine.poll_list_shards(0.0)
-        ranges = [HashKeyRangeShape(str(number * SHARD), str((number + 1) * SHARD - 1)) for number in range(SHARDS)]
-        shards = [ShardShape(str(number), one, SequenceNumberRangeShape("0")) for number, one in enumerate(ranges)]
+        shards = [shard(str(number), number * SHARD, (number + 1) * SHARD - 1) for number in range(SHARDS)]
         machine.handle_list_shards(ListShardsResponse(shards, None), 0.0)
 
     def _step(self, puts):
@@ -73,20 +59,21 @@ class World:
             machine.handle_put(number, self._answer(entries), self.now)
         elif next_put <= self.now:
             self._put(*puts.popleft())
-        while (polled := machine.poll_put(self.now)) is not None:
-            number, request = polled
-            if machine._flights[number].group.part is not None:
-                self.isolated_at.append(self.now)
-            self.answers.append((self.now + ROUND_TRIP, number, request.entries))
+        self.pump()
         machine.take_events()
         for record in machine.take_finished():
             self.ended_at[id(record)] = self.now
 
+    def put_records(self, number, request):
+        if self.machine._flights[number].group.part is not None:
+            self.isolated_at.append(self.now)
+        self.answers.append((self.now + ROUND_TRIP, number, request.entries))
+
     def _put(self, at, is_bad):
         number = len(self.put_at)
         data = b"%d:%s" % (number, POISON if is_bad else b"valid")
-        record = BufferedRecord(data, f"key {number}", None, self.now + self.config.record_ttl, waiters=[])
-        assert self.machine.put(record, self.now) is not Put.FULL
+        record = self.record(data, f"key {number}")
+        assert self.accept(record) in ACCEPTED
         self.put_at[id(record)] = at
         (self.bad if is_bad else self.good).append(record)
 

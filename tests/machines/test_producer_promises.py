@@ -5,10 +5,12 @@ The other machines and the simulation draw what happens, and so hold what must n
 """
 
 from collections import Counter
+from functools import partial
 from random import Random
 
 import pytest
 from tests.aggregates import split_aggregate
+from tests.harness.producer_shell import ACCEPTED, ProducerShell, shard, stream_summary
 
 from shardline.codec.shapes import (
     HashKeyRangeShape,
@@ -17,7 +19,6 @@ from shardline.codec.shapes import (
     PutRecordsResult,
     SequenceNumberRangeShape,
     ShardShape,
-    StreamSummary,
 )
 from shardline.core.clock import NEVER
 from shardline.core.failures import Failure, FailureKind, classify
@@ -33,23 +34,17 @@ HALF = HASH_KEY_COUNT // 2
 THROTTLED = "ProvisionedThroughputExceededException"
 
 
-def shard(shard_id, start=0, end=HASH_KEY_MAX):
-    return ShardShape(shard_id, HashKeyRangeShape(str(start), str(end)), SequenceNumberRangeShape("0"))
-
-
 def place_of(entry):
     return int(entry.explicit_hash_key) if entry.explicit_hash_key is not None else hash_key_of(entry.key)
 
 
-class Stream:
+class Stream(ProducerShell):
     """A producer's machine, and a service that does what it is told."""
 
     def __init__(self, *shards, seed=0, latency=0.01, **config):
+        super().__init__(ProducerConfig(**config), 100.0, Random(seed))
         self.shards = list(shards) or [shard("a")]
-        self.config = ProducerConfig(**config)
-        self.now = 100.0
         self.latency = latency
-        self.machine = ProducerMachine(StreamRef("s"), self.config, Random(seed), self.now)
         self.records = []
         self.requests = []  # every PutRecords: (when, entries)
         self.listings = []
@@ -66,9 +61,8 @@ class Stream:
         self.pump()
 
     def put(self, data=b"x", key="k", hash_key=None):
-        text = None if hash_key is None else str(hash_key)
-        record = BufferedRecord(data, key, text, self.now + self.config.record_ttl, waiters=[])
-        assert self.machine.put(record, self.now) is not Put.FULL
+        record = self.record(data, key, None if hash_key is None else str(hash_key))
+        assert self.accept(record) in ACCEPTED
         self.records.append(record)
         self.pump()
         return record
@@ -77,37 +71,21 @@ class Stream:
         self.machine.flush()
         self.pump()
 
-    def pump(self):
-        machine = self.machine
-        for _ in range(10_000):
-            asked = machine.poll_list_shards(self.now)
-            if asked is not None:
-                self.listings.append(self.now)
-                listing = self.listing()
-                if listing is not None:  # else it is never answered
-                    self.answers.append((self.now + self.latency, machine.handle_list_shards, listing))
-            told = machine.poll_summary(self.now)
-            if told is not None:
-                self.summaries.append(self.now)
-                summary = StreamSummary(
-                    name="s",
-                    arn="a",
-                    status=self.status,
-                    created_at=self.created_at,
-                    record_distribution=self.distribution,
-                )
-                self.answers.append((self.now + self.latency, machine.handle_summary, summary))
-            put = machine.poll_put(self.now)
-            if put is not None:
-                number, request = put
-                self.requests.append((self.now, request.entries))
-                answer = self.answer(request.entries)
-                self.answers.append(
-                    (self.now + self.latency, lambda what, now, n=number: machine.handle_put(n, what, now), answer)
-                )
-            if asked is told is put is None:
-                return
-        raise AssertionError("it never comes to rest")
+    def list_shards(self, _):
+        self.listings.append(self.now)
+        listing = self.listing()
+        if listing is not None:  # else it is never answered
+            self.answers.append((self.now + self.latency, self.machine.handle_list_shards, listing))
+
+    def describe_stream(self, _):
+        self.summaries.append(self.now)
+        told = {"status": self.status, "created_at": self.created_at, "record_distribution": self.distribution}
+        self.answers.append((self.now + self.latency, self.machine.handle_summary, stream_summary(**told)))
+
+    def put_records(self, number, request):
+        self.requests.append((self.now, request.entries))
+        answer = self.answer(request.entries)
+        self.answers.append((self.now + self.latency, partial(self.machine.handle_put, number), answer))
 
     def answer(self, entries):
         failure = self.fail(entries)
@@ -372,7 +350,7 @@ def test_p7_a_record_that_fills_the_buffer_exactly_is_taken_and_no_larger_one(re
     stream.put(b"x" * 511)
     for size, said in ((512, Put.FULL), (100_000, Put.FULL), (511, Put.QUIET), (1, Put.FULL)):
         one = BufferedRecord(b"x" * size, "k", None, stream.now + 30.0)
-        assert (stream.machine.put(one, stream.now) is Put.FULL) is (said is Put.FULL), size
+        assert (stream.accept(one) is Put.FULL) is (said is Put.FULL), size
     assert stream.machine.buffered_bytes == 1024
 
 
@@ -931,7 +909,7 @@ def test_u1_what_fills_several_requests_goes_in_as_many_at_once():
     stream = Stream(latency=1.0, linger=20.0, aggregate_max_count=1, request_max_entries=2)
     stream.run(5.0)
     records = [BufferedRecord(b"%d" % number, "k", None, stream.now + 30.0) for number in range(10)]
-    assert stream.machine.put_many(records, stream.now) == (10, True)
+    assert stream.accept_many(records) is Put.WAKE
     stream.pump()
     assert [len(entries) for _, entries in stream.requests] == [2] * 5
 
@@ -977,18 +955,21 @@ def test_w3_the_round_under_way_shrinks_with_the_limit_of_a_record():
     listing[1](listing[2], stream.now)
     stream.put()
     summary[1](summary[2], stream.now)
-    assert 0 < stream.machine.intake.max_bytes <= stream.machine.plain_max_bytes
+    assert stream.intake.quiet_bytes - stream.intake.reserved_bytes <= stream.intake.plain_max_bytes
+    stream.pump()
+    assert 0 < stream.intake.quiet_bytes - stream.intake.reserved_bytes <= stream.intake.plain_max_bytes
 
 
 def test_w3_the_round_under_way_shrinks_when_lanes_vanish():
-    stream = Stream(*many_shards("s", 100), linger=5.0, request_max_entries=10)
+    stream = Stream(*many_shards("s", 200), linger=5.0)
     stream.run(1.0)
     stream.put()
-    assert stream.machine.intake.max_records == 799
+    assert stream.intake.quiet_records == 1_599
     stream.distribution = "AUTO"
     stream.machine._facts.ask_again(stream.now)
     stream.run(1.0)
-    assert stream.machine.intake.max_records == 9
+    stream.put()
+    assert stream.intake.quiet_records < 1_000
 
 
 def test_a_look_at_the_stats_changes_nothing():

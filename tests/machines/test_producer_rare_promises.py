@@ -7,6 +7,7 @@ from itertools import count
 from random import Random
 
 import pytest
+from tests.harness.producer_shell import ACCEPTED
 from tests.machines.test_producer_promises import (
     HALF,
     HASH_KEY_MAX,
@@ -23,7 +24,6 @@ from shardline.core.clock import NEVER
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.producer.aggregate import WRAP_MAX_BYTES
 from shardline.core.producer.config import ProducerConfig
-from shardline.core.producer.intake import Put
 from shardline.core.producer.record import BufferedRecord
 from shardline.core.producer.shard_map import ShardMap
 from shardline.core.producer.stream_facts import StreamFacts
@@ -33,16 +33,6 @@ from shardline.model.stream import StreamRef
 
 def fresh(stream, data=b"x", key="k"):
     return BufferedRecord(data, key, None, stream.now + stream.config.record_ttl, waiters=[])
-
-
-def test_p7_many_at_once_are_taken_as_far_as_there_is_room_beside_what_is_in_the_intake():
-    stream = Stream(linger=5.0, buffer_max_records=10)
-    stream.run(1.0)
-    for _ in range(4):
-        assert stream.machine.put(fresh(stream), stream.now) is not Put.FULL
-    assert stream.machine.intake.records
-    taken, _ = stream.machine.put_many([fresh(stream) for _ in range(10)], stream.now)
-    assert (taken, stream.machine.outstanding) == (6, 10)
 
 
 def idle_behind_a_slow_shard():
@@ -62,7 +52,7 @@ def test_tu2_what_is_put_in_the_middle_of_a_poll_expires_in_its_time():
 
         def put(stream=stream, accepted=accepted):
             accepted.append(fresh(stream))
-            assert stream.machine.put(accepted[-1], stream.now) is not Put.FULL
+            assert stream.accept(accepted[-1]) in ACCEPTED
 
         with entered_once_more(after, put) as once_more:
             assert stream.machine.poll_put(stream.now) is None
@@ -78,9 +68,9 @@ def test_w3_the_limit_of_what_goes_in_without_a_look_is_the_streams():
     stream = Stream(*many_shards("s", 600), latency=0.0)
     stream.run(0.1)
     stream.put()
-    limit = stream.machine.record_max_bytes - WRAP_MAX_BYTES
-    assert stream.machine.plain_max_bytes == limit
-    assert 0 < stream.machine.intake.max_bytes <= limit
+    limit = stream.intake.record_max_bytes - WRAP_MAX_BYTES
+    assert stream.intake.plain_max_bytes == limit
+    assert 0 < stream.intake.quiet_bytes - stream.intake.reserved_bytes <= limit
 
 
 def test_q1_what_landed_where_nothing_explains_it_is_sent_again_when_the_stream_has_no_explanation():
@@ -90,7 +80,7 @@ def test_q1_what_landed_where_nothing_explains_it_is_sent_again_when_the_stream_
     stream.shard_of = lambda place: odd.pop() if odd else truth(place)
     for place in (1, 2):
         stream.put(hash_key=place)
-    stream.run(5.0)
+    stream.run(0.5)  # as soon as the stream has answered
     assert not odd
     assert stream.delivered() == [True, True]
     assert [record.conclusion.attempt_count for record in stream.records] == [2, 2]
@@ -374,16 +364,18 @@ def test_x4_that_a_stream_was_made_anew_is_told_once():
     assert told == [False, True, False]
 
 
-def test_in1_a_shut_intake_lets_nothing_in_whatever_the_machine_finds():
-    """While the shell wants each record to go by a call, a new round lets none in without one."""
+@pytest.mark.parametrize("condition", ["refused", "waiters", "serializer"])
+def test_the_gate_stays_closed_whatever_the_machine_finds(condition):
+    """While each put has to be looked at, a new round lets none in without a look."""
     stream = Stream()
     stream.run(1.0)
     stream.put()
-    stream.machine.intake.shut()
+    if condition == "refused":
+        stream.intake.refuse("closed")
+    elif condition == "waiters":
+        stream.intake.waiters.append("someone")
+    else:
+        stream.intake.serializes = True
     stream.run(5.0)
-    stream.put()
-    assert stream.machine.intake.max_records == 0
-    stream.machine.intake.unshut()
-    stream.put()
-    stream.run(0.05)
-    assert stream.machine.intake.max_records > 0
+    assert stream.delivered() == [True]
+    assert stream.intake.gate_records == 0

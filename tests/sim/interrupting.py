@@ -3,12 +3,30 @@
 import dis
 import sys
 from contextlib import contextmanager
+from functools import cache
 
 CORE = "shardline/core/producer"
 LOOKS = {dis.opmap[name] for name in ("CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD") if name in dis.opmap}
 """After these Python looks whether a signal came; and where a function begins."""
 MAKES = {code for name, code in dis.opmap.items() if name.startswith(("BUILD", "LIST_APPEND", "RESUME"))}
 """Here the garbage collector may run, and finalizers with it."""
+
+
+@cache
+def sealed_part(code):
+    """From where to where a function reserves room and appends: the offsets of its first write, and of the call.
+
+    Nothing is called between the two, so that Python does not look for signals there. ``None`` if it does not do that.
+    """
+    instructions = iter(dis.get_instructions(code))
+    for first in instructions:
+        if first.opname == "STORE_ATTR" and first.argval == "reserved_records":
+            names = []
+            for following in instructions:
+                names.append(following.argval)
+                if following.opname.startswith("CALL"):
+                    return (first.offset, following.offset) if {"append", "extend"} & set(names) else None
+    return None
 
 
 class Interruption:
@@ -45,6 +63,9 @@ class Interruption:
         return self.count
 
     def _is_step(self, frame):
+        sealed = sealed_part(frame.f_code)
+        if sealed is not None and sealed[0] < frame.f_lasti <= sealed[1]:
+            return False
         if self.steps != "signal":
             return self.is_meant()
         last, self._last[frame] = self._last.get(frame), frame.f_lasti

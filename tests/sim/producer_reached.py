@@ -14,7 +14,8 @@ from shardline.core.producer.verdicts import Rules
 STATES = frozenset({
     "buffer full",
     "put interrupted",
-    "round interrupted",
+    "put interrupted after the append",
+    "sorted in slices",
     "abandoned",
     "parked",
     "delivered after a wrong shard",

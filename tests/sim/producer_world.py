@@ -11,13 +11,12 @@ from producer_endpoint import BEGIN, STREAM, Endpoint
 from producer_oracles import StepOracles, check_end
 from producer_reached import Reached
 from producer_scenario import draw_scenario
+from tests.harness.producer_shell import MOST_POLLS, ProducerShell
 
 from shardline.core.clock import NEVER
 from shardline.core.failures import FailureKind
 from shardline.core.producer.intake import Put
-from shardline.core.producer.machine import ProducerMachine
-from shardline.core.producer.record import BufferedRecord
-from shardline.model.stream import StreamRef
+from shardline.core.producer.machine import SLICE_RECORDS
 
 START = 5_000.25  # a monotonic clock starts anywhere
 MOST_EVENTS = 200_000
@@ -72,6 +71,8 @@ class World:
                 break
             assert done < MOST_EVENTS, "the world does not come to rest"
             self.now, _, action, arguments = heappop(self._heap)
+            for shell in self.shells:
+                shell.now = self.now
             action(*arguments)
         for shell in self.shells:
             check_end(shell)
@@ -101,19 +102,18 @@ class World:
         self.note("distribution", self.endpoint.stream.record_distribution)
 
 
-class Shell:
-    """What a real shell does, no more: it pumps after commands that say so, after answers, and at the deadline."""
+class Shell(ProducerShell):
+    """A shell that puts what was drawn, and sends its requests over the network of the world."""
 
     def __init__(self, world, number, load):
         self.world = world
         self.number = number
         self.load = load
-        self.config = load.config
-        chance = Random(f"machine {world.scenario.seed} {number}")
-        self.machine = ProducerMachine(StreamRef(STREAM), load.config, chance, world.now)
+        seed = world.scenario.seed
+        super().__init__(load.config, world.now, Random(f"machine {seed} {number}"), STREAM)
+        self.machine._slice_records = Random(f"slice {seed} {number}").choice([1, 3, SLICE_RECORDS])
         self.machine.wall_offset = BEGIN - START
         self._interrupts = Random(f"interrupt {world.scenario.seed} {number}")
-        self.counts_too_much = False
         self.given = []
         self.by_record = {}
         self.queue = deque()
@@ -132,10 +132,6 @@ class Shell:
         if load.abandoned_at is not None:
             world.at(START + load.abandoned_at, self.abandon)
 
-    @property
-    def now(self):
-        return self.world.now
-
     def note(self, *what):
         self.world.note(f"producer {self.number}", *what)
 
@@ -151,8 +147,7 @@ class Shell:
         """Put what waits for room, in order."""
         while self.queue:
             _, key, hash_key, data = self.queue[0]
-            waiters = [] if self.load.waits else None
-            record = BufferedRecord(data, key, hash_key, self.now + self.config.record_ttl, waiters=waiters)
+            record = self.record(data, key, hash_key, waits=self.load.waits)
             answer = self._put(record)
             if answer is None:  # it is not in
                 self.queue.popleft()
@@ -167,26 +162,23 @@ class Shell:
             self.given.append(given)
             self.by_record[id(record)] = given
             self.note("put", len(self.given), key, hash_key, len(data), answer.name)
-            if self.machine._round is None:
-                self.oracles.check_step()
-            if answer is Put.PUMP:
+            self.oracles.check_step()
+            if answer is Put.WAKE:
                 self.pump()
 
     def _put(self, record):
-        """What the machine answers; ``None`` if the put was interrupted before the record was in."""
+        """What the intake answers; ``None`` if the put was interrupted before the record was in."""
         if self._interrupts.random() >= self.load.interrupts:
-            return self.machine.put(record, self.now)
+            return self.accept(record)
         answer = None
-        with interrupted(self._interrupts.choice([10, 100, 400]) * self._interrupts.random(), steps="line") as it:
-            answer = self.machine.put(record, self.now)
+        with interrupted(self._interrupts.randrange(20), steps="line") as it:
+            answer = self.accept(record)
         if it.where is None:
             return answer
         self.note("interrupted", it.where)
-        self.counts_too_much |= it.where.startswith("Intake.add")  # IN3
-        torn = self.machine._round
-        self.world.reached.add("put interrupted" if torn is None else "round interrupted")
-        unsent, _ = self.machine._whereabouts.unsent(torn or [])
-        return Put.PUMP if any(one is record for one in unsent) else None
+        is_in = any(one is record for one in self.intake.records)
+        self.world.reached.add("put interrupted after the append" if is_in else "put interrupted")
+        return Put.WAKE if is_in else None  # a shell wakes the host whenever a put is interrupted
 
     def flush(self):
         self.note("flush")
@@ -207,8 +199,12 @@ class Shell:
     # ---- the machine's outputs
 
     def pump(self):
-        while True:
-            busy = self._poll()
+        for _ in range(MOST_POLLS):
+            slices = self.machine._backlog
+            busy = self.poll()
+            if slices or self.machine._backlog:
+                self.world.reached.add("sorted in slices")
+            self.oracles.check_step()
             room = self._collect()
             if self.queue and room:
                 self.take_queue()
@@ -235,24 +231,18 @@ class Shell:
             self.oracles.note_wake()
             self.pump()
 
-    def _poll(self):
-        """One round of polls. Says whether any gave something."""
-        machine, now, endpoint = self.machine, self.now, self.world.endpoint
-        listing, summary, put = machine.poll_list_shards(now), machine.poll_summary(now), machine.poll_put(now)
-        if listing is not None:
-            self.map_requests += 1
-            self._send(
-                "ListShards", endpoint.list_shards, (listing, machine._map.snapshot is not None), self._handle_listing
-            )
-        if summary is not None:
-            self.summary_requests += 1
-            self._send("DescribeStreamSummary", endpoint.summary, (), machine.handle_summary)
-        if put is not None:
-            number, request = put
-            self.oracles.check_request(number, request)
-            self._send(f"PutRecords {number}", endpoint.put, (request,), self._handle_put, number)
-        self.oracles.check_step()
-        return (listing, summary, put) != (None, None, None)
+    def list_shards(self, request):
+        self.map_requests += 1
+        arguments = (request, self.machine._map.snapshot is not None)
+        self._send("ListShards", self.world.endpoint.list_shards, arguments, self._handle_listing)
+
+    def describe_stream(self, _):
+        self.summary_requests += 1
+        self._send("DescribeStreamSummary", self.world.endpoint.summary, (), self.machine.handle_summary)
+
+    def put_records(self, number, request):
+        self.oracles.check_request(number, request)
+        self._send(f"PutRecords {number}", self.world.endpoint.put, (request,), self._handle_put, number)
 
     def _collect(self):
         """Take what ended. Says whether there may be more room."""

@@ -1,16 +1,17 @@
 """How is the producer's machine driven?
 
 One host task polls the machine, sends what it gives, sleeps until its next deadline or until it is woken, and tells
-everyone what came of it. The blocking producer uses the same driver, with a lock as its guard.
+everyone what came of it. The blocking producer uses the same driver, in a thread of its own.
 
 Invariants:
 
 - P1: every request that was polled is answered to the machine exactly once, also when its task is cancelled or breaks;
   when the host ends, however it ends, every delivery ends.
-- DR1: the machine is touched only under the guard; user code (hooks, callbacks, sinks) never runs under it.
+- DR1: only the host enters the machine, so that it needs no lock. Other code puts into the intake, and asks the rest
+  of the event loop that the host runs in.
 - DR2: the host lets no exception out: what breaks it ends the deliveries and is logged.
-- DR3: between two requests the host yields: encoding one takes milliseconds.
-- DR4: when the host ends, however it ends, nothing more is accepted: ``on_end`` is called first, under the guard.
+- DR3: between two requests, and two slices of records that are sorted, the host yields: each takes milliseconds.
+- DR4: when the host ends, however it ends, nothing more is accepted: ``on_end`` is called first.
 - DR5: every record that was given up is handed to ``on_failure``, whatever it raises (UC1). An async one has
   ``HOOK_PATIENCE`` seconds to come to its end after everything else has.
 """
@@ -18,7 +19,7 @@ Invariants:
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from inspect import isawaitable
 from typing import Any, Final, TypeVar, cast, final
@@ -32,7 +33,6 @@ from shardline.aio.delivery import wake_waiters
 from shardline.aio.host_tasks import HostTasks, LoopAffinity
 from shardline.aio.reporting import ProducerReporter
 from shardline.aio.user_code import Contained
-from shardline.core.clock import NEVER
 from shardline.core.failures import Failure, FailureKind, to_error
 from shardline.core.producer.machine import ProducerMachine
 from shardline.core.producer.record import BufferedRecord, Undelivered
@@ -46,7 +46,6 @@ _CLOSED: Final = "the producer was closed before it could be delivered"
 _LOOP_ENDED: Final = "the event loop ended before the producer was closed"
 _CLIENT_CLOSED: Final = "the Client that it uses was closed"
 _NO_ORDER: Final = "the stream distributes records by itself (AUTO record distribution): ordered=True cannot be kept"
-_LONGEST_SLEEP: Final = 3600.0
 _hook_of: Final = ContextVar["Driver | None"]("shardline_hook_of", default=None)
 
 T = TypeVar("T")
@@ -60,7 +59,6 @@ class Driver:
         self,
         machine: ProducerMachine,
         *,
-        guard: AbstractContextManager[Any],
         reporter: ProducerReporter,
         on_failure: Callable[[Any], object] | None,
         on_room: Callable[[], None],
@@ -69,12 +67,12 @@ class Driver:
         self.machine = machine
         self.failure: str | None = None
         """What broke the host, if anything did."""
-        self._guard = guard
         self._reporter = reporter
         self._on_failure = on_failure
         self._on_room = on_room
         self._on_end = on_end
-        self._wake: anyio.Event | None = None  # made by the host: this may be another event loop's thread
+        self._is_woken = False
+        self._wakes = Bell()
         self._tasks: HostTasks | None = None
         self._hooks: HostTasks | None = None
         self._stopping = False
@@ -87,8 +85,8 @@ class Driver:
 
     def wake(self) -> None:
         """Something may have to be sent. To be called in the event loop."""
-        if self._wake is not None:
-            self._wake.set()
+        self._is_woken = True
+        self._wakes.ring()
 
     def stop(self) -> None:
         """End: what is not delivered by now is given up."""
@@ -101,8 +99,7 @@ class Driver:
         """The ``Client`` was closed: nothing more is accepted, and every delivery ends. In the event loop."""
         if not self._stopping:
             self.failure = _CLIENT_CLOSED
-            with self._guard:
-                self._on_end(_CLIENT_CLOSED)
+            self._on_end(_CLIENT_CLOSED)
             self.stop()
 
     def orphan(self, in_loop: Callable[[Callable[[], None]], object] | None) -> None:
@@ -175,36 +172,35 @@ class Driver:
 
     async def _drive(self, api: KinesisApi, tasks: HostTasks) -> None:
         while not self._stopping:
-            self._wake = anyio.Event()  # before polling: a wake-up while we poll is not lost
+            self._is_woken = False  # before polling: a wake-up while we poll is not lost
             delay = await self._pump(api, tasks)
             if self.machine.refuses_order:
                 raise UsageError(_NO_ORDER)
             if self.orphaned and not self.machine.outstanding:
                 return
-            if delay > 0:
-                with anyio.move_on_after(min(delay, _LONGEST_SLEEP)):
-                    await self._wake.wait()
+            if not self._is_woken:
+                await self._wakes.wait(delay)
 
     async def _pump(self, api: KinesisApi, tasks: HostTasks) -> float:
         """Send all that is to go now. Returns for how long there is nothing to do."""
         machine = self.machine
         while True:
-            with self._guard:
-                now = time.monotonic()
-                machine.wall_offset = time.time() - now
-                listing = machine.poll_list_shards(now)
-                summary = machine.poll_summary(now)
-                put = machine.poll_put(now)
-                deadline = machine.next_deadline()
+            now = time.monotonic()
+            machine.wall_offset = time.time() - now
+            listing = machine.poll_list_shards(now)
+            summary = machine.poll_summary(now)
+            put = machine.poll_put(now)
+            deadline = machine.next_deadline()
             self._tell()  # what expired
+            self._on_room()
             if listing is not None:
                 tasks.start_soon(self._ask, api.list_shards, listing, machine.handle_list_shards)
             if summary is not None:
                 tasks.start_soon(self._ask, api.describe_stream_summary, summary, machine.handle_summary)
             if put is not None:
                 tasks.start_soon(self._put, api, *put)
-            elif listing is None and summary is None:
-                return NEVER if deadline == NEVER else deadline - now
+            elif listing is None and summary is None and deadline > now:
+                return deadline - now
             await anyio.lowlevel.checkpoint()  # DR3
 
     async def _put(self, api: KinesisApi, number: int, request: PutRecords) -> None:
@@ -236,17 +232,15 @@ class Driver:
             _log.exception("a request broke")
             answer = Failure(FailureKind.TRANSIENT, "Internal", f"{type(error).__name__}: {error}")
         finally:
-            with self._guard:
-                handle(answer, time.monotonic())
+            handle(answer, time.monotonic())
             self._tell()
             self.wake()
 
     def _tell(self) -> None:
-        """Outside the guard: wake waiters, call hooks, report (DR1)."""
-        with self._guard:
-            finished = self.machine.take_finished()
-            failed = self.machine.take_failed()
-            events = self.machine.take_events()
+        """Wake waiters, call hooks, report."""
+        finished = self.machine.take_finished()
+        failed = self.machine.take_failed()
+        events = self.machine.take_events()
         rest = iter(finished)
         try:
             for record in rest:
@@ -259,7 +253,6 @@ class Driver:
                 self._call_on_failure(record)
         if events:
             self._reporter.report(events)
-            self._on_room()
 
     def _call_on_failure(self, record: BufferedRecord) -> None:
         assert self._on_failure is not None
@@ -282,9 +275,8 @@ class Driver:
         reason = self.failure or (_CLOSED if self._stopping or self.orphaned else _LOOP_ENDED)
         self._stopping = True
         try:
-            with self._guard:
-                self._on_end(reason)
-                self.machine.abandon("Closed", reason)
+            self._on_end(reason)
+            self.machine.abandon("Closed", reason)
         except Exception:  # noqa: BLE001 - the deliveries end all the same
             _log.exception("the producer's machine broke")
         self._tell()

@@ -8,26 +8,22 @@ Invariants:
 - Records under way are the parent's too: in the child their deliveries end, so that nothing there waits for them.
 - A consumer that was not started before the fork is the child's own, under a new name: two workers of one name would
   each take the other's leases for its own.
-- A fork waits until no other thread is in the middle of a change that the child will look at, and holds it off until it
-  is done. It waits a second at most: the thread that forks may itself be the one that it waits for, interrupted by a
-  signal.
+- A fork takes no lock: it may come while other threads are in the middle of anything. The child's copy makes its locks
+  anew, and finds the records of its intake whatever the host was doing (``shardline.core.producer.intake``).
 """
 
 import atexit
 import logging
 import os
-import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
-from weakref import WeakKeyDictionary, WeakSet, ref
+from weakref import WeakSet, ref
 
 from shardline.core.producer.record import BufferedRecord, Undelivered
 
 PRODUCER_FORKED: Final = "this Producer was made before a fork: make a new one in the child"
 CONSUMER_FORKED: Final = "this Consumer was made before a fork: make a new one in the child"
-_FORK_TIMEOUT: Final = 1.0  # seconds: locks are held for a few milliseconds at most
 _log: Final = logging.getLogger("shardline.producer")
 
 
@@ -48,18 +44,8 @@ class Forkable(Protocol):
         ...
 
 
-class ForkLock(Protocol):
-    """Held by whoever is in the middle of something."""
-
-    def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool: ...
-    def release(self) -> None: ...
-
-
-_alive: Final[WeakKeyDictionary[Watched, ForkLock | None]] = WeakKeyDictionary()
+_alive: Final[WeakSet[Watched]] = WeakSet()
 _consumers: Final[WeakSet[Forkable]] = WeakSet()
-_forking: Final = threading.Lock()  # one fork at a time: two would each hold what the other waits for
-_shared: Final[list[ForkLock]] = [_forking]  # held at every fork
-_held: Final[dict[int, list[ForkLock]]] = {}  # by each thread that forks
 
 
 def weakly(producer: Watched) -> Callable[[str], None]:
@@ -81,14 +67,9 @@ def disown(records: list[BufferedRecord]) -> None:
             record.ending = Undelivered("Forked", "it is the parent process that delivers it", maybe_stored=True)
 
 
-def watch(producer: Watched, lock: ForkLock | None = None) -> None:
-    """From now on the producer is told of a fork, and checked at exit. ``lock`` is held while the producer changes."""
-    _alive[producer] = lock
-
-
-def hold_at_fork(lock: ForkLock) -> None:
-    """No thread may hold this lock while another forks."""
-    _shared.append(lock)
+def watch(producer: Watched) -> None:
+    """From now on the producer is told of a fork, and checked at exit."""
+    _alive.add(producer)
 
 
 def watch_forks(consumer: Forkable) -> None:
@@ -96,36 +77,20 @@ def watch_forks(consumer: Forkable) -> None:
     _consumers.add(consumer)
 
 
-def _watched() -> list[tuple[Watched, ForkLock | None]]:
+def _watched() -> list[Watched]:
     while True:
         with suppress(RuntimeError):  # another thread started one meanwhile
-            return list(_alive.items())
+            return list(_alive)
 
 
 def _report_at_exit() -> None:
-    for producer, _ in _watched():
+    for producer in _watched():
         if producer.outstanding:
             _log.critical("%r was never closed: its undelivered records are lost with this process", producer)
 
 
-def _hold() -> None:
-    held = _held[threading.get_ident()] = []
-    until = time.monotonic() + _FORK_TIMEOUT
-    for lock in [*_shared, *(lock for _, lock in _watched())]:
-        left = max(0.0, until - time.monotonic())
-        if lock is not None and lock.acquire(timeout=left):
-            held.append(lock)
-
-
-def _let_go() -> None:
-    for lock in reversed(_held.pop(threading.get_ident(), [])):
-        lock.release()
-
-
 def _refuse_in_child() -> None:
-    _let_go()
-    _held.clear()
-    for producer, _ in _watched():
+    for producer in _watched():
         try:
             producer.refuse_after_fork()
         except Exception:  # noqa: BLE001 - the others are told all the same
@@ -137,4 +102,4 @@ def _refuse_in_child() -> None:
 
 atexit.register(_report_at_exit)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_refuse_in_child)
+    os.register_at_fork(after_in_child=_refuse_in_child)

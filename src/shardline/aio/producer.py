@@ -5,6 +5,9 @@ in the buffer and for nothing else; the ``Delivery`` that it returns tells what 
 
 Invariants:
 
+- A put checks a record, reserves room, appends it to the machine's intake, and wakes the host if that sleeps. It does
+  nothing else: all that follows happens in the host.
+- P1: a put that a signal handler ends by raising wakes the host: its record may be in the intake already.
 - P7: ``put`` yields to the event loop every ``YIELD_EVERY`` records, before it accepts: a cancelled put put nothing.
 - P10: ``close`` stops intake, drains within its timeout, and hands back what was not delivered, shielded from
   cancellation; a second cancellation ends it at once, and the host task with it.
@@ -16,9 +19,10 @@ import random
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import nullcontext
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, cast, final
+from typing import Any, Final, Self, final
 
 import anyio
 import anyio.lowlevel
@@ -43,6 +47,7 @@ from shardline.aio.room import RoomQueue
 from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.intake import Put
 from shardline.core.producer.machine import ProducerMachine
+from shardline.core.producer.record import payload_bytes
 from shardline.core.producer.stats import ProducerStats
 from shardline.errors import BufferFull, Closed
 from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
@@ -50,7 +55,6 @@ from shardline.model.stream import parse_stream
 from shardline.ports import EventSink
 
 YIELD_EVERY: Final = 128
-_FULL, _PUMP = Put.FULL, Put.PUMP  # looked up once: put is the hot path
 _log: Final = logging.getLogger("shardline.producer")
 _clock: Final = time.monotonic
 
@@ -99,10 +103,8 @@ class Producer:
         self._serializer = check_callable("serializer", serializer)
         self._close_timeout = check_timeout("close_timeout", close_timeout)
         self._drain_on_cancel = drain_on_cancel
-        self._room = RoomQueue()
         self._ttl = self._config.record_ttl
         self._until_yield = YIELD_EVERY
-        self._refusal: str | None = "this Producer is not started: use 'async with', or start()"
         self._closed = False
         self._ended: anyio.Event | None = None
         self._in_loop: Callable[[Callable[[], None]], object] | None = None
@@ -111,7 +113,9 @@ class Producer:
         self._starting = anyio.Lock()
         self._machine = ProducerMachine(self._stream, self._config, random.Random(), _clock())  # noqa: S311 - no secret
         self._intake = self._machine.intake
-        self._intake.shut()
+        self._intake.serializes = self._serializer is not None
+        self._intake.refuse("this Producer is not started: use 'async with', or start()")
+        self._room = RoomQueue(self._intake)
         self._sink = check_callable("sink", sink)
         self._on_failure = check_callable("on_failure", on_failure)
 
@@ -137,22 +141,20 @@ class Producer:
             api = self._client.api
             self._driver = Driver(
                 self._machine,
-                guard=nullcontext(),
                 reporter=ProducerReporter(str(self._stream), self._sink, _clock),
                 on_failure=self._on_failure,
-                on_room=self._room.give,
+                on_room=self._room.notify,
                 on_end=weakly(self),
             )
             self._ended = anyio.Event()
             self._checkpoint = native_checkpoint()
-            self._refusal = None
-            self._mind_intake()
             for sentence in self._config.untranslated:
                 _log.warning("KPL property %s", sentence)
             watch(self)
             self._in_loop = spawn(
                 host_producer(self._driver, api, self._client, self._ended, owns_client=self._owns_client)
             )
+            self._intake.admit()
 
     async def close(self, timeout: float | None = None) -> list[Delivery]:  # noqa: ASYNC109 - it returns, never raises
         """Accept no more, deliver what there is within ``timeout`` seconds, and end. Returns the undelivered.
@@ -165,14 +167,13 @@ class Producer:
         if driver is not None and driver.give_up_if_deserted():
             driver, self._left = None, left
         first, self._closed = not self._closed, True
-        if self._refusal != PRODUCER_FORKED:
-            self._refusal = "this Producer is closed"
-        self._mind_intake()
+        if self._intake.refusal != PRODUCER_FORKED:
+            self._intake.refuse("this Producer is closed")
         if driver is None or ended is None:
             return [delivery for delivery in self._left if not delivery.delivered]
         with anyio.CancelScope(shield=True):
             try:
-                self._room.give_all()
+                self._room.wake_all()
                 if first:
                     self._left = left
                     if limit != 0:  # else nothing more is sent: what is handed back would be stored all the same
@@ -220,18 +221,18 @@ class Producer:
             and explicit_hash_key is None
             and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
             and key.isascii()
-            and len(intake.records) < intake.max_records
-            and intake.size + (size := len(data) + len(key)) <= intake.max_bytes
-        ):  # nearly all, without a call; the others as ``put_nowait``
+        ):  # nearly all, with as few calls as can be
             delivery = Delivery(data, key, None, _clock() + self._ttl)
-            intake.size += size  # not before: a finalizer may put meanwhile (TU1)
-            intake.records.append(delivery)
-            return delivery
-        if self._serializer is not None:
-            data = serialized(self._serializer, data)
+            size = len(data) + len(key)
+            # From here to the append nothing is called: no signal handler or finalizer can come between (P1, P7).
+            if intake.reserved_records < intake.gate_records and intake.reserved_bytes + size <= intake.quiet_bytes:
+                intake.reserved_records += 1
+                intake.reserved_bytes += size
+                intake.records.append(delivery)
+                return delivery
         delivery = self._checked(data, key, explicit_hash_key)
         if not self._accept(delivery):
-            await self._wait_until_accepted(delivery)
+            await self._room.wait_in_turn(partial(self._accept, delivery))
         return delivery
 
     def put_nowait(self, data: Any, *, key: str | None = None, explicit_hash_key: str | None = None) -> Delivery:
@@ -241,8 +242,6 @@ class Producer:
             BufferFull: there is no room. Nothing was accepted.
             UsageError, Closed: as ``put``.
         """
-        if self._serializer is not None:
-            data = serialized(self._serializer, data)
         delivery = self._checked(data, key, explicit_hash_key)
         if not self._accept(delivery):
             raise BufferFull(
@@ -264,82 +263,61 @@ class Producer:
         self._check_open()
         deliveries = [
             Delivery(data, key, explicit_hash_key, 0.0)
-            for key, data, explicit_hash_key in tuples(records, self._serializer, self._machine.record_max_bytes)
+            for key, data, explicit_hash_key in tuples(records, self._serializer, self._intake.record_max_bytes)
         ]
         for start in range(0, len(deliveries), YIELD_EVERY):
             await self._checkpoint()
             self._check_open()
             slice_ = deliveries[start : start + YIELD_EVERY]
-            for delivery in slice_[self._accept_many(slice_) :]:
+            if self._accept_many(slice_):
+                continue
+            for delivery in slice_:
                 if not self._accept(delivery):
-                    await self._wait_until_accepted(delivery)
+                    await self._room.wait_in_turn(partial(self._accept, delivery))
         return deliveries
 
-    def _accept_many(self, deliveries: list[Delivery]) -> int:
-        """Accept as many as there is room for at once. Returns how many."""
-        if self._room.waiting:
-            return 0
-        now = _clock()
-        expires_at = now + self._ttl
+    def _checked(self, data: Any, key: str | None, explicit_hash_key: str | None) -> Delivery:
+        if self._serializer is not None:
+            data = serialized(self._serializer, data)
+        self._check_open()
+        return Delivery(*check_record(data, key, explicit_hash_key, self._intake.record_max_bytes), 0.0)
+
+    def _accept(self, delivery: Delivery, in_turn: bool = False) -> bool:
+        """Put it into the intake. Says whether there was room."""
+        delivery.expires_at = _clock() + self._ttl
+        size = payload_bytes(delivery)
+        return self._put(self._intake.put, delivery, size, in_turn)
+
+    def _accept_many(self, deliveries: list[Delivery]) -> bool:
+        """Put all of them into the intake at once, or none. Says whether there was room."""
+        expires_at = _clock() + self._ttl
         for delivery in deliveries:
             delivery.expires_at = expires_at
-        count, wakes = 0, True  # also if an interrupt ends it somewhere: what it left is the host's (P1)
-        try:
-            count, wakes = self._machine.put_many(cast("list[Any]", deliveries), now)
-        finally:
-            if wakes:
-                self._wake()
-        return count
+        size = sum([payload_bytes(delivery) for delivery in deliveries])
+        return self._put(self._intake.put_many, deliveries, size)
 
-    def _checked(self, data: Any, key: str | None, explicit_hash_key: str | None) -> Delivery:
-        self._check_open()
-        return Delivery(*check_record(data, key, explicit_hash_key, self._machine.record_max_bytes), 0.0)
+    def _put(self, put: Callable[..., Put], *arguments: Any) -> bool:
+        try:
+            result = put(*arguments)
+            if result is Put.WAKE:
+                self._wake()
+        except BaseException:  # a signal handler raised: the record may be in the intake, and the host asleep (P1)
+            self._wake()
+            raise
+        if result is Put.REFUSED:
+            self._check_open()
+        return result is not Put.FULL
 
     def _wake(self) -> None:
+        """From wherever this is, also a signal handler that runs while the event loop waits for events."""
         assert self._driver is not None
-        self._driver.wake()
-
-    async def _wait_until_accepted(self, delivery: Delivery) -> None:
-        """In its turn (P7)."""
-        our_turn = False
-        self._intake.shut()  # who waits comes first
-        try:
-            while True:
-                await self._room.wait(first=our_turn)
-                our_turn = True
-                self._check_open()
-                if self._accept(delivery, our_turn=True):
-                    return
-        finally:
-            self._room.give()  # there may be room for the next as well; or an interrupt took our turn
-            self._mind_intake()
-
-    def _mind_intake(self) -> None:
-        """Records may go in without a call while none is to be refused, to be serialized, or to wait."""
-        if self._refusal is None and self._serializer is None and not self._room.waiting:
-            self._intake.unshut()
-        else:
-            self._intake.shut()
-
-    def _accept(self, delivery: Delivery, *, our_turn: bool = False) -> bool:
-        if self._room.waiting and not our_turn:
-            return False
-        now = _clock()
-        delivery.expires_at = now + self._ttl
-        interrupted = True
-        try:
-            accepted = self._machine.put(delivery, now)
-            if accepted is _PUMP:
-                self._wake()
-            interrupted = False
-        finally:
-            if interrupted:  # what it left is the host's (P1)
-                self._wake()
-        return accepted is not _FULL
+        assert self._in_loop is not None
+        with suppress(RuntimeError):  # the loop has ended, and with it the host
+            self._in_loop(self._driver.wake)
 
     def _check_open(self) -> None:
-        if self._refusal is not None:
-            raise Closed(self._refusal)
+        if self._intake.refusal is not None:
+            raise Closed(self._intake.refusal)
         if self._driver is not None and self._driver.home is not None:
             self._driver.home.check()
 
@@ -383,23 +361,22 @@ class Producer:
     def __repr__(self) -> str:
         if not hasattr(self, "_machine"):
             return "<Producer, not made>"  # __init__ raised
-        state = "open" if self._refusal is None else "closed" if self._driver is not None else "not started"
+        state = "open" if self._intake.refusal is None else "closed" if self._driver is not None else "not started"
         return f"<Producer {self._stream}, {state}, {self.outstanding} outstanding>"
 
     # ---- what was forgotten
 
     def refuse_after_fork(self) -> None:
         """In the child: the event loop and the connections belong to the parent."""
-        self._refusal, self._closed, self._driver = PRODUCER_FORKED, True, None
-        self._mind_intake()
+        self._closed, self._driver = True, None
+        self._intake.refuse(PRODUCER_FORKED)
         disown(self._machine.unfinished())
 
     def refuse_after_end(self, reason: str) -> None:
         """The host has ended: nothing that is put now would ever be sent (DR4)."""
-        if self._refusal is None:
-            self._refusal = f"this Producer does not run any more: {reason}"
-            self._mind_intake()
-            self._room.give_all()
+        if self._intake.refusal is None:
+            self._intake.refuse(f"this Producer does not run any more: {reason}")
+        self._room.wake_all()
 
     def __del__(self) -> None:
         driver = self._driver

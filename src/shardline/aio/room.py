@@ -1,70 +1,62 @@
-"""Whose turn is it, when the buffer was full?
+"""Lets tasks wait for room in the buffer, first come, first served.
 
 Invariants:
 
-- P7: turns come in the order of arrival; a waiter that is cancelled in the very tick its turn comes passes the turn on.
-- RQ1: whose turn has come is before everyone who has not waited, also while its task has yet to wake up.
+- P7: only the first in the line tries, and it stays first until it has succeeded or leaves: nobody overtakes it. A
+  waiter that leaves, also by cancellation, wakes the next.
+- No count of those that wait can get out of step, for the line itself is all that there is. The host wakes the first
+  whenever it has looked at the machine and there is room: an interrupt that ends a waiter at any point stops no other.
 """
 
-from collections import deque
 from collections.abc import Callable
 from typing import final
 
 from shardline.aio.delivery import native_waiter
+from shardline.core.producer.intake import Intake
 
 
 @final
 class _Turn:
-    __slots__ = ("given", "wake")
+    """A place in the line."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self.wake = wake
-        self.given = False
+    __slots__ = ("wake",)
+
+    def __init__(self) -> None:
+        self.wake: Callable[[], None] = lambda: None  # until it waits there is nothing to wake
+
+    async def wait(self) -> None:
+        self.wake, waiting = native_waiter()
+        await waiting
 
 
 @final
 class RoomQueue:
-    """Tasks that wait for room, first come, first served."""
+    """The tasks that wait for room."""
 
-    def __init__(self) -> None:
-        self._turns: deque[_Turn] = deque()
-        self.waiting = 0
-        """How many have waited and not gone on: those whose turn has come as well (RQ1)."""
-        self._waking = 0  # those whose turn has come
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+        self._line = intake.waiters
 
-    async def wait(self, *, first: bool = False) -> None:
-        """Until it is our turn. ``first``: it was, but there was still no room."""
-        wake, waiting = native_waiter()
-        turn = _Turn(wake)
-        if first:
-            self._turns.appendleft(turn)
-        else:
-            self._turns.append(turn)
-        arrived = False
-        self.waiting += 1
+    async def wait_in_turn(self, attempt: Callable[[bool], bool]) -> None:
+        """Until ``attempt`` succeeds. It is told whether this task is the first, and raises if nobody needs to wait."""
+        turn = _Turn()
         try:
-            await waiting
-            arrived = True
+            self._line.append(turn)
+            self._intake.update_gate()
+            while not attempt(self._line[0] is turn):
+                await turn.wait()
         finally:
-            self.waiting -= 1
-            self._waking -= turn.given
-            if not arrived and turn.given:
-                self.give()
-            elif not arrived:
-                self._turns.remove(turn)
+            if turn in self._line:
+                self._line.remove(turn)
+            self._intake.update_gate()
+            self.notify()  # there may be room for the next as well
 
-    def give(self) -> None:
-        """There may be room: the first in the line tries. One at a time: who fits must not overtake who does not."""
-        if self._turns and not self._waking:
-            self._wake_first()
+    def notify(self) -> None:
+        """There may be room: the first in the line tries."""
+        if self._line and (self._intake.has_room or self._intake.refusal is not None):
+            self._line[0].wake()
 
-    def give_all(self) -> None:
+    def wake_all(self) -> None:
         """Nobody needs to wait any more."""
-        while self._turns:
-            self._wake_first()
-
-    def _wake_first(self) -> None:
-        turn = self._turns.popleft()
-        turn.given = True
-        self._waking += 1
-        turn.wake()
+        for turn in list(self._line):
+            turn.wake()

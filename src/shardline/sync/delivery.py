@@ -10,13 +10,13 @@ Invariants:
 """
 
 import math
+import os
 import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, final
 
 from shardline.aio.delivery import SettledRecord
-from shardline.aio.fork_and_exit import hold_at_fork
 from shardline.aio.intake import check_timeout
 from shardline.core.producer.record import Landing, Receipt, Undelivered
 from shardline.errors import UsageError, WaitTimeout
@@ -26,8 +26,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _GLANCE: Final = 0.5  # seconds: a Ctrl-C in the very moment in which a wait begins is seen when it ends
-_entering: Final = threading.RLock()  # a signal handler may wait for a delivery as well
-hold_at_fork(_entering)
+
+
+@final
+class _Entering:
+    """Held while a waiter enters itself. Re-entrant: a signal handler may wait for a delivery as well."""
+
+    lock = threading.RLock()
+
+    @classmethod
+    def replace(cls) -> None:
+        """In the child of a fork: another thread may have held it, and is not there."""
+        cls.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Entering.replace)
 
 
 @final
@@ -76,7 +90,7 @@ class Delivery(SettledRecord):
         self.when_done(lambda: callback(self))
 
     def add_waiter(self, wake: "Callable[[], None]") -> None:
-        with _entering:  # SD1
+        with _Entering.lock:  # SD1
             waiters = self.waiters
             if waiters is None:
                 self.waiters = waiters = []

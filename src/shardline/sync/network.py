@@ -4,22 +4,25 @@ In a daemon thread of its own, with an event loop and a client of its own.
 
 Invariants:
 
-- SP2: it never waits for a user's thread.
+- It never waits for a user's thread, and takes no lock of one.
 - NT1: every call from another thread goes through the loop; one that comes when the loop has ended is harmless.
 - NT2: a start that failed leaves nothing behind; one that nobody waits for any more ends by itself.
 """
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 from shardline.aio.client import Client
 from shardline.aio.driver import Driver
 from shardline.sync.gate import Gate
 
+_T = TypeVar("_T")
+_GLANCE: Final = 0.05  # seconds: how soon a caller sees that the thread has ended without an answer
 _log: Final = logging.getLogger("shardline.producer")
 
 
@@ -34,9 +37,16 @@ class Network:
         self._started = Gate()
         self._given_up = False
         self._error: BaseException | None = None
+        self._has_ended = False
+        self.ident: int | None = None
+        """Of the thread; not known before it runs."""
 
     def run(self) -> None:
-        asyncio.run(self._main())
+        self.ident = threading.get_ident()
+        try:
+            asyncio.run(self._main())
+        finally:
+            self._has_ended = True
 
     async def _main(self) -> None:
         client = Client(**self._connection)  # here: what it is made of belongs to the event loop around it
@@ -75,6 +85,33 @@ class Network:
     def wake(self) -> None:
         self._in_loop(self._driver.wake)
 
+    def flush(self) -> None:
+        """Send what was put, without lingering."""
+
+        def flush() -> None:
+            self._driver.machine.flush()
+            self._driver.wake()
+
+        self._in_loop(flush)
+
+    def ask(self, question: Callable[[], _T]) -> _T:
+        """What the host's machine answers. Only the network thread may look into it; once that has ended, any may."""
+        if threading.get_ident() == self.ident:
+            return question()
+        answered = Gate()
+        answers: list[_T] = []
+
+        def answer() -> None:
+            try:
+                answers.append(question())
+            finally:
+                answered.open()
+
+        self._in_loop(answer)
+        while not (self._has_ended or answered.wait(_GLANCE)):
+            continue
+        return answers[0] if answers else question()
+
     def stop(self) -> None:
         self._in_loop(self._driver.stop)
 
@@ -95,8 +132,8 @@ class Network:
             found.result()
 
     def _in_loop(self, call: Callable[[], None]) -> None:
-        assert self._loop is not None
         try:
-            self._loop.call_soon_threadsafe(call)
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(call)
         except RuntimeError:  # the loop is closed: it has ended by itself
             _log.debug("the network thread has ended")

@@ -1,16 +1,19 @@
 """How does a program without an event loop put records?
 
-The same machine as the async producer's, under a lock: ``put`` runs in the caller's thread, without a hop to another.
-One daemon thread runs an event loop for the network.
+The same intake and machine as the async producer's. A put runs in the caller's thread, without a hop to another, and
+touches the intake alone. One daemon thread runs an event loop with the machine's host. Whatever else looks into the
+machine (``flush``, ``close``, ``stats``) asks that thread.
 
 Invariants:
 
 - P1, P7, P10: as the async producer's. Room is given in the order of waiting.
-- SP1: any thread may put, flush and close; a thread that waits holds no lock.
-- SP3: a signal handler, or a finalizer, may put and close in the middle of a put of its own thread. Neither waits
-  there, for what it would wait for waits for that put: without room the buffer is full, and the close comes after it.
-- SP2: the network thread never waits for a user's thread, except for the lock, for microseconds; nor for itself: a
-  callback that would is refused, and one that puts finds the buffer full instead of waiting.
+- The putters' lock is held while a record is checked against the gate and appended. It is re-entrant, for a signal
+  handler or a finalizer may put in the middle of a put of its own thread. The network thread never takes it, except for
+  a callback that puts, and then waits only a moment (``LockForCallbacks``): the thread that has the lock may be in a
+  signal handler that closes the producer, and so waits for the network thread.
+- Any thread may put, flush and close, a signal handler in the middle of a put too.
+- The network thread does not wait for itself: a callback that would is refused, and a callback that puts finds the
+  buffer full instead of waiting.
 """
 
 import logging
@@ -22,7 +25,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Self, cast, final
+from typing import Any, Final, Self, final
 
 from shardline.aio.client import Client
 from shardline.aio.driver import Driver
@@ -40,6 +43,7 @@ from shardline.aio.reporting import ProducerReporter
 from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.intake import Put
 from shardline.core.producer.machine import ProducerMachine
+from shardline.core.producer.record import payload_bytes
 from shardline.core.producer.stats import ProducerStats
 from shardline.errors import BufferFull, Closed, UsageError, WaitTimeout
 from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
@@ -47,11 +51,12 @@ from shardline.model.stream import parse_stream
 from shardline.ports import EventSink
 from shardline.sync.delivery import Delivery, NetworkThread, refuse_to_wait_in_callback
 from shardline.sync.network import Network
-from shardline.sync.room import RoomLine
+from shardline.sync.room import LockForCallbacks, RoomLine
 
 _log: Final = logging.getLogger("shardline.producer")
 _clock: Final = time.monotonic
-_FULL, _PUMP = Put.FULL, Put.PUMP  # looked up once: put is the hot path
+_get_ident: Final = threading.get_ident
+_WAKE: Final = Put.WAKE  # looked up once: put is the hot path
 _AT_ONCE: Final = 128  # records that put_many accepts under one lock
 
 
@@ -80,7 +85,6 @@ class Producer:
     ) -> None:
         self._closed = False
         self._thread: threading.Thread | None = None  # first: __del__ also sees what __init__ refused
-        self._refusal: str | None = "this Producer is not started: use 'with', or start()"
         self._stream = parse_stream(stream)
         self._config = check_config(config)
         self._serializer = check_callable("serializer", serializer)
@@ -91,16 +95,15 @@ class Producer:
         except TypeError as error:
             raise UsageError(f"not an argument of Producer or Client: {error}") from None
         self._ttl = self._config.record_ttl
-        self._lock = threading.RLock()
-        self._room = RoomLine(self._lock)
-        self._life = threading.RLock()  # held by whoever starts or closes ...
-        self._closer: int | None = None  # ... in this thread
-        self._put_off: list[float | None] = []  # the time limits of closes that wait for a put to end (SP3)
+        self._closer: int | None = None
+        self._make_locks()
         self._left: list[Any] = []
         self._machine = ProducerMachine(self._stream, self._config, random.Random(), _clock())  # noqa: S311 - no secret
+        self._intake = self._machine.intake
+        self._intake.refuse("this Producer is not started: use 'with', or start()")
+        self._room = RoomLine(self._intake)
         self._driver = Driver(
             self._machine,
-            guard=self._lock,
             reporter=ProducerReporter(str(self._stream), check_callable("sink", sink), _clock),
             on_failure=check_callable("on_failure", on_failure),
             on_room=self._room.notify,
@@ -122,10 +125,10 @@ class Producer:
             thread.start()
             self._network.wait_started()
             self._thread = thread
-            self._refusal = None
             for sentence in self._config.untranslated:
                 _log.warning("KPL property %s", sentence)
-            watch(self, self._lock)
+            watch(self)
+            self._intake.admit()
 
     def close(self, timeout: float | None = None) -> list[Delivery]:
         """Accept no more, deliver what there is within ``timeout`` seconds, and end. Returns the undelivered.
@@ -138,10 +141,6 @@ class Producer:
             self._network.stop()  # who has no time cuts short who has
         if self._closer == threading.get_ident():  # in the middle of a close of its own
             return [delivery for delivery in self._left if not delivery.delivered]
-        if self._is_inside():
-            self._refusal = self._refusal or "this Producer is closed"
-            self._put_off.append(limit)
-            return []
         with self._life:
             self._closer = threading.get_ident()
             try:
@@ -150,30 +149,21 @@ class Producer:
                 self._closer = None
 
     def _close(self, limit: float | None) -> list[Delivery]:
-        with self._lock:
-            first, self._closed = not self._closed, True
-            if self._refusal != PRODUCER_FORKED:
-                self._refusal = "this Producer is closed"
-            self._room.give_all()
-            if first:
-                self._left = self._machine.unfinished()
+        first, self._closed = not self._closed, True
+        if self._intake.refusal != PRODUCER_FORKED:
+            self._intake.refuse("this Producer is closed")
+        self._room.wake_all()
         if self._thread is None:
             return []
         try:
-            if first and limit != 0:  # without time nothing more is sent, and then handed back
-                self._settle(limit, self._left)
+            if first:
+                self._left = self._network.ask(self._machine.unfinished)
+                if limit != 0:  # without time nothing more is sent, and then handed back
+                    self._settle(limit, self._left)
         finally:
             self._network.stop()
         self._thread.join()
         return [delivery for delivery in self._left if not delivery.delivered]
-
-    def _is_inside(self) -> bool:
-        """Whether this thread holds the lock: we are called by a signal handler or a finalizer (SP3)."""
-        return bool(cast("Any", self._lock)._is_owned())  # noqa: SLF001 - as the library's own Condition asks
-
-    def _close_if_put_off(self) -> None:
-        while self._put_off and not self._is_inside():
-            self.close(self._put_off.pop())
 
     def __enter__(self) -> Self:
         self.start()
@@ -187,7 +177,7 @@ class Producer:
 
     # ---- putting
 
-    def put(  # noqa: C901, PLR0912 - the quick way has no calls
+    def put(
         self, data: Any, *, key: str | None = None, explicit_hash_key: str | None = None, timeout: float | None = None
     ) -> Delivery:
         """Put one record. Waits for room in the buffer, and for nothing else.
@@ -199,7 +189,7 @@ class Producer:
         """
         if self._serializer is not None:
             data = serialized(self._serializer, data)
-        machine, intake = self._machine, self._machine.intake
+        intake = self._intake
         if (
             type(data) is bytes
             and type(key) is str
@@ -209,38 +199,35 @@ class Producer:
         ):  # nearly all, with as few calls as can be
             size = len(data) + len(key)
         else:
-            size = sys.maxsize  # by way of the machine
-        if size > machine.plain_max_bytes:
-            data, key, explicit_hash_key = check_record(data, key, explicit_hash_key, machine.record_max_bytes)
-        interrupted = False
+            size = sys.maxsize
+        if size > intake.plain_max_bytes:
+            data, key, explicit_hash_key = check_record(data, key, explicit_hash_key, intake.record_max_bytes)
+            size = len(data) + len(key or "")
+        delivery = Delivery(data, key, explicit_hash_key, _clock() + self._ttl)
+        result: Put | None = None
         try:
-            with self._lock:
-                now = _clock()  # not before: in their order records are put later and later (P9)
-                delivery = Delivery(data, key, explicit_hash_key, now + self._ttl)
-                if self._refusal is not None:
-                    raise Closed(self._refusal)
-                accepted = _FULL
-                if not self._room.waiting:
-                    if len(intake.records) < intake.max_records and intake.size + size <= intake.max_bytes:
-                        intake.size += size
-                        intake.records.append(delivery)
+            with self._lock if _get_ident() != self._network.ident else self._callbacks_lock:
+                reserved, reserved_bytes = intake.reserved_records + 1, intake.reserved_bytes + size
+                # As ``Intake.put``. From here to the append nothing is called: no signal handler can come between (P1).
+                if (
+                    intake.refusal is None
+                    and reserved <= intake.limit_records
+                    and reserved_bytes <= intake.limit_bytes
+                    and not intake.waiters
+                ):
+                    intake.reserved_records = reserved
+                    intake.reserved_bytes = reserved_bytes
+                    intake.records.append(delivery)
+                    if reserved <= intake.quiet_records and reserved_bytes <= intake.quiet_bytes:
                         return delivery
-                    interrupted = True
-                    accepted = machine.put(delivery, now)
-                if accepted is _FULL:
-                    interrupted = True
-                    accepted = self._put_when_there_is_room(delivery, check_timeout("timeout", timeout))
-            if accepted is _PUMP:
+                    result = intake.pass_mark([delivery])
+            if result is _WAKE:
                 self._network.wake()
-            interrupted = False
-        except BufferFull:
-            interrupted = False  # it left nothing
+                return delivery
+        except BaseException:  # a signal handler raised: the record may be in the intake, and the host asleep (P1)
+            self._network.wake()
             raise
-        finally:
-            if interrupted:  # by Ctrl-C, or a signal handler that raises: what it left is the network's (P1)
-                self._network.wake()
-            if self._put_off:
-                self._close_if_put_off()
+        self._accept(delivery, size, timeout)
         return delivery
 
     def put_nowait(self, data: Any, *, key: str | None = None, explicit_hash_key: str | None = None) -> Delivery:
@@ -263,70 +250,65 @@ class Producer:
             Closed: as ``put``.
         """
         limit = check_timeout("timeout", timeout)
-        machine = self._machine
         deliveries = [
             Delivery(data, key, explicit_hash_key, 0.0)
-            for key, data, explicit_hash_key in tuples(records, self._serializer, machine.record_max_bytes)
+            for key, data, explicit_hash_key in tuples(records, self._serializer, self._intake.record_max_bytes)
         ]
         self._check_open()
-        interrupted = True
-        try:
-            for start in range(0, len(deliveries), _AT_ONCE):
-                slice_ = deliveries[start : start + _AT_ONCE]
-                for delivery in slice_[self._accept_many(slice_) :]:
-                    with self._lock:
-                        self._check_open()
-                        now = _clock()
-                        delivery.expires_at = now + self._ttl
-                        accepted = _FULL if self._room.waiting else machine.put(delivery, now)
-                        if accepted is _FULL:
-                            accepted = self._put_when_there_is_room(delivery, limit)
-                    if accepted is _PUMP:
-                        self._network.wake()
-            interrupted = False
-        finally:
-            if interrupted:  # as in ``put``
-                self._network.wake()
-            self._close_if_put_off()
+        for start in range(0, len(deliveries), _AT_ONCE):
+            slice_ = deliveries[start : start + _AT_ONCE]
+            if not self._accept_many(slice_):
+                for delivery in slice_:
+                    self._accept(delivery, payload_bytes(delivery), limit)
         return deliveries
 
-    def _accept_many(self, deliveries: list[Delivery]) -> int:
-        """Accept as many as there is room for at once. Returns how many."""
-        with self._lock:
-            self._check_open()
-            if self._room.waiting:
-                return 0
-            now = _clock()
-            expires_at = now + self._ttl
-            for delivery in deliveries:
-                delivery.expires_at = expires_at
-            count, wakes = self._machine.put_many(cast("list[Any]", deliveries), now)
-        if wakes:
-            self._network.wake()
-        return count
+    def _accept_many(self, deliveries: list[Delivery]) -> bool:
+        """Put all of them into the intake at once, or none. Says whether there was room."""
+        expires_at = _clock() + self._ttl
+        for delivery in deliveries:
+            delivery.expires_at = expires_at
+        size = sum([payload_bytes(delivery) for delivery in deliveries])
+        return self._put(self._locked, self._intake.put_many, deliveries, size) is not Put.FULL
 
-    def _put_when_there_is_room(self, delivery: Delivery, timeout: float | None) -> Put:
-        """In its turn. The lock is held on entry and exit."""
-        accepted = Put.FULL
-
-        def is_accepted() -> bool:
-            nonlocal accepted
-            self._check_open()
-            now = _clock()
-            delivery.expires_at = now + self._ttl
-            accepted = self._machine.put(delivery, now)
-            return accepted is not Put.FULL
-
-        must_not = isinstance(threading.current_thread(), NetworkThread), self._machine.turn.is_taken  # SP2, SP3
-        may_wait = not any(must_not) and not self._room.is_waited_for_here
-        if not self._room.try_in_turn(is_accepted, timeout if may_wait else 0.0):
-            there_are = f"{self._machine.outstanding} records, {self._machine.buffered_bytes} bytes"
+    def _accept(self, delivery: Delivery, size: int, timeout: float | None) -> None:
+        """Put it into the intake, when there is room."""
+        is_callback = _get_ident() == self._network.ident
+        limit = 0.0 if is_callback else check_timeout("timeout", timeout)
+        if self._put(self._put_in_turn, delivery, size, limit) is Put.FULL:
+            there_are = f"{self._intake.outstanding} records, {self._intake.buffered_bytes} bytes"
             raise BufferFull(f"the buffer is full: {there_are}")
-        return accepted
+
+    def _put(self, put: Callable[..., Put], *arguments: Any) -> Put:
+        try:
+            result = put(*arguments)
+            if result is Put.WAKE:
+                self._network.wake()
+        except BaseException:  # as in ``put``
+            self._network.wake()
+            raise
+        if result is Put.REFUSED:
+            self._check_open()
+        return result
+
+    def _put_in_turn(self, delivery: Delivery, size: int, timeout: float | None) -> Put:
+        result = Put.FULL
+
+        def attempt(is_first: bool) -> bool:
+            nonlocal result
+            delivery.expires_at = _clock() + self._ttl
+            result = self._locked(self._intake.put, delivery, size, is_first)
+            return result is not Put.FULL
+
+        self._room.wait_in_turn(attempt, timeout)
+        return result
+
+    def _locked(self, put: Callable[..., Put], *arguments: Any) -> Put:
+        with self._lock if _get_ident() != self._network.ident else self._callbacks_lock:
+            return put(*arguments)
 
     def _check_open(self) -> None:
-        if self._refusal is not None:
-            raise Closed(self._refusal)
+        if self._intake.refusal is not None:
+            raise Closed(self._intake.refusal)
 
     # ---- waiting, and looking
 
@@ -337,11 +319,8 @@ class Producer:
         takes): still on its way, or given up meanwhile. What failed before is not in it: see ``on_failure``.
         """
         refuse_to_wait_in_callback("flush()")
-        if self._is_inside():
-            raise UsageError("flush() in the middle of a put of its own thread would wait for itself")
-        with self._lock:
-            self._check_open()
-            snapshot: list[Any] = self._machine.unfinished()
+        self._check_open()
+        snapshot: list[Any] = self._network.ask(self._machine.unfinished)
         self._settle(check_timeout("timeout", timeout), snapshot)
         return [delivery for delivery in snapshot if not delivery.delivered]
 
@@ -355,17 +334,13 @@ class Producer:
         """
         limit = check_timeout("timeout", timeout)
         refuse_to_wait_in_callback("wait_ready()")
-        if self._is_inside():
-            raise UsageError("wait_ready() in the middle of a put of its own thread would wait for itself")
         self._check_open()
         self._network.wait_ready(limit, str(self._stream))
         self._check_open()
 
     def _settle(self, timeout: float | None, snapshot: list[Any]) -> None:
         end = None if timeout is None else _clock() + timeout
-        with self._lock:
-            self._machine.flush()
-        self._network.wake()
+        self._network.flush()
         with suppress(WaitTimeout):
             for delivery in snapshot:
                 delivery.outcome(None if end is None else max(0.0, end - _clock()))
@@ -373,33 +348,40 @@ class Producer:
     @property
     def outstanding(self) -> int:
         """Records that were put and have not ended."""
-        return self._machine.outstanding
+        return self._intake.outstanding
 
     def stats(self) -> ProducerStats:
         """Counts and the state of every shard."""
-        with self._lock:
+        if self._thread is None:
             return self._machine.stats(_clock())
+        return self._network.ask(lambda: self._machine.stats(_clock()))
 
     def __repr__(self) -> str:
         if not hasattr(self, "_machine"):
             return "<Producer, not made>"  # __init__ raised
-        state = "open" if self._refusal is None else "closed" if self._thread is not None else "not started"
+        state = "open" if self._intake.refusal is None else "closed" if self._thread is not None else "not started"
         return f"<Producer {self._stream}, {state}, {self.outstanding} outstanding>"
 
     # ---- what was forgotten
 
     def refuse_after_fork(self) -> None:
-        """In the child: the network thread and its connections are the parent's, and the lock may be held for ever."""
-        self._refusal, self._closed, self._thread = PRODUCER_FORKED, True, None
-        self._lock, self._life = threading.RLock(), threading.RLock()
-        self._room = RoomLine(self._lock)
+        """In the child: the network thread and its connections are the parent's, and the locks may be held for ever."""
+        self._closed, self._thread = True, None
+        self._make_locks()
+        self._intake.refuse(PRODUCER_FORKED)
         disown(self._machine.unfinished())
 
     def refuse_after_end(self, reason: str) -> None:
-        """The network thread has ended: nothing that is put now would ever be sent (DR4). The lock is held."""
-        if self._refusal is None:
-            self._refusal = f"this Producer does not run any more: {reason}"
-            self._room.give_all()
+        """The network thread has ended: nothing that is put now would ever be sent (DR4)."""
+        if self._intake.refusal is None:
+            self._intake.refuse(f"this Producer does not run any more: {reason}")
+        self._room.wake_all()
+
+    def _make_locks(self) -> None:
+        self._lock = threading.RLock()  # of the putters
+        self._callbacks_lock = LockForCallbacks(self._lock)
+        self._life = threading.RLock()  # held by whoever starts or closes ...
+        self._closer = None  # ... in this thread
 
     def __del__(self) -> None:
         if self._thread is None or self._closed:

@@ -1,106 +1,96 @@
-"""Whose turn is it, among threads, when the buffer was full?
+"""Lets threads wait for room in the buffer, first come, first served.
 
 Invariants:
 
-- P7: turns come in the order of arrival; a thread that is interrupted, or out of time, as its turn comes passes it on.
-- RQ1: as the async queue's: whose turn has come is before everyone who has not waited.
+- P7: as the async line's (``shardline.aio.room``).
+- A waiter has a lock of its own, which whoever wakes it releases. The host takes no lock of a user's thread.
+- A signal handler in a thread that waits does not wait in that line: its place would be behind its own thread's.
 """
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from typing import final
+from contextlib import suppress
+from typing import Final, final
+
+from shardline.core.producer.intake import Intake
+from shardline.errors import BufferFull
+
+_LOCK_TIMEOUT: Final = 0.1  # seconds: a put has the lock for microseconds
 
 
 @final
 class _Turn:
-    __slots__ = ("condition", "given")
+    """A place in the line."""
+
+    __slots__ = ("_lock", "thread")
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wait(self, timeout: float | None) -> None:
+        self._lock.acquire(timeout=-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+
+    def wake(self) -> None:
+        with suppress(RuntimeError):  # it is awake already
+            self._lock.release()
+
+
+@final
+class LockForCallbacks:
+    """The putters' lock, for a callback in the network thread. It gives up soon: see ``shardline.sync.producer``."""
+
+    __slots__ = ("_lock",)
 
     def __init__(self, lock: "threading.RLock") -> None:
-        self.condition = threading.Condition(lock)
-        self.given = False
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(timeout=_LOCK_TIMEOUT):
+            raise BufferFull("another thread is in the middle of a put, and does not come to its end")
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
 
 
 @final
 class RoomLine:
-    """Threads that wait for room, first come, first served. All but ``notify`` is called with the lock held."""
+    """The threads that wait for room."""
 
-    def __init__(self, lock: "threading.RLock") -> None:
-        self._lock = lock
-        self._turns: deque[_Turn] = deque()
-        self._waking = 0  # those whose turn has come
-        self.waiting = 0
-        """How many have waited and not gone on: those whose turn has come as well (RQ1)."""
-        self._threads: set[int] = set()  # those that wait
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+        self._line = intake.waiters
 
-    @property
-    def is_waited_for_here(self) -> bool:
-        """Whether this thread waits already: a signal handler in it must not, its turn would come after its own."""
-        return threading.get_ident() in self._threads
+    def wait_in_turn(self, attempt: Callable[[bool], bool], timeout: float | None) -> bool:
+        """Until ``attempt`` succeeds; false if it has not after ``timeout`` seconds.
 
-    def try_in_turn(self, attempt: Callable[[], bool], timeout: float | None) -> bool:
-        """Until it is our turn and ``attempt`` succeeds; false if it has not after ``timeout`` seconds."""
-        end = None if timeout is None else time.monotonic() + timeout
-        our_turn = False
-        while True:
-            left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0:
-                return False
-            our_turn = self.wait(left, first=our_turn)
-            is_done, passes = False, True  # the turn, also if an interrupt ends it
-            try:
-                is_done = our_turn and attempt()
-                passes = is_done or (end is not None and time.monotonic() >= end)
-            finally:
-                if passes:
-                    self.give()  # there may be room for the next as well
-            if is_done:
-                return True
-
-    def wait(self, timeout: float | None, *, first: bool = False) -> bool:
-        """Until it is our turn; false if it is not after ``timeout`` seconds. ``first``: it was, without enough room.
-
-        The lock is released meanwhile.
+        It is told whether this thread is the first in the line, and raises if nobody needs to wait.
         """
-        turn = _Turn(self._lock)
-        if first:
-            self._turns.appendleft(turn)
-        else:
-            self._turns.append(turn)
-        arrived = False
-        self.waiting += 1
-        self._threads.add(threading.get_ident())
+        end = None if timeout is None else time.monotonic() + timeout
+        turn = _Turn()
+        is_nested = any(one.thread == turn.thread for one in list(self._line))
         try:
-            turn.condition.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
-            arrived = True
+            self._line.append(turn)
+            while not attempt(self._line[0] is turn):
+                left = None if end is None else end - time.monotonic()
+                if is_nested or (left is not None and left <= 0):
+                    return False
+                turn.wait(left)
         finally:
-            self._threads.discard(threading.get_ident())
-            self.waiting -= 1
-            self._waking -= turn.given
-            if not turn.given:
-                self._turns.remove(turn)
-            elif not arrived:
-                self.give()
-        return turn.given
-
-    def give(self) -> None:
-        """There may be room: the first in the line tries. One at a time: who fits must not overtake who does not."""
-        if self._turns and not self._waking:
-            self._wake_first()
+            if turn in self._line:
+                self._line.remove(turn)
+            self.notify()  # there may be room for the next as well
+        return True
 
     def notify(self) -> None:
-        """As ``give``, of one who has not the lock."""
-        with self._lock:
-            self.give()
+        """There may be room: the first in the line tries."""
+        if self._intake.has_room or self._intake.refusal is not None:
+            with suppress(IndexError):  # nobody waits
+                self._line[0].wake()
 
-    def give_all(self) -> None:
+    def wake_all(self) -> None:
         """Nobody needs to wait any more."""
-        while self._turns:
-            self._wake_first()
-
-    def _wake_first(self) -> None:
-        turn = self._turns.popleft()
-        turn.given = True
-        self._waking += 1
-        turn.condition.notify()
+        for turn in list(self._line):
+            turn.wake()

@@ -14,7 +14,7 @@ import pytest
 import trio
 from tests.sim.interrupting import entered_once_more, interrupted
 
-from shardline import BufferFull, Closed, UsageError
+from shardline import BufferFull, Closed
 from shardline.aio.host_tasks import HostTasks, spawn
 
 
@@ -113,7 +113,7 @@ def test_p1_a_signal_in_the_middle_of_blocking_puts_loses_no_record(make_sync_pr
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("after", range(0, 9_000, 997))
+@pytest.mark.parametrize("after", range(0, 6_000, 661))
 async def test_p1_an_interrupt_in_the_middle_of_puts_in_an_event_loop_loses_no_record(make_producer, stored, after):
     deliveries = []
     async with make_producer(request_max_entries=20, linger=0.2) as producer:
@@ -168,13 +168,32 @@ async def test_p1_a_finalizer_that_puts_in_the_middle_of_a_put_adds_a_record(mak
     assert len(stored()) == len(deliveries) >= 3_500
 
 
+@pytest.mark.anyio
+async def test_p1_a_record_that_a_signal_handler_puts_while_the_loop_waits_is_sent(make_producer):
+    """Known failure: the loop went on waiting, and the record with it, until something else happened."""
+    deliveries = []
+    async with make_producer(linger=0.01) as producer:
+        await (await producer.put(b"first", key="k"))
+        await anyio.sleep(0.1)
+        before = signal.signal(
+            signal.SIGALRM, lambda *_: deliveries.append(producer.put_nowait(b"of the handler", key="k"))
+        )
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            await anyio.sleep(2.0)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert [delivery.delivered for delivery in deliveries] == [True], "before anything else woke the loop"
+
+
 def test_sp3_a_signal_handler_may_put_and_close_the_producer_that_it_interrupts(make_sync_producer, stored, alarm):
     chance = random.Random(3)
     deliveries, nested = [], []
     with make_sync_producer(linger=0.01, request_max_entries=50) as producer:
 
         def put_nested(*_):
-            nested.append(producer.put_nowait(b"nested", key=f"n{len(nested)}"))
+            with contextlib.suppress(BufferFull):  # its own thread may be waiting for room
+                nested.append(producer.put_nowait(b"nested", key=f"n{len(nested)}"))
             if len(nested) < 300:
                 signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0001, 0.001))
             else:
@@ -215,11 +234,68 @@ def test_sp3_a_close_in_the_middle_of_a_put_comes_after_it_also_if_the_handler_e
     assert after > 5
 
 
-def test_sp3_what_would_wait_in_the_middle_of_a_put_says_so(make_sync_producer, kinesis):
-    with make_sync_producer(buffer_max_records=1, close_timeout=0) as producer:
-        with producer._lock, pytest.raises(UsageError, match="in the middle of a put"):
-            producer.flush()
+def test_a_signal_handler_may_flush_and_ask_in_the_middle_of_a_put_and_finds_a_full_buffer_full(
+    make_sync_producer, kinesis, stored
+):
+    """Its thread has the lock, or waits for room."""
+    with make_sync_producer(buffer_max_records=1, close_timeout=0, linger=5.0) as producer:
+        producer.put(b"x", key="k")
+        with producer._lock:
+            assert producer.flush(5) == []
+            assert producer.stats().delivered_records == 1
         kinesis.faults.throttle(operation="PutRecords")
         producer.put(b"x", key="k")
-        with producer._lock, producer._machine.turn, pytest.raises(BufferFull):
-            producer.put(b"y", key="k")
+        seen = []
+
+        def put(*_):
+            with pytest.raises(BufferFull):
+                producer.put(b"nested", key="k")
+            seen.append(len(producer._intake.waiters))
+
+        before = signal.signal(signal.SIGALRM, put)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(BufferFull):
+                producer.put(b"y", key="k", timeout=0.3)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert seen == [1], "the one that was interrupted is still in the line"
+    assert len(stored()) == 1
+
+
+def test_p7_a_signal_handler_that_raises_while_a_thread_waits_for_room_stops_no_other(
+    make_sync_producer, alarm, raised
+):
+    """Known failure: the count of those that were woken was not taken back, and no thread was ever woken again."""
+    chance = random.Random(7)
+    with make_sync_producer(buffer_max_records=3, linger=0.0) as producer:
+        is_over = threading.Event()
+        counts = [0, 0]
+
+        def put_on(place):
+            while not is_over.is_set():
+                producer.put(b"other", key=f"k{place}", timeout=20)
+                counts[place] += 1
+
+        threads = [threading.Thread(target=put_on, args=(place,)) for place in range(2)]
+        for thread in threads:
+            thread.start()
+        pressed = 0
+        until = time.monotonic() + 4
+        while time.monotonic() < until:
+            before = list(counts)
+            try:
+                alarm(chance.uniform(0.0001, 0.01))
+                for _ in range(1_000):
+                    producer.put(b"mine", key="m", timeout=20)
+            except raised:
+                pressed += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        is_over.set()
+        for thread in threads:
+            thread.join(20)
+            assert not thread.is_alive()
+        assert producer.flush(10) == []
+        assert (producer.outstanding, len(producer._intake.waiters)) == (0, 0)
+        assert pressed > 50
+        assert min(counts) > min(before)

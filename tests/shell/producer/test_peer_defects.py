@@ -157,7 +157,7 @@ async def test_b9_cancellation_stays_cancellation(make_producer, kinesis, anyio_
 async def test_b11_no_poison_gets_in(make_producer, kinesis, eventually):
     async with make_producer() as producer:
         await (await producer.put(b"x", key="k"))
-        await eventually(lambda: producer._machine.record_max_bytes == 1_048_576)
+        await eventually(lambda: producer._machine.intake.record_max_bytes == 1_048_576)
         for data, key in ((b"x" * 1_100_000, "k"), (b"x", "k" * 300), (5, "k"), (b"x", 5)):
             with pytest.raises(UsageError):
                 await producer.put(data, key=key)

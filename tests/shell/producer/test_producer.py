@@ -405,11 +405,11 @@ async def test_a_waiter_that_is_cancelled_as_its_turn_comes_passes_it_on(
         async with anyio.create_task_group() as tasks:
             for number in range(1, 4):
                 tasks.start_soon(wait, number)
-                while producer._room.waiting < number:
+                while len(producer._intake.waiters) < number:
                     await anyio.lowlevel.checkpoint()
 
             def meet(_):
-                for one in (cancel[0], producer._room.give)[:: 1 if how.startswith("cancelled") else -1]:
+                for one in (cancel[0], producer._room.notify)[:: 1 if how.startswith("cancelled") else -1]:
                     one()
 
             first.add_done_callback(meet)
@@ -417,7 +417,7 @@ async def test_a_waiter_that_is_cancelled_as_its_turn_comes_passes_it_on(
                 await first
         lucky = anyio_backend_name == "trio" and not how.startswith("cancelled")  # there the turn was faster
         assert put == ([1, 2, 3] if lucky else [2, 3])
-        assert producer._room.waiting == 0
+        assert not producer._intake.waiters
     assert [data for _, data in stored()] == [b"0", *(b"%d" % number for number in put)]
 
 

@@ -318,7 +318,7 @@ async def test_ordered_is_refused_on_an_auto_stream(kinesis, make_producer, comp
         outcome = await (await producer.put(b"x", key="k")).outcome()
         if outcome.delivered:  # the summary came later than the map
             with anyio.fail_after(10):
-                while producer._refusal is None:  # noqa: ASYNC110 - nothing tells
+                while producer._intake.refusal is None:  # noqa: ASYNC110 - nothing tells
                     await anyio.sleep(0.005)
         else:
             assert "ordered=True cannot be kept" in outcome.message

@@ -92,7 +92,7 @@ RIGHT = {
 async def test_wrong_input_is_refused_and_harms_nothing(make_producer, stored, eventually, records, said):
     async with make_producer() as producer:
         await (await producer.put(b"good", key="k"))
-        await eventually(lambda: producer._machine.record_max_bytes == 1_048_576)  # the stream has said it
+        await eventually(lambda: producer._machine.intake.record_max_bytes == 1_048_576)  # the stream has said it
         key, data, hash_key = (*records[0], None)[:3]
         with pytest.raises(UsageError, match=said):
             await producer.put(data, key=key, explicit_hash_key=hash_key)
@@ -109,7 +109,7 @@ async def test_wrong_input_is_refused_and_harms_nothing(make_producer, stored, e
 def test_the_blocking_producer_refuses_the_same(make_sync_producer, stored, records, said):
     with make_sync_producer() as producer:
         producer.put(b"good", key="k").result(5)
-        while producer._machine.record_max_bytes != 1_048_576:
+        while producer._machine.intake.record_max_bytes != 1_048_576:
             time.sleep(0.001)
         key, data, hash_key = (*records[0], None)[:3]
         for put in (producer.put, producer.put_nowait):

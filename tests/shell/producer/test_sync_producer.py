@@ -3,16 +3,21 @@
 import gc
 import threading
 import time
+from itertools import count
 
 import pytest
+from tests.sim.interrupting import interrupted
 
 from shardline import BufferFull, Closed, UsageError
+from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.intake import Intake, Put
+from shardline.core.producer.record import BufferedRecord
 from shardline.sync import Delivery, Producer
 from shardline.sync.gate import Gate
 from shardline.sync.room import RoomLine
 
 
-def in_threads(count, work):
+def in_threads(number_of_threads, work):
     """Run ``work(number)`` in so many threads, and pass on what one of them raised."""
     errors = []
 
@@ -22,7 +27,7 @@ def in_threads(count, work):
         except BaseException as error:  # noqa: BLE001 - raised again below
             errors.append(error)
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(number_of_threads)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -145,7 +150,7 @@ def test_without_room_put_gives_up_after_its_timeout_and_put_nowait_at_once(make
             with pytest.raises(BufferFull):
                 put()
         assert 0.1 <= time.monotonic() - began < 8
-        assert (producer.outstanding, producer._room.waiting) == (1, 0)
+        assert (producer.outstanding, len(producer._intake.waiters)) == (1, 0)
 
 
 def test_a_put_that_is_refused_does_not_disturb_the_network_thread(make_sync_producer, kinesis, monkeypatch):
@@ -180,71 +185,38 @@ def test_a_large_record_is_not_overtaken_for_ever_by_small_ones(make_sync_produc
     assert ("large", b"y" * 1000) in stored()
 
 
-def test_turns_come_in_the_order_of_waiting_and_pass_on():
-    """P7, RQ1: one at a time, first come first served; who is interrupted or out of time passes it on."""
-    lock = threading.Lock()
-    line = RoomLine(lock)
+def test_p7_room_is_given_in_the_order_of_waiting_and_who_is_out_of_time_leaves():
+    intake = Intake(ProducerConfig(buffer_max_records=1))
+    line = RoomLine(intake)
     order = []
 
     def wait(name, timeout):
-        with lock:
-            order.append((name, line.wait(timeout)))
-            if order[-1][1]:
-                line.give()
+        record = BufferedRecord(b"", name, None, 30.0)
+        order.append(
+            (name, line.wait_in_turn(lambda first: intake.put(record, 1, in_turn=first) is not Put.FULL, timeout))
+        )
 
+    intake.put(BufferedRecord(b"", "-", None, 30.0), 1)
     threads = []
     for name, timeout in (("a", 5), ("b", 0.02), ("c", 5), ("d", None)):
         thread = threading.Thread(target=wait, args=(name, timeout))
         threads.append(thread)
         thread.start()
-        while line.waiting < len(threads):
+        while len(intake.waiters) < len(threads):
             time.sleep(0.001)
     threads[1].join()
-    with lock:
-        line.give()
-        line.give()
-        assert line.waiting == 3, "those whose turn has come count until they go on"
+    line.notify()
+    assert order == [("b", False)], "there is no room"
+    for name in "acd":
+        intake.release(1, 1)
+        line.notify()
+        line.notify()
+        while (name, True) not in order:
+            time.sleep(0.001)
     for thread in threads:
         thread.join(5)
     assert order == [("b", False), ("a", True), ("c", True), ("d", True)]
-    assert line.waiting == 0
-
-
-def test_a_thread_that_is_interrupted_as_its_turn_comes_passes_it_on(monkeypatch):
-    lock = threading.Lock()
-    line = RoomLine(lock)
-    passed = []
-    wait = threading.Condition.wait
-
-    def interrupted(condition, timeout=None):
-        told = wait(condition, timeout)
-        if threading.current_thread().name == "interrupted":  # starting a thread waits for a condition too
-            raise KeyboardInterrupt
-        return told
-
-    def second():
-        with lock:
-            passed.append(line.wait(5))
-
-    def first():
-        with lock, pytest.raises(KeyboardInterrupt):
-            line.wait(5)
-
-    monkeypatch.setattr(threading.Condition, "wait", interrupted)
-    one = threading.Thread(target=first, name="interrupted")
-    one.start()
-    while not line.waiting:
-        time.sleep(0.001)
-    monkeypatch.setattr(threading.Condition, "wait", wait)
-    two = threading.Thread(target=second)
-    two.start()
-    while line.waiting < 2:
-        time.sleep(0.001)
-    with lock:
-        line.give()
-    one.join(5)
-    two.join(5)
-    assert passed == [True]
+    assert not intake.waiters
 
 
 def test_a_blocked_put_and_a_running_flush_hold_up_nobody(make_sync_producer, kinesis):
@@ -402,51 +374,47 @@ def test_it_works_where_an_event_loop_runs(make_sync_producer, stored):
     assert len(stored()) == 2
 
 
-def test_p7_a_thread_that_is_interrupted_in_its_turn_passes_it_on(make_sync_producer, kinesis):
-    kinesis.faults.throttle(operation="PutRecords")
-    with make_sync_producer(buffer_max_records=1) as producer:
-        first = producer.put(b"first", key="k")
-        check_open, pressed = producer._check_open, []
+def test_p7_a_thread_that_is_interrupted_in_its_turn_passes_it_on(make_sync_producer, kinesis, monkeypatch):
+    """At each point at which a signal may end the wait, and in the very moment in which there is room."""
+    with make_sync_producer(buffer_max_records=1, linger=0.0) as producer:
+        for after in count():
+            kinesis.faults.throttle(operation="PutRecords")
+            first = producer.put(b"first", key="k")
 
-        def press():
-            if threading.current_thread().name == "interrupted":
-                pressed.append(True)
-                raise KeyboardInterrupt
-            check_open()
+            ended = []
 
-        def put_and_be_interrupted():
-            with pytest.raises(KeyboardInterrupt):
-                producer.put(b"second", key="k")
+            def put_and_be_interrupted(after=after, ended=ended):
+                with interrupted(after, "shardline/sync/room.py", steps="signal") as seen:
+                    producer.put(b"second", key="k")
+                ended.append(seen.where)
 
-        producer._check_open = press
-        one = threading.Thread(target=put_and_be_interrupted, name="interrupted")
-        one.start()
-        while producer._room.waiting < 1 and not pressed:
-            time.sleep(0.001)
-        other = threading.Thread(target=producer.put, args=(b"third",), kwargs={"key": "k"})
-        other.start()
-        while producer._room.waiting < 2 and not pressed:  # a throttled answer may give it the turn already
-            time.sleep(0.001)
-        kinesis.faults.clear()
-        first.result(5)
-        one.join(5)
-        other.join(5)
-        assert (pressed, one.is_alive(), other.is_alive()) == ([True], False, False)
-        assert producer.flush(5) == []
+            one = threading.Thread(target=put_and_be_interrupted)
+            one.start()
+            while not (producer._intake.waiters or ended):
+                time.sleep(0.001)
+            other = threading.Thread(target=producer.put, args=(b"third",), kwargs={"key": "k"})
+            other.start()
+            kinesis.faults.clear()
+            one.join(10)
+            other.join(10)
+            assert not one.is_alive(), after
+            assert not other.is_alive(), after
+            assert first.result(5)
+            assert producer.flush(5) == []
+            assert (producer.outstanding, len(producer._intake.waiters)) == (0, 0), ended
+            if ended == [None]:
+                break
+        assert after > 5
 
 
-def test_p9_records_are_dated_in_the_order_in_which_they_are_accepted(make_sync_producer, monkeypatch):
-    """Two threads that took their time before the lock came in the other order, and one overtook what it had put."""
-    with make_sync_producer(ordered=True) as producer:
-        clock, held = time.monotonic, []
-
-        def seen():
-            held.append(producer._lock._is_owned())
-            return clock()
-
-        monkeypatch.setattr("shardline.sync.producer._clock", seen)
-        producer.put(b"x", key="k")
-        producer.put_many([("k", b"y"), ("k", b"z")])
-        assert held == [True] * len(held)
-        assert len(held) >= 2
+def test_p9_records_are_dated_in_the_order_in_which_they_are_accepted(make_sync_producer, monkeypatch, stored):
+    """A thread that took its time between the clock and the lock would overtake what was put before."""
+    with make_sync_producer(ordered=True, linger=0.2) as producer:
+        producer.put(b"0", key="k")
+        clock = time.monotonic
+        for number in range(1, 20):
+            monkeypatch.setattr("shardline.sync.producer._clock", lambda late=number % 2: clock() - 0.1 * late)
+            producer.put(b"%d" % number, key="k")
         monkeypatch.undo()
+        assert producer.flush(5) == []
+    assert [int(data) for _, data in stored()] == list(range(20))

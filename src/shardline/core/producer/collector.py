@@ -66,16 +66,10 @@ class Collector:
 
     # ---- inputs
 
-    def note_sealed(self, lane: Lane, now: Instant) -> bool:
-        """A lane sealed aggregates. Says whether a request can be filled now."""
-        if lane in self._aside:
-            return False
-        self._count(lane)
-        return (
-            self._waiting_entries >= self._max_entries
-            or self._waiting_bytes >= self._max_bytes
-            or lane.queued_bytes >= self._burst_bytes
-        ) and self._may_send(now)
+    def note_sealed(self, lane: Lane) -> None:
+        """A lane sealed aggregates."""
+        if lane not in self._aside:
+            self._count(lane)
 
     def note_returned(self, lane: Lane, now: Instant) -> None:
         """Something changed for a lane: an answer came, or aggregates came back to it. Look at it again."""
@@ -97,15 +91,6 @@ class Collector:
         if lane.is_ready:
             self._ready.remove(lane)
             self._uncount(lane)
-
-    def forget_all(self, lanes: list[Lane]) -> None:
-        """Nothing is sealed any more, in any lane, whatever was counted."""
-        self._ready.clear()
-        self._aside.clear()
-        self._waiting_bytes = self._waiting_entries = 0
-        for lane in lanes:
-            lane.is_ready = False
-            lane.counted_bytes = lane.counted_entries = 0
 
     def drain(self) -> None:
         """Send all that is sealed, full requests or not."""

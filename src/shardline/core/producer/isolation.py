@@ -405,9 +405,9 @@ def _pieces(shipments: list[Shipment], units: int, pieces: int, *, by_records: b
 def _recount(before: list[Shipment], after: list[Shipment]) -> None:
     """Shipments were cut up: their lanes have more of them under way."""
     for shipment in after:
-        shipment.lane.in_flight += 1
+        shipment.lane.note_settled(-1)
     for shipment in before:
-        shipment.lane.in_flight -= 1
+        shipment.lane.note_settled()
 
 
 def _sifted(part: Part | None, keep: Callable[[Shipment, Family], Shipment | None]) -> Part | None:

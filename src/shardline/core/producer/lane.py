@@ -94,7 +94,7 @@ class Lane:
         """Entries that wait, sealed, and their bytes."""
         self.queued_bytes = 0
         self.is_ready = False
-        """The collector has it in turn, and has counted so much of ``queued``, and of its bytes."""
+        """Written by the collector: it has the lane in turn, and has counted so many entries and bytes of the queue."""
         self.counted_entries = 0
         self.counted_bytes = 0
         self.fresh: list[BufferedRecord] = []
@@ -256,7 +256,7 @@ class Lane:
         records = self.unsent()
         self.open, self.queued, self.queued_bytes, self.released, self.fresh = None, 0, 0, False, []
         self._keys.forget(records)
-        self._queue.clear()  # last: what an interrupt leaves here is older than what it does not (P9)
+        self._queue.clear()
         return records
 
     def send_no_key(self, *, on: bool) -> None:
@@ -358,6 +358,10 @@ class Lane:
                 self._enqueue(repacked(admitted, due_at, bundle))
                 return
         self.released &= bool(queue)
+
+    def note_settled(self, count: int = 1) -> None:
+        """So many of the aggregates under way are judged. A negative count: one was cut up, and its parts fly on."""
+        self.in_flight -= count
 
     def handle_ended(self, records: list[BufferedRecord]) -> None:
         """Records that were under way came to their end, or not. Those that waited for an end of them may go (P9)."""

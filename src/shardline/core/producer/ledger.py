@@ -1,10 +1,9 @@
-"""How much is in the buffer, and how did each record end?
+"""How did each record end?
 
 Invariants:
 
 - P1: a record ends exactly once: ``deliver`` or ``fail``.
-- P7: what is accepted and not yet ended never exceeds the bounds in records and in bytes; only into an empty buffer
-  does any single record go.
+- P7: the room of a record is released when it has ended.
 - P11: delivery costs a few assignments per record; everything else is counted per aggregate. ``data`` is dropped on
   delivery and kept on failure.
 """
@@ -14,21 +13,16 @@ from typing import final
 from shardline.codec.shapes import PutRecordsResult
 from shardline.core.events import Event, RecordsFailed
 from shardline.core.producer.aggregate import Aggregate
-from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.intake import Intake
 from shardline.core.producer.record import Attempt, BufferedRecord, Landing, Sent, payload_bytes, undelivered
 
 
 @final
 class Ledger:
-    """What was accepted, minus what has ended."""
+    """Ends records, and counts them."""
 
-    def __init__(self, config: ProducerConfig) -> None:
-        self.max_records = config.buffer_max_records
-        self.max_bytes = config.buffer_max_bytes
-        self.records = 0
-        """Accepted and not ended; the machine counts them in, round by round."""
-        self.payload_bytes = 0
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
         self.delivered_records = 0
         self.delivered_bytes = 0
         self.failed_records = 0
@@ -38,17 +32,6 @@ class Ledger:
         self.events: list[Event] = []
         self._finished: list[BufferedRecord] = []
         self._failed: list[BufferedRecord] = []
-
-    @property
-    def accepted_records(self) -> int:
-        """All that were ever accepted."""
-        return self.records + self.delivered_records + self.failed_records
-
-    def has_room(self, size: int, intake: Intake) -> bool:
-        """Whether a record of ``size`` bytes fits, beside what the intake has and what was counted in (P7)."""
-        records = self.records + len(intake.records)
-        fits = self.payload_bytes + intake.size + size <= self.max_bytes
-        return records < self.max_records and (fits or not records)
 
     def deliver(self, aggregate: Aggregate, landing: Landing) -> None:
         """All records of it are where they belong."""
@@ -62,8 +45,7 @@ class Ledger:
             if record.waiters is not None:
                 finished.append(record)
             place += 1
-        self.records -= place
-        self.payload_bytes -= aggregate.payload_bytes
+        self._intake.release(place, aggregate.payload_bytes)
         self.delivered_records += place
         self.delivered_bytes += aggregate.payload_bytes
 
@@ -93,8 +75,7 @@ class Ledger:
         others = [] if all_landed else [place for place, one in enumerate(bundle.records) if one.ending is None]
         landed = len(results) - len(others)
         size = bundle.payload_bytes - sum([payload_bytes(bundle.records[place]) for place in others])
-        self.records -= landed
-        self.payload_bytes -= size
+        self._intake.release(landed, size)
         self.delivered_records += landed
         self.delivered_bytes += size
         return others
@@ -106,10 +87,9 @@ class Ledger:
         for record in records:
             assert record.ending is None, "P1: a record ends once"
             record.ending = undelivered(record, code, message, last)
-            self.payload_bytes -= payload_bytes(record)
             if record.waiters is not None:
                 self._finished.append(record)
-        self.records -= len(records)
+        self._intake.release(len(records), sum([payload_bytes(record) for record in records]))
         self.failed_records += len(records)
         self._failed += records
         self.events.append(RecordsFailed(len(records), code, message))

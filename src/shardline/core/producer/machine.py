@@ -1,22 +1,22 @@
-"""What happens to a record between ``put`` and its end?
+"""What happens to a record between the intake and its end?
 
 It is routed to the lane of its shard, shares an aggregate there, is sent when a request is full or a record is due, and
-is settled by the answer. The shell feeds this machine, sends what it polls, and wakes whom it names.
+is settled by the answer. One host enters this machine: it feeds it, sends what it polls, and wakes the waiters that it
+names. The code that puts records touches the intake and nothing else.
 
 Invariants (the others stand in the parts that keep them):
 
-- P1: every accepted record ends exactly once, also if a put is interrupted between any two of its steps.
+- P1: every accepted record ends exactly once.
 - P3: the machine works on while the map is fetched.
-- P7: ``put`` answers FULL and takes nothing when there is no room.
 - P9: with ``ordered`` nothing is sent before there is a map, and a lane waits for lanes of overlapping ranges.
 - P10: ``flush`` makes everything due; it keeps the rate limits.
-- P11: ``put`` answers PUMP only when no deadline was armed, all is due, or a request can be filled, else QUIET.
 - W1: what waits without a map is held back until the first listing is answered, and all is until the stream has told of
   itself, but no longer than ``BLIND_PATIENCE``: a map that comes within milliseconds makes aggregates of it, and a
   stream that distributes records by itself gets none.
-- W3: what is put is sorted into lanes in rounds: when enough came together, when something is due, and before shards
-  change. One loop over many costs half of as many calls.
-- W2: ``next_deadline`` is never in the past unless a poll has something to give.
+- W2: ``next_deadline`` is never in the past unless a poll has something to give or to sort.
+- W3: records are sorted into lanes in rounds: when a round is full, when a record is due, and always while there is no
+  map. One loop over many costs half of as many calls. It takes ``SLICE_RECORDS`` in one poll: the host yields between
+  two. What was there when a round began is sorted before anything is released.
 """
 
 from typing import Final, final
@@ -26,29 +26,27 @@ from shardline.core.backoff import Chance
 from shardline.core.clock import NEVER, Instant
 from shardline.core.events import Event, ShardMapFailed, ShardsChanged
 from shardline.core.failures import Failure, FailureKind
-from shardline.core.producer.aggregate import WRAP_MAX_BYTES
 from shardline.core.producer.collector import Collector
 from shardline.core.producer.config import ProducerConfig
-from shardline.core.producer.intake import Intake, Put, round_limits
+from shardline.core.producer.intake import Intake, round_limits
 from shardline.core.producer.isolation import Isolation
 from shardline.core.producer.lane import Lane
 from shardline.core.producer.ledger import Ledger
 from shardline.core.producer.readiness import Readiness
-from shardline.core.producer.record import BufferedRecord, payload_bytes
+from shardline.core.producer.record import BufferedRecord
 from shardline.core.producer.returns import Returns, ids_of
 from shardline.core.producer.router import Router
 from shardline.core.producer.settlement import Flight, Settlement
 from shardline.core.producer.shard_map import ShardMap
 from shardline.core.producer.stats import ProducerStats
 from shardline.core.producer.stream_facts import StreamFacts
-from shardline.core.producer.turn import Turn
-from shardline.core.producer.whereabouts import Whereabouts
 from shardline.core.requests import DescribeStreamSummary, ListShards, PutRecords
 from shardline.model.limits import KIB
 from shardline.model.stream import StreamRef
 
 BLIND_PATIENCE: Final = 1.0
 ALONE_BYTES: Final = 16 * KIB  # a round that begins with more may fill a request
+SLICE_RECORDS: Final = 1_024  # sorted in one poll: a few milliseconds
 
 
 @final
@@ -61,7 +59,10 @@ class ProducerMachine:
         self._map = ShardMap(stream, chance, closed_shard_ttl=config.closed_shard_ttl)
         self._facts = StreamFacts(stream, config, chance)
         self.readiness = Readiness()
-        self._ledger = Ledger(config)
+        self.intake = Intake(config)
+        """What is put goes there first."""
+        self.intake.limit_record(self._facts.record_max_bytes)
+        self._ledger = Ledger(self.intake)
         self._router = Router(config, chance, now)
         self._router.limit_aggregates(config.known_record_max_bytes)
         self._isolation = Isolation(config)
@@ -80,20 +81,15 @@ class ProducerMachine:
         self._flight_count = 0
         self._blind_at: Instant = now + BLIND_PATIENCE  # W1
         self._sends_blind = False
-        self.intake = Intake()
-        """What is put goes there first; the shell may put it there itself."""
-        self.turn = Turn(self.intake, self._mend, self._arm_joined)
-        self._round: list[BufferedRecord] | None = None  # what is under the hands of a put, until it is done
-        parts = (self.intake, self._ledger, self._router, self._collector, self._settlement)
-        self._whereabouts = Whereabouts(*parts, isolation=self._isolation, flights=self._flights)
         self._round_records, self._round_bytes = round_limits(config, 0)
         self._due_at: Instant = NEVER  # when the first record is due, or earlier; NEVER: nothing lingers
         self._expires_at: Instant = NEVER  # when the first record expires, or earlier
+        self._slice_records = SLICE_RECORDS
+        self._backlog = 0  # records of the intake that are to be sorted before time passes on
+        self._unchecked = 0  # records of the intake that were put before the stream lowered its limit
+        self._taken_bytes = 0  # what the intake had reserved when it was last empty
         self._entries_sent = 0
         self._map_requests = 0
-        self.record_max_bytes = self._facts.record_max_bytes
-        """The largest record, data and key, as far as known."""
-        self.plain_max_bytes = self.record_max_bytes - WRAP_MAX_BYTES  # up to here a record fits, also wrapped (P12)
 
     @property
     def wall_offset(self) -> float:
@@ -106,130 +102,38 @@ class ProducerMachine:
 
     # ---- commands
 
-    def put(self, record: BufferedRecord, now: Instant) -> Put:
-        """Accept a record that the shell has checked, or refuse it for lack of room (P7)."""
-        intake, size = self.intake, payload_bytes(record)
-        if len(intake.records) < intake.max_records and intake.size + size <= intake.max_bytes:  # by far the most
-            intake.add(record, size)
-            return Put.QUIET
-        if self.turn.is_taken:
-            return self.turn.join(record, size) if self._ledger.has_room(size, intake) else Put.FULL
-        with self.turn:
-            if not self._ledger.has_room(size, intake):
-                return Put.FULL
-            self._round = intake.records
-            intake.add(record, size)
-            return self._end_round(record, now)
-
-    def put_many(self, records: list[BufferedRecord], now: Instant) -> tuple[int, bool]:
-        """Accept as many as there is room for, at one stroke. Returns how many, and whether the shell must pump."""
-        if self.turn.is_taken:
-            return 0, False  # one by one
-        with self.turn:
-            count = min(len(records), self._ledger.max_records - self.outstanding)
-            accepted = records if count == len(records) else records[:count]
-            size = sum([payload_bytes(record) for record in accepted])
-            if count <= 0 or self.buffered_bytes + size > self._ledger.max_bytes:
-                return 0, False  # one by one: the first that does not fit is found so
-            self._round = self.intake.records
-            self.intake.size += size
-            self.intake.records += accepted
-            return count, self._end_round(accepted[0], now) is Put.PUMP
-
-    def _arm_joined(self) -> None:
-        """The first of what came meanwhile is due, and ends, like any other (TU2)."""
-        for record in self.intake.records[:1]:
-            put_at = record.expires_at - self._config.record_ttl
-            self._due_at = min(self._due_at, put_at + self._config.linger)
-            self._expires_at = min(self._expires_at, record.expires_at)
-
-    def _end_round(self, record: BufferedRecord, now: Instant) -> Put:
-        """The rest of ``put``, now and then."""
-        if self._expires_at == NEVER:
-            self._expires_at = record.expires_at
-        is_first = self._due_at == NEVER
-        if is_first:
-            self._due_at = now + self._config.linger
-        if is_first and len(self.intake.records) < self._round_records and self.intake.size < ALONE_BYTES:
-            self._begin_round()
-            self._round = None
-            return Put.PUMP
-        return Put.PUMP if self._sort(now) or is_first or self._due_at == -NEVER else Put.QUIET
-
-    def _begin_round(self) -> None:
-        """Let in what needs no other look (W3): as long as deadlines are armed, and there is room."""
-        ledger = self._ledger
-        is_armed = NEVER not in {self._due_at, self._expires_at}
-        records = min(self._round_records - 1, ledger.max_records - ledger.records) if is_armed else 0
-        self.intake.open(records, min(self._round_bytes, ledger.max_bytes - ledger.payload_bytes, self.plain_max_bytes))
-
-    def _take_fresh(self) -> list[BufferedRecord]:
-        """What was put and is in no lane yet, counted in."""
-        fresh, size = self.intake.take()
-        self._ledger.records += len(fresh)
-        self._ledger.payload_bytes += size
-        return fresh
-
-    def _sort(self, now: Instant) -> bool:
-        """Bring what was put to its lanes (W3). Says whether a request can be filled."""
-        pump = False
-        fresh = self._take_fresh()
-        by_lane, others = self._router.sort(fresh)
-        self._begin_round()
-        if by_lane and others and self._config.ordered:
-            by_lane, others = [], fresh  # P9: in the order of their puts
-        for lane, records in by_lane:
-            pump |= lane.add_all(records) > 0 and self._note_sealed(lane, now)
-        for record in others:
-            lane = self._router.lane_for(record, now)
-            sealed = lane.add_again(record) if by_lane else lane.add(record)  # A2: it may be older than those before
-            pump |= sealed > 0 and self._note_sealed(lane, now)
-        self._round = None
-        return pump
-
-    def _mend(self) -> None:
-        """If a put was interrupted, begin anew with what it left, and let all of it go (P1)."""
-        if self._round is not None:
-            self._round, known = self._whereabouts.unsent(self._round)
-            self._whereabouts.gather(self._round, known)
-            self._due_at = self._expires_at = -NEVER
-            self._round = None
-
     def flush(self) -> None:
         """Everything that was put is due now (P10)."""
         self._due_at = -NEVER
 
     def unfinished(self) -> list[BufferedRecord]:
-        """All records that have not ended, the oldest of each lane first."""
-        self.turn.mend()
-        return self._whereabouts.unfinished(self._round or ())
+        """All records that have not ended, in the order of their puts."""
+        return self.intake.unfinished()
 
     def abandon(self, code: str, message: str) -> None:
         """The end: give up everything that is not under way. What is, is delivered or given up by its answer."""
-        with self.turn:
-            self._returns.give_up_all(self._settlement.take_parked(), self._take_fresh(), code, message)
+        self._backlog = 0
+        self._returns.give_up_all(self._settlement.take_parked(), self.intake.end(message), code, message)
 
     # ---- outputs
 
     def poll_put(self, now: Instant) -> "tuple[int, PutRecords] | None":
         """The next PutRecords to send, with the number under which to answer it."""
-        with self.turn:
-            self._advance(now)
-            if not self._facts.answered and now < self._blind_at:
-                return (
-                    None  # W1: where the service distributes records, what was aggregated would have to be sent again
-                )
-            group = self._collector.poll_group(now)
-            if group is None:
-                return None
-            aggregates = [aggregate for aggregate, _ in group.shipments]
-            entries = [entry for one in aggregates for entry in (one.entries() if one.separate else (one.entry(),))]
-            size = sum([one.cost_bytes for one in aggregates])
-            self._flight_count += 1
-            self._entries_sent += len(entries)
-            self._router.judge_cache(self._ledger.accepted_records)
-            self._flights[self._flight_count] = Flight(group, now, now + self.wall_offset, size)
-            return self._flight_count, PutRecords(self._stream, entries)
+        self._advance(now)
+        self._mark()
+        if not self._facts.answered and now < self._blind_at:
+            return None  # W1: where the service distributes records, aggregates would have to be sent again
+        group = self._collector.poll_group(now)
+        if group is None:
+            return None
+        aggregates = [aggregate for aggregate, _ in group.shipments]
+        entries = [entry for one in aggregates for entry in (one.entries() if one.separate else (one.entry(),))]
+        size = sum([one.cost_bytes for one in aggregates])
+        self._flight_count += 1
+        self._entries_sent += len(entries)
+        self._router.judge_cache(self.intake.reserved_records)
+        self._flights[self._flight_count] = Flight(group, now, now + self.wall_offset, size)
+        return self._flight_count, PutRecords(self._stream, entries)
 
     def poll_list_shards(self, now: Instant) -> ListShards | None:
         request = self._map.poll_request(now)
@@ -254,76 +158,76 @@ class ProducerMachine:
 
     def next_deadline(self) -> Instant:
         """When to poll again, if nothing happens before (W2)."""
+        if self._backlog:
+            return -NEVER
         waits_blind = self._is_blind and not self._sends_blind and not self._config.ordered
         blind_at = self._blind_at if waits_blind and self._router.catch_all.queued else NEVER
         collecting = self._collector.next_deadline()
         if not self._facts.answered and collecting != NEVER:
             collecting = max(collecting, self._blind_at)
-        lingering = min(self._due_at, blind_at, self._expires_at, self._settlement.next_deadline())
+        lingering = min(
+            self._due_at, blind_at, self._expires_at, self._round_ends_at(), self._settlement.next_deadline()
+        )
         return min(lingering, collecting, self._map.next_deadline(), self._facts.next_deadline())
 
     # ---- inputs
 
     def handle_put(self, number: int, answer: PutRecordsResponse | Failure, now: Instant) -> None:
         """What became of a PutRecords."""
-        with self.turn:
-            all_delivered = self._settlement.settle(self._flights[number], answer, now)
-            del self._flights[number]  # not before: if it breaks, its records are still found (P1)
-            if _is_missing(answer) or (self._map.snapshot is None and self._router.lanes):
-                self._forget_stream(now)
-            # Only what comes back can be due, or expire, before what waits. And who has nothing left is not woken.
-            if not all_delivered or not self._ledger.records:
-                self._arm(now)
+        is_unchanged = self._settlement.settle(self._flights[number], answer, now)
+        del self._flights[number]  # not before: if it breaks, its records are still found (P1)
+        if _is_missing(answer) or (self._map.snapshot is None and self._router.lanes):
+            self._forget_stream(now)
+        # Only records that come back, or are packed anew, can be due before those that wait.
+        if not is_unchanged or self.outstanding == len(self.intake.records):
+            self._arm(now)
 
     def handle_list_shards(self, answer: ListShardsResponse | Failure, now: Instant) -> None:
         """What became of a ListShards."""
-        with self.turn:
-            self._sort(now)
-            if self._map.handle_page(answer, now):
-                self._install(now)
-            elif self._map.failure is not None:
-                self._ledger.events.append(ShardMapFailed(self._map.failure))
-                if _is_missing(answer):
-                    self._forget_stream(now)
-                self._settlement.reconsider_parked(now)
-                self._arm(now)
-            self.readiness.see_listing(self._map.failure, has_map=self._map.snapshot is not None)
+        if self._map.handle_page(answer, now):
+            self._install(now)
+        elif self._map.failure is not None:
+            self._ledger.events.append(ShardMapFailed(self._map.failure))
+            if _is_missing(answer):
+                self._forget_stream(now)
+            self._settlement.reconsider_parked(now)
+            self._arm(now)
+        self.readiness.see_listing(self._map.failure, has_map=self._map.snapshot is not None)
 
     def handle_summary(self, answer: StreamSummary | Failure, now: Instant) -> None:
         """What became of a DescribeStreamSummary."""
-        with self.turn:
-            self._sort(now)
-            was_settled = self._facts.is_settled
-            changed = self._facts.handle_summary(answer, now)
-            self.readiness.see_summary(answer if isinstance(answer, Failure) else None)
-            is_lower = self._facts.record_max_bytes < self.record_max_bytes
-            self.record_max_bytes = self._facts.record_max_bytes
-            self.plain_max_bytes = self.record_max_bytes - WRAP_MAX_BYTES
-            self._router.limit_aggregates(self.record_max_bytes)
-            if is_lower:
-                self._returns.enforce_limit(self.record_max_bytes, now)
-            if self._facts.made_anew:
-                self._router.disown_all()
-                self._map.begin_anew(now)
-            if _is_missing(answer):
-                self._forget_stream(now)
-            elif changed or self._facts.made_anew or self._facts.is_settled is not was_settled:
-                self._router.catch_all.send_no_key(on=self._facts.auto)
-                self._install(now)
-            else:
-                self._settlement.reconsider_parked(now)
-                self._arm(now)
+        was_settled = self._facts.is_settled
+        changed = self._facts.handle_summary(answer, now)
+        self.readiness.see_summary(answer if isinstance(answer, Failure) else None)
+        max_bytes = self._facts.record_max_bytes
+        is_lower = max_bytes < self.intake.record_max_bytes
+        self.intake.limit_record(max_bytes)
+        self._router.limit_aggregates(max_bytes)
+        if is_lower:
+            self._unchecked = len(self.intake.records)
+            self._returns.enforce_limit(max_bytes, now)
+        if self._facts.made_anew:
+            self._router.disown_all()
+            self._map.begin_anew(now)
+        if _is_missing(answer):
+            self._forget_stream(now)
+        elif changed or self._facts.made_anew or self._facts.is_settled is not was_settled:
+            self._router.catch_all.send_no_key(on=self._facts.auto)
+            self._install(now)
+        else:
+            self._settlement.reconsider_parked(now)
+            self._arm(now)
 
     # ---- queries
 
     @property
     def outstanding(self) -> int:
         """Records that were accepted and have not ended."""
-        return self._ledger.records + len(self.intake.records)
+        return self.intake.outstanding
 
     @property
     def buffered_bytes(self) -> int:
-        return self._ledger.payload_bytes + self.intake.size
+        return self.intake.buffered_bytes
 
     @property
     def refuses_order(self) -> bool:
@@ -332,7 +236,8 @@ class ProducerMachine:
 
     def stats(self, now: Instant) -> ProducerStats:
         ledger = self._ledger
-        oldest = self._whereabouts.first_unsent() - self._config.record_ttl
+        waiting = [lane.expires_at() for lane in self._router.all_lanes()]
+        oldest = min(waiting + [record.expires_at for record in self.intake.records[:1]]) - self._config.record_ttl
         return ProducerStats(
             outstanding=self.outstanding,
             buffered_bytes=self.buffered_bytes,
@@ -356,17 +261,72 @@ class ProducerMachine:
         """There is no map to route by, nor a reason to do without."""
         return not self._router.lanes and self._facts.may_aggregate
 
-    def _note_sealed(self, lane: Lane, now: Instant) -> bool:
-        if lane is self._router.catch_all and self._is_blind and not self._sends_blind:
-            return False  # W1, P9
-        return self._collector.note_sealed(lane, now)
+    def _round_ends_at(self) -> Instant:
+        """When the first record that is in no lane yet is due."""
+        for record in self.intake.records[:1]:
+            return record.expires_at - self._config.record_ttl + self._config.linger
+        return NEVER
+
+    def _look_into_intake(self, now: Instant) -> bool:
+        """Arm the deadline of what is in it. Says whether it is to be sorted (W3)."""
+        records = len(self.intake.records)
+        if not records:
+            return False
+        size = self.intake.reserved_bytes - self._taken_bytes
+        is_full = records >= self._round_records or size >= self._round_bytes
+        is_first = self._due_at == NEVER and size >= ALONE_BYTES
+        self._due_at = min(self._due_at, self._round_ends_at())
+        is_due = now >= min(self._due_at, self._expires_at)
+        return is_full or is_first or is_due or self._is_blind
+
+    def _mark(self) -> None:
+        """Until when the host need not be woken (P11): for the length of a round, if something wakes it by its end."""
+        intake = self.intake
+        if self._due_at == NEVER:
+            intake.mark(0, 0)
+            return
+        size = self._taken_bytes + self._round_bytes - intake.reserved_bytes
+        intake.mark(max(0, self._round_records - 1 - len(intake.records)), max(0, size))
+
+    def _sort(self, count: int, now: Instant) -> None:
+        """Bring the first records of the intake to their lanes (W3)."""
+        fresh = self.intake.take(count)
+        if not self.intake.records:
+            self._taken_bytes = self.intake.reserved_bytes
+        for first in fresh[:1]:
+            self._expires_at = min(self._expires_at, first.expires_at)
+            self._due_at = min(self._due_at, first.expires_at - self._config.record_ttl + self._config.linger)
+        if self._unchecked:
+            self._unchecked -= min(self._unchecked, len(fresh))
+            fresh = self._returns.without_larger(fresh, self.intake.record_max_bytes)
+        by_lane, others = self._router.sort(fresh)
+        if by_lane and others and self._config.ordered:
+            by_lane, others = [], fresh  # P9: in the order of their puts
+        for lane, records in by_lane:
+            if lane.add_all(records):
+                self._note_sealed(lane)
+        for record in others:
+            lane = self._router.lane_for(record, now)
+            if lane.add_again(record) if by_lane else lane.add(record):  # A2: it may be older than those before
+                self._note_sealed(lane)
+
+    def _note_sealed(self, lane: Lane) -> None:
+        if lane is not self._router.catch_all or not self._is_blind or self._sends_blind:  # W1, P9
+            self._collector.note_sealed(lane)
 
     def _advance(self, now: Instant) -> None:
         """Let time pass: what was put finds its lane, what expired leaves, what is due is sealed."""
-        if now >= min(self._due_at, self._expires_at) or self._is_blind:
-            self._sort(now)
+        if not self._backlog and self._look_into_intake(now):
+            self._backlog = len(self.intake.records)
+        if self._backlog:
+            # A rest of less than half a slice goes with it: a round and what came with it is sorted in one.
+            count = self._slice_records if self._backlog > 1.5 * self._slice_records else self._backlog
+            self._backlog -= count
+            self._sort(count, now)
         if now >= self._expires_at:
-            self._expire(now)
+            self._expire(now)  # also before a backlog is sorted: sending goes on meanwhile (A1)
+        if self._backlog:
+            return
         if now >= self._settlement.next_deadline():
             self._settlement.reconsider_parked(now)
             self._arm(now)
@@ -389,13 +349,12 @@ class ProducerMachine:
         first_due_at = min((lane.due_at() for lane in self._router.all_lanes()), default=NEVER)
         is_due = self._due_at == -NEVER or first_due_at <= now
         self._due_at = NEVER if is_due else first_due_at
-        self._begin_round()
         if not is_due:
             return
         for lane in self._router.all_lanes():
             if lane.open is not None or lane.queued:
                 lane.release()
-                self._note_sealed(lane, now)
+                self._note_sealed(lane)
         self._collector.drain()
 
     def _expire(self, now: Instant) -> None:
@@ -405,9 +364,13 @@ class ProducerMachine:
 
     def _arm(self, now: Instant) -> None:
         """Records came back to lanes, or left them: find the deadlines anew."""
-        self._expires_at = self._whereabouts.expires_at()
-        self._due_at = min(self._due_at, self._whereabouts.due_at(now))
-        self._begin_round()  # P11: if nothing is armed now, the next record has to arm it
+        lanes = self._router.all_lanes()
+        parked = [record.expires_at for one in self._settlement.parked for record in one.aggregate.records]
+        self._expires_at = min([self._isolation.expires_at(), *parked, *(lane.expires_at() for lane in lanes)])
+        lingering = [lane.open.due_at for lane in lanes if lane.open is not None]
+        # What is sealed and not due came back from a request that was sent early. What is overdue is the collector's.
+        lingering += [due_at for due_at in (lane.due_at() for lane in lanes) if due_at > now]
+        self._due_at = min([self._due_at, *lingering])
 
     def _forget_stream(self, now: Instant) -> None:
         """The stream is missing, or another one: use neither map nor facts until both have been read again (X4)."""
@@ -417,7 +380,6 @@ class ProducerMachine:
         self._facts.begin_anew(now)
         self._router.disown_all()
         self._blind_at = now + BLIND_PATIENCE
-        self._sort(now)
         self._install(now)
 
     def _install(self, now: Instant) -> None:

@@ -43,6 +43,8 @@ class Returns:
         self._isolation = isolation
         self.ending: tuple[str, str] | None = None
         """Code and message for what would have to be sent again: the producer is at its end."""
+        self.has_repacked = False
+        """A lane was packed anew: its deadlines may be others. Reset by the settlement."""
 
     # ---- one entry
 
@@ -108,7 +110,7 @@ class Returns:
         lanes = self._router.all_lanes()
         records = [record for lane in lanes for record in lane.take_unsent()] + fresh
         for shipment in parked + self._isolation.take_all():
-            shipment.lane.in_flight -= 1
+            shipment.lane.note_settled()
             records += shipment.aggregate.records
         for lane in lanes:
             self._collector.forget(lane)
@@ -142,7 +144,8 @@ class Returns:
         aggregate, lane = shipment
         rest = [record for record in aggregate.records if record.ending is None]
         lane.handle_ended(aggregate.records)
-        lane.in_flight -= not rest
+        if not rest:
+            lane.note_settled()
         self._collector.note_returned(lane, now)
         return Shipment(repacked(rest, aggregate.due_at, aggregate), lane) if rest else None
 
@@ -153,7 +156,7 @@ class Returns:
         """
         homeless: list[BufferedRecord] = []
         for aggregate, lane in self._isolation.recall(set(lanes)):
-            lane.in_flight -= 1
+            lane.note_settled()
             if lane.vanished or _is_split_up(aggregate, lane):
                 homeless += aggregate.records
             else:
@@ -176,6 +179,11 @@ class Returns:
                     lane.release()
                 self._collector.note_expired(lane, now)
         self._isolation.sift(lambda shipment, _family: self._without_larger(shipment, max_bytes, now))
+
+    def without_larger(self, records: list[BufferedRecord], max_bytes: int) -> list[BufferedRecord]:
+        """The same, of records that are in no lane yet. Returns the others."""
+        self._fail_larger(records, max_bytes)
+        return [record for record in records if record.ending is None]
 
     def _without_larger(self, shipment: Shipment, max_bytes: int, now: Instant) -> Shipment | None:
         return (
@@ -215,6 +223,7 @@ class Returns:
         if released:
             lane.release()
         self._collector.note_returned(lane, now)
+        self.has_repacked = True
 
     # ---- into lanes
 

@@ -106,7 +106,7 @@ class Settlement:
     # ---- inputs
 
     def settle(self, flight: Flight, answer: PutRecordsResponse | Failure, now: Instant) -> bool:
-        """The answer to a request, or what became of it. Says whether all its records were delivered."""
+        """The answer to a request, or what became of it. Says whether it left every deadline of the lanes as it was."""
         shipments = flight.group.shipments
         records, delivered_before = flight.record_count, self._ledger.delivered_records
         self._collector.handle_answered()
@@ -136,7 +136,8 @@ class Settlement:
         for lane in dict.fromkeys([shipment.lane for shipment in shipments]):
             self._collector.note_returned(lane, now)
         self._returns.release_held(now)
-        return self._ledger.delivered_records - delivered_before == records
+        repacked_lane, self._returns.has_repacked = self._returns.has_repacked, False
+        return self._ledger.delivered_records - delivered_before == records and not repacked_lane
 
     def reconsider_parked(self, now: Instant) -> None:
         """The map, or what is known of the stream, is new: judge again what was parked."""
@@ -199,7 +200,7 @@ class Settlement:
             # Where it belongs: nearly all, so without detours.
             if number and shard_id and shard_id == lane.predicted and numbers.first <= number < numbers.limit:
                 lane.handle_success(now)
-                lane.in_flight -= 1
+                lane.note_settled()
                 ledger.deliver(aggregate, Landing(shard_id, number, sent))
             else:
                 refused += not number
@@ -222,7 +223,7 @@ class Settlement:
         others = self._ledger.deliver_alone(aggregate, results, lane.predicted, sent)
         if len(others) < len(results):
             lane.handle_success(now)
-        lane.in_flight += len(others) - 1
+        lane.note_settled(1 - len(others))
         for place in others:
             alone = repacked([aggregate.records[place]], aggregate.due_at, aggregate, place)
             self._settle_entry(Shipment(alone, lane), flight, results[place], now)
@@ -239,7 +240,7 @@ class Settlement:
             # A broken service: a sequence number without a shard, or neither a number nor an error. It may be stored.
             stored = bool(result.sequence_number) or not result.error_code
             note_attempt(aggregate.records, _refusal(flight, now, lane, code, message, stored=stored))
-            lane.in_flight -= 1
+            lane.note_settled()
             self._apply(rule, shipment, code, message, now, reroute=True)
             return
         lane.handle_success(now)
@@ -267,7 +268,7 @@ class Settlement:
             if not lane.vanished:
                 self._returns.distrust(lane, landed.seen_at, now)
         if rule.action is Action.DELIVER:
-            lane.in_flight -= 1
+            lane.note_settled()
             self._ledger.deliver(aggregate, landing)
         elif self._returns.ending is None and self._must_wait_for_news(landed, now):
             self._parked.append(landed._replace(asked=asked))
@@ -319,7 +320,7 @@ class Settlement:
     def _send_again(self, landed: _Parked, now: Instant) -> None:
         _note_wrong_shard(landed)
         aggregate, lane = landed.shipment
-        lane.in_flight -= 1
+        lane.note_settled()
         message = f"stored in {landed.landing.shard_id}, where readers may drop it"
         self._returns.send_again(aggregate.records, now, WRONG_SHARD, message)
 
@@ -343,7 +344,7 @@ class Settlement:
         elif part is not None:
             self._isolation.handle_unanswered(part)
         for shipment in shipments:
-            shipment.lane.in_flight -= 1
+            shipment.lane.note_settled()
             self._apply(rule, shipment, failure.code, failure.message, now, reroute=False)
 
     def _learn_from(self, failure: Failure, rule: Rule, shipments: list[Shipment], now: Instant) -> None:

@@ -4,22 +4,12 @@ from random import Random
 
 import pytest
 from tests.aggregates import split_aggregate
+from tests.harness.producer_shell import ProducerShell, shard, stream_summary
 
-from shardline.codec.shapes import (
-    HashKeyRangeShape,
-    ListShardsResponse,
-    PutRecordsResponse,
-    PutRecordsResult,
-    SequenceNumberRangeShape,
-    ShardShape,
-    StreamSummary,
-)
+from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, PutRecordsResult
 from shardline.core.failures import Failure, FailureKind, classify
 from shardline.core.producer.config import ProducerConfig
-from shardline.core.producer.machine import ProducerMachine
-from shardline.core.producer.record import BufferedRecord
 from shardline.model.hashing import HASH_KEY_COUNT
-from shardline.model.stream import StreamRef
 
 SIXTEENTH = HASH_KEY_COUNT // 16
 
@@ -29,13 +19,11 @@ def at(place):
     return str(place * SIXTEENTH + SIXTEENTH // 2)
 
 
-class Rig:
+class Rig(ProducerShell):
     """One machine. Shards are named by letters; ``a=(0, 8)`` is the lower half of the ring, in sixteenths."""
 
     def __init__(self, *, facts=True, auto=False, shards=None, **settings):
-        self.now = 100.0
-        self.config = ProducerConfig(**settings)
-        self.machine = ProducerMachine(StreamRef("s"), self.config, Random(1), self.now)
+        super().__init__(ProducerConfig(**settings), 100.0, Random(1))
         self.numbers = iter(range(1, 10**6))
         if facts:
             assert self.machine.poll_summary(self.now) is not None
@@ -49,10 +37,8 @@ class Rig:
     # ---- commands
 
     def put(self, data=b"data", key="k", place=None, *, waits=True):
-        hash_key = None if place is None else at(place)
-        waiters = [] if waits else None
-        record = BufferedRecord(data, key, hash_key, self.now + self.config.record_ttl, waiters=waiters)
-        self.answer = self.machine.put(record, self.now)
+        record = self.record(data, key, None if place is None else at(place), waits=waits)
+        self.answer = self.accept(record)
         return record
 
     def puts(self, *places):
@@ -74,6 +60,8 @@ class Rig:
     def send(self):
         """The next request: for each entry, the data of its records."""
         polled = self.machine.poll_put(self.now)
+        while polled is None and self.machine._backlog:
+            polled = self.machine.poll_put(self.now)  # it has sorted a slice of what was put
         if polled is None:
             return None
         self.number, self.request = polled
@@ -87,6 +75,10 @@ class Rig:
         """The lane of each entry of a request."""
         shipments = self.machine._flights[self.number if number is None else number].group.shipments
         return [lane for aggregate, lane in shipments for _ in range(aggregate.entry_count)]
+
+    def sort(self):
+        """Let what was put find its lanes, without a request."""
+        self.machine._sort(len(self.intake.records), self.now)
 
     def flush(self):
         self.machine.flush()
@@ -125,14 +117,7 @@ class Rig:
         return self.machine.poll_list_shards(self.now) is not None
 
     def listed(self, next_page=None, **shards):
-        shapes = [
-            ShardShape(
-                name,
-                HashKeyRangeShape(str(start * SIXTEENTH), str(end * SIXTEENTH - 1)),
-                SequenceNumberRangeShape("0"),
-            )
-            for name, (start, end) in shards.items()
-        ]
+        shapes = [shard(name, start * SIXTEENTH, end * SIXTEENTH - 1) for name, (start, end) in shards.items()]
         self.machine.handle_list_shards(ListShardsResponse(shapes, next_page), self.now)
         return self
 
@@ -144,15 +129,7 @@ class Rig:
         return self.machine.poll_summary(self.now) is not None
 
     def summary(self, *, auto=False, kib=1024, created_at=None):
-        told = StreamSummary(
-            name="s",
-            arn="arn",
-            status="ACTIVE",
-            created_at=created_at,
-            max_record_kib=kib,
-            record_distribution="AUTO" if auto else None,
-        )
-        self.machine.handle_summary(told, self.now)
+        self.machine.handle_summary(stream_summary(auto=auto, created_at=created_at, max_record_kib=kib), self.now)
         return self
 
     def no_summary(self, code="AccessDeniedException"):

@@ -27,12 +27,10 @@ class Bench:
         self.lanes = [Lane(f"shard {n}", WHOLE_RING, self.config, Random(n), 0.0) for n in range(lanes)]
 
     def seal(self, lane=0, *sizes, put_at=0.0):
-        """Whether a request can be filled, after each record."""
-        told = []
+        """Let the lane seal an aggregate of each size."""
         for size in sizes or (10,):
             self.lanes[lane].add(BufferedRecord(bytes(size - 1), "k", None, put_at + self.config.record_ttl))
-            told.append(self.collector.note_sealed(self.lanes[lane], put_at))
-        return told
+            self.collector.note_sealed(self.lanes[lane])
 
     def poll(self, now=0.0):
         group = self.collector.poll_group(now)
@@ -49,7 +47,7 @@ def bench():
 
 
 def test_nothing_goes_before_it_is_due_or_fills_a_request(bench):
-    assert bench.seal() == [False]
+    bench.seal()
     assert bench.poll() is None
     assert bench.collector.next_deadline() == NEVER
     assert bench.drain() == ["0"]
@@ -62,7 +60,9 @@ def test_nothing_goes_before_it_is_due_or_fills_a_request(bench):
 def test_u1_a_full_request_goes_at_once_and_holds_no_more(changes):
     bench = Bench(**changes)
     size = 400 if "request_max_bytes" in changes else 10
-    assert bench.seal(0, size, size, size) == [False, False, True]
+    bench.seal(0, size, size)
+    assert bench.poll() is None
+    bench.seal(0, size)
     bench.seal(1, size)
     group = bench.collector.poll_group(0.0)
     assert len(group.shipments) == (3 if size == 10 else 2)
@@ -71,7 +71,9 @@ def test_u1_a_full_request_goes_at_once_and_holds_no_more(changes):
 
 def test_a_shard_with_enough_waiting_sends_at_once():
     bench = Bench(shard_burst_bytes=25)
-    assert bench.seal(0, 10, 10, 10) == [False, False, True]
+    bench.seal(0, 10, 10)
+    assert bench.poll() is None
+    bench.seal(0, 10)
     assert bench.poll() == ["0", "0", "0"]
 
 
@@ -136,10 +138,12 @@ def test_u3_the_service_may_ask_for_a_longer_pause_up_to_the_longest(bench, aske
     assert bench.collector.next_deadline() == pause
 
 
-def test_u3_a_full_request_does_not_pump_during_a_pause():
+def test_u3_a_full_request_waits_for_the_end_of_a_pause():
     bench = Bench(request_max_entries=1)
     bench.collector.handle_failure(7.0, 0.0)
-    assert bench.seal() == [False]
+    bench.seal()
+    assert bench.poll(0.0) is None
+    assert bench.poll(7.0) == ["0"]
 
 
 def test_u4_a_lane_without_tokens_is_set_aside_and_gathered():
@@ -150,7 +154,7 @@ def test_u4_a_lane_without_tokens_is_set_aside_and_gathered():
     assert bench.poll() is None
     at = bench.collector.next_deadline()
     assert at == pytest.approx(1.0)
-    assert bench.seal(0, 10) == [False]  # it waits with the others
+    bench.seal(0, 10)  # it waits with the others
     assert bench.poll(at - 0.01) is None
     assert bench.poll(at) == ["0"]
 
@@ -219,8 +223,10 @@ def test_a_lane_that_is_forgotten_counts_no_more():
     bench.lanes[0].take_unsent()
     bench.collector.forget(bench.lanes[0])
     bench.collector.forget(bench.lanes[1])
-    assert bench.seal(1, 10, 10) == [False, False]
-    assert bench.seal(1, 10) == [True]
+    bench.seal(1, 10, 10)
+    assert bench.poll() is None
+    bench.seal(1, 10)
+    assert bench.poll() == ["1"] * 3
 
 
 # ---- halves

@@ -3,13 +3,13 @@
 """
 
 import pytest
+from tests.aggregates import split_aggregate
 
 from shardline.core.clock import NEVER
 from shardline.core.events import RecordsDelivered, RequestAnswered, ShardMapFailed, ShardsChanged
 from shardline.core.producer.intake import ROUND_BYTES, ROUND_RECORDS, Put
-from shardline.core.producer.machine import BLIND_PATIENCE
-from shardline.core.producer.record import BufferedRecord, Receipt, Undelivered
-from shardline.model.limits import PUT_RECORDS_MAX_ENTRIES
+from shardline.core.producer.machine import BLIND_PATIENCE, SLICE_RECORDS
+from shardline.core.producer.record import Receipt, Undelivered
 
 NO_MAP = {"shards": None}
 
@@ -17,7 +17,7 @@ NO_MAP = {"shards": None}
 def test_a_record_is_sent_when_it_has_lingered_and_ends_with_a_receipt(rig):
     one = rig(linger=0.1)
     record = one.put(place=3)
-    assert one.answer is Put.PUMP
+    assert one.answer is Put.WAKE
     assert one.send() is None
     assert one.to_deadline().elapsed == pytest.approx(0.1)
     assert one.send() == [[b"data"]]
@@ -53,48 +53,46 @@ def test_p7_put_answers_full_and_takes_nothing(rig):
 def test_p7_bytes_are_bounded_and_one_record_goes_into_an_empty_buffer(rig):
     one = rig(buffer_max_bytes=1024)
     one.put(b"x" * 5000)
-    assert one.answer is Put.PUMP
+    assert one.answer is Put.WAKE
     one.put(b"")
     assert one.answer is Put.FULL
     assert one.machine.buffered_bytes == 5001
 
 
-def test_p11_put_pumps_to_arm_a_deadline_or_to_fill_a_request_and_is_quiet_else(rig):
+def test_p11_a_put_wakes_to_arm_a_deadline_or_to_end_a_round_and_is_quiet_else(rig):
     one = rig(aggregation=False, request_max_entries=3)
-    answers = []
-    for _ in range(3):
+    seen = []
+    for _ in range(4):
         one.put()
-        answers.append(one.answer)
-    assert answers == [Put.PUMP, Put.QUIET, Put.PUMP]
-    assert one.send() == [[b"data"]] * 3
+        seen.append((one.answer, one.send()))
+    assert seen == [
+        (Put.WAKE, None),
+        (Put.QUIET, None),
+        (Put.WAKE, [[b"data"]] * 3),
+        (Put.QUIET, None),  # the deadline of the first is still armed
+    ]
+
+
+def test_p11_once_nothing_is_due_any_more_the_next_put_wakes(rig):
+    one = rig()
+    one.put()
+    assert one.to_deadline().send() == [[b"data"]]
+    one.put()
+    assert one.answer is Put.WAKE
 
 
 def many(one, *datas, key="k"):
-    records = [BufferedRecord(data, key, None, one.now + one.config.record_ttl) for data in datas]
-    return records, one.machine.put_many(records, one.now)
+    records = [one.record(data, key) for data in datas]
+    return records, one.accept_many(records)
 
 
-def test_p7_put_many_takes_as_many_as_there_is_room_for(rig):
-    one = rig(buffer_max_records=3)
-    records, answer = many(one, b"1", b"2", b"3", b"4")
-    assert answer == (3, True)
-    assert one.machine.unfinished() == records[:3]
-    assert (one.machine.outstanding, one.machine.buffered_bytes) == (3, 6)
-    assert many(one, b"5")[1] == (0, False)
-    assert one.flush() == [[b"1", b"2", b"3"]]
-
-
-def test_p7_put_many_leaves_it_to_put_where_the_bytes_end(rig):
-    one = rig(buffer_max_bytes=1024)
-    assert many(one, b"x" * 500, b"x" * 600)[1] == (0, False)
-    assert one.machine.outstanding == 0
-    assert many(one, b"x" * 500, b"x" * 500)[1] == (2, True)
-    assert many(one, b"x" * 500)[1] == (0, False)
-
-
-def test_p11_put_many_is_quiet_once_armed_until_a_request_is_full(rig):
+def test_p11_put_many_is_quiet_once_armed_until_a_round_is_full(rig):
     one = rig(aggregation=False, request_max_entries=6)
-    assert [many(one, b"1", b"2")[1] for _ in range(3)] == [(2, True), (2, False), (2, True)]
+    assert [(many(one, b"1", b"2")[1], one.send() is None) for _ in range(3)] == [
+        (Put.WAKE, True),
+        (Put.QUIET, True),
+        (Put.WAKE, False),
+    ]
 
 
 @pytest.mark.parametrize("size", [1, 2_000])
@@ -102,23 +100,48 @@ def test_w3_what_is_put_is_sorted_when_enough_came_together(rig, size):
     one = rig(linger=5.0)
     one.put(b"")
     puts = 1
-    while one.machine.intake.records and puts < 1_000:
+    assert one.send() is None
+    while one.intake.records:
         one.put(b"x" * size)
         puts += 1
-    assert puts == (min(ROUND_RECORDS, PUT_RECORDS_MAX_ENTRIES) if size == 1 else 2 + ROUND_BYTES // (size + 1))
+        assert (one.answer is Put.WAKE) is (puts > ROUND_RECORDS - 1 or puts * (size + 1) > ROUND_BYTES + size)
+        one.send()
+    assert puts == (ROUND_RECORDS if size == 1 else 2 + ROUND_BYTES // (size + 1))
     assert len(one.machine.unfinished()) == puts
 
 
 def test_w3_what_can_fill_a_request_by_itself_does_not_wait_for_others(rig):
     one = rig(linger=5.0)
     one.put(b"x" * 300_000)
-    assert one.answer is Put.PUMP
-    assert one.machine.intake.records == []
+    assert one.answer is Put.WAKE
     assert one.send() == [[b"x" * 300_000]]
     one.wait(0.1)
-    assert many(one, *[b"y" * 1_000] * 400)[1] == (400, True)
-    assert one.machine.intake.records == []
+    assert many(one, *[b"y" * 1_000] * 1_100)[1] is Put.WAKE
     assert one.send() is not None
+
+
+def test_w3_a_backlog_is_sorted_slice_by_slice_before_anything_is_released(rig):
+    one = rig(linger=0.1)
+    records, _ = many(one, *(b"%d" % number for number in range(2 * SLICE_RECORDS + 900)))
+    one.wait(0.1)
+    for left in (SLICE_RECORDS + 900, 900):
+        assert one.machine.poll_put(one.now) is None
+        assert len(one.intake.records) == left
+        assert one.machine.next_deadline() == -NEVER
+    _, request = one.machine.poll_put(one.now)
+    assert sum(len(split_aggregate(entry.data)) for entry in request.entries) == len(records)
+    assert one.machine.next_deadline() > one.now
+
+
+def test_w3_what_comes_while_a_backlog_is_sorted_waits_for_its_own_round(rig):
+    one = rig(linger=0.1)
+    many(one, *(b"%d" % number for number in range(2 * SLICE_RECORDS)))
+    one.wait(0.1)
+    assert one.machine.poll_put(one.now) is None
+    late = one.put(b"late")
+    assert one.machine.poll_put(one.now) is not None
+    assert one.intake.records == [late]
+    assert one.machine.next_deadline() == one.now + 0.1
 
 
 @pytest.mark.parametrize("end", ["abandon", "flush", "expiry"])
@@ -158,7 +181,7 @@ def test_p11_a_full_aggregate_is_sealed_quietly(rig):
     for _ in range(5):
         one.put(place=1)
         answers.append(one.answer)
-    assert answers == [Put.PUMP, *[Put.QUIET] * 4]
+    assert answers == [Put.WAKE, *[Put.QUIET] * 4]
     one.to_deadline()
     assert [len(entry) for entry in one.send()] == [2, 2, 1]
 
@@ -490,11 +513,11 @@ def test_a_stream_under_auto_refuses_order(rig):
 
 def test_the_record_limit_is_the_streams(rig):
     one = rig(facts=False)
-    assert one.machine.record_max_bytes == 10 * 1024 * 1024
+    assert one.machine.intake.record_max_bytes == 10 * 1024 * 1024
     assert one.asks_for_summary()
     one.summary(kib=2048)
-    assert one.machine.record_max_bytes == 2 * 1024 * 1024
-    assert rig(record_max_bytes=5000).machine.record_max_bytes == 5000
+    assert one.machine.intake.record_max_bytes == 2 * 1024 * 1024
+    assert rig(record_max_bytes=5000).machine.intake.record_max_bytes == 5000
 
 
 # ---- stats
@@ -582,21 +605,6 @@ def test_w1_a_summary_that_fails_is_an_answer_too(rig):
     assert one.send() == [[b"data"]]
 
 
-def test_tu1_who_puts_while_another_is_in_the_machine_joins_the_next_round(rig):
-    one = rig(buffer_max_records=2, linger=0.2)
-    with one.machine.turn:
-        record = one.put(b"1")
-        assert one.answer is Put.PUMP
-        assert many(one, b"2")[1] == (0, False), "one by one"
-        one.put(b"2")
-        one.put(b"3")
-        assert one.answer is Put.FULL
-    assert record in one.machine.unfinished()
-    assert (one.machine.outstanding, one.machine.buffered_bytes) == (2, 4)
-    assert one.machine.next_deadline() == one.now + 0.2
-    assert one.flush() == [[b"1", b"2"]]
-
-
 def test_x4_when_the_stream_is_missing_map_and_facts_are_read_again_and_once(rig):
     one = rig()
     one.put()
@@ -647,7 +655,7 @@ def test_x4_whatever_says_that_the_stream_is_missing(rig, listing):
 def test_x4_what_is_under_way_when_the_stream_is_another_one_is_judged_by_its_new_shards(rig):
     one = rig()
     inside, across = one.puts(1, 2), one.puts(1, 5)
-    one.machine._sort(one.now)
+    one.sort()
     first = one.puts(1, 2) and one.flush() and one.number
     assert first
     one.put(b"gone", "k", 9)

@@ -6,6 +6,7 @@ B1 to B19 are defects of aiokpl, as in tests/shell/producer/test_peer_defects.py
 import pytest
 from tests.aggregates import split_aggregate
 
+from shardline.core.producer.intake import Put
 from shardline.core.producer.record import Receipt
 from shardline.model.hashing import HashRange, hash_key_of
 
@@ -255,7 +256,7 @@ def test_b18_what_is_in_flight_and_what_is_in_memory_is_bounded(rig):
     accepted = 0
     while True:
         one.put(b"x" * 99, "k", 1)
-        if not one.answer:
+        if one.answer is Put.FULL:
             break
         accepted += 1
     assert accepted == 10

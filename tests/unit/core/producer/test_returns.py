@@ -41,7 +41,7 @@ def test_p8_a_keyless_record_of_a_refused_entry_goes_elsewhere(rig):
 def test_p8_those_with_a_key_stay(rig):
     one = rig()
     free = one.put(b"free", None)
-    one.machine._sort(one.now)  # which brings it to its lane
+    one.sort()  # which brings it to its lane
     lane = one.machine._router._sticky
     keyed = one.put(b"keyed", "x", 1 if lane.shard_id == "a" else 9)
     assert one.flush() == [[b"free", b"keyed"]]
@@ -81,6 +81,7 @@ def test_max_attempts_counts_for_each_record(rig):
     one.flush()
     number = one.number
     young = one.put(b"young", "y", 2)
+    one.sort()
     new_map(one, **SPLIT)
     one.results("InternalFailure", number=number)
     assert until_sent(one) == [[b"0", b"young"]]
@@ -267,7 +268,8 @@ def test_p9_a_half_that_is_refused_for_good_too(rig):
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("aggregation", [True, False])
-def test_a_lower_limit_fails_what_waits_and_is_larger_and_nothing_else(rig, ordered, aggregation):
+@pytest.mark.parametrize("is_sorted", [True, False], ids=["in lanes", "in the intake"])
+def test_a_lower_limit_fails_what_waits_and_is_larger_and_nothing_else(rig, ordered, aggregation, is_sorted):
     one = rig(ordered=ordered, aggregation=aggregation, facts=False, request_max_bytes=10 << 20)
     assert one.asks_for_summary()
     one.summary(kib=10_240)
@@ -275,10 +277,14 @@ def test_a_lower_limit_fails_what_waits_and_is_larger_and_nothing_else(rig, orde
     large = one.put(b"x" * (2 << 20), "k", 1)
     after = one.put(b"after", "k", 1)
     other = one.put(b"other", "o", 9)
+    if is_sorted:
+        one.sort()
     one.machine._facts._wanted_at = one.now
     assert one.asks_for_summary()
     one.summary(kib=1_024)
-    assert one.machine.record_max_bytes == 1 << 20
+    assert one.machine.intake.record_max_bytes == 1 << 20
+    if not is_sorted:
+        one.sort()
     assert large.conclusion.code == "RecordTooLarge"
     assert large.conclusion.message.startswith("larger than the 1,048,576 bytes")
     one.machine.flush()

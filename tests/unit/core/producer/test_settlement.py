@@ -302,7 +302,7 @@ def test_p4_what_waits_in_a_lane_that_proved_to_be_wrong_is_packed_anew_and_keep
     one.puts(1, 5)
     one.flush()
     one.puts(2, 6)
-    one.machine._sort(one.now)
+    one.sort()
     if released:
         one.lane("a").release()
     one.stored("c")
@@ -637,7 +637,7 @@ def test_a_record_that_is_refused_for_its_size_makes_us_read_the_limit_of_the_st
     assert one.asks_for_summary() is asks
     if asks:
         one.summary(kib=2_048)
-        assert one.machine.record_max_bytes == 2 << 20, "later puts are checked by the new limit"
+        assert one.machine.intake.record_max_bytes == 2 << 20, "later puts are checked by the new limit"
         one.puts(1)
         one.flush()
         one.failed("ValidationException", 400, message=message)
