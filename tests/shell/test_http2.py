@@ -138,9 +138,13 @@ async def test_a_large_body_arrives_whole(start_http2, ca_path, make_client):
     assert b"\xa5" * 4_000_000 in body
 
 
-async def test_a_refused_stream_is_told_after_one_request(start_http2, ca_path, make_client):
+@pytest.mark.parametrize("is_gone", [False, True], ids=["a refused stream", "a server that goes away"])
+async def test_a_request_that_breaks_is_told_after_one_request(is_gone, start_http2, ca_path, make_client):
     def refuse(link, stream_id, headers, body):
-        link.reset_stream(stream_id, h2.errors.ErrorCodes.INTERNAL_ERROR)
+        if is_gone:
+            link.close_connection()
+        else:
+            link.reset_stream(stream_id, h2.errors.ErrorCodes.INTERNAL_ERROR)
         server.answer = answer_well
 
     server = start_http2(refuse)
@@ -150,19 +154,6 @@ async def test_a_refused_stream_is_told_after_one_request(start_http2, ca_path, 
         assert (caught.value.kind, caught.value.maybe_received) == ("transient", True)
         assert server.host in str(caught.value)
         assert len(server.requests) == 1
-        await client.put_records("orders", ENTRIES)
-
-
-async def test_a_server_that_goes_away_is_told(start_http2, ca_path, make_client):
-    def go(link, stream_id, headers, body):
-        link.close_connection()
-        server.answer = answer_well
-
-    server = start_http2(go)
-    async with make_client(server, verify=ca_path) as client:
-        with pytest.raises(TransportError) as caught:
-            await client.put_records("orders", ENTRIES)
-        assert (caught.value.kind, caught.value.maybe_received) == ("transient", True)
         await client.put_records("orders", ENTRIES)
     assert len(server.requests) == 2
 

@@ -123,17 +123,14 @@ async def test_a_clock_that_runs_on_after_a_freeze_brings_heartbeats():
 
 
 @pytest.mark.anyio
-async def test_five_minutes_end_it_at_once_when_the_clock_passes_them():
+@pytest.mark.parametrize(
+    "end",
+    [lambda kinesis: kinesis.clock.advance(301), lambda kinesis: kinesis.faults.fan_out_end()],
+    ids=["the clock passes five minutes", "a fault is added"],
+)
+async def test_what_ends_it_ends_it_at_once(end):
     async with subscribed() as (kinesis, _, events):
-        kinesis.clock.advance(301)
-        with pytest.raises(StopAsyncIteration):
-            await next_within(events)
-
-
-@pytest.mark.anyio
-async def test_a_fault_that_is_added_ends_it_at_once():
-    async with subscribed() as (kinesis, _, events):
-        kinesis.faults.fan_out_end()
+        end(kinesis)
         with pytest.raises(StopAsyncIteration):
             await next_within(events)
 

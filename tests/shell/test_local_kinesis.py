@@ -6,7 +6,6 @@ import http.client
 import json
 import signal
 import socket
-import sqlite3
 import ssl
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from shardline import Client, Closed, Credentials, ServiceError, UsageError
+from shardline import Closed, UsageError
 from shardline.server import running
 from shardline.server.running import RunningServer
 from shardline.server.storage import Storage
@@ -284,28 +283,6 @@ def test_a_host_that_is_not_ours_is_refused():
         LocalKinesis(host="192.0.2.1").start()
 
 
-def test_a_data_file_that_is_none_is_refused_and_left_alone(tmp_path):
-    path = tmp_path / "notes.txt"
-    path.write_text("not a database, but long enough to be looked at " * 100)
-    before = path.read_bytes()
-    with pytest.raises(UsageError, match="is no data file of Shardline's local server"):
-        LocalKinesis(data=path).start()
-    assert path.read_bytes() == before
-
-
-def test_a_data_file_of_another_program_is_refused(tmp_path):
-    path = tmp_path / "other.db"
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        database.execute("CREATE TABLE t (x)")
-    with pytest.raises(UsageError, match="the database of something else"):
-        LocalKinesis(data=path).start()
-
-
-def test_a_data_file_in_no_directory_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="cannot be opened"):
-        LocalKinesis(data=tmp_path / "nowhere" / "data").start()
-
-
 def test_a_data_file_in_use_is_refused(tmp_path):
     with LocalKinesis(data=tmp_path / "data"), pytest.raises(UsageError, match="in use by another process"):
         LocalKinesis(data=tmp_path / "data").start()
@@ -481,15 +458,6 @@ def test_the_environment_points_boto3_at_it(monkeypatch):
         assert kinesis.requests.last.access_key == kinesis.credentials.access_key
 
 
-@pytest.mark.anyio
-async def test_the_environment_points_our_client_at_it(monkeypatch):
-    async with LocalKinesis(stream="s") as kinesis:
-        for name, value in kinesis.environment.items():
-            monkeypatch.setenv(name, value)
-        async with Client() as client:
-            assert (await client.describe_stream_summary("s")).name == "s"
-
-
 def test_any_address_is_shown_as_one_that_can_be_reached():
     with LocalKinesis(host="0.0.0.0") as kinesis:
         assert kinesis.endpoint_url.startswith("http://127.0.0.1:")
@@ -497,16 +465,6 @@ def test_any_address_is_shown_as_one_that_can_be_reached():
 
 
 # ---- clock, faults, requests
-
-
-def test_an_iterator_expires_without_waiting():
-    with LocalKinesis(stream="s") as kinesis, contextlib.closing(boto(kinesis)) as client:
-        wanted = {"StreamName": "s", "ShardId": SHARD, "ShardIteratorType": "TRIM_HORIZON"}
-        iterator = client.get_shard_iterator(**wanted)["ShardIterator"]
-        client.get_records(ShardIterator=iterator)
-        kinesis.clock.advance(301)
-        with pytest.raises(client.exceptions.ExpiredIteratorException):
-            client.get_records(ShardIterator=iterator)
 
 
 def test_the_clock_stands_moves_and_goes_on():
@@ -526,15 +484,6 @@ def test_the_clock_stands_moves_and_goes_on():
         assert not kinesis.clock.is_frozen
         with pytest.raises(UsageError, match=r"a clock advances by a number of seconds from 0 to .*, not -1"):
             kinesis.clock.advance(-1)
-
-
-def test_retention_trims_when_the_clock_says_so():
-    with LocalKinesis(stream="s") as kinesis, contextlib.closing(boto(kinesis)) as client:
-        put(kinesis)
-        kinesis.clock.advance(25 * 3600)
-        wanted = {"StreamName": "s", "ShardId": SHARD, "ShardIteratorType": "TRIM_HORIZON"}
-        page = client.get_records(ShardIterator=client.get_shard_iterator(**wanted)["ShardIterator"])
-        assert page["Records"] == []
 
 
 def test_a_fault_hits_as_often_as_told():
@@ -688,18 +637,6 @@ def test_signatures_are_verified_if_asked_for():
                 client.list_streams()
             assert caught.value.response["Error"]["Code"] == code
         assert kinesis.requests.last.was_handled is False
-
-
-@pytest.mark.anyio
-async def test_signatures_for_our_client():
-    async with LocalKinesis(verify_signatures=True, stream="s") as kinesis:
-        async with kinesis.client() as client:
-            await client.put_record("s", b"x", "a")
-        wrong = Credentials(kinesis.credentials.access_key, "wrong")
-        async with Client(endpoint_url=kinesis.endpoint_url, region="us-east-1", credentials=wrong) as client:
-            with pytest.raises(ServiceError) as caught:
-                await client.put_record("s", b"x", "a")
-        assert caught.value.kind == "denied"
 
 
 def test_the_control_path_moves_the_same_clock_and_faults():
