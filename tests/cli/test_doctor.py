@@ -146,17 +146,31 @@ def test_without_sampling_no_record_is_read(kinesis):
 # ---- the way to Kinesis
 
 
-def test_no_region(kinesis):
-    found = examined(kinesis, code=1, AWS_REGION=None, AWS_DEFAULT_REGION=None)
-    assert verdicts(found, "failed") == {"region": "failed"}
-    assert "--region" in found["region"]["advice"]
+@pytest.mark.parametrize(
+    ("spoil", "options", "check", "words"),
+    [
+        (None, {"AWS_REGION": None, "AWS_DEFAULT_REGION": None}, "region", "--region"),
+        (None, {"arguments": ("--profile", "nobody")}, "region", "'nobody'"),
+        (lambda kinesis: kinesis.faults.expired_token(), {}, "identity", "log in again"),
+        (lambda kinesis: kinesis.faults.clock_skew(-600), {}, "clock", "NTP"),
+        (lambda kinesis: kinesis.clock.advance(60), {"code": 0}, "clock", "behind Kinesis's"),
+        (
+            lambda kinesis: kinesis.faults.error("KMSDisabledException", "disabled", operation="PutRecords"),
+            {},
+            "may PutRecords",
+            "key has to be enabled",
+        ),
+    ],
+    ids=["no region", "no profile", "expired", "clock off", "clock a little off", "key disabled"],
+)
+def test_one_thing_that_is_wrong_is_found_alone_and_comes_with_advice(kinesis, spoil, options, check, words):
+    if spoil is not None:
+        spoil(kinesis)
+    options = {"code": 1} | options
+    found = examined(kinesis, *options.pop("arguments", ()), **options)
+    assert verdicts(found, "failed", "warning") == {check: "failed" if options["code"] else "warning"}
+    assert words in f"{found[check]['seen']} {found[check]['advice']}"
     assert every_check(found)
-
-
-def test_an_unknown_profile(kinesis):
-    found = examined(kinesis, "--profile", "nobody", code=1)
-    assert verdicts(found, "failed") == {"region": "failed"}
-    assert "'nobody'" in found["region"]["seen"]
 
 
 def test_an_arn_of_another_region(kinesis):
@@ -173,14 +187,6 @@ def test_no_credentials(kinesis):
     assert found["credentials"]["seen"] == "no AWS credentials found"
     assert found["may PutRecords"]["seen"] == "nothing is sent without credentials"
     assert kinesis.requests.total == 0
-
-
-def test_expired_credentials(kinesis):
-    kinesis.faults.error("ExpiredTokenException", "The security token included in the request is expired")
-    found = examined(kinesis, code=1)
-    assert verdicts(found, "failed") == {"identity": "failed"}
-    assert "log in again" in found["identity"]["advice"]
-    assert set(verdicts(found, "not checked")) >= PERMISSIONS
 
 
 @pytest.mark.parametrize(
@@ -203,21 +209,6 @@ def test_a_signature_that_does_not_fit(variables, words, advice):
         assert words in found["identity"]["seen"]
         assert advice in found["identity"]["advice"]
         assert verdicts(examined(kinesis), "failed") == {}
-
-
-def test_a_clock_that_is_off(kinesis):
-    kinesis.faults.clock_skew(-600)
-    found = examined(kinesis, code=1)
-    assert verdicts(found, "failed") == {"clock": "failed"}
-    assert "NTP" in found["clock"]["advice"]
-    assert found["may PutRecords"]["verdict"] == "ok"  # with the time that the answer told
-
-
-def test_a_clock_that_is_a_little_off(kinesis):
-    kinesis.clock.advance(60)
-    found = examined(kinesis)
-    assert verdicts(found, "warning") == {"clock": "warning"}
-    assert "behind Kinesis's" in found["clock"]["seen"]
 
 
 def test_nobody_listens(kinesis, free_port):
@@ -351,13 +342,6 @@ def test_a_permission_that_is_done_without(kinesis, operation):
     found = examined(kinesis)
     assert verdicts(found, "warning") == {f"may {operation}": "warning"}
     assert f"kinesis:{operation}" in found[f"may {operation}"]["advice"]
-
-
-def test_a_key_that_is_disabled(kinesis):
-    kinesis.faults.error("KMSDisabledException", "the key is disabled", operation="PutRecords")
-    found = examined(kinesis, code=1)
-    assert verdicts(found, "failed") == {"may PutRecords": "failed"}
-    assert "key has to be enabled" in found["may PutRecords"]["advice"]
 
 
 def test_a_busy_service_is_asked_again(kinesis):

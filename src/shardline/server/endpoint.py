@@ -284,20 +284,6 @@ class Endpoint:
 class _Call:
     """One request on the long way."""
 
-    __slots__ = (
-        "body",
-        "form",
-        "headers",
-        "members",
-        "method",
-        "now",
-        "operation",
-        "path",
-        "plan",
-        "refusal",
-        "target",
-    )
-
     def __init__(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, form: str, now: float
     ) -> None:

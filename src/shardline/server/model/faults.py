@@ -33,12 +33,6 @@ if TYPE_CHECKING:
     from shardline.server.model.streams import ServerStream
 
 MOST_RULES: Final = 1_000
-_EXPIRED_ITERATOR: Final[dict[str, object]] = {"code": "ExpiredIteratorException", "message": "Iterator expired."}
-_EXPIRED_TOKEN: Final[dict[str, object]] = {
-    "code": "ExpiredTokenException",
-    "message": "The security token included in the request is expired",
-}
-_UNAVAILABLE: Final[dict[str, object]] = {"code": "ServiceUnavailableException", "message": "Service Unavailable"}
 
 
 class Filters(TypedDict, total=False):
@@ -283,15 +277,17 @@ class Faults:
 
     def expired_iterator(self, **filters: Unpack[Filters]) -> Fault:
         """GetRecords: the iterator is too old."""
-        return self._make(kinds.Error, {"operation": "GetRecords", **filters} | _EXPIRED_ITERATOR)
+        return self.error(
+            "ExpiredIteratorException", "Iterator expired.", **(Filters(operation="GetRecords") | filters)
+        )
 
     def expired_token(self, **filters: Unpack[Filters]) -> Fault:
         """The caller's credentials have expired."""
-        return self._make(kinds.Error, dict(filters) | _EXPIRED_TOKEN)
+        return self.error("ExpiredTokenException", "The security token included in the request is expired", **filters)
 
     def unavailable(self, **filters: Unpack[Filters]) -> Fault:
         """503, as AWS says it."""
-        return self._make(kinds.Error, dict(filters) | _UNAVAILABLE)
+        return self.error("ServiceUnavailableException", "Service Unavailable", **filters)
 
     def latency(
         self,

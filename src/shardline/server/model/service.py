@@ -28,6 +28,7 @@ from shardline.server.model import (
 from shardline.server.model.refusals import Refused, unknown_operation
 from shardline.server.model.settings import ServiceSettings
 from shardline.server.model.state import ServiceState, Stored
+from shardline.server.model.targets import stream_named
 
 if TYPE_CHECKING:
     from random import Random
@@ -133,7 +134,7 @@ class Service:
             if plan is not None and plan.refusal is not None:
                 raise plan.refusal
             if operation not in inputs.DATA_PLANE:
-                self.state.check_rate(operation, _stream_named(members))
+                self.state.check_rate(operation, stream_named(members) or "")
             if isinstance(members, inputs.SubscribeToShard):
                 return Answer(subscription=self._subscriptions.subscribe(self.state, members), plan=plan)
             return Answer(OPERATIONS[operation](self.state, members), plan=plan)
@@ -149,12 +150,3 @@ class Service:
         """Names of streams that changed, or are gone, since the last call."""
         changed, self.state.changed = self.state.changed, set()
         return changed
-
-
-def _stream_named(members: Struct) -> str:
-    """Which stream's rate a request counts for; broken names are refused later, where they are used."""
-    name = getattr(members, "stream_name", None)
-    arn = getattr(members, "consumer_arn", None) or getattr(members, "stream_arn", None)
-    if name is None and isinstance(arn, str):
-        name = arn.partition(":stream/")[2].partition("/")[0]
-    return name or ""

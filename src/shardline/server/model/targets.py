@@ -37,16 +37,16 @@ def target_of(request: object, state: "ServiceState") -> Target:
         case inputs.SubscribeToShard():
             return Target(_stream_in(request.consumer_arn), _full(request.shard_id))
         case inputs.GetShardIterator():
-            return Target(_named(request), _full(request.shard_id))
+            return Target(stream_named(request), _full(request.shard_id))
         case inputs.SplitShard():
-            return Target(_named(request), _full(request.shard_to_split))
+            return Target(stream_named(request), _full(request.shard_to_split))
         case inputs.MergeShards():
-            return Target(_named(request), _full(request.shard_to_merge, request.adjacent_shard_to_merge))
+            return Target(stream_named(request), _full(request.shard_to_merge, request.adjacent_shard_to_merge))
         case inputs.ListShards() if request.next_token is not None:
             page = tokens.read_page(request.next_token)
             return Target(None if page is None else page.stream)
         case _:
-            return Target(_named(request) or _stream_of_channels(request, state))
+            return Target(stream_named(request) or _stream_of_channels(request, state))
 
 
 def shards_of_records(request: object, stream: ServerStream | None) -> set[str]:
@@ -73,7 +73,8 @@ def _full(*shard_ids: str) -> tuple[str, ...]:
     return tuple(full_shard_id(shard_id) or shard_id for shard_id in shard_ids)
 
 
-def _named(request: object) -> str | None:
+def stream_named(request: object) -> str | None:
+    """The stream that a request names by name or ARN; a broken name is refused later, where it is used."""
     name: str | None = getattr(request, "stream_name", None)
     if name is not None or not isinstance(request, Struct):
         return name
