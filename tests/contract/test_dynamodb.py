@@ -7,6 +7,7 @@ import anyio
 import boto3
 import pytest
 from botocore.config import Config
+from tests.unit.adapters.leases.test_dynamodb_items import END, JAVA_ROW, SHARD
 
 from shardline.adapters.credentials import CredentialSource
 from shardline.adapters.endpoints import Endpoints, parse_endpoint
@@ -40,23 +41,10 @@ from shardline.ports import HttpAnswer
 
 pytestmark = pytest.mark.anyio
 
-SHARD = "shardId-000000000000"
-END = "113427455640312821154458202477256070484"
 KEYS = Credentials("AKIDEXAMPLE", "secret")
 FIVE = Checkpoint(at_sequence_number(SequenceNumber(5, 2)))
 
-# A row that the Java KCL 3.1.3 wrote, and what later versions put beside it.
-JAVA_ROW = {
-    "leaseKey": {"S": SHARD},
-    "leaseOwner": {"S": "java-1"},
-    "leaseCounter": {"N": "38"},
-    "checkpoint": {"S": "12"},
-    "checkpointSubSequenceNumber": {"N": "0"},
-    "ownerSwitchesSinceCheckpoint": {"N": "0"},
-    "startingHashKey": {"S": "0"},
-    "endingHashKey": {"S": END},
-    "throughputKBps": {"N": "0.0"},
-}
+# What later versions of the Java KCL put beside its row.
 OTHERS = {
     "pendingCheckpoint": {"S": "14"},
     "pendingCheckpointSubSequenceNumber": {"N": "0"},
