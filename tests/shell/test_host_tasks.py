@@ -35,7 +35,7 @@ def run_with_an_interrupt(after, within):
 
     async def main():
         ended = trio.Event()
-        spawn(host(ended))
+        spawn(host(ended), "host", ended.set)
         with trio.CancelScope(shield=True):
             while not ended.is_set():
                 try:

@@ -11,10 +11,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, final
 
-import anyio.to_thread
-
 from shardline import __version__
 from shardline.adapters.aws_service import AwsService, find_service
+from shardline.adapters.blocking_calls import BlockingCalls
 from shardline.adapters.endpoints import parse_endpoint
 from shardline.adapters.http1 import Http1Transport
 from shardline.adapters.http_settings import HttpSettings
@@ -111,7 +110,8 @@ async def connect(settings: ConnectionSettings) -> Connection:
     Raises:
         UsageError: the settings lead nowhere.
     """
-    service = await anyio.to_thread.run_sync(_resolve, settings)
+    # Not in a thread of anyio's pool: the program's exit waits for those, and an interrupt can keep them from ending.
+    service = await BlockingCalls[AwsService]().ask("service", lambda: _resolve(settings))
     codec: BodyCodec = awsjson if settings.protocol == "json" else awscbor
     transport = _make_transport(settings.http, service.ssl_context)
     http = service.connect(transport, target_prefix=TARGET_PREFIX, user_agent=_USER_AGENT, wall_time=time.time)

@@ -38,13 +38,13 @@ from shardline.aio.consumer_arguments import (
     make_store,
 )
 from shardline.aio.consumer_driver import ConsumerDriver, store_error
-from shardline.aio.consumer_host import host_consumer, let_go, make_driver, take_over, wind_down
+from shardline.aio.consumer_host import end_host, host_consumer, let_go, make_driver, take_over, wind_down
 from shardline.aio.consumer_status import ConsumerStatus, consumer_status, health
 from shardline.aio.custody import Custody
 from shardline.aio.dead_letters import DeadLetterTarget, dead_letter_office
 from shardline.aio.fork_and_exit import CONSUMER_FORKED, watch_forks
 from shardline.aio.handler_runs import HandlerRun, is_handler_of
-from shardline.aio.host_tasks import spawn
+from shardline.aio.host_tasks import Flag, make_flag, spawn
 from shardline.aio.intake import check_callable, check_timeout
 from shardline.aio.iteration import BatchIterator, RecordIterator
 from shardline.aio.reporting import ConsumerSink
@@ -134,7 +134,7 @@ class Consumer:
         owned_store = self._store if store is None or isinstance(store, str) else None
         self._owned = (owned_store, self._client if self._owns_client else None)
         self._starting = anyio.Lock()
-        self._ended: anyio.Event | None = None
+        self._ended: Flag | None = None
         self._in_loop: Callable[[Callable[[], None]], object] | None = None
         self._live: Callable[[], RecordIterator | BatchIterator | None] = _nobody
         self._acks: Acknowledger | None = None
@@ -190,9 +190,10 @@ class Consumer:
             sink=self._sink,
         )
         self._custody = self._driver.custody
-        self._ended = anyio.Event()
-        hosted = host_consumer(self._driver, api, failure, self._owned, self._ended)
-        self._in_loop = spawn(hosted, "shardline consumer")
+        driver, self._ended = self._driver, make_flag()
+        ended = self._ended
+        hosted = host_consumer(driver, api, failure, self._owned, ended)
+        self._in_loop = spawn(hosted, "shardline consumer", lambda: end_host(driver, ended))
         self._acks = Acknowledger(self._custody, self._in_loop)
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - it returns, never raises

@@ -23,7 +23,7 @@ import anyio
 import anyio.lowlevel
 
 from shardline.aio.custody import Custody
-from shardline.aio.host_tasks import HostTasks
+from shardline.aio.host_tasks import Breakage, Flag, HostTasks, make_flag
 from shardline.aio.loop_watch import LoopWatch
 from shardline.aio.reporting import CLOSED, ConsumerReporter
 from shardline.aio.shard_worker import ShardWorker
@@ -40,7 +40,7 @@ from shardline.core.consumer.store_health import STORE_OPERATIONS
 from shardline.core.failures import Failure, FailureKind, to_error
 from shardline.core.leases import LeaseOperation
 from shardline.core.requests import DescribeStreamSummary, ListShards
-from shardline.errors import ShardlineError, StoreError, StreamRecreated
+from shardline.errors import Closed, ShardlineError, StoreError, StreamRecreated
 from shardline.model.stream import StreamRef
 from shardline.ports import BatchingLeaseStore, KinesisApi, LeaseAnswer, LeaseStore
 
@@ -79,7 +79,8 @@ class ConsumerDriver:
         self._stream = stream
         self._tasks: HostTasks | None = None
         self._api: KinesisApi | None = None
-        self._wake: anyio.Event | None = None
+        self._wake: Flag | None = None
+        self._has_ended = False
         self._stopping = False
         self.is_disowned = False
         """Whether it is a copy, in the child of a fork."""
@@ -89,27 +90,39 @@ class ConsumerDriver:
     async def run(self, api: KinesisApi, *, store_failure: Failure | None) -> None:
         """The host task, until the coordinator is closed."""
         self._api = api
+        self._wake = make_flag()
         self._watch.start()
         try:
-            async with HostTasks() as self._tasks:
-                await self._open_store(store_failure)
-                await self._drive(self._tasks)
-                self._tasks.cancel_scope.cancel()
-        except Exception as error:  # noqa: BLE001 - DC2
-            _log.critical("the consumer broke", exc_info=error)
-            self.custody.fail(error)
+            with Breakage(self._break):  # DC2
+                async with HostTasks() as self._tasks:
+                    await self._open_store(store_failure)
+                    await self._drive(self._tasks)
+                    self._tasks.cancel_scope.cancel()
         finally:
-            self._watch.stop()
-            self.custody.has_ended = True
-            events = self.coordinator.take_events()
-            for event in events:
-                if not isinstance(event, told.LeaseGained | told.HandOverAsked):  # nothing begins any more
-                    self._follow(event)
-            self._report(events)
-            for worker in [*self.custody.workers.values()]:
-                self.custody.drop(worker)
-            self._reporter.log_rest()
-            self.custody.ring()
+            self.make_sure_of_end()
+
+    def _break(self, error: BaseException) -> None:
+        _log.critical("the consumer broke", exc_info=error)
+        if not isinstance(error, Exception):  # a signal handler raised it, or a Ctrl-C: it is not the users' to handle
+            error = Closed(f"this Consumer does not run any more: {error!r}")
+        self.custody.fail(error)
+
+    def make_sure_of_end(self) -> None:
+        """The host is over: tell everyone who waits. Done again if it was interrupted."""
+        if self._has_ended:
+            return
+        self._watch.stop()
+        self.custody.has_ended = True
+        events = self.coordinator.take_events()
+        for event in events:
+            if not isinstance(event, told.LeaseGained | told.HandOverAsked):  # nothing begins any more
+                self._follow(event)
+        self._report(events)
+        for worker in [*self.custody.workers.values()]:
+            self.custody.drop(worker)
+        self._reporter.log_rest()
+        self.custody.ring()
+        self._has_ended = True
 
     def stop(self) -> None:
         """End at once: leases that are still held will lapse."""
@@ -138,33 +151,30 @@ class ConsumerDriver:
     async def _open_store(self, failure: Failure | None) -> None:
         """A store that cannot be reached yet is tried again; one that never will be ends the consumer."""
         backoff = Backoff(*_OPEN_BACKOFF, self._chance)
+        assert self._wake is not None
         while failure is not None and not self._stopping and not self.coordinator.is_closed:
             if not failure.retryable:
                 self.custody.fail(store_error("OpenStore", failure))
                 return
             delay = backoff.next_delay()
-            self._wake = anyio.Event()
+            self._wake.clear()
             self._watch.expect(self.clock() + delay)
             self._report([told.StoreFailed(failure, backoff.failures)])
-            await self._sleep(delay)
+            await self._wake.wait(delay)
             failure = await self._store.open()
 
     async def _drive(self, tasks: HostTasks) -> None:
+        assert self._wake is not None
         while not self._stopping and not self.coordinator.is_closed:
-            self._wake = anyio.Event()  # before polling: a wake-up while we poll is not lost
+            self._wake.clear()  # before polling: a wake-up while we poll is not lost
             deadline = self._pump(tasks)
             now = self.clock()
             delay = min(deadline - now, self._config.lease_duration)
             self._watch.expect(now + max(0.0, delay))
             if delay > 0:
-                await self._sleep(delay)
+                await self._wake.wait(delay)
             else:
                 await anyio.lowlevel.checkpoint()
-
-    async def _sleep(self, delay: float) -> None:
-        assert self._wake is not None
-        with anyio.move_on_after(delay):
-            await self._wake.wait()
 
     def _pump(self, tasks: HostTasks) -> Instant:
         """Do all there is to do now. Returns when to come again."""

@@ -24,7 +24,7 @@ from shardline.aio.boot_clock import boot_time
 from shardline.aio.client import Client
 from shardline.aio.consumer_driver import ConsumerDriver
 from shardline.aio.custody import Custody
-from shardline.aio.host_tasks import has_ended, has_ended_well, running_task
+from shardline.aio.host_tasks import Flag, has_ended, has_ended_well, running_task
 from shardline.aio.milestones import Milestones
 from shardline.aio.reporting import ConsumerReporter, ConsumerSink
 from shardline.aio.worker_identity import new_incarnation
@@ -97,7 +97,7 @@ async def host_consumer(
     api: Any,
     store_failure: Failure | None,
     owned: tuple[LeaseStore | None, Client | None],
-    ended: anyio.Event,
+    ended: Flag,
 ) -> None:
     """The task that owns a consumer's requests (CH1)."""
     try:
@@ -108,6 +108,12 @@ async def host_consumer(
                 await let_go(*owned)
         finally:
             ended.set()
+
+
+def end_host(driver: ConsumerDriver, ended: Flag) -> None:
+    """The task is over: do what its end left undone, if that was interrupted."""
+    driver.make_sure_of_end()
+    ended.set()
 
 
 async def let_go(store: LeaseStore | None, client: Client | None) -> None:
@@ -138,7 +144,7 @@ def take_over(custody: Custody, live: Iteration | None, caller: object, *, is_ru
 
 async def wind_down(
     driver: ConsumerDriver,
-    ended: anyio.Event,
+    ended: Flag,
     run_scope: Callable[[], anyio.CancelScope | None],
     live: Callable[[], Iteration | None],
     limit: float | None,

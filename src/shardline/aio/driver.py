@@ -30,8 +30,9 @@ import anyio.lowlevel
 from shardline.aio.bell import Bell
 from shardline.aio.client import Client
 from shardline.aio.delivery import wake_waiters
-from shardline.aio.host_tasks import HostTasks, LoopAffinity
+from shardline.aio.host_tasks import Breakage, Flag, HostTasks, LoopAffinity, make_flag
 from shardline.aio.reporting import ProducerReporter
+from shardline.aio.stranded_records import stranded_records
 from shardline.aio.user_code import Contained
 from shardline.core.failures import Failure, FailureKind, to_error
 from shardline.core.producer.machine import ProducerMachine
@@ -71,12 +72,12 @@ class Driver:
         self._on_failure = on_failure
         self._on_room = on_room
         self._on_end = on_end
-        self._is_woken = False
-        self._wakes = Bell()
+        self._wake: Flag | None = None  # made by the host: this may be another event loop's thread
         self._tasks: HostTasks | None = None
         self._hooks: HostTasks | None = None
         self._stopping = False
         self._has_ended = False
+        self._errors: list[BaseException] = []  # what broke the host: their frames may hold records
         self._answers = Bell()  # rung when a question about the stream was answered, and at the end
         self.home: LoopAffinity | None = None
         """The event loop in which the host runs; not known before it does."""
@@ -85,8 +86,8 @@ class Driver:
 
     def wake(self) -> None:
         """Something may have to be sent. To be called in the event loop."""
-        self._is_woken = True
-        self._wakes.ring()
+        if self._wake is not None:
+            self._wake.set()
 
     def stop(self) -> None:
         """End: what is not delivered by now is given up."""
@@ -157,29 +158,32 @@ class Driver:
         self.home = LoopAffinity()
         async with HostTasks() as self._hooks:
             try:
-                async with HostTasks() as self._tasks:
-                    await self._drive(api, self._tasks)
-                    self._tasks.cancel_scope.cancel()
-            except Exception as error:  # noqa: BLE001 - DR2
-                cause = _first_of(error)
-                self.failure = f"{type(cause).__name__}: {cause}"
-                _log.critical("the producer broke; what was not delivered is given up", exc_info=error)
+                with Breakage(self._break):  # DR2
+                    async with HostTasks() as self._tasks:
+                        await self._drive(api, self._tasks)
+                        self._tasks.cancel_scope.cancel()
             finally:
                 self._end()
             self._hooks.cancel_scope.deadline = anyio.current_time() + HOOK_PATIENCE  # DR5
         if self._hooks.cancel_scope.cancelled_caught:
             self._reporter.complain("on_failure", TimeoutError(f"not done {HOOK_PATIENCE:g} s after the end"))
 
+    def _break(self, error: BaseException) -> None:
+        cause = _first_of(error)
+        self.failure = f"{type(cause).__name__}: {cause}"
+        self._errors.append(error)
+        _log.critical("the producer broke; what was not delivered is given up", exc_info=error)
+
     async def _drive(self, api: KinesisApi, tasks: HostTasks) -> None:
+        self._wake = make_flag()
         while not self._stopping:
-            self._is_woken = False  # before polling: a wake-up while we poll is not lost
+            self._wake.clear()  # before polling: a wake-up while we poll is not lost
             delay = await self._pump(api, tasks)
             if self.machine.refuses_order:
                 raise UsageError(_NO_ORDER)
             if self.orphaned and not self.machine.outstanding:
                 return
-            if not self._is_woken:
-                await self._wakes.wait(delay)
+            await self._wake.wait(delay)
 
     async def _pump(self, api: KinesisApi, tasks: HostTasks) -> float:
         """Send all that is to go now. Returns for how long there is nothing to do."""
@@ -277,21 +281,29 @@ class Driver:
         try:
             self._on_end(reason)
             self.machine.abandon("Closed", reason)
-        except Exception:  # noqa: BLE001 - the deliveries end all the same
+        except Exception as error:  # noqa: BLE001 - the deliveries end all the same
+            self._errors.append(error)
             _log.exception("the producer's machine broke")
         self._tell()
-        for record in self.machine.unfinished():  # none, unless the machine broke
-            if record.ending is None:
+        for record in stranded_records(self.machine, self._errors):  # none, unless the machine broke
+            is_lost = record.ending is None
+            if is_lost:
                 record.ending = Undelivered("Internal", reason)
-                wake_waiters(record)
-                if self._on_failure is not None:
-                    self._call_on_failure(record)
+            wake_waiters(record)  # also those that an interrupt left asleep
+            if is_lost and self._on_failure is not None:
+                self._call_on_failure(record)
         self._reporter.log_rest()
         self._has_ended = True
+        self._errors.clear()
         self._answers.ring()
 
+    def make_sure_of_end(self) -> None:
+        """The host's task is over: see to it that its end was not interrupted."""
+        if not self._has_ended:
+            self._end()
 
-async def host_producer(driver: Driver, api: Any, client: Client, ended: anyio.Event, *, owns_client: bool) -> None:
+
+async def host_producer(driver: Driver, api: Any, client: Client, ended: Flag, *, owns_client: bool) -> None:
     """The task that owns a producer's requests. It holds no reference to the ``Producer``."""
     try:
         with client.used_by(driver.lose_client):
@@ -303,6 +315,12 @@ async def host_producer(driver: Driver, api: Any, client: Client, ended: anyio.E
                     await client.close()
         finally:
             ended.set()
+
+
+def end_host(driver: Driver, ended: Flag) -> None:
+    """The task is over: do what its end left undone, if that was interrupted."""
+    driver.make_sure_of_end()
+    ended.set()
 
 
 def _first_of(error: BaseException) -> BaseException:

@@ -14,13 +14,17 @@ Invariants:
 
 import asyncio
 import inspect
+import math
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from types import TracebackType
 from typing import Any, Final, Protocol, cast, final
 
 import anyio
 
 from shardline.adapters.event_loop import CallSoon, call_soon_from_threads, is_trio, running_loop
+from shardline.aio.asyncio_hosts import Flag as AsyncioFlag
+from shardline.aio.asyncio_hosts import Group, watch_of_loop
 from shardline.errors import Closed, UsageError
 
 _WRONG_LOOP: Final = (
@@ -29,23 +33,63 @@ _WRONG_LOOP: Final = (
 
 # ---- hosts
 
-_hosts: Final[set[asyncio.Task[None]]] = set()  # asyncio itself holds tasks weakly
 
+def spawn(task: Coroutine[Any, Any, None], name: str, on_end: Callable[[], None]) -> CallSoon:
+    """Run a task that belongs to no caller. Returns a function that makes a call in its event loop, from any thread.
 
-def spawn(task: Coroutine[Any, Any, None], name: str = "shardline producer") -> CallSoon:
-    """Run a task that belongs to no caller. Returns a function that makes a call in its event loop, from any thread."""
+    ``on_end`` is called when the task has ended, and may be called twice: a signal handler may raise anywhere.
+    """
     if is_trio():
         import trio  # noqa: PLC0415 - an extra: only where it is in use
 
         async def run() -> None:
-            await task
+            try:
+                await task
+            finally:
+                on_end()
 
         trio.lowlevel.spawn_system_task(run, name=name)
     else:
-        hosted = asyncio.get_running_loop().create_task(task, name=name)
-        _hosts.add(hosted)
-        hosted.add_done_callback(_hosts.discard)
+        watch_of_loop().run(task, name, on_end)
     return call_soon_from_threads()
+
+
+class Flag(Protocol):
+    """An event with a limit, native to the event loop."""
+
+    def is_set(self) -> bool: ...
+    def set(self) -> None: ...
+    def clear(self) -> None: ...
+    async def wait(self, limit: float = ...) -> None: ...
+
+
+@final
+class _TrioFlag:
+    def __init__(self) -> None:
+        self.clear()
+
+    def is_set(self) -> bool:
+        is_set: bool = self._event.is_set()
+        return is_set
+
+    def set(self) -> None:
+        self._event.set()
+
+    def clear(self) -> None:
+        import trio  # noqa: PLC0415 - an extra: only where it is in use
+
+        self._event = trio.Event()
+
+    async def wait(self, limit: float = math.inf) -> None:
+        import trio  # noqa: PLC0415 - an extra: only where it is in use
+
+        with trio.move_on_after(limit):
+            await self._event.wait()
+
+
+def make_flag() -> Flag:
+    """A flag for tasks of the running event loop."""
+    return _TrioFlag() if is_trio() else AsyncioFlag()
 
 
 class Scope(Protocol):
@@ -79,7 +123,7 @@ class HostTasks:
             trio.lowlevel.enable_ki_protection(_uninterrupted)
             self._manager = trio.open_nursery(strict_exception_groups=True)
         else:
-            self._manager = anyio.create_task_group()
+            self._manager = Group()
         self._group: _Group
 
     async def __aenter__(self) -> "HostTasks":
@@ -95,7 +139,10 @@ class HostTasks:
         return self._group.cancel_scope
 
     def start_soon(self, call: Callable[..., Awaitable[object]], *arguments: Any) -> None:
-        self._group.start_soon(_uninterrupted, call, *arguments)
+        if is_trio():
+            self._group.start_soon(_uninterrupted, call, *arguments)
+        else:  # what interrupts a task of asyncio's may have broken what it worked on: it breaks the group
+            self._group.start_soon(call, *arguments)
 
 
 async def _uninterrupted(call: Callable[..., Awaitable[object]], *arguments: Any) -> None:
@@ -103,6 +150,35 @@ async def _uninterrupted(call: Callable[..., Awaitable[object]], *arguments: Any
         await call(*arguments)
     except* KeyboardInterrupt:  # it hit a task that the call had started: protection is not inherited
         signal.raise_signal(signal.SIGINT)  # here it is delivered to the main task
+
+
+@final
+class Breakage:
+    """``with Breakage(call):`` calls it with the exception that ended the block, unless that is a cancellation.
+
+    An ``Exception`` goes no further. Whatever else a signal handler raises does.
+    """
+
+    def __init__(self, call: Callable[[BaseException], object]) -> None:
+        self._call = call
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is not None and not _is_cancellation(error):
+            self._call(error)
+        return isinstance(error, Exception)
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    """Whether it only says that its task was cancelled, or its coroutine closed."""
+    if isinstance(error, BaseExceptionGroup):
+        several: tuple[BaseException, ...] = cast("Any", error).exceptions
+        return all(map(_is_cancellation, several))
+    return isinstance(error, (anyio.get_cancelled_exc_class(), GeneratorExit))
 
 
 # ---- tasks of callers

@@ -29,9 +29,9 @@ import anyio.lowlevel
 
 from shardline.aio.client import Client
 from shardline.aio.delivery import Delivery
-from shardline.aio.driver import Driver, host_producer
+from shardline.aio.driver import Driver, end_host, host_producer
 from shardline.aio.fork_and_exit import PRODUCER_FORKED, disown, watch, weakly
-from shardline.aio.host_tasks import native_checkpoint, spawn
+from shardline.aio.host_tasks import Flag, make_flag, native_checkpoint, spawn
 from shardline.aio.intake import (
     Serializer,
     check_callable,
@@ -106,7 +106,7 @@ class Producer:
         self._ttl = self._config.record_ttl
         self._until_yield = YIELD_EVERY
         self._closed = False
-        self._ended: anyio.Event | None = None
+        self._ended: Flag | None = None
         self._in_loop: Callable[[Callable[[], None]], object] | None = None
         self._checkpoint: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
         self._left: list[Any] = []
@@ -139,21 +139,20 @@ class Producer:
                     await self._client.close()
                 self._check_open()
             api = self._client.api
-            self._driver = Driver(
+            self._driver = driver = Driver(
                 self._machine,
                 reporter=ProducerReporter(str(self._stream), self._sink, _clock),
                 on_failure=self._on_failure,
                 on_room=self._room.notify,
                 on_end=weakly(self),
             )
-            self._ended = anyio.Event()
+            self._ended = ended = make_flag()
             self._checkpoint = native_checkpoint()
             for sentence in self._config.untranslated:
                 _log.warning("KPL property %s", sentence)
             watch(self)
-            self._in_loop = spawn(
-                host_producer(self._driver, api, self._client, self._ended, owns_client=self._owns_client)
-            )
+            hosted = host_producer(driver, api, self._client, ended, owns_client=self._owns_client)
+            self._in_loop = spawn(hosted, "shardline producer", lambda: end_host(driver, ended))
             self._intake.admit()
 
     async def close(self, timeout: float | None = None) -> list[Delivery]:  # noqa: ASYNC109 - it returns, never raises
@@ -314,6 +313,7 @@ class Producer:
         assert self._in_loop is not None
         with suppress(RuntimeError):  # the loop has ended, and with it the host
             self._in_loop(self._driver.wake)
+            self._in_loop(self._driver.wake)  # twice: a signal handler that raises can make asyncio lose one of them
 
     def _check_open(self) -> None:
         if self._intake.refusal is not None:

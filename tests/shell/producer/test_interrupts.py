@@ -38,7 +38,7 @@ def test_the_main_task_is_interrupted_and_the_host_lives_on(call):
         lived.append("through it")
 
     async def main():
-        spawn(host())
+        spawn(host(), "host", lambda: None)
         try:
             await trio.sleep(5)
         finally:

@@ -1,0 +1,237 @@
+"""What asyncio loses when a signal handler raises in its event loop is done once more.
+
+Here each loss is made on purpose; ``producer/test_raising_signals.py`` has real signals.
+"""
+
+import asyncio
+import contextlib
+import gc
+import threading
+import time
+
+import pytest
+from tests.sim.interrupting import interrupted
+
+from shardline.aio import asyncio_hosts
+from shardline.aio.asyncio_hosts import Flag, Group, watch_of_loop
+
+WITHIN = "shardline/aio/asyncio_hosts.py"
+
+
+class Pressed(BaseException):
+    """What a signal handler raises."""
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch):
+    monkeypatch.setattr(asyncio_hosts, "LOOK_EVERY", 0.02)
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request):
+    """``asyncio.run`` with a limit, on either event loop."""
+    uvloop = pytest.importorskip("uvloop")
+    factory = asyncio.new_event_loop if request.param == "asyncio" else uvloop.new_event_loop
+
+    def run_limited(main):
+        with asyncio.Runner(loop_factory=factory) as runner:
+            return runner.run(asyncio.wait_for(main(), 5))
+
+    return run_limited
+
+
+def lose(task_name):
+    """The next step of this task is taken from asyncio's queue, and not run."""
+    queue = asyncio.get_running_loop()._ready
+    lost = [handle for handle in queue if task_name in repr(getattr(handle._callback, "__self__", None))]
+    assert len(lost) == 1
+    queue.remove(lost[0])
+
+
+async def until(condition):
+    while not condition():  # noqa: ASYNC110 - nothing tells
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("waits", ["for a future", "for a turn", "for its begin"])
+def test_a_task_whose_step_was_lost_goes_on(waits):
+    done = []
+
+    async def main():
+        future = asyncio.get_running_loop().create_future()
+
+        async def work():
+            done.append("began")
+            if waits == "for a turn":
+                await asyncio.sleep(0)
+            elif waits == "for a future":
+                done.append(await future)
+            done.append("went on")
+
+        watch_of_loop().run(work(), "the host", lambda: done.append("ended"))
+        if waits != "for its begin":
+            await asyncio.sleep(0)
+            if waits == "for a future":
+                future.set_result("result")
+        lose("the host")
+        await until(lambda: "ended" in done)
+
+    asyncio.run(asyncio.wait_for(main(), 5))
+    assert [step for step in done if step != "result"] == ["began", "went on", "ended"]
+    assert ("result" in done) == (waits == "for a future")
+
+
+def test_the_end_of_the_loop_cancels_a_task_whose_step_was_lost():
+    done = []
+
+    async def main():
+        async def work():
+            try:
+                await asyncio.sleep(0)
+                await asyncio.sleep(60)
+            finally:
+                done.append("cancelled")
+
+        watch_of_loop().run(work(), "the host", lambda: done.append("ended"))
+        await asyncio.sleep(0)
+        lose("the host")
+
+    began_at = time.monotonic()
+    asyncio.run(main())  # it cancels every task, and waits for each
+    assert done == ["cancelled", "ended"]
+    assert time.monotonic() - began_at < 5
+
+
+def test_a_wake_up_and_a_timer_that_were_lost_come_later(run, monkeypatch):
+    async def main():
+        wakes = iter([False, True, False, True])
+        wake = Flag._wake
+        monkeypatch.setattr(Flag, "_wake", lambda flag: wake(flag) if next(wakes) else None)
+        flag = Flag()
+        asyncio.get_running_loop().call_later(0.01, flag.set)
+        await flag.wait()
+        assert flag.is_set()
+        flag.clear()
+        await flag.wait(0.01)
+        return flag.is_set(), next(wakes, "looked at twice")
+
+    assert run(main) == (False, "looked at twice")
+
+
+def test_the_end_of_a_task_that_was_not_noted_is_noted_later(run, monkeypatch):
+    async def main():
+        settle, calls = Group.settle, []
+
+        def settle_later(group):
+            calls.append(group)
+            if len(calls) > 2:  # the first is the look before the wait, the second the one that is lost
+                settle(group)
+
+        monkeypatch.setattr(Group, "settle", settle_later)
+        async with Group() as group:
+            group.start_soon(asyncio.sleep, 0.01)
+        return len(calls)
+
+    assert run(main) > 2
+
+
+def test_on_end_is_called_until_it_has_returned(run):
+    calls = []
+
+    async def main():
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+
+        def on_end():
+            calls.append(1)
+            if len(calls) < 3:
+                raise Pressed
+
+        watch_of_loop().run(asyncio.sleep(0), "the host", on_end)
+        await asyncio.sleep(0.3)
+
+    run(main)
+    assert len(calls) == 3
+
+
+def test_a_task_that_no_cancellation_ends_is_abandoned(run):
+    async def main():
+        async def stay():
+            while True:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.get_running_loop().create_future()
+
+        async with Group() as group:
+            group.start_soon(stay)
+            await asyncio.sleep(0.01)
+            group.cancel()
+        return not group.cancelled_caught
+
+    assert run(main)
+
+
+def test_an_idle_host_is_not_looked_at(run):
+    async def main():
+        flag = Flag()
+        watch = watch_of_loop()
+        watch.run(flag.wait(), "the host", lambda: None)
+        await until(lambda: watch._next is None)
+        flag.set()
+        is_looked_at = watch._next is not None
+        await until(lambda: watch.is_over)
+        return is_looked_at
+
+    assert run(main)
+
+
+def test_nor_one_outside_the_main_thread():
+    seen = []
+
+    async def main():
+        flag = Flag()
+        watch_of_loop().run(flag.wait(0.01), "the host", flag.set)
+        await flag.wait()
+        seen.append(watch_of_loop()._next)
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread.start()
+    thread.join()
+    assert seen == [None]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_at_any_place_of_it_leaves_nothing_hanging():
+    """A host with two tasks, a wait and a deadline; KeyboardInterrupt at each place where a signal can come."""
+    places = set()
+    for after in range(2_000):
+        ended, started = [], []
+
+        async def host(started=started):
+            started.append(1)
+            async with Group() as group:
+                group.start_soon(asyncio.sleep, 0)
+                group.start_soon(asyncio.sleep, 60)
+                await Flag().wait(0.001)
+                group.deadline = asyncio.get_running_loop().time() + 0.001
+
+        async def main(ended=ended, host=host):
+            asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+            over = Flag()
+
+            def on_end():
+                ended.append(1)
+                over.set()
+
+            watch_of_loop().run(host(), "the host", on_end)
+            await over.wait()
+
+        began_at = time.monotonic()
+        with interrupted(after, WITHIN, steps="signal") as interruption:
+            asyncio.run(main())
+        assert time.monotonic() - began_at < 3, interruption.where
+        if interruption.where is None:
+            break
+        places.add(interruption.where)
+        assert ended or started == [], interruption.where
+    gc.collect()  # coroutines that an interrupt kept from beginning warn
+    assert interruption.where is None
+    assert len(places) > 60
