@@ -15,7 +15,6 @@ PUT_RECORDS_MAX_ENTRIES: Final = 500  # [API] PutRecords: "up to 500 records"
 PUT_RECORDS_MAX_BYTES: Final = 10 * MIB  # [API] PutRecords: 10 MiB for the entire request, partition keys included
 GET_RECORDS_MAX_RECORDS: Final = 10_000  # [API] GetRecords, Limit
 GET_RECORDS_MAX_BYTES: Final = 10 * MIB  # [API] GetRecords: "up to 10 MiB" a call
-GET_RECORDS_PENALTY: Final = 5.0  # [API] GetRecords: after 10 MiB, calls within the next 5 s are throttled
 LIST_SHARDS_MAX_RESULTS: Final = 1_000  # [API] ListShards, MaxResults: at most 1,000 are returned at a time
 
 # ---- one record (data + partition key; the limit is a property of the stream: MaxRecordSizeInKiB)

@@ -21,7 +21,7 @@ Invariants:
 import hashlib
 import hmac
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -75,7 +75,7 @@ class _Claim(NamedTuple):
 class Signatures:
     """Checks signatures against known keys: ``{access_key: (secret, session_token or None)}``.
 
-    ``expired`` are session tokens that were good once; ``expire`` adds one. ``rotate`` replaces the keys.
+    ``expire`` names a session token that was good once; ``rotate`` replaces the keys.
 
     Raises:
         UsageError: there is no key, or the tolerance is negative.
@@ -88,7 +88,6 @@ class Signatures:
         service: str = "kinesis",
         *,
         tolerance: float = 300.0,
-        expired: Collection[str] = (),
     ) -> None:
         if not credentials:
             raise UsageError("signatures cannot be checked without a key: credentials is empty")
@@ -98,7 +97,7 @@ class Signatures:
         self._region = region
         self._service = service
         self._tolerance = tolerance
-        self._expired = set(expired)
+        self._expired: set[str] = set()
         self._keys: dict[tuple[str, str], bytes] = {}
 
     def __repr__(self) -> str:

@@ -131,13 +131,18 @@ def read_by_a_consumer(stream, rows):
     raise AssertionError("it does not end")
 
 
-@pytest.mark.parametrize("seed", range(80))
-def test_rs1_at_trim_horizon_everything_is_read_from_its_beginning_parents_first(seed):
+def read_after_a_reset(seed, position):
+    """A stream with some rows, and what a consumer reads of it after a reset to that position."""
     choose = random.Random(seed)
     stream = Stream(choose)
     rows = some_rows(choose, stream)
-    steps = plan(stream.listed, rows, target_of(TRIM_HORIZON, 7.0, stream.listed, frozenset()))
-    order = read_by_a_consumer(stream, carried_out(rows, steps))
+    steps = plan(stream.listed, rows, target_of(position, 7.0, stream.listed, frozenset()))
+    return stream, read_by_a_consumer(stream, carried_out(rows, steps))
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_rs1_at_trim_horizon_everything_is_read_from_its_beginning_parents_first(seed):
+    stream, order = read_after_a_reset(seed, TRIM_HORIZON)
     assert {shard_id for shard_id, _ in order} == set(stream.shards)
     assert all(position == TRIM_HORIZON for _, position in order)
     places = {shard_id: place for place, (shard_id, _) in enumerate(order)}
@@ -147,11 +152,7 @@ def test_rs1_at_trim_horizon_everything_is_read_from_its_beginning_parents_first
 
 @pytest.mark.parametrize("seed", range(80))
 def test_rs1_at_latest_only_open_shards_are_read_and_from_the_time_that_was_pinned(seed):
-    choose = random.Random(seed)
-    stream = Stream(choose)
-    rows = some_rows(choose, stream)
-    steps = plan(stream.listed, rows, target_of(LATEST, 7.0, stream.listed, frozenset()))
-    order = read_by_a_consumer(stream, carried_out(rows, steps))
+    stream, order = read_after_a_reset(seed, LATEST)
     assert {shard_id for shard_id, _ in order} == {one.shard_id for one in stream.listed if one.is_open}
     assert all(position == at_timestamp(7.0) for _, position in order)
 

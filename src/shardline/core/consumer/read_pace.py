@@ -5,7 +5,7 @@ Invariants:
 - RP1: calls keep their distance: 5 a second by default. After throttling the distance doubles (up to a second) and
   shrinks back with every page: the limit is the shard's, and other applications read it too.
 - RP2: a page of n bytes is paid for before the next call: 2 MiB a second by default, so that after the 10 MiB that a
-  page may have, 5 s pass (GET_RECORDS_PENALTY), and the service has no reason to refuse.
+  page may have, 5 s pass, and the service has no reason to refuse.
 - RP3: behind the end of the shard nothing else is waited for. At its end the wait grows with every page that brings
   nothing, up to the idle interval; the first record makes it short again.
 - RP4: after a failure the wait is drawn (jitter) and grows up to 10 s, and is within that never shorter than what the

@@ -94,10 +94,6 @@ class Answer(NamedTuple):
     plan: "Plan | None" = None
     """What else happens to the request; a plan that is not handled has neither body nor refusal."""
 
-    @property
-    def status(self) -> int:
-        return 200 if self.refusal is None else self.refusal.status
-
 
 @final
 class Service:

@@ -6,7 +6,7 @@ import pytest
 
 from shardline.core.consumer.read_pace import ReadPace
 from shardline.core.failures import Failure, FailureKind
-from shardline.model.limits import GET_RECORDS_MAX_BYTES, GET_RECORDS_PENALTY, MIB
+from shardline.model.limits import GET_RECORDS_MAX_BYTES, MIB
 
 THROTTLED = Failure(FailureKind.THROTTLED, "ProvisionedThroughputExceededException", "slow down", 400)
 TRANSIENT = Failure(FailureKind.TRANSIENT, "InternalFailure", "oh", 500)
@@ -42,7 +42,9 @@ def test_rp2_rp3_behind_only_the_limits_of_the_shard_are_waited_for(pace, size, 
 def test_rp2_after_a_full_page_the_penalty_is_waited_for(pace):
     pace.handle_sent(100.0)
     pace.handle_page(GET_RECORDS_MAX_BYTES, empty=False, behind=True, now=100.3)
-    assert pace.next_at == pytest.approx(100.3 + GET_RECORDS_PENALTY)
+    assert pace.next_at == pytest.approx(
+        100.3 + 5.0
+    )  # [API] GetRecords: after 10 MiB, calls within the next 5 s are throttled
 
 
 def test_rp3_at_the_end_the_wait_grows_up_to_the_idle_interval_and_a_record_makes_it_short(pace):
