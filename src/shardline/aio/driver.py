@@ -155,7 +155,7 @@ class Driver:
 
     async def run(self, api: KinesisApi) -> None:
         """The host task."""
-        self.home = LoopAffinity()
+        self.home = self.home or LoopAffinity()
         async with HostTasks() as self._hooks:
             try:
                 with Breakage(self._break):  # DR2

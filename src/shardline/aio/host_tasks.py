@@ -249,10 +249,28 @@ class LoopAffinity:
         """Refuse a call from another event loop.
 
         Raises:
-            Closed: this is another event loop.
+            UsageError: this is another event loop.
+            Closed: the loop that it belongs to runs no more.
         """
         if self.is_elsewhere:
-            raise Closed(_WRONG_LOOP)
+            loop = self._loop
+            is_over = isinstance(loop, asyncio.AbstractEventLoop) and not loop.is_running()
+            raise Closed(_WRONG_LOOP) if is_over else UsageError(_WRONG_LOOP)
+
+    def checker(self) -> Callable[[], object]:
+        """The cheapest call whose result is the same object as ``here`` in this event loop, and nowhere else.
+
+        In an event loop of the other kind it raises ``RuntimeError``.
+        """
+        if is_trio():
+            import trio  # noqa: PLC0415 - an extra: only where it is in use
+
+            return trio.lowlevel.current_trio_token
+        return asyncio.get_running_loop
+
+    @property
+    def here(self) -> object:
+        return self._loop
 
     def is_deserted(self, *, has_ended: bool) -> bool:
         """Whether this is another event loop, and the host's runs no more. ``has_ended``: the host itself has ended.

@@ -31,7 +31,7 @@ from shardline.aio.client import Client
 from shardline.aio.delivery import Delivery
 from shardline.aio.driver import Driver, end_host, host_producer
 from shardline.aio.fork_and_exit import PRODUCER_FORKED, disown, watch, weakly
-from shardline.aio.host_tasks import Flag, make_flag, native_checkpoint, spawn
+from shardline.aio.host_tasks import Flag, LoopAffinity, make_flag, native_checkpoint, spawn
 from shardline.aio.intake import (
     Serializer,
     check_callable,
@@ -109,6 +109,8 @@ class Producer:
         self._ended: Flag | None = None
         self._in_loop: Callable[[Callable[[], None]], object] | None = None
         self._checkpoint: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
+        self._loop: object = None
+        self._running_loop: Callable[[], object] = lambda: None
         self._left: list[Any] = []
         self._starting = anyio.Lock()
         self._machine = ProducerMachine(self._stream, self._config, random.Random(), _clock())  # noqa: S311 - no secret
@@ -146,6 +148,8 @@ class Producer:
                 on_room=self._room.notify,
                 on_end=weakly(self),
             )
+            driver.home = home = LoopAffinity()
+            self._loop, self._running_loop = home.here, home.checker()
             self._ended = ended = make_flag()
             self._checkpoint = native_checkpoint()
             for sentence in self._config.untranslated:
@@ -213,9 +217,14 @@ class Producer:
             self._until_yield = YIELD_EVERY
             self._check_open()
             await self._checkpoint()
+        try:
+            is_here = self._running_loop() is self._loop
+        except RuntimeError:  # an event loop of another kind
+            is_here = False
         intake = self._intake
         if (
-            type(data) is bytes
+            is_here
+            and type(data) is bytes
             and type(key) is str
             and explicit_hash_key is None
             and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH

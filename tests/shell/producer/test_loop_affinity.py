@@ -13,7 +13,12 @@ from shardline import Closed, Producer, UsageError
 @pytest.fixture
 def limited():
     """No call here may wait for what cannot come."""
-    return lambda call: asyncio.wait_for(call, 3)
+
+    async def limit(call):
+        with anyio.fail_after(3):
+            return await call
+
+    return limit
 
 
 @pytest.mark.parametrize("end", ["closed", "stopped"])
@@ -62,17 +67,28 @@ def test_another_thread_with_a_loop_of_its_own_is_refused_and_harms_nothing(make
     def at_home(call):
         return asyncio.run_coroutine_threadsafe(call, loop).result(10)
 
-    producer = make_producer()
+    producer = make_producer(linger=0.5)
     at_home(producer.start())
-    at_home(asyncio.sleep(0.02))
+    for _ in range(3):  # from now on a put only appends
+        at_home(producer.put(b"0", key="k"))
+        at_home(asyncio.sleep(0.02))
 
     async def use():
-        with pytest.raises(Closed, match="event loop in which it was started"):
-            await limited(producer.put(b"x", key="k"))
+        for call in (
+            producer.put(b"x", key="k"),
+            producer.put_many([("k", b"x")]),
+            producer.flush(),
+            producer.wait_ready(),
+        ):
+            with pytest.raises(UsageError, match="event loop in which it was started"):
+                await limited(call)
+        with pytest.raises(UsageError, match="event loop in which it was started"):
+            producer.put_nowait(b"x", key="k")
         with pytest.raises(UsageError, match="event loop in which it was started"):
             await limited(producer.close())
 
     asyncio.run(use())
+    anyio.run(use, backend="trio")
     assert at_home(at_home(producer.put(b"1", key="k")).outcome()).delivered
     assert at_home(producer.close()) == []
     loop.call_soon_threadsafe(loop.stop)
