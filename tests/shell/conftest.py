@@ -6,6 +6,7 @@ says, request by request, and remembers every connection and request.
 
 import contextlib
 import gc
+import logging
 import os
 import socket
 import ssl
@@ -373,3 +374,10 @@ def make_client(wire):
         return Client(**(settings | changes))
 
     return make
+
+
+@pytest.fixture
+def complaints(caplog):
+    """What was logged at WARNING or above, as (level, text)."""
+    caplog.set_level(logging.WARNING, logger="shardline")
+    return lambda: [(record.levelname, record.getMessage()) for record in caplog.records]

@@ -1,7 +1,6 @@
 """Against which Kinesis, which stores and on which event loops do the tests of the consumer run?"""
 
 import gc
-import logging
 from collections import defaultdict
 from itertools import count
 
@@ -160,10 +159,3 @@ def nothing_is_left_open():
     """What is unclosed warns when it is collected, and a warning is a failure here."""
     yield
     gc.collect()
-
-
-@pytest.fixture
-def complaints(caplog):
-    """What was logged at WARNING or above, as (level, text)."""
-    caplog.set_level(logging.WARNING, logger="shardline")
-    return lambda: [(record.levelname, record.getMessage()) for record in caplog.records]

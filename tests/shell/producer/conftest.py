@@ -1,7 +1,6 @@
 """Against which Kinesis, and on which event loops, do the tests of the producers run?"""
 
 import gc
-import logging
 import os
 import subprocess
 import textwrap
@@ -92,13 +91,6 @@ def nothing_is_left_open():
     """What is unclosed warns when it is collected, and a warning is a failure here."""
     yield
     gc.collect()
-
-
-@pytest.fixture
-def complaints(caplog):
-    """What was logged at WARNING or above, as (level, text)."""
-    caplog.set_level(logging.WARNING, logger="shardline")
-    return lambda: [(record.levelname, record.getMessage()) for record in caplog.records]
 
 
 @pytest.fixture
