@@ -60,6 +60,7 @@ class Router:
         self._sticky: Lane | None = None
         self._aggregate_max_bytes = config.aggregate_max_bytes
         self.catch_all = Lane(None, None, config, chance, now)
+        self.catch_all.held = config.ordered  # P9: nothing goes without a map, whatever comes back meanwhile
         self.lanes: tuple[Lane, ...] = ()
         """In the order of their hash ranges."""
         self.vanished: list[Lane] = []
