@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from functools import partial
 from itertools import count
 from pathlib import Path
 from weakref import ref
@@ -33,7 +34,6 @@ from shardline import (
     aggregate,
 )
 from shardline.sync import Consumer
-from shardline.sync.iteration import _run_errand
 from shardline.sync.loop_thread import LoopThread
 from shardline.testing import LocalKinesis
 
@@ -280,13 +280,14 @@ def test_manual_acknowledgements_in_any_order(make_consumer, put, group, store):
 
 
 def leave_behind(consumer, iterator):
-    """An errand in the loop, as of a thread that was interrupted just after it had asked."""
-    weak, number, pages = ref(iterator), iterator.asked, iterator._custody.pages
-    consumer._thread.begin(lambda: _run_errand(weak, number, pages))
+    """A question for the host, as of a thread that was interrupted just after it had asked."""
+    session, taker = consumer._session, iterator._taker
+    taker.asked += 1
+    session.post(partial(session.hand_out.ask, taker, taker.asked))
 
 
 def test_a_thread_that_was_interrupted_lost_nothing(make_consumer, put):
-    """SI3: the page came while nobody waited for it any more."""
+    """The page came while nobody waited for it any more."""
     with make_consumer(until=None) as consumer:
         records = iter(consumer)
         threading.Timer(0.3, signal.pthread_kill, [threading.get_ident(), signal.SIGINT]).start()
@@ -294,7 +295,7 @@ def test_a_thread_that_was_interrupted_lost_nothing(make_consumer, put):
             next(records)
         leave_behind(consumer, records)  # as if it had been a moment later
         put(range(5), keys=1)
-        eventually(lambda: records._page.end)
+        eventually(lambda: records._taker.cursor.end)
         assert [int(next(records).data) for _ in range(5)] == list(range(5))
 
 
@@ -303,21 +304,21 @@ def test_a_batch_that_came_for_an_interrupted_thread_is_handed_to_the_next(make_
     with pytest.raises(RuntimeError), make_consumer(group=group, store="memory:") as consumer:  # noqa: PT012 - it is tested
         batches = consumer.batches()
         leave_behind(consumer, batches)
-        eventually(lambda: batches._in_hand.arrived)
+        eventually(lambda: batches._taker.cursor.end)
         assert numbers(next(batches)) == list(range(5))
         raise RuntimeError
     began = time.monotonic()
     with make_consumer(group=group, store="memory:") as consumer:
         batches = consumer.batches()
         leave_behind(consumer, batches)
-        eventually(lambda: batches._in_hand.arrived)
+        eventually(lambda: batches._taker.cursor.end)
     assert time.monotonic() - began < 5, "nobody is waited for"
     with make_consumer(group=group, store="memory:", until="latest") as consumer:
         assert numbers(consumer) == list(range(5)), "nobody was handed it"
 
 
 @pytest.mark.parametrize("begin", [iter, Consumer.batches], ids=["records", "batches"])
-def test_si3_what_came_for_an_interrupted_thread_is_handed_out_by_the_next_iteration(make_consumer, put, group, begin):
+def test_what_came_for_an_interrupted_thread_is_handed_out_by_the_next_iteration(make_consumer, put, group, begin):
     put(range(5), keys=1)
     with make_consumer(group=group, store="memory:", until="latest") as consumer:
         drop_what_has_arrived(consumer, begin(consumer))
@@ -326,17 +327,16 @@ def test_si3_what_came_for_an_interrupted_thread_is_handed_out_by_the_next_itera
 
 def drop_what_has_arrived(consumer, iterator):
     leave_behind(consumer, iterator)
-    eventually(lambda: iterator._page.end if hasattr(iterator, "_page") else iterator._in_hand.arrived)
+    eventually(lambda: iterator._taker.cursor.end)
 
 
 @pytest.mark.parametrize("begin", [iter, Consumer.batches], ids=["records", "batches"])
-def test_si5_an_errand_that_was_left_behind_takes_nothing_and_acknowledges_nothing(make_consumer, put, group, begin):
+def test_a_question_that_was_left_behind_takes_nothing_and_acknowledges_nothing(make_consumer, put, group, begin):
     """Two of them wait beside the one of the thread that asks; then it has its last record in hand."""
     with pytest.raises(RuntimeError), make_consumer(group=group, store="memory:") as consumer:  # noqa: PT012 - it is tested
         consumer.wait_ready()
         iterator = begin(consumer)
         for _ in range(2):
-            iterator.asked += 1
             leave_behind(consumer, iterator)
         threading.Timer(0.2, put, [range(20)], {"keys": 20}).start()
         seen = []
@@ -354,7 +354,7 @@ def test_si5_an_errand_that_was_left_behind_takes_nothing_and_acknowledges_nothi
 
 
 @pytest.mark.parametrize("begin", [iter, Consumer.batches], ids=["records", "batches"])
-def test_si5_an_errand_that_was_left_behind_keeps_no_iteration_alive(make_consumer, begin):
+def test_a_question_that_was_left_behind_keeps_no_iteration_alive(make_consumer, begin):
     with make_consumer(until=None) as consumer:
         iterator = begin(consumer)
         leave_behind(consumer, iterator)
@@ -458,7 +458,7 @@ def test_an_acknowledgement_that_is_interrupted_anywhere_does_not_silence_the_ne
     for after in count():
         with make_consumer(group=f"{group}-{after}", store="memory:", ack="manual") as consumer:
             first, second = take(consumer, 2)
-            with interrupted(after, "shardline/sync", steps="line") as interruption:
+            with interrupted(after, "shardline/aio/consumer_", steps="line") as interruption:
                 consumer.ack(first)
             consumer.ack(first)
             consumer.ack(second)
@@ -688,10 +688,11 @@ def test_one_iteration_at_a_time(make_consumer, put, begin):
         got = []
         thread = threading.Thread(target=lambda: got.append(next(waiting)))
         thread.start()
-        while not waiting.is_asking:
-            time.sleep(0.01)
+        eventually(lambda: waiting._taker.waiting)
         with pytest.raises(UsageError, match="iterated already"):
             iter(consumer)
+        with pytest.raises(UsageError, match="another task or thread waits in this iterator"):
+            next(waiting)  # it hung once
         put([1])
         thread.join()
         assert len(got) == 1
@@ -717,7 +718,7 @@ def test_co2_what_an_interrupt_left_behind_takes_nothing_from_a_new_iteration(ma
         new = iter(consumer)
         put(range(10), keys=1, aggregation=False)
         assert numbers(take(new, 10)) == list(range(10))
-        assert old.is_over
+        eventually(lambda: old._taker.is_over)
 
 
 @pytest.mark.parametrize(
@@ -808,12 +809,12 @@ def test_a_consumer_that_is_dropped_says_so_and_lets_go(make_consumer, group):
     consumer = make_consumer(group=group, store="memory:")
     consumer.start()
     consumer.wait_ready()
-    custody = consumer._hooks._custody
+    driver = consumer._session.driver
     with pytest.warns(ResourceWarning, match="never closed"):  # noqa: PT031 - where it is said is not ours to choose
         del consumer
         gc.collect()
-    eventually(lambda: custody.has_ended and "shardline consumer" not in {one.name for one in threading.enumerate()})
-    assert custody.coordinator.is_closed
+    eventually(lambda: driver.has_ended and "shardline consumer" not in {one.name for one in threading.enumerate()})
+    assert driver.coordinator.is_closed
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")

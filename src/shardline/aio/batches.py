@@ -3,7 +3,7 @@
 Invariants:
 
 - BA1: a batch holds records of one shard, in order, and at least one.
-- BA2: acknowledging it twice, or late, is harmless: what is not ours any more is refused.
+- BA2: acknowledging it twice, or late, is harmless: records of a lost lease are refused.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +42,7 @@ class Batch(Sequence[Record]):
         return [record.data if deserializer is None else deserializer(record.data) for record in self.records]
 
     def ack(self) -> bool:
-        """The whole batch is done. False: it was before, or its lease is gone and the records come again elsewhere."""
+        """The whole batch is done. Returns whether its lease is held; if not, the records come again elsewhere."""
         return self._acknowledge(self)
 
     def __len__(self) -> int:

@@ -3,63 +3,34 @@
 ``Consumer`` reads the shards of a stream, alone or as one worker of a group that shares them, and hands the records
 out: one by one, in batches, or to a handler.
 
-Invariants (docs/guarantees.md):
-
-- C5: a record is done when the next one is asked for; a clean ``close``, or end of the block, counts as asking. Leaving
-  by an exception or by cancellation does not: the record comes again.
-- L5: leases are let go on the way out, also on that of an exception, within the time that ``close`` has.
-- CO1: ``start`` enters no cancel scope of the caller: ``close`` may be called from another task.
-- CO2: one iteration at a time: with two, asking in one would acknowledge what the other has. A new one is refused while
-  somebody waits in the older; otherwise the older is over.
+Everything below the arguments and docstrings is ``ConsumerSession``'s, which the blocking ``Consumer`` shares.
 """
 
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, Self, final
-from weakref import ref
 
-import anyio
-
-from shardline.aio.acknowledging import Acknowledger
 from shardline.aio.batches import Batch
-from shardline.aio.boot_clock import boot_time
 from shardline.aio.client import Client
-from shardline.aio.consumer_arguments import (
-    check_batch,
-    check_client,
-    check_done,
-    check_handler,
-    check_settings,
-    check_start,
-    make_milestones,
-    make_store,
-)
-from shardline.aio.consumer_driver import ConsumerDriver, store_error
-from shardline.aio.consumer_host import end_host, host_consumer, let_go, make_driver, take_over, wind_down
-from shardline.aio.consumer_status import ConsumerStatus, consumer_status, health
-from shardline.aio.custody import Custody
-from shardline.aio.dead_letters import DeadLetterTarget, dead_letter_office
-from shardline.aio.fork_and_exit import CONSUMER_FORKED, watch_forks
-from shardline.aio.handler_runs import HandlerRun, is_handler_of
-from shardline.aio.host_tasks import Flag, make_flag, spawn
-from shardline.aio.intake import check_callable, check_timeout
+from shardline.aio.consumer_arguments import check_batch
+from shardline.aio.consumer_session import ConsumerSession
+from shardline.aio.consumer_status import ConsumerStatus
+from shardline.aio.dead_letters import DeadLetterTarget
+from shardline.aio.fork_and_exit import watch_forks
+from shardline.aio.handler_runs import is_handler_of, run_handlers
+from shardline.aio.host_tasks import running_task
 from shardline.aio.iteration import BatchIterator, RecordIterator
 from shardline.aio.reporting import ConsumerSink
-from shardline.aio.worker_identity import new_worker_id
 from shardline.core.consumer.config import ConsumerConfig
 from shardline.core.consumer.failure_policy import FailurePolicy
-from shardline.core.requests import DescribeStreamSummary
-from shardline.errors import Closed, WaitTimeout
-from shardline.model.position import LATEST, Position
+from shardline.core.consumer.handout import Iteration
+from shardline.model.position import Position
 from shardline.model.record import Record
-from shardline.model.stream import parse_stream
 from shardline.ports import LeaseStore
 
-_LATEST_MARGIN: Final = 1.0  # L6
-_CLOSED: Final = "this Consumer is closed"
 _NOT_STARTED: Final = "this Consumer is not started: use 'async with', or start()"
 
 
@@ -109,36 +80,24 @@ class Consumer:
         close_timeout: float | None = 30.0,
         **connection: Any,
     ) -> None:
-        self._driver: ConsumerDriver | None = None  # first: __del__ also sees what __init__ refused
-        self._custody: Custody | None = None
-        self._closed = False
-        self._why_closed = _CLOSED
-        self._stream = parse_stream(stream)
-        self._group = group
-        self._config, self.worker_id = check_settings(config, worker_id, max_leases)
-        self._start_at = check_start(start)
-        self._client, self._owns_client = check_client(client, connection)
-        self._connection = connection
-        self._deserializer = check_callable("deserializer", deserializer)
-        self._sink = check_callable("sink", sink)
-        self._close_timeout = check_timeout("close_timeout", close_timeout)
-        self._milestones = make_milestones(self.worker_id, until, idle_timeout, self._config.max_leases)
-        self._store = make_store(
-            store,
+        self._session: ConsumerSession | None = None  # first: __del__ also sees what __init__ refused
+        self._session = ConsumerSession(
+            stream,
+            connection,
             group=group,
-            stream=self._stream.name,
-            worker_id=self.worker_id,
-            connection=connection,
-            client=self._client,
+            store=store,
+            start=start,
+            config=config,
+            client=client,
+            deserializer=deserializer,
+            worker_id=worker_id,
+            until=until,
+            idle_timeout=idle_timeout,
+            max_leases=max_leases,
+            sink=sink,
+            close_timeout=close_timeout,
+            not_started=_NOT_STARTED,
         )
-        owned_store = self._store if store is None or isinstance(store, str) else None
-        self._owned = (owned_store, self._client if self._owns_client else None)
-        self._starting = anyio.Lock()
-        self._ended: Flag | None = None
-        self._in_loop: Callable[[Callable[[], None]], object] | None = None
-        self._live: Callable[[], RecordIterator | BatchIterator | None] = _nobody
-        self._acks: Acknowledger | None = None
-        self._run_scope: anyio.CancelScope | None = None
         watch_forks(self)
 
     # ---- life
@@ -153,48 +112,7 @@ class Consumer:
             StoreError: the lease store cannot be used.
             Closed: it was closed before.
         """
-        async with self._starting:
-            if self._driver is not None or self._closed:
-                self._check_open()
-                return
-            try:
-                await self._start()
-            finally:
-                if self._driver is None:
-                    await let_go(*self._owned)
-                    if self._owns_client:  # the next attempt has another: one that was closed stays so
-                        self._client = Client(**self._connection)
-                        self._owned = (self._owned[0], self._client)
-
-    async def _start(self) -> None:
-        if self._owns_client:
-            await self._client.start()
-        api = self._client.api
-        failure = await self._store.open()
-        if failure is not None and not failure.retryable:
-            raise store_error("OpenStore", failure)
-        if self._start_at == LATEST:
-            await api.describe_stream_summary(DescribeStreamSummary(self._stream))  # it tells the service's time
-        if self._closed:  # meanwhile
-            raise Closed(self._why_closed)
-        self._driver = make_driver(
-            self._stream,
-            self.worker_id,
-            self._start_at,
-            config=self._config,
-            store=self._store,
-            latest_at=max(0.0, api.service_time() - _LATEST_MARGIN),
-            service_time=api.service_time,
-            milestones=self._milestones,
-            deserializer=self._deserializer,
-            sink=self._sink,
-        )
-        self._custody = self._driver.custody
-        driver, self._ended = self._driver, make_flag()
-        ended = self._ended
-        hosted = host_consumer(driver, api, failure, self._owned, ended)
-        self._in_loop = spawn(hosted, "shardline consumer", lambda: end_host(driver, ended))
-        self._acks = Acknowledger(self._custody, self._in_loop)
+        await self._live.start()
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - it returns, never raises
         """Hand out no more, let handlers finish what they have, commit, and let go of the leases.
@@ -208,19 +126,11 @@ class Consumer:
         await self._close(timeout, clean=True)
 
     async def _close(self, timeout: float | None, *, clean: bool) -> None:  # noqa: ASYNC109 - it returns, never raises
-        limit = self._close_timeout if timeout is None else check_timeout("timeout", timeout)
-        if self._custody is not None:
-            self._custody.shut()
-            if is_handler_of(self._custody):
-                return  # run() waits for this very handler: it returns, and whoever closes then does the rest
-        first, self._closed = not self._closed, True
-        driver, ended = self._driver, self._ended
-        if driver is None or ended is None:
-            return
-        with anyio.CancelScope(shield=True):
-            if first:
-                await wind_down(driver, ended, lambda: self._run_scope, self._live, limit, clean=clean)
-            await ended.wait()
+        session = self._live
+        if is_handler_of(session):
+            await session.shut()  # run() waits for this very handler: it returns, and whoever closes does the rest
+        else:
+            await session.close(running_task(), timeout, clean=clean)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -231,16 +141,15 @@ class Consumer:
     ) -> None:
         await self._close(None if kind is None else 0.0, clean=kind is None)
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Closed(self._why_closed)
-        if self._driver is None:
-            raise Closed(_NOT_STARTED)
+    @property
+    def _live(self) -> ConsumerSession:
+        assert self._session is not None, "the arguments were accepted"
+        return self._session
 
-    def _opened(self) -> Custody:
-        self._check_open()
-        assert self._custody is not None
-        return self._custody
+    @property
+    def _opened(self) -> ConsumerSession:
+        self._live.check_open()
+        return self._live
 
     # ---- reading
 
@@ -251,10 +160,8 @@ class Consumer:
             UsageError: somebody waits in another iteration.
             Closed: it is closed, or not started.
         """
-        custody, _ = self._begin()
-        iterator = RecordIterator(custody, boot_time)
-        self._live = ref(iterator)
-        return iterator
+        session = self._opened
+        return RecordIterator(session, session.begin(running_task(), Iteration))
 
     def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> BatchIterator:
         """Batches of one shard each; a batch is done when the next is asked for, or by ``batch.ack()``.
@@ -268,10 +175,9 @@ class Consumer:
             Closed: it is closed, or not started.
         """
         wait = check_batch(max_records, max_wait)
-        custody, acks = self._begin()
-        iterator = BatchIterator(custody, boot_time, acks.ack_batch, max_records=max_records, max_wait=wait)
-        self._live = ref(iterator)
-        return iterator
+        session = self._opened
+        make = partial(Iteration, limit=max_records, max_wait=wait, whole=True)
+        return BatchIterator(session, session.begin(running_task(), make))
 
     async def run(
         self,
@@ -300,28 +206,15 @@ class Consumer:
             UsageError: an argument is wrong, or somebody waits in another iteration.
             Closed: it is closed, or not started.
         """
-        wait = check_batch(batch, max_wait)
-        chosen = check_handler(handler, policy, has_dead_letter=dead_letter is not None)
-        office = None if dead_letter is None else dead_letter_office(dead_letter, self._client)
-        custody, acks = self._begin()
-        run = HandlerRun(custody, handler, chosen, office, acks.ack_batch, batch=batch, max_wait=wait)
-        try:
-            with anyio.CancelScope() as self._run_scope:
-                await run.run()
-        finally:
-            self._run_scope = None
-            custody.ring()
-            if office is not None:
-                with anyio.CancelScope(shield=True):
-                    await office.close()
-
-    def _begin(self, caller: object = None) -> tuple[Custody, Acknowledger]:
-        """CO2. ``caller``: the thread that asks, if it is not the running task."""
-        custody = self._opened()
-        take_over(custody, self._live(), caller, is_run=self._run_scope is not None)
-        self._milestones.begin_anew(boot_time())
-        assert self._acks is not None
-        return custody, self._acks
+        await run_handlers(
+            self._live,
+            running_task(),
+            handler,
+            batch=batch,
+            max_wait=max_wait,
+            policy=policy,
+            dead_letter=dead_letter,
+        )
 
     # ---- acknowledging
 
@@ -335,20 +228,20 @@ class Consumer:
             through: all that was handed out before it is done as well.
 
         Returns:
-            False if that was known, or if the lease is gone: then the record comes again elsewhere. From another
-            thread: whether the lease is held.
+            Whether the lease is held. If not, the record comes again elsewhere.
+
+        Raises:
+            UsageError: it is neither.
+            Closed: nothing was read here: it is not started.
         """
-        check_done(record)
-        if self._acks is None:
-            raise Closed(self._why_closed if self._closed else _NOT_STARTED)
-        return self._acks.ack_batch(record) if isinstance(record, Batch) else self._acks.ack(record, through=through)
+        return self._live.ack(record, through=through)
 
     # ---- looking
 
     @property
     def is_ready(self) -> bool:
         """Whether every shard that is ours is being read: what is put from now on will be seen."""
-        return self._milestones.is_ready and not self._closed
+        return self._live.is_ready
 
     async def wait_ready(self, timeout: float | None = 30.0) -> None:  # noqa: ASYNC109 - it raises an error of ours
         """Until ``is_ready``.
@@ -358,45 +251,26 @@ class Consumer:
             ShardlineError: it never will be: no such stream, access denied, ...
             Closed: it is closed, or not started.
         """
-        limit = check_timeout("timeout", timeout)
-        with anyio.move_on_after(limit):
-            while True:
-                custody = self._opened()
-                if custody.failure is not None:
-                    raise custody.failure
-                if self._milestones.is_ready:
-                    break
-                await custody.changes.wait()
-        self._check_open()
-        if not self._milestones.is_ready:
-            raise WaitTimeout(f"the consumer of {self._stream} is not ready after {limit:g} s")
+        await self._live.wait_ready(timeout)
 
     def status(self) -> ConsumerStatus:
         """Shards, owners, positions, lag and health, as this worker knows them."""
-        return consumer_status(str(self._stream), self._group, self.worker_id, self._custody, is_closed=self._closed)
+        return self._live.status()
+
+    @property
+    def worker_id(self) -> str:
+        """This worker's name in the lease store."""
+        return self._live.worker_id
 
     def __repr__(self) -> str:
-        group = "" if self._group is None else f" of group {self._group!r}"
-        return f"<Consumer of {self._stream}{group}, {health(self._custody, is_closed=self._closed)}>"
+        return repr(self._live)
 
     def handle_fork(self) -> None:
-        """In the child: see ``forks``."""
-        if self._driver is not None:
-            self._driver.disown(Closed(CONSUMER_FORKED))
-            self._driver = self._acks = None
-            self._closed, self._why_closed = True, CONSUMER_FORKED
-        elif self._config.worker_id is None:
-            self.worker_id = self._milestones.me = new_worker_id()
+        """In the child: see ``fork_and_exit``."""
+        self._live.handle_fork()
 
     def __del__(self) -> None:
-        driver = self._driver
-        if driver is None or self._closed:
-            return
-        if self._in_loop is not None:
-            with suppress(RuntimeError):  # the loop has ended
-                self._in_loop(driver.close)
-        warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
-
-
-def _nobody() -> None:
-    """No iteration."""
+        session = self._session
+        if session is not None and session.is_started and not session.is_closed:
+            session.abandon()
+            warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)

@@ -14,7 +14,6 @@ from shardline.adapters.leases.url import lease_store
 from shardline.aio.batches import Batch
 from shardline.aio.client import Client
 from shardline.aio.intake import check_timeout
-from shardline.aio.milestones import Milestones
 from shardline.aio.worker_identity import new_worker_id
 from shardline.core.consumer.config import ConsumerConfig
 from shardline.core.consumer.failure_policy import FailurePolicy
@@ -104,12 +103,11 @@ def is_generator_function(handler: object) -> bool:
     return any(is_kind(one) for is_kind in kinds for one in (handler, getattr(handler, "__call__", None)))  # noqa: B004 - its kind is asked
 
 
-def make_milestones(worker_id: str, until: object, idle_timeout: object, max_leases: int | None) -> Milestones:
-    """Where a run ends, if anywhere."""
+def check_bounds(until: object, idle_timeout: object) -> tuple[bool, float | None]:
+    """Where a run ends, if anywhere: whether at the latest record, and after how long without any."""
     if until not in (None, "latest"):
         raise UsageError(f"until must be 'latest' or None, not {until!r}")
-    idle = check_timeout("idle_timeout", idle_timeout)
-    return Milestones(me=worker_id, until_latest=until is not None, idle_timeout=idle, max_leases=max_leases)
+    return until is not None, check_timeout("idle_timeout", idle_timeout)
 
 
 def make_store(

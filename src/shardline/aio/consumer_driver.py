@@ -1,42 +1,52 @@
-"""How is the consumer's machine driven?
+"""The host of a consumer: the only code that calls the consumer's machines.
 
-One host task polls the coordinator, carries its operations to the lease store and its requests to Kinesis, follows its
-events (a lease gained is a worker started), and sleeps until the next deadline. It knows nothing of the ``Consumer``
-that the user holds, nor of how records are handed out: that is done through ``custody``.
+One task polls the coordinator, carries its operations to the lease store and its requests to Kinesis, follows its
+events, and sleeps until the next deadline. Another serves the mail: what user code posts (``post``), in any thread, is
+carried out here. One task a shard reads. All of them run in one event loop, and none of them is user code.
 
-Invariants (C and L are of docs/guarantees.md):
+Invariants (L2 is defined in docs/guarantees.md):
 
 - L2: the clock counts suspension, and is read before anything is decided.
-- DC1: every operation and request that was polled is answered to the machine exactly once, also when its task is
-  cancelled or breaks.
-- DC2: the host lets no exception out: what breaks it is the consumer's failure, for whoever asks for records next.
-- DC3: before anything is polled, what the users have done so far is acknowledged (``InHand.pull``): no record costs
-  more than its share of that.
+- Every operation and request that was polled is answered to the machine exactly once, even when its task is cancelled
+  or breaks.
+- The host lets no exception out: what breaks it is the consumer's failure, for whoever asks for records next.
+- Before the coordinator is polled, the progress of user code is reported to it (``HandOut.handle_time``): no record
+  costs more than its share of that.
+- No mail is lost: it is taken before each pump too, so a caller that was interrupted between posting and waking the
+  host delays its message, at most until the next deadline.
+- After the host has ended, every taker is answered that it is over.
 """
 
 import logging
 import random
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, final
+from contextlib import suppress
+from typing import Any, Final, TypeAlias, final
 
 import anyio
 import anyio.lowlevel
 
-from shardline.aio.custody import Custody
+from shardline.adapters.event_loop import call_soon_from_threads
+from shardline.aio.bell import Bell
 from shardline.aio.host_tasks import Breakage, Flag, HostTasks, make_flag
 from shardline.aio.loop_watch import LoopWatch
 from shardline.aio.reporting import CLOSED, ConsumerReporter
-from shardline.aio.shard_worker import ShardWorker
+from shardline.aio.shard_reading import ShardReading
 from shardline.codec.shapes import ListShardsResponse
 from shardline.core.backoff import Backoff
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer import events as told
 from shardline.core.consumer.coordinator import ScanLeases
 from shardline.core.consumer.deaggregator import Deaggregator
+from shardline.core.consumer.handout import CancelHandler, HandOut, ReadingFailed, StopReading, WakeReader
+from shardline.core.consumer.held_shard import HeldShard
 from shardline.core.consumer.polling_reader import PollingReader
 from shardline.core.consumer.read_pace import ReadPace
-from shardline.core.consumer.reader import ReaderEvent, ReaderState
+from shardline.core.consumer.reader import Page, ReaderEvent
 from shardline.core.consumer.store_health import STORE_OPERATIONS
+from shardline.core.consumer.taker import Taker
 from shardline.core.failures import Failure, FailureKind, to_error
 from shardline.core.leases import LeaseOperation
 from shardline.core.requests import DescribeStreamSummary, ListShards
@@ -48,14 +58,18 @@ _log: Final = logging.getLogger("shardline.consumer")
 _NO_ANSWER: Final = Failure(FailureKind.TRANSIENT, "Timeout", "no answer came within half a lease duration")
 _OPEN_BACKOFF: Final = (0.1, 5.0)
 
+Message: TypeAlias = Callable[[Instant], object]
+"""A call of the hand-out, to be made by the host. It is given the time."""
+
 
 @final
 class ConsumerDriver:
-    """Feeds one coordinator, and runs its workers."""
+    """Drives one coordinator and the hand-out, and runs the readers."""
 
     def __init__(
         self,
-        custody: Custody,
+        hand_out: HandOut,
+        clock: Callable[[], Instant],
         *,
         stream: StreamRef,
         store: LeaseStore,
@@ -63,12 +77,20 @@ class ConsumerDriver:
         deserializer: Callable[[bytes], Any] | None,
         service_time: Callable[[], float],
     ) -> None:
-        self.custody = custody
-        self.coordinator = custody.coordinator
-        self.clock = custody.clock
-        custody.wake = self.wake
-        custody.report = self._report
-        self._config = custody.config
+        self.hand_out = hand_out
+        self.coordinator = hand_out.coordinators[stream.name]
+        self.clock = clock
+        self.changes = Bell()
+        """Rung when something may have changed for those who wait: ready, closing, ended, records given back."""
+        self._scopes: dict[Taker, anyio.CancelScope] = {}  # where the handlers run
+        self._in_loop = call_soon_from_threads()
+        self._config = hand_out.config
+        self._error: Exception | None = None
+        self._mail: deque[Message] = deque()
+        self._is_mail_due = False
+        self._news = Bell()
+        self._thread = threading.get_ident()
+        self._reading: dict[HeldShard, ShardReading] = {}
         self._chance = random.Random()  # noqa: S311 - no secret
         self._deserializer = deserializer
         self._service_time = service_time
@@ -80,7 +102,7 @@ class ConsumerDriver:
         self._tasks: HostTasks | None = None
         self._api: KinesisApi | None = None
         self._wake: Flag | None = None
-        self._has_ended = False
+        self._is_through = False
         self._stopping = False
         self.is_disowned = False
         """Whether it is a copy, in the child of a fork."""
@@ -93,8 +115,9 @@ class ConsumerDriver:
         self._wake = make_flag()
         self._watch.start()
         try:
-            with Breakage(self._break):  # DC2
+            with Breakage(self._break):
                 async with HostTasks() as self._tasks:
+                    self._tasks.start_soon(self._serve)
                     await self._open_store(store_failure)
                     await self._drive(self._tasks)
                     self._tasks.cancel_scope.cancel()
@@ -105,24 +128,22 @@ class ConsumerDriver:
         _log.critical("the consumer broke", exc_info=error)
         if not isinstance(error, Exception):  # a signal handler raised it, or a Ctrl-C: it is not the users' to handle
             error = Closed(f"this Consumer does not run any more: {error!r}")
-        self.custody.fail(error)
+        self._fail(error)
 
     def make_sure_of_end(self) -> None:
-        """The host is over: tell everyone who waits. Done again if it was interrupted."""
-        if self._has_ended:
+        """The host is over: answer everyone who waits. Done again if it was interrupted."""
+        if self._is_through:
             return
         self._watch.stop()
-        self.custody.has_ended = True
         events = self.coordinator.take_events()
         for event in events:
             if not isinstance(event, told.LeaseGained | told.HandOverAsked):  # nothing begins any more
                 self._follow(event)
         self._report(events)
-        for worker in [*self.custody.workers.values()]:
-            self.custody.drop(worker)
+        self.hand_out.end(self.clock())
+        self._take_mail()  # last: whoever posts from now on sees that the host has ended
         self._reporter.log_rest()
-        self.custody.ring()
-        self._has_ended = True
+        self._is_through = True
 
     def stop(self) -> None:
         """End at once: leases that are still held will lapse."""
@@ -131,17 +152,95 @@ class ConsumerDriver:
         if self._tasks is not None:
             self._tasks.cancel_scope.cancel()
 
-    def close(self) -> None:
-        """Commit what is acknowledged, let go of every lease, and end (L5)."""
-        self.custody.stop()
-        self.custody.pull()  # also the ends of shards that nobody was told of yet
+    def release(self, now: Instant) -> None:
+        """Commit what is acknowledged, let go of every lease, and end (L5). To be posted."""
+        self.hand_out.close(now)
+        self.hand_out.handle_time(now)
         self.coordinator.close()
         self.wake()
 
     def disown(self, error: Exception) -> None:
         """We are in the child of a fork: all of it is the parent's. Nothing here may wait, or touch the event loop."""
         self.is_disowned = True
-        self.custody.disown(error)
+        self.hand_out.disown(error)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.hand_out.has_ended
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why nothing more is handed out, if something failed."""
+        reason = self.hand_out.failure
+        if self._error is None and reason is not None:
+            if isinstance(reason, ReadingFailed):
+                self._error = to_error(reason.failure, f"reading {reason.shard_id}")
+            else:
+                assert isinstance(reason, Exception), "the host fails with exceptions"
+                self._error = reason
+        return self._error
+
+    # ---- mail
+
+    def post(self, message: Message) -> None:
+        """Have the host make this call. In any thread, and in a signal handler."""
+        self._mail.append(message)
+        if self._is_mail_due:
+            return
+        is_woken = False
+        try:
+            self._is_mail_due = True  # first: the host takes it back, perhaps in another thread
+            if threading.get_ident() == self._thread:
+                self._news.ring()
+            else:
+                with suppress(RuntimeError):  # the loop has ended
+                    self._in_loop(self._news.ring)
+            is_woken = True
+        finally:
+            if not is_woken:  # an interrupt: the next one wakes the host
+                self._is_mail_due = False
+
+    def enter(self, taker: Taker, scope: anyio.CancelScope) -> None:
+        """The handler of this taker runs in this scope, which is cancelled when its lease is gone (L2)."""
+        self._scopes[taker] = scope
+        if taker.shard is not None and taker.shard.is_over:
+            scope.cancel()
+
+    def leave(self, taker: Taker) -> None:
+        """The handler's task is over."""
+        self._scopes.pop(taker, None)
+
+    async def _serve(self) -> None:
+        while True:
+            self._take_mail()
+            await self._news.wait()
+
+    def _take_mail(self) -> None:
+        self._is_mail_due = False  # first: a message that comes from now on is seen below, or wakes the host again
+        while self._mail:
+            self._mail.popleft()(self.clock())
+        self._settle()
+
+    def _settle(self) -> None:
+        """Follow what the hand-out says. To be called after every call of it."""
+        hand_out = self.hand_out
+        for action in hand_out.take_actions():
+            match action:
+                case StopReading(shard):
+                    if shard in self._reading:
+                        self._reading[shard].stop()
+                case WakeReader(shard):
+                    if shard in self._reading:
+                        self._reading[shard].wake()
+                case CancelHandler(taker):
+                    if taker in self._scopes:
+                        self._scopes[taker].cancel()
+        for taker in hand_out.take_answered():
+            taker.wake()
+        self._report(hand_out.take_events())
+        if hand_out.take_pump_due():
+            self.wake()
+        self.changes.ring()
 
     def wake(self) -> None:
         """Something may have to be written or asked for."""
@@ -154,7 +253,7 @@ class ConsumerDriver:
         assert self._wake is not None
         while failure is not None and not self._stopping and not self.coordinator.is_closed:
             if not failure.retryable:
-                self.custody.fail(store_error("OpenStore", failure))
+                self._fail(store_error("OpenStore", failure))
                 return
             delay = backoff.next_delay()
             self._wake.clear()
@@ -178,9 +277,9 @@ class ConsumerDriver:
 
     def _pump(self, tasks: HostTasks) -> Instant:
         """Do all there is to do now. Returns when to come again."""
-        now, coordinator = self.clock(), self.coordinator
-        self.custody.pull()
-        self.custody.look_at_handlers(now)
+        self._take_mail()
+        now, coordinator, hand_out = self.clock(), self.coordinator, self.hand_out
+        hand_out.handle_time(now)
         writes: list[LeaseOperation] = []
         while (operation := coordinator.poll_operation(now)) is not None:
             if isinstance(operation, ScanLeases):
@@ -195,13 +294,9 @@ class ConsumerDriver:
         for event in events:
             self._follow(event)
         self._report(events)
-        self._report(self.custody.watch.take_events())
         self._reporter.log_due()
-        self.custody.admit()
-        milestones = self.custody.milestones
-        if milestones.look(coordinator, self.custody.workers, now):
-            self.custody.ring()
-        return min(coordinator.next_deadline(), milestones.next_deadline(), self.custody.watch.next_deadline())
+        self._settle()
+        return min(coordinator.next_deadline(), hand_out.next_deadline())
 
     # ---- the store and the service
 
@@ -267,30 +362,32 @@ class ConsumerDriver:
                 self.coordinator.handle_shards(answer, now)
             else:
                 self.coordinator.handle_summary(answer, now)
-                for worker in self.custody.workers.values():
-                    worker.deaggregator.by_auto = self._by_auto
+                for reading in self._reading.values():
+                    reading.deaggregator.by_auto = self._by_auto
             self.wake()
 
     # ---- events
 
     def _follow(self, event: told.Event) -> None:
+        hand_out, stream, now = self.hand_out, self._stream.name, self.clock()
         match event:
             case told.LeaseGained():
                 self._start(event)
-            case told.HandOverAsked():
-                self.custody.hand_over(self.custody.workers[event.shard_id])
+            case told.HandOverAsked(shard_id):
+                hand_out.handle_hand_over_asked(stream, shard_id, now)
             case told.HandOverOverdue(shard_id) | told.LeaseLost(shard_id) | told.LeaseReleased(shard_id):
-                worker = self.custody.workers.get(shard_id)
-                if worker is not None:
-                    self.custody.drop(worker)
+                hand_out.handle_gone(stream, shard_id, now)
             case told.StreamRecreated(why):
                 if self.coordinator.topology.is_halted:
-                    self.custody.fail(StreamRecreated(f"the stream {self._stream} was deleted and made anew: {why}"))
+                    self._fail(StreamRecreated(f"the stream {self._stream} was deleted and re-created: {why}"))
             case told.ConsumerFailed(operation, failure):
                 is_store = operation in STORE_OPERATIONS
-                self.custody.fail(store_error(operation, failure) if is_store else to_error(failure, operation))
+                self._fail(store_error(operation, failure) if is_store else to_error(failure, operation))
             case _:
                 return
+
+    def _fail(self, error: Exception) -> None:
+        self.hand_out.fail(error, self.clock())
 
     def _start(self, event: told.LeaseGained) -> None:
         config, now = self._config, self.clock()
@@ -306,7 +403,7 @@ class ConsumerDriver:
             self._stream,
             event.shard_id,
             event.start,
-            budget=self.custody.budget,
+            budget=self.hand_out.budget,
             pace=ReadPace(
                 config.calls_per_second, config.bytes_per_second, config.idle_poll_interval, self._chance, now
             ),
@@ -315,35 +412,41 @@ class ConsumerDriver:
             lease=event.grant,
             page_max_records=config.page_max_records,
         )
-        worker = ShardWorker(reader, deaggregator, event.grant, self.clock, self._deserializer)
-        assert self._tasks is not None
+        shard = self.hand_out.handle_gained(self._stream.name, event, reader, now)
+        if not shard.is_stopping:
+            reading = ShardReading(shard, reader, deaggregator, self.clock, self._deserializer)
+            self._reading[shard] = reading
+            assert self._tasks is not None
+            self._tasks.start_soon(self._read, reading)
+
+    async def _read(self, reading: ShardReading) -> None:
         assert self._api is not None
-        self._tasks.start_soon(worker.run, self._api, self)
-        self.custody.add(worker)
+        try:
+            await reading.run(self._api, self)
+        finally:
+            del self._reading[reading.shard]
 
     @property
     def _by_auto(self) -> bool:
         summary = self.coordinator.topology.summary
         return summary is not None and summary.record_distribution == "AUTO"
 
-    # ---- what the workers tell
+    # ---- what the readers tell
 
-    def handle_pages(self, worker: ShardWorker) -> None:
-        self.custody.offer(worker)
+    def handle_pages(self, shard: HeldShard, pages: list[Page]) -> None:
+        self.hand_out.handle_pages(shard, pages, self.clock())
+        self._settle()
 
     def handle_read(self, events: list[ReaderEvent]) -> None:
         self._report(events)
-        if self.custody.milestones.is_awaited or self.coordinator.trims.summary_by < NEVER:
+        self.hand_out.handle_read()
+        if self.hand_out.take_pump_due() or self.coordinator.trims.summary_by < NEVER:
             self.wake()
 
-    def handle_reader_over(self, worker: ShardWorker) -> None:
+    def handle_reader_over(self, shard: HeldShard) -> None:
         """It ended, or cannot go on."""
-        reader = worker.reader
-        if reader.state is ReaderState.FAILED:
-            assert reader.failure is not None
-            self.custody.fail(to_error(reader.failure, f"reading {worker.shard_id}"))
-        else:
-            self.custody.look_after(worker)
+        self.hand_out.handle_reader_over(shard, self.clock())
+        self._settle()
 
     def _report(self, events: Sequence[told.Event]) -> None:
         if events:

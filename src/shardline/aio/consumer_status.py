@@ -8,13 +8,17 @@ Invariants:
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, final
 
-from shardline.aio.custody import Custody
-from shardline.aio.shard_worker import ShardWorker
+from shardline.aio.boot_clock import boot_time
+from shardline.core.clock import Instant
+from shardline.core.consumer.coordinator import Coordinator
 from shardline.core.consumer.handling import HandlingState, handling_lag
-from shardline.core.consumer.holding import Phase
+from shardline.core.consumer.handout import HandOut
+from shardline.core.consumer.held_shard import HeldShard
+from shardline.core.consumer.holding import Holding, Phase
+from shardline.core.consumer.reader import ShardKey
 from shardline.model.lease import Lease
 from shardline.model.position import Position
 
@@ -53,6 +57,8 @@ class ShardStatus:
     unacknowledged: int = 0
     """With manual acknowledgements: how many records are handed out and not acknowledged, or wait behind one that is
     not. At ``max_unacknowledged`` no more of the shard are handed out or read."""
+    stream: str = ""
+    """The name of the stream."""
 
     @property
     def lag(self) -> float | None:
@@ -113,92 +119,109 @@ class ConsumerStatus:
 
 
 def consumer_status(
-    stream: str, group: str | None, worker_id: str, custody: Custody | None, *, is_closed: bool
+    stream: str, group: str | None, worker_id: str, hand_out: HandOut | None, service_now: float, *, is_closed: bool
 ) -> ConsumerStatus:
-    """All of it."""
-    if custody is not None and not custody.has_ended:
-        custody.look()
+    """All of it. ``service_now``: the service's time, in seconds since 1970."""
     return ConsumerStatus(
         stream=stream,
         group=group,
         worker_id=worker_id,
-        health=health(custody, is_closed=is_closed),
-        is_ready=custody is not None and custody.milestones.is_ready and not is_closed,
-        shards=() if custody is None else shard_statuses(custody),
-        workers={} if custody is None else owners(custody),
-        retries=0 if custody is None else custody.counts.retries,
-        dead_letters=0 if custody is None else custody.counts.dead_letters,
-        failed_records=0 if custody is None else custody.counts.failed_records,
+        health=health(hand_out, is_closed=is_closed),
+        is_ready=hand_out is not None and hand_out.bounds.is_ready and not is_closed,
+        shards=() if hand_out is None else _shard_statuses(hand_out, service_now),
+        workers={} if hand_out is None else _owners(hand_out),
+        retries=0 if hand_out is None else hand_out.counts.retries,
+        dead_letters=0 if hand_out is None else hand_out.counts.dead_letters,
+        failed_records=0 if hand_out is None else hand_out.counts.failed_records,
     )
 
 
-def health(custody: Custody | None, *, is_closed: bool) -> Health:
-    if custody is not None and custody.failure is not None:
+def health(hand_out: HandOut | None, *, is_closed: bool) -> Health:
+    if hand_out is not None and hand_out.failure is not None:
         return "failed"
     if is_closed:
-        return "closed" if custody is None or custody.has_ended else "closing"
-    if custody is not None and custody.watch.is_stuck:
+        return "closed" if hand_out is None or hand_out.has_ended else "closing"
+    if hand_out is not None and hand_out.watch.is_stuck:
         return "handler-stuck"
-    if custody is None or not custody.milestones.is_ready:
+    if hand_out is None or not hand_out.bounds.is_ready:
         return "starting"
-    return "store-down" if custody.coordinator.is_store_down else "ok"
+    return "store-down" if any(group.is_store_down for group in hand_out.coordinators.values()) else "ok"
 
 
-def shard_statuses(custody: Custody) -> tuple[ShardStatus, ...]:
-    """Every shard that is known, by name."""
-    coordinator = custody.coordinator
-    graph, rows = coordinator.topology.graph, coordinator.view.rows
-    return tuple(_status(custody, shard_id) for shard_id in sorted({*graph.shard_ids, *rows}))
+def _shard_statuses(hand_out: HandOut, service_now: float) -> tuple[ShardStatus, ...]:
+    """Every shard that is known, by stream and name."""
+    return tuple(
+        _status(hand_out, group, (stream, shard_id), service_now)
+        for stream, group in sorted(hand_out.coordinators.items())
+        for shard_id in sorted({*group.topology.graph.shard_ids, *group.view.rows})
+    )
 
 
-def owners(custody: Custody) -> dict[str, int]:
+def _owners(hand_out: HandOut) -> dict[str, int]:
     """The workers that hold leases, and how many."""
     counts: dict[str, int] = {}
-    for row in custody.coordinator.view.rows.values():
-        if row.holder is not None and not row.checkpoint.is_finished:
-            counts[row.holder] = counts.get(row.holder, 0) + 1
+    for group in hand_out.coordinators.values():
+        for row in group.view.rows.values():
+            if row.holder is not None and not row.checkpoint.is_finished:
+                counts[row.holder] = counts.get(row.holder, 0) + 1
     return counts
 
 
-def _status(custody: Custody, shard_id: str) -> ShardStatus:
-    coordinator = custody.coordinator
-    graph, row = coordinator.topology.graph, coordinator.view.rows.get(shard_id)
-    worker, holding = custody.workers.get(shard_id), coordinator.held.holdings.get(shard_id)
-    since = None if worker is None else custody.watch.since(worker.reader.key)
-    state = HandlingState() if worker is None or worker.in_hand is None else worker.in_hand.look()
-    is_manual = custody.config.ack == "manual" and holding is not None
-    return ShardStatus(
+def _status(hand_out: HandOut, group: Coordinator, key: ShardKey, service_now: float) -> ShardStatus:
+    stream, shard_id = key
+    graph, row = group.topology.graph, group.view.rows.get(shard_id)
+    shard, holding = hand_out.shards.get(key), group.held.holdings.get(shard_id)
+    known = ShardStatus(
+        stream=stream,
         shard_id=shard_id,
-        state=_state(custody, shard_id, row),
+        state=_state(group, holding, row),
         owner=None if row is None else row.holder,
         checkpoint=None if row is None else row.checkpoint.position,
-        reading_lag=None if worker is None else worker.reader.lag,
+        reading_lag=None,
         parents=graph.parents(shard_id),
         children=tuple(sorted(graph.children(shard_id))),
-        prefetched=0 if worker is None else worker.queued + state.waiting,
         token=None if holding is None else holding.grant.token,
-        out_of_range=0 if worker is None else worker.deaggregator.out_of_range,
-        unacknowledged=0 if holding is None else holding.tracker.remembered,
-        handling_lag=None if worker is None else _handling_lag(custody, worker, state),
-        in_hand=holding.tracker.unacknowledged if holding is not None and is_manual else state.records,
-        handler_started_at=None if since is None else time.time() - (custody.clock() - since),
+        handler_started_at=_since_1970(hand_out.watch.since(key)),
+    )
+    return known if shard is None else _with_records(known, hand_out, shard, service_now)
+
+
+def _with_records(known: ShardStatus, hand_out: HandOut, shard: HeldShard, service_now: float) -> ShardStatus:
+    """A shard that we hold: what of it was read, what waits, and what the user's code has."""
+    state, tracker = hand_out.look(shard), None if shard.holding is None else shard.holding.tracker
+    done, unreported = 0, 0
+    if shard.cursor is not None:
+        done = shard.cursor.done
+        # With manual acknowledgements the tracker counts what was reported; user code may have taken more since.
+        unreported = shard.cursor.place - shard.cursor.reported if shard.is_manual else 0
+    since = hand_out.watch.since(shard.key) or state.since if shard.is_manual else state.since
+    return replace(
+        known,
+        reading_lag=shard.reader.lag,
+        prefetched=state.waiting if shard.is_stopping else shard.records - state.records - done,
+        out_of_range=shard.reader.out_of_range,
+        unacknowledged=0 if tracker is None else tracker.remembered + unreported,
+        handling_lag=_handling_lag(shard, state, service_now),
+        in_hand=tracker.unacknowledged + unreported if tracker is not None and shard.is_manual else state.records,
+        handler_started_at=known.handler_started_at if since is None else _since_1970(since),
     )
 
 
-def _handling_lag(custody: Custody, worker: ShardWorker, state: HandlingState) -> float | None:
-    """CS1."""
-    holding, queued = custody.holding_of(worker), worker.next_record
+def _handling_lag(shard: HeldShard, state: HandlingState, service_now: float) -> float | None:
+    """The age of the oldest record that is not done, wherever it is."""
+    holding = shard.holding
     unacknowledged = None if holding is None else holding.tracker.oldest_unacknowledged
-    arrivals = [record.arrived_at for record in (state.oldest, queued) if record is not None]
+    arrivals = [record.arrived_at for record in (state.oldest, shard.next_record) if record is not None]
     if unacknowledged is not None:
         arrivals.append(unacknowledged[1])
-    reader = worker.reader
-    return handling_lag(arrivals, reader.unread_age(custody.clock()), reader.lag, custody.service_clock())
+    return handling_lag(arrivals, shard.reader.unread_age(boot_time()), shard.reader.lag, service_now)
 
 
-def _state(custody: Custody, shard_id: str, row: Lease | None) -> ShardState:
-    coordinator = custody.coordinator
-    holding = coordinator.held.holdings.get(shard_id)
+def _since_1970(at: Instant | None) -> float | None:
+    return None if at is None else time.time() - (boot_time() - at)
+
+
+def _state(group: Coordinator, holding: Holding | None, row: Lease | None) -> ShardState:
     if holding is not None:
         if holding.phase is not Phase.ACTIVE:
             return "handing-over"
@@ -209,4 +232,4 @@ def _state(custody: Custody, shard_id: str, row: Lease | None) -> ShardState:
         return "finished"
     if row.holder is not None:
         return "other"
-    return "free" if coordinator.topology.graph.is_readable(shard_id, coordinator.view.rows) else "waiting"
+    return "free" if group.topology.graph.is_readable(row.shard_id, group.view.rows) else "waiting"

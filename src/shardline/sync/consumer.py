@@ -12,33 +12,26 @@ Invariants (C5 and L5 are of docs/guarantees.md):
 - SC3: a handler may close the consumer that calls it: it does not wait there, for it would wait for itself.
 """
 
-import inspect
 import threading
 import warnings
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from functools import wraps
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, Self, final
-from weakref import ref
-
-import anyio
-import anyio.lowlevel
 
 from shardline.aio.batches import Batch
-from shardline.aio.boot_clock import boot_time
-from shardline.aio.consumer import Consumer as AsyncConsumer
-from shardline.aio.consumer_arguments import check_batch, check_done, is_generator_function
+from shardline.aio.consumer_arguments import check_batch
+from shardline.aio.consumer_session import ConsumerSession
 from shardline.aio.consumer_status import ConsumerStatus
-from shardline.aio.fork_and_exit import CONSUMER_FORKED, watch_forks
-from shardline.aio.host_tasks import running_task
+from shardline.aio.fork_and_exit import watch_forks
+from shardline.aio.handler_runs import is_handler_of, run_handlers
 from shardline.aio.intake import check_timeout
-from shardline.aio.iteration import BatchIterator as AsyncBatchIterator
 from shardline.aio.reporting import ConsumerSink
 from shardline.core.consumer.config import ConsumerConfig
 from shardline.core.consumer.failure_policy import FailurePolicy
+from shardline.core.consumer.handout import Iteration
 from shardline.errors import Closed, UsageError
 from shardline.model.position import Position
 from shardline.model.record import Record
@@ -81,16 +74,16 @@ class Consumer:
         **connection: Any,
     ) -> None:
         self._thread: LoopThread | None = None  # first: __del__ also sees what __init__ refused
-        self._closed = False
-        self._why_closed = "this Consumer is closed"
         if "client" in connection:
             raise UsageError("client: a blocking Consumer has its own connections: give it the connection arguments")
-        self._inner = AsyncConsumer(
+        self._session: ConsumerSession = ConsumerSession(
             stream,
+            connection,
             group=group,
             store=store,
             start=start,
             config=config,
+            client=None,
             deserializer=deserializer,
             worker_id=worker_id,
             until=until,
@@ -98,13 +91,9 @@ class Consumer:
             max_leases=max_leases,
             sink=sink,
             close_timeout=close_timeout,
-            **connection,
+            not_started=_NOT_STARTED,
         )
-        self._hooks: Any = self._inner  # the two are one class in two shells: this one reaches into that
         self._life = threading.RLock()  # held by whoever starts or closes; a signal handler may come in between
-        self._acks: deque[tuple[Record | Batch, bool]] = deque()
-        self._acks_due = False
-        self._here = threading.local()
         watch_forks(self)
 
     # ---- life
@@ -113,18 +102,17 @@ class Consumer:
         """Start the consumer's thread, connect and begin to read. Raises as the async ``start``."""
         refuse_to_wait_in_callback("start()")
         with self._life:
-            if self._closed:
-                raise Closed(self._why_closed)
-            if self._thread is not None:
+            if self._thread is not None or self._session.is_closed:
+                self._session.check_open()
                 return
             thread = LoopThread("shardline consumer")
             try:
                 thread.start()
-                thread.call(self._inner.start)
+                thread.call(self._session.start)
                 self._thread = thread
             finally:
                 if self._thread is None:  # it failed, or was interrupted
-                    thread.stop(_undoing(self._hooks))
+                    thread.stop(partial(_undo, self._session))
 
     def close(self, timeout: float | None = None) -> None:
         """Hand out no more, let others finish what they have, commit, and let go of the leases.
@@ -137,33 +125,24 @@ class Consumer:
         self._close(check_timeout("timeout", timeout), clean=True)
 
     def _close(self, timeout: float | None, *, clean: bool) -> None:
-        thread = self._thread
-        if thread is not None and getattr(self._here, "is_handler", False):  # SC3
-            thread.begin(lambda: self._inner.close(timeout))
+        session, thread, closer = self._session, self._thread, threading.current_thread()
+        if thread is not None and is_handler_of(session):  # SC3
             with suppress(Closed):
-                thread.call(anyio.lowlevel.checkpoint)  # it has begun: nothing more is handed out
+                thread.call(session.shut)  # when it returns, no more is handed out
+            thread.begin(lambda: session.close(closer, timeout, clean=True))
             return
         refuse_to_wait_in_callback("close()")
         with self._life:
-            thread, self._closed = self._thread, True
+            thread = self._thread
             if thread is None:
-                self._hooks._closed = True  # noqa: SLF001 - _hooks
+                session.is_closed = True
                 return
-            closer = threading.current_thread()  # not its ident, which the next thread may have
             try:
                 with suppress(Closed):  # it has ended
-                    thread.call(lambda: self._close_inner(timeout, closer, clean=clean))
+                    thread.call(lambda: session.close(closer, timeout, clean=clean))
             finally:
                 thread.stop()
             thread.join()
-
-    async def _close_inner(self, timeout: float | None, closer: threading.Thread, *, clean: bool) -> None:  # noqa: ASYNC109 - as close
-        live = self._hooks._live()  # noqa: SLF001 - _hooks
-        if live is not None and live.asking_thread is closer:
-            live.asker = running_task()
-        elif live is not None and live.asking_thread is not None and not live.asking_thread.is_alive():
-            live.release(done=False)  # it will never ask for the next
-        await self._hooks._close(timeout, clean=clean)  # noqa: SLF001 - _hooks
 
     def __enter__(self) -> Self:
         self.start()
@@ -175,10 +154,8 @@ class Consumer:
         self._close(None if kind is None else 0.0, clean=kind is None)
 
     def _running(self) -> LoopThread:
-        if self._closed:
-            raise Closed(self._why_closed)
-        if self._thread is None:
-            raise Closed(_NOT_STARTED)
+        self._session.check_open()
+        assert self._thread is not None
         return self._thread
 
     # ---- reading
@@ -190,18 +167,9 @@ class Consumer:
             UsageError: somebody waits in another iteration.
             Closed: it is closed, or not started.
         """
-        thread = self._running()
         refuse_to_wait_in_callback("iterating")
-
-        caller = threading.current_thread()
-
-        async def begin() -> RecordIterator:
-            custody, _ = self._hooks._begin(caller)  # noqa: SLF001 - _hooks
-            iterator = RecordIterator(custody, thread)
-            self._hooks._live = ref(iterator)  # noqa: SLF001 - _hooks
-            return iterator
-
-        return thread.call(begin)
+        session = self._session
+        return RecordIterator(session, session.begin(threading.current_thread(), Iteration))
 
     def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> BatchIterator:
         """Batches of one shard each; a batch is done when the next is asked for, or by ``batch.ack()``.
@@ -215,19 +183,10 @@ class Consumer:
             Closed: it is closed, or not started.
         """
         wait = check_batch(max_records, max_wait)
-        thread = self._running()
         refuse_to_wait_in_callback("iterating")
-
-        caller = threading.current_thread()
-
-        async def begin() -> BatchIterator:
-            custody, _ = self._hooks._begin(caller)  # noqa: SLF001 - _hooks
-            batches = AsyncBatchIterator(custody, boot_time, self.ack, max_records=max_records, max_wait=wait)
-            iterator = BatchIterator(batches, custody, thread)
-            self._hooks._live = ref(iterator)  # noqa: SLF001 - _hooks
-            return iterator
-
-        return thread.call(begin)
+        session = self._session
+        make = partial(Iteration, limit=max_records, max_wait=wait, whole=True)
+        return BatchIterator(session, session.begin(threading.current_thread(), make))
 
     def run(
         self,
@@ -258,25 +217,12 @@ class Consumer:
         """
         thread = self._running()
         refuse_to_wait_in_callback("run()")
-        target = in_threads(dead_letter)
-        called = self._noting(handler)
-        thread.call(lambda: self._inner.run(called, batch=batch, max_wait=max_wait, policy=policy, dead_letter=target))
-
-    def _noting(self, handler: Any) -> Any:
-        """The handler, so that it is known where it runs (SC3)."""
-        if not callable(handler) or inspect.iscoroutinefunction(handler) or is_generator_function(handler):
-            return handler
-        here = self._here
-
-        @wraps(handler, updated=())
-        def handle(given: Any) -> object:
-            here.is_handler = True
-            try:
-                return handler(given)
-            finally:
-                here.is_handler = False
-
-        return handle
+        target, caller = in_threads(dead_letter), threading.current_thread()
+        thread.call(
+            lambda: run_handlers(
+                self._session, caller, handler, batch=batch, max_wait=max_wait, policy=policy, dead_letter=target
+            )
+        )
 
     # ---- acknowledging
 
@@ -294,37 +240,14 @@ class Consumer:
             UsageError: it is neither.
             Closed: nothing was read here: it is not started.
         """
-        check_done(record)
-        thread = self._thread
-        if thread is None:
-            raise Closed(self._why_closed if self._closed else _NOT_STARTED)
-        self._acks.append((record, through))
-        if not self._acks_due:
-            is_told = False
-            try:
-                self._acks_due = True  # first: it is taken back in the other thread
-                thread.soon(self._take_acks)
-                is_told = True
-            finally:
-                if not is_told:  # an interrupt: the next one tells
-                    self._acks_due = False
-        lease = record.lease
-        return lease is not None and lease.held
-
-    def _take_acks(self) -> None:
-        """In the loop's thread."""
-        self._acks_due = False  # first: what comes from now on is seen, or comes back for
-        self._hooks._custody.pull()  # noqa: SLF001 - _hooks; what was handed out is known then
-        while self._acks:
-            record, through = self._acks.popleft()
-            self._inner.ack(record, through=through)
+        return self._session.ack(record, through=through)
 
     # ---- looking
 
     @property
     def is_ready(self) -> bool:
         """Whether every shard that is ours is being read: what is put from now on will be seen."""
-        return self._inner.is_ready
+        return self._session.is_ready
 
     def wait_ready(self, timeout: float | None = 30.0) -> None:
         """Until ``is_ready``.
@@ -336,45 +259,41 @@ class Consumer:
         """
         thread = self._running()
         refuse_to_wait_in_callback("wait_ready()")
-        thread.call(lambda: self._inner.wait_ready(timeout))
+        thread.call(lambda: self._session.wait_ready(timeout))
 
     def status(self) -> ConsumerStatus:
         """Shards, owners, positions, lag and health, as this worker knows them."""
         thread = self._thread
 
         async def look() -> ConsumerStatus:
-            return self._inner.status()
+            return self._session.status()
 
         if thread is not None and not thread.is_current:
             with suppress(Closed):  # it has ended: nothing changes any more
                 return thread.call(look)
-        return self._inner.status()
+        return self._session.status()
 
     @property
     def worker_id(self) -> str:
-        return self._inner.worker_id
+        return self._session.worker_id
 
     def __repr__(self) -> str:
-        return repr(self._inner)
+        return repr(self._session)
 
     def handle_fork(self) -> None:
-        """In the child: see ``forks``. A thread of the parent may have held the lock."""
+        """In the child: see ``fork_and_exit``. A thread of the parent may have held the lock."""
         self._life = threading.RLock()
-        if self._thread is not None:
-            self._thread, self._closed, self._why_closed = None, True, CONSUMER_FORKED
+        self._thread = None
+        self._session.handle_fork()
 
     def __del__(self) -> None:
-        if self._thread is None or self._closed:
+        if self._thread is None or self._session.is_closed:
             return
-        self._thread.stop(_undoing(self._hooks))
+        self._thread.stop(partial(_undo, self._session))
         warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
 
-def _undoing(hooks: Any) -> Callable[[], Any]:
-    """What ends a consumer that nobody has any more. It keeps no reference to its facade."""
-
-    async def undo() -> None:
-        if hooks._driver is not None:  # noqa: SLF001 - hooks
-            await hooks._close(0.0, clean=False)  # noqa: SLF001 - hooks
-
-    return undo
+async def _undo(session: ConsumerSession) -> None:
+    """End a consumer that nobody has any more. It keeps no reference to its facade."""
+    if session.is_started:
+        await session.close(None, 0.0, clean=False)

@@ -162,7 +162,7 @@ async def test_c11_a_lost_lease_ends_reading_and_raises_nothing(make_consumer, p
             await eventually(lambda: len(seen) == 20)
             _, row, _ = await owned(group)
             await eventually(lambda: any(isinstance(event, LeaseLost) for event in events))
-            assert row.shard_id not in consumer._custody.workers
+            assert ("s", row.shard_id) not in consumer._session.hand_out.shards
             await consumer.close()
     assert MemoryLeases.shared(group, "s")._rows[row.shard_id].owner == "w2", "close lets go of its own alone"
 
@@ -182,7 +182,7 @@ async def test_r5_one_failed_heartbeat_is_not_the_last(make_consumer, group, eve
         await consumer.wait_ready()
         await eventually(lambda: bool(failures))
         await anyio.sleep(1.2)  # longer than the lease
-        assert len(consumer._custody.workers) == 2
+        assert len(consumer._session.hand_out.shards) == 2
 
 
 async def test_r7_worker_ids_are_no_pids(connection):
@@ -284,10 +284,10 @@ async def test_m1_leases_of_others_cost_nothing(make_consumer, put, kinesis, gro
     async with make_consumer("ten", group=group, store="memory:") as other:
         await other.wait_ready()
         async with make_consumer("ten", group=group, store="memory:", max_leases=1) as consumer:
-            await eventually(lambda: len(consumer._custody.workers) == 1)
+            await eventually(lambda: len(consumer._session.hand_out.shards) == 1)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(consumer.run, handle)
-                (mine,) = consumer._custody.workers
+                ((_, mine),) = consumer._session.hand_out.shards
                 wanted = next(one for one in kinesis.streams["ten"].shards if one.shard_id == mine)
                 from shardline import Client
 

@@ -4,6 +4,7 @@ import logging
 import time
 from collections import Counter, defaultdict
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -167,7 +168,7 @@ async def test_a_killed_worker_is_replaced_within_lease_duration_and_three_secon
         second = await fleet.join("w2")
         await eventually(lambda: loads(first, second) == [3, 3] and len(fleet.done) == 300)
         dead = held(first)
-        first._driver.stop()  # no release: as if it was killed
+        first._session.driver.stop()  # no release: as if it was killed
         killed_at = time.monotonic()
         await put(range(300, 600))
         await eventually(lambda: loads(second) == [6])
@@ -205,7 +206,7 @@ async def test_a_bounded_run_waits_for_the_leases_of_a_dead_worker(make_consumer
     first = make_consumer(group=group, store="memory:")
     await first.start()
     await eventually(lambda: loads(first) == [6])
-    first._driver.stop()
+    first._session.driver.stop()
     async with make_consumer(group=group, store="memory:", until="latest") as second:
         with anyio.fail_after(8):
             assert sorted([int(record.data) async for record in second]) == list(range(60))
@@ -218,12 +219,12 @@ async def test_a_lease_that_comes_in_the_moment_of_the_end_is_not_read(make_cons
     monkeypatch.setattr(ConsumerDriver, "_start", lambda driver, event: gained.append(event) or start(driver, event))
     consumer = make_consumer(group=group, store="memory:")
     await consumer.start()
-    driver, take_events = consumer._driver, Coordinator.take_events
+    driver, take_events = consumer._session.driver, Coordinator.take_events
     late = lambda coordinator: gained[:1] if driver._stopping else take_events(coordinator)  # noqa: E731
     monkeypatch.setattr(Coordinator, "take_events", late)
     await eventually(lambda: loads(consumer) == [6])
     driver.stop()
-    await eventually(lambda: driver.custody.has_ended and not driver.custody.workers)
+    await eventually(lambda: driver.has_ended and not driver.hand_out.shards)
     with anyio.fail_after(5):
         await consumer.close()
 
@@ -251,8 +252,6 @@ async def test_losing_a_lease_cancels_that_handler_alone_and_refuses_its_acks(ma
         await eventually(lambda: len(began) == 6)
         lost = min(began)
         rows = MemoryLeases.shared(group, "s")._rows
-        from dataclasses import replace
-
         rows[lost] = replace(rows[lost], owner="thief", counter=rows[lost].counter + 10)
         await eventually(lambda: ended == [lost])
         assert not began[lost].lease.held
@@ -263,6 +262,37 @@ async def test_losing_a_lease_cancels_that_handler_alone_and_refuses_its_acks(ma
         assert consumer.status().shards[0].token > began[lost].lease.token
         assert not consumer.ack(began[lost]), "it was read under another grant"
         await consumer.close(0)
+
+
+async def test_a_shielded_handler_whose_lease_is_lost_and_regained_does_not_break_the_run(
+    make_consumer, put, group, eventually
+):
+    """The run once ended with a ValueError when the handler of the lost lease left."""
+    await put(range(50), keys=1)
+    handled, at_work, go_on = [], [], anyio.Event()
+    async with make_consumer(group=group, store="memory:", worker_id="w1") as consumer:
+
+        async def handle(record):
+            assert at_work == [], "one record of a shard at a time"
+            at_work.append(record)
+            with anyio.CancelScope(shield=True):
+                if len(handled) == 4:
+                    rows = MemoryLeases.shared(group, "s")._rows
+                    rows[record.shard_id] = replace(rows[record.shard_id], owner=None, counter=1_000_000)
+                    await eventually(lambda: not record.lease.held)
+                    await eventually(lambda: record.shard_id in held(consumer))
+                    await anyio.sleep(0.2)
+                    go_on.set()
+            at_work.remove(record)
+            handled.append(int(record.data))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(consumer.run, handle)
+            await go_on.wait()
+            await eventually(lambda: 49 in handled)
+            await consumer.close()
+    assert handled[:5] == list(range(5))
+    assert handled[-45:] == list(range(5, 50))
 
 
 async def test_a_thread_that_lost_its_lease_ends_after_its_record(make_consumer, put, group, eventually, kinesis):
@@ -276,8 +306,6 @@ async def test_a_thread_that_lost_its_lease_ends_after_its_record(make_consumer,
             if len(handled) == 5:
                 shard_id = record.shard_id
                 rows = MemoryLeases.shared(group, "s")._rows
-                from dataclasses import replace
-
                 rows[shard_id] = replace(rows[shard_id], owner=None, counter=rows[shard_id].counter + 10)
                 while record.lease.held:
                     time.sleep(0.005)
@@ -357,7 +385,7 @@ async def test_reading_goes_on_through_an_outage_then_stops_safely_then_recovers
         await eventually(lambda: len(seen) == 30)
         await eventually(lambda: sum(isinstance(event, LeaseLost) for event in events) == 6)
         assert consumer.status().health == "store-down"
-        assert not consumer._custody.workers, "nobody reads without a lease"
+        assert not consumer._session.hand_out.shards, "nobody reads without a lease"
         store.is_down = False
         await eventually(lambda: loads(consumer) == [6])
         await put(range(30, 60))

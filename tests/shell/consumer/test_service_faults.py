@@ -161,7 +161,7 @@ async def test_a_stream_that_was_made_anew_stops_the_consumer(
         with pytest.raises(StreamRecreated), anyio.fail_after(8):
             async for _ in consumer:
                 pass
-    assert any("made anew" in text for level, text in complaints() if level == "ERROR")
+    assert any("re-created" in text for level, text in complaints() if level == "ERROR")
 
 
 @pytest.mark.parametrize("shards", [1, 3])

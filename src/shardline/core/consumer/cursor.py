@@ -42,7 +42,8 @@ class Cursor:
             cursor.place = place + 1  # last: the record is taken
             return record
 
-    Otherwise, if the cursor ``is_open``, take the next with ``take`` or ``take_all``; if not, ask the host.
+    Otherwise, if the cursor ``is_open``, begin a slice of time and take the next, or all; if it is not open, ask the
+    host.
     """
 
     __slots__ = (
@@ -90,19 +91,22 @@ class Cursor:
         """Whether the next record may be taken."""
         return self.place < self.end and self.lease is not None and self.lease.held
 
-    def take(self, now: Instant) -> Record:
-        """Take the next record, and begin a slice of time. ``is_open`` must hold."""
-        place = self.place
-        record = self.records[place]
+    def begin_slice(self, now: Instant) -> None:
+        """The next record is about to be taken: note when, and open the quick path for a while."""
         self.taken_at = now
         self.slice_end = now + SLICE
+
+    def take(self, now: Instant) -> Record:
+        """Take the next record. ``is_open`` must hold."""
+        place = self.place
+        record = self.records[place]
+        self.begin_slice(now)
         self.place = place + 1  # last
         return record
 
-    def take_all(self, now: Instant) -> Sequence[Record]:
+    def take_all(self) -> Sequence[Record]:
         """Take the records as a whole. ``is_open`` must hold."""
-        self.taken_at = now
-        self.place = len(self.records)  # last
+        self.place = len(self.records)
         return self.records
 
     # ---- the host

@@ -139,8 +139,7 @@ class HandlerTask(Taker):
                 return found
             if not self.whole:
                 return Handle(found)
-            self._work = BatchWork(found.take_all(now), self._policy, self._chance, now)
-            found.taken_at = None  # the handler was not called yet
+            self._work = BatchWork(found.take_all(), self._policy, self._chance, now)
 
     def _next_of(self, work: BatchWork, now: Instant) -> Step | Instant | None:
         """The next step of the policy. ``None``: it is through with its records, or they went back."""

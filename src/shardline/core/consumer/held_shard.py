@@ -99,8 +99,13 @@ class HeldShard:
 
     @property
     def next_record(self) -> Record | None:
-        """The first record that is not done."""
-        return self.pages[0].page.records[self.offset] if self.records else None
+        """The first record that waits for the user."""
+        place = self.offset + (0 if self.cursor is None else self.cursor.place)
+        for queued in self.pages:
+            if place < len(queued.page.records):
+                return queued.page.records[place]
+            place -= len(queued.page.records)
+        return None
 
     @property
     def facts(self) -> ShardFacts:

@@ -14,7 +14,6 @@ Invariants:
 - PF4: a shard that was refused is named once it may read (``take_admitted``): nobody has to ask again and again.
 """
 
-from collections.abc import Iterable
 from typing import Final, final
 
 from shardline.core.consumer.reader import ShardKey
@@ -64,7 +63,7 @@ class PrefetchBudget:
         """The user was handed this much. For a shard that was forgotten meanwhile it means nothing."""
         held = self.held_bytes(key)
         size_bytes = min(size_bytes, held)
-        if held > size_bytes:  # first: PF1 is worth more than the sum, should an interrupt come between the two
+        if held > size_bytes:
             self._held[key] = held - size_bytes
         else:
             self._held.pop(key, None)
@@ -76,19 +75,11 @@ class PrefetchBudget:
         self.release(key, self.held_bytes(key))
         self._refused.pop(key, None)
 
-    def admitted(self) -> list[ShardKey]:
-        """The shards that were refused and may read now."""
-        return [key for key in self._refused if self._may_read(key)]
-
-    def excuse(self, keys: Iterable[ShardKey]) -> None:
-        """They were told: they are refused no more."""
-        for key in keys:
-            self._refused.pop(key, None)
-
     def take_admitted(self) -> list[ShardKey]:
-        """The same at once (PF4)."""
-        admitted = self.admitted()
-        self.excuse(admitted)
+        """The shards that were refused and may read now. They are named once (PF4)."""
+        admitted = [key for key in self._refused if self._may_read(key)]
+        for key in admitted:
+            del self._refused[key]
         return admitted
 
     def _may_read(self, key: ShardKey) -> bool:

@@ -152,4 +152,6 @@ def group_facts(stream: str, coordinator: Coordinator, held: Collection[ShardKey
         if (stream, row.shard_id) not in held and not row.checkpoint.is_finished
     ]
     is_listed = topology.is_settled and bool(rows) and topology.graph.covers(rows)
-    return GroupFacts(coordinator.is_ready, is_listed, others)
+    # A lease that was gained counts from when its reader was started: its event may not have been followed yet.
+    is_started = all((stream, shard_id) in held for shard_id in coordinator.held.holdings)
+    return GroupFacts(coordinator.is_ready and is_started, is_listed, others)

@@ -40,8 +40,8 @@ def test_all_before_the_last_take_are_done(lease):
 
 def test_a_batch_is_taken_at_once_and_done_at_once(lease):
     cursor = Cursor(RECORDS, lease, whole=True)
-    assert cursor.take_all(100.0) == RECORDS
-    assert (cursor.place, cursor.done, cursor.taken_at) == (4, 0, 100.0)
+    assert cursor.take_all() == RECORDS
+    assert (cursor.place, cursor.done, cursor.taken_at) == (4, 0, None)
     cursor.finished = 3
     assert cursor.done == 3, "a failure policy is through with these"
 
@@ -87,7 +87,8 @@ def test_a_record_that_a_thread_took_meanwhile_counts_as_taken(lease):
 def test_what_user_code_has_and_what_waits_for_it(lease, taken, whole, is_manual, expected):
     cursor = Cursor(RECORDS, lease, whole=whole)
     if whole and taken:
-        cursor.take_all(100.0)
+        cursor.begin_slice(100.0)
+        cursor.take_all()
     else:
         for _ in range(taken):
             cursor.take(100.0)
@@ -100,7 +101,8 @@ def test_what_was_reported_is_the_trackers_and_a_part_of_a_batch_is_in_hand_alon
     cursor.reported = 1
     assert cursor.look(is_manual=True).oldest == "r1"
     batch = Cursor(RECORDS, lease, whole=True)
-    batch.take_all(100.0)
+    batch.begin_slice(100.0)
+    batch.take_all()
     batch.given, batch.finished = 1, 2
     assert batch.look(is_manual=False) == HandlingState("r2", 1, 1, 100.0)
     batch.finished = 4

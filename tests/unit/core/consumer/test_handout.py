@@ -92,13 +92,13 @@ def test_a_batch_waits_for_its_fill_and_no_longer(desk):
     assert desk.hand_out.next_deadline() == 100.5
     assert desk.hand_out.take_pump_due(), "the host has to wake up earlier"
     assert desk.poll(0.5) == [taker]
-    assert len(taker.cursor.take_all(desk.now)) == 2
+    assert len(taker.cursor.take_all()) == 2
     desk.bring(2)
     assert not desk.ask(taker)
     desk.bring(2)
     assert desk.hand_out.take_answered() == [taker]
     assert len(taker.cursor.records) == 3
-    taker.cursor.take_all(desk.now)
+    taker.cursor.take_all()
     desk.bring(0, last=True)
     assert desk.ask(taker), "there will be no more: it does not wait"
 

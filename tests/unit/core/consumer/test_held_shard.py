@@ -28,6 +28,16 @@ def test_without_a_limit_the_rest_of_one_page_is_opened(desk):
     assert open_all(shard) == second
 
 
+def test_the_next_record_is_the_first_that_nobody_has_taken(desk):
+    shard = desk.gain()
+    first, second = desk.bring(2), desk.bring(1)
+    cursor = shard.open(None, whole=False, room=10)
+    cursor.take(desk.now)
+    assert shard.next_record == first[1]
+    cursor.take(desk.now)
+    assert shard.next_record == second[0]
+
+
 @pytest.mark.parametrize(("limit", "expected"), [(2, 2), (3, 3), (4, 4), (9, 6)])
 def test_a_limit_reaches_over_pages(desk, limit, expected):
     shard = desk.gain()

@@ -83,16 +83,6 @@ def test_a_shard_that_is_forgotten_gives_everything_back_and_later_releases_mean
     assert budget.take_admitted() == []
 
 
-def test_pf4_who_may_read_is_named_until_it_was_told():
-    budget = PrefetchBudget(100)
-    budget.hold("a", 100)
-    assert not budget.admits("a")
-    budget.release("a", 100)
-    assert budget.admitted() == budget.admitted() == ["a"]
-    budget.excuse(["a", "unknown"])
-    assert budget.admitted() == []
-
-
 def test_pf1_what_an_interrupt_left_in_the_sum_is_gone_when_nothing_is_held():
     budget = PrefetchBudget(100)
     budget.hold("a", 60)

@@ -117,6 +117,7 @@ def test_the_facts_of_a_group_are_those_of_its_coordinator():
     coordinator = SimpleNamespace(
         me="me",
         is_ready=True,
+        held=SimpleNamespace(holdings=["held"]),
         view=SimpleNamespace(rows=rows),
         topology=SimpleNamespace(is_settled=True, graph=graph),
     )
@@ -130,3 +131,4 @@ def test_the_facts_of_a_group_are_those_of_its_coordinator():
     )
     coordinator.view = SimpleNamespace(rows={})
     assert not group_facts("s", coordinator, ()).is_listed
+    assert not group_facts("s", coordinator, {("t", "held")}).is_ready, "its reader was not started yet"
