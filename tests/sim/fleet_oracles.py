@@ -6,7 +6,7 @@
   producer's key were first handed out in the order of their puts; nothing is left when the fleet has come to rest.
 """
 
-from producer_endpoint import BEGIN
+from producer_endpoint import BEGIN, STREAM
 from producer_oracles import check_effort, check_end
 from producer_world import START
 
@@ -256,7 +256,7 @@ class Watch:
         for ancestor in self.truth.ancestors(shard_id):
             known = self.truth.shards[ancestor]
             assert not known.is_open
-            undone = self.truth.undone(known)
+            undone = [] if known.rowed_late else self.truth.undone(known)
             assert not undone, f"L3: {shard_id} is read, and of {ancestor} {len(undone)} are not done"
         self._note_resumed(shard_id, checkpoint)
 
@@ -275,20 +275,24 @@ class Watch:
         if self.truth.epoch or self.world.store.is_forgetful:
             return
         for other in self.world.processes:
-            user = None if other is worker else other.users.get(shard_id)
-            if user is None or not user.has_records:
+            held = None if other is worker else other.hand_out.shards.get((STREAM, shard_id))
+            if held is None or not other.has_records(held):
                 continue
             drift = (abs(worker.clock.drift) + abs(other.clock.drift)) * self.world.fleet.longest_lease
-            assert not user.grant.in_force(other.clock.read(self.world.now) + drift + SLACK), (
+            assert not held.grant.in_force(other.clock.read(self.world.now) + drift + SLACK), (
                 f"L2: {worker.name} and {other.name} both act on {shard_id}"
             )
 
     # ---- retention
 
     def see_retention(self, *, is_shorter):
-        """An operator changed it, and somebody is behind."""
-        readers = [user.reader for worker in self.world.live for user in worker.users.values()]
+        """An operator changed it, and somebody is behind. Whoever learns of it when it was raised cannot know any more
+        what the old one had removed.
+        """
+        readers = [shard.reader for worker in self.world.live for shard in worker.hand_out.shards.values()]
         self.was_shortened |= is_shorter and any(reader.lag for reader in readers)
+        if not is_shorter:
+            self.unjudged.update(known.shard_id for known in self.truth.shards.values() if self._find_missed(known))
 
     def see_page(self, shard_id, unread_since):
         """A page came to a reader that had read all that arrived before ``unread_since``."""
@@ -353,7 +357,8 @@ class Watch:
             reason = self._find_uncommitted(known)
             if reason is not None:
                 return reason
-        return self._find_unbalanced()
+        unrest = [worker.books.find_unrest() for worker in world.live]
+        return next(filter(None, unrest), None) or self._find_unbalanced()
 
     def _adopt(self, known):
         """A row that outlived its stream, and fits the one that was made anew, is one of the new stream."""
@@ -444,10 +449,14 @@ class Watch:
         was_read = known.finished and not known.given_up
         if known.first_committed is None or was_read or known.shard_id in self.alarms | self.unjudged:
             return 0
-        seen = known.done | known.first_delivered.keys()
-        later = [place for place in known.places if place > known.first_committed and known.is_trimmed(place)]
-        missed = [place for place in later if place not in seen]
+        missed = self._find_missed(known)
         return len(missed) if missed and (known.is_gone or max(known.first_delivered) > missed[0]) else 0
+
+    def _find_missed(self, known):
+        """What retention took after the first checkpoint, and nobody has seen."""
+        seen, first = known.done | known.first_delivered.keys(), known.first_committed
+        later = [place for place in known.places if first is not None and place > first and known.is_trimmed(place)]
+        return [place for place in later if place not in seen]
 
     def _check_receipts(self):
         """Every record with a receipt was handed to the group, and handled."""

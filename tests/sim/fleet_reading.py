@@ -6,7 +6,7 @@ from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse
 from shardline.core.clock import NEVER
 from shardline.core.consumer import events as told
 from shardline.core.consumer.deaggregator import Deaggregator
-from shardline.core.consumer.polling_reader import PollingReader, ReaderState
+from shardline.core.consumer.polling_reader import PollingReader
 from shardline.core.consumer.read_pace import ReadPace
 from shardline.core.failures import Failure
 from shardline.core.requests import GetRecords
@@ -14,18 +14,22 @@ from shardline.model.stream import StreamRef
 
 
 class ShardReading:
-    """One reader. What it brings goes to its user."""
+    """One reader. What it brings goes to the hand-out."""
 
     def __init__(self, worker, gained):
         self.worker = worker
-        self.user = None  # it makes itself known
-        self.done = gained.checkpoint.sequence_number  # what is at or before it must not come again
+        self.shard = None  # that of the hand-out
+        number = self.done = gained.checkpoint.sequence_number  # what is at or before it must not come again
+        self.begin = None if number is None else (number.number, number.sub_sequence)
+        self.began_at = worker.world.now
+        self.delivered, self.told = set(), set()  # places
+        self.reported, self.checked = None, 0  # the last watermark, and the places up to it
         config = worker.config
         self.reader = PollingReader(
             StreamRef(STREAM),
             gained.shard_id,
             gained.start,
-            budget=worker.budget,
+            budget=worker.hand_out.budget,
             pace=ReadPace(
                 config.calls_per_second, config.bytes_per_second, config.idle_poll_interval, worker.chance, worker.now
             ),
@@ -44,7 +48,7 @@ class ShardReading:
     def go_on(self, armed_at=None):
         """Send what the reader wants to be sent, or come again when it does."""
         worker, reader = self.worker, self.reader
-        if self.user.is_stopping or (armed_at is not None and reader.next_deadline() != armed_at):
+        if self.shard.is_stopping or (armed_at is not None and reader.next_deadline() != armed_at):
             return
         self._take_pages()
         request = reader.poll_request(worker.now)
@@ -60,7 +64,7 @@ class ShardReading:
             worker.world.reached.add("prefetch full")
 
     def _answered(self, answer):
-        worker, reader, user = self.worker, self.reader, self.user
+        worker, reader, hand_out = self.worker, self.reader, self.worker.hand_out
         if isinstance(answer, Failure):
             worker.world.reached.see_failure(answer)
             reader.handle_failure(answer, worker.now)
@@ -78,19 +82,19 @@ class ShardReading:
                 self.done = None if isinstance(event, told.PositionLost) else self.done
         if worker.machine.trims.summary_by < NEVER:
             worker.wake()
+        hand_out.handle_read()
         self._take_pages()
-        if not user.is_stopping:
-            if reader.state is ReaderState.FAILED:
-                worker.fail(f"reading {reader.shard_id}: {reader.failure.code}")
+        if not self.shard.is_stopping:
+            if reader.is_over:
+                hand_out.handle_reader_over(self.shard, worker.now)
             else:
-                user.step()
-                if not reader.is_over:
-                    self.go_on()
+                self.go_on()
+        worker.drain()
 
     def _take_pages(self):
         """What there is room for. If that is not all of it, the budget names the shard when there is more room."""
         while pages := self.reader.take_pages():
-            self.user.pages.extend(pages)
+            self.worker.hand_out.handle_pages(self.shard, pages, self.worker.now)
             if self.reader.has_unopened:
                 self.worker.world.reached.add("a page opened in slices")
 

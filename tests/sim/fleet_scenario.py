@@ -5,7 +5,7 @@ come up and no trouble hides another. Every world grows calm in the end: what is
 replaced, and then everything has to come to rest.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from producer_scenario import POISON, Load, Scenario
@@ -66,6 +66,10 @@ class WorkerPlan:
     """Its worker_id in all its lives. ``None``: another one in each."""
     lease_duration: float | None = None
     """Its own. ``None``: the fleet's."""
+    until_latest: bool = False
+    """Whether its first life ends at the newest record."""
+    idle_timeout: float | None = None
+    """After how long without records the iterations and runs of its first life end."""
     trouble: list[tuple[float, str, float]] = field(default_factory=list)
     """When, ``crash``, ``close`` or ``pause``, and for how long it is gone."""
 
@@ -103,6 +107,22 @@ class UserPlan:
     """After how long each record is acknowledged, in any order (``manual``)."""
     forget_chance: float
     """How often an acknowledgement comes very late."""
+    through_chance: float = 0.0
+    """How often it covers all records before it."""
+    mixes: bool = False
+    """Whether iterations and runs follow each other."""
+    max_wait: float = 0.0
+    """How long a batch waits for more records."""
+    shield_chance: float = 0.0
+    """How often a handler's task cannot be cancelled."""
+    interrupt_chance: float = 0.0
+    """How often the user is interrupted while it waits."""
+    replace_chance: float = 0.0
+    """How often it leaves its loop with a record in hand, and begins another iteration."""
+    to_host: float = 0.0
+    """How long a question waits in the mailbox of the host, at most."""
+    closing_time: float = 0.0
+    """How long a close waits for the user to be done."""
 
 
 @dataclass
@@ -148,6 +168,8 @@ class Fleet:
     duration: float
     dies_beginning: float | None = None
     """At LATEST: for how long the worker is gone that dies when it has made the group's first row."""
+    commit_trouble: float = 0.0
+    """How often a worker dies, or is paused past its lease, with a commit under way."""
     set_back: SetBack | None = None
     store_clocks: tuple[float, float] = (0.0, 0.0)
     """By how much the clock of a store that has one is off: at first, and after it was set back. Never ahead."""
@@ -168,6 +190,9 @@ class Fleet:
 
     def is_store_down(self, time):
         return any(start <= time < end for start, end in self.outages)
+
+    def commit_trouble_at(self, time):
+        return self.commit_trouble if time < self.duration else 0.0
 
     def reads_faulty_at(self, time):
         return any(start <= time < end for start, end in self.read_windows)
@@ -217,10 +242,13 @@ def draw_fleet(seed: int) -> Fleet:
     _draw_identities(Random(f"identities {seed}"), fleet)
     _draw_durations(Random(f"durations {seed}"), fleet, lease)
     _draw_set_back(Random(f"set back {seed}"), fleet)
+    _draw_takers(Random(f"takers {seed}"), fleet)
     ends = [at + length for plan in fleet.workers for at, _, length in plan.trouble]
     ends += [plan.starts_at for plan in fleet.workers] + [end for _, end in fleet.outages]
     ends += [load.puts[-1][0] for load in fleet.producing.loads] + [at for at, _ in fleet.retention_changes]
-    fleet.calm_at = max(duration, fleet.repaired_at, *ends)
+    fleet.calm_at = max(duration, fleet.repaired_at, *ends) + (
+        1.5 * fleet.longest_lease if fleet.commit_trouble else 0.0
+    )
     return fleet
 
 
@@ -275,6 +303,32 @@ def _draw_set_back(chance, fleet):
     fleet.set_back = SetBack(at, at + chance.uniform(1.5, 3.0), to)
     fleet.outages = [*fleet.outages, (at, fleet.set_back.until)]
     fleet.store_clocks = (chance.choice([0.0, -0.5]), chance.choice([0.0, -3_600.0]))
+
+
+def _draw_takers(chance, fleet):
+    """How the user's code gets its records, beside what ``_draw_user`` draws."""
+    user = fleet.user
+    user.mixes = chance.random() < 0.4
+    user.one_at_a_time = user.one_at_a_time and chance.random() < 0.8
+    user.max_wait = chance.choice([0.0, 0.05, 1.0])
+    user.threaded = user.threaded or chance.random() < 0.3
+    user.shield_chance = chance.choice([0.0, 0.5, 1.0])
+    user.slow_chance = max(user.slow_chance, chance.choice([0.0, 0.0, 0.1]))
+    user.slow = (user.slow[0], user.slow[1] * chance.choice([1.0, 1.0, 4.0]))
+    user.fail_chance = max(user.fail_chance, chance.choice([0.0, 0.0, 0.3]))
+    user.sink_fail_chance = max(user.sink_fail_chance, chance.choice([0.0, 0.0, 0.3]))
+    user.interrupt_chance = chance.choice([0.0, 0.0, 0.02, 0.2])
+    user.replace_chance = chance.choice([0.0, 0.0, 0.02, 0.2])
+    user.through_chance = chance.choice([0.0, 0.2, 0.5])
+    user.to_host = chance.choice([0.0, 0.0, 0.02])
+    user.closing_time = chance.choice([0.0, 0.3, 2.0]) * fleet.config.lease_duration
+    fleet.config = replace(fleet.config, max_unacknowledged=chance.choice([100_000, 100_000, 20]))
+    for plan in fleet.workers:
+        plan.until_latest = chance.random() < 0.1
+        plan.idle_timeout = chance.choice([0.2, 2.0]) if chance.random() < 0.15 else None
+    if chance.random() < 0.3 and fleet.start != "LATEST":
+        fleet.commit_trouble = chance.choice([0.02, 0.1])
+        fleet.to_wire = 0.02
 
 
 def _some(chance, kinds, count, chances):

@@ -48,12 +48,12 @@ class ShardTruth:
     @property
     def required(self):
         """The places that the group must have handled: those that arrived since its start, and are still there."""
-        if self.starts_at is None:
-            return []
         return [place for place in self.places if self.is_required(place)]
 
     def is_required(self, place):
-        return self.records[place].arrived_at >= self.starts_at and not self.is_trimmed(place)
+        if self.starts_at is None or self.records[place].arrived_at < self.starts_at:
+            return False
+        return not self.is_trimmed(place)
 
     def is_trimmed(self, place):
         return self.is_gone or (self.trimmed_before is not None and place < self.trimmed_before)

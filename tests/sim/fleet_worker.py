@@ -7,17 +7,18 @@ closed in good order. What it has sent goes on without it.
 from functools import partial
 from random import Random
 
+from fleet_books import Books
 from fleet_process import Clock, Process
 from fleet_reading import ShardReading
-from fleet_user import ShardUser
+from fleet_takers import Application
 from producer_endpoint import BEGIN, STREAM
 from tests.harness.coordinator import CoordinatorShell
 
 from shardline.core.clock import NEVER
 from shardline.core.consumer import events as told
 from shardline.core.consumer.coordinator import Coordinator, ScanLeases
-from shardline.core.consumer.handler_watch import HandlerWatch
-from shardline.core.consumer.prefetch import PrefetchBudget
+from shardline.core.consumer.handout import CancelHandler, HandOut, ReadingFailed, WakeReader
+from shardline.core.consumer.run_bounds import RunBounds
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import CommitCheckpoint, FinishHandOver, ReleaseLease, RenewLease
 from shardline.core.requests import ListShards
@@ -57,19 +58,24 @@ class Worker(Process, CoordinatorShell):
             clock=lambda: self.now,
         )
         CoordinatorShell.__init__(self, machine)
-        self.budget = PrefetchBudget(config.prefetch_max_bytes)
-        self.users = {}
-        self.stuck_after = config.lease_duration  # so that the slowest handlers of a scenario are stuck for a while
-        self.handlers = HandlerWatch(self.stuck_after)
-        self.stuck = {}  # by shard: since when, as far as was told
-        self.threads = {}  # shards whose handler runs on, after the lease was lost
-        self.failure = None
+        self.is_bounded = life == 0
+        bounds = RunBounds(
+            until_latest=self.until_latest,
+            idle_timeout=plan.idle_timeout if self.is_bounded else None,
+            max_leases=plan.max_leases,
+        )
+        interval = config.checkpoint_interval
+        interval = fleet.store.checkpoint_interval if interval is None else interval
+        self.hand_out = HandOut({STREAM: machine}, config, bounds, report_interval=interval)
+        self.readings = {}  # by grant
+        self.books = Books(self)
+        self.users = Application(self)
         self.is_closing = False
+        self.is_clean = True
+        self._mail = []
         self._wake_at = NEVER
         self._wants_pump = False
         self._was_missing = False
-        self._turn_of = None  # the shard whose records an iterating user has
-        self._kept_turns = []
         self.unread = set()  # what it gave back without having held it
         self._excused = set()  # shards whose rows may name us without our knowing
 
@@ -88,45 +94,60 @@ class Worker(Process, CoordinatorShell):
 
     # ---- life
 
+    @property
+    def is_manual(self):
+        return self.config.ack == "manual"
+
+    @property
+    def until_latest(self):
+        """Whether this life ends at the newest record: only the first does, for the world has to come to rest."""
+        return self.plan.until_latest and self.is_bounded
+
+    def has_records(self, shard):
+        """Whether the user has records of the shard that are not known to be done."""
+        return shard.cursor is not None or (self.is_manual and bool(self.users.unacknowledged.get(shard.grant)))
+
     def crash(self):
         self.note("crashes")
-        if any(user.has_records for user in self.users.values()):
+        if any(map(self.has_records, self.hand_out.shards.values())):
             self.world.reached.add("crash with records in hand")
         if any(isinstance(operation, CommitCheckpoint) for operation in self.outbox):
             self.world.reached.add("crash with a commit under way")
         self.world.watch.excuse(self.machine.trims)
         self.is_dead = True
-        self.users.clear()
 
-    def close(self):
-        """Hand out no more, let the users finish what they have, then let go of everything."""
+    def close(self, *, is_clean=True):
+        """Hand out no more, let the user finish what it has, or leave its loop, then let go of everything."""
         if self.is_dead or self.is_closing:
             return
-        self.note("closes", self.failure or "asked to")
-        self.is_closing = True
-        for user in [*self.users.values()]:
-            user.stop()
-        self.at_local(self.now + 2 * self.config.lease_duration, self._cancel_users)
-        self._close_if_idle()
+        self.note("closes", self.hand_out.failure or "asked to", "" if is_clean else "by an error")
+        self.is_closing, self.is_clean = True, is_clean
+        self.post(self.hand_out.close)
+        if not is_clean or self.chance.random() < 0.3:
+            self.users.leave(is_clean=is_clean)
+        self.at_local(self.now + self.world.fleet.user.closing_time, self._cancel_users)
+        self.close_if_idle()
 
     def fail(self, why):
-        """Nothing more can be read: what the users have comes again."""
-        if self.failure is None:
-            self.failure = why
-            self.note("fails", why)
-            for user in [*self.users.values()]:
-                user.stop()
-                user.cancel()
-            self.close()
+        """Nothing more can be read."""
+        self.hand_out.fail(why, self.now)
+        self.close(is_clean=False)
 
     def _cancel_users(self):
-        for user in self.users.values():
-            user.cancel()
-        self._close_if_idle()
+        if not self.users.is_idle:
+            self.is_clean = False
+            self.world.reached.add("the time for closing was up before the user was done")
+            self.users.leave(is_clean=False)
 
-    def _close_if_idle(self):
-        idle = all(user.work is None for user in self.users.values())
-        if self.is_closing and idle and not self.machine._is_closing:
+    def close_if_idle(self):
+        if self.is_closing:
+            self.post(self._close_if_idle)  # after what the user said before
+
+    def _close_if_idle(self, now):
+        hand_out = self.hand_out
+        if self.users.is_idle and not self.machine._is_closing:
+            if hand_out.current is not None:
+                hand_out.settle(hand_out.current, now, done=self.is_clean)
             self.world.watch.excuse(self.machine.trims)
             self.machine.close()
             self.wake()
@@ -138,6 +159,9 @@ class Worker(Process, CoordinatorShell):
             assert not self.outbox, "nothing is under way"
             if not self.world.store.is_down and not self._has_seen_set_back:
                 self._check_released()
+            self.hand_out.end(self.now)
+            self.drain()
+            self.books.check_end()
             self.is_dead = True
             self.world.handle_ended(self)
 
@@ -149,7 +173,7 @@ class Worker(Process, CoordinatorShell):
 
     def _check_released(self):
         """L5, also for what it only asked for. What lapsed, or came by a write whose answer was lost, is not its to give back."""
-        assert not self.users, "HL1: every lease was told to be gone"
+        assert not self.hand_out.shards, "HL1: every lease was told to be gone"
         rows = [row for row in self.world.store.rows.values() if not row.checkpoint.is_finished]
         ours = [row for row in rows if not row.is_foreign_to(self.machine._twins.me)]
         held = {row.shard_id for row in ours if self.name in {row.owner, row.checkpoint_owner}}
@@ -159,7 +183,20 @@ class Worker(Process, CoordinatorShell):
             held = {row.shard_id for row in ours if row.incarnation_of(self.name) is not None} & held
         assert held <= self._excused, f"L5: {self.name} has ended, and still has, or asks for, {held - self._excused}"
 
-    # ---- the coordinator
+    # ---- the host
+
+    def post(self, command):
+        """User code leaves a command for the host."""
+        self._mail.append(command)
+        if len(self._mail) == 1:
+            delay = self.chance.uniform(0, self.world.fleet.user.to_host)
+            self.world.at(self.world.now + delay, self.run, self._serve)
+
+    def _serve(self):
+        mail, self._mail = self._mail, []
+        for command in mail:
+            command(self.now)
+            self.drain()
 
     def wake(self):
         if not self._wants_pump:
@@ -168,30 +205,32 @@ class Worker(Process, CoordinatorShell):
 
     def pump(self):
         self._wants_pump = False
-        now = self.now
+        self.hand_out.handle_time(self.now)
+        self.books.look()
+        self.drain()
         super().pump()
-        self._watch_handlers(now)
-        self.admit()
+        self.drain()
         self._end_if_closed()
         if not self.is_dead:
-            self._arm(min(self.machine.next_deadline(), self.handlers.next_deadline()))
+            self._arm(min(self.machine.next_deadline(), self.hand_out.next_deadline()))
 
-    def _watch_handlers(self, now):
-        """HW1: what is told of stuck handlers is so, and each spell is told once."""
-        at_work = {shard_id: user.look() for shard_id, user in self.users.items() if user.call is not None}
-        self.handlers.handle_work({(STREAM, shard_id): work for shard_id, work in at_work.items()}, now)
-        for event in self.handlers.take_events():
-            self.note(type(event).__name__, *event)
-            if isinstance(event, told.HandlerStuck):
-                since = at_work[event.shard_id].since
-                assert event.shard_id not in self.stuck, "HW1: it was told before"
-                assert now >= since + self.stuck_after, "HW1: it is not stuck"
-                self.stuck[event.shard_id] = since
-                self.world.reached.add("a stuck handler was reported")
-            else:
-                since = self.stuck.pop(event.shard_id)
-                assert event.shard_id not in at_work or at_work[event.shard_id].since != since, "HW1: it is stuck still"
-                self.world.reached.add("a stuck handler went on, or lost its shard")
+    def drain(self):
+        """What the hand-out wants, and whom it answered."""
+        hand_out = self.hand_out
+        for event in hand_out.take_events():
+            self.books.see_event(event)
+        for action in hand_out.take_actions():
+            if isinstance(action, WakeReader):
+                self.readings[action.shard.grant].go_on()
+            elif isinstance(action, CancelHandler) and action.taker in self.users.handlers:
+                self.users.handlers[action.taker].cancel()
+        for taker in hand_out.take_answered():
+            taker.wake()
+        if hand_out.take_pump_due():
+            self.wake()
+        self.books.check_hand_out()
+        if isinstance(hand_out.failure, ReadingFailed):
+            self.close(is_clean=False)
 
     def _arm(self, deadline):
         if deadline <= self.now:
@@ -211,9 +250,13 @@ class Worker(Process, CoordinatorShell):
         now = self.now
         if isinstance(operation, _HOLDERS):
             self._check_may_write(operation, now)
+        world = self.world
+        if isinstance(operation, CommitCheckpoint) and self.chance.random() < world.fleet.commit_trouble_at(world.time):
+            kind, length = self.chance.choice(["crash", "pause"]), 1.3 * self.config.lease_duration
+            world.at(world.now, world.trouble, self.place, kind, length)
         flight = [operation, False]
-        delay = self.chance.uniform(0, self.world.fleet.to_wire)
-        self.world.at(self.world.now + delay, self.run, self._leave, flight)
+        delay = self.chance.uniform(0, world.fleet.to_wire)
+        world.at(world.now + delay, self.run, self._leave, flight)
         self.at_local(now + self.config.lease_duration / 2, self._give_up, flight)
 
     def _check_may_write(self, operation, now):
@@ -278,23 +321,25 @@ class Worker(Process, CoordinatorShell):
             case told.LeaseGained():
                 self._start_reading(event)
             case told.HandOverAsked(shard_id):
-                user = self.users[shard_id]
-                user.stop()
-                user.leave_if_done()
+                self.hand_out.handle_hand_over_asked(STREAM, shard_id, self.now)
+                assert self.hand_out.shards[STREAM, shard_id].is_stopping, "no more of it is handed out"
             case told.HandOverOverdue(shard_id):
                 reached.add("hand-over timed out")
-                self._drop(shard_id)
+                self.hand_out.handle_gone(STREAM, shard_id, self.now)
             case told.LeaseLost(shard_id, why):
                 if self.was_paused and "no renewal" in why:
                     reached.add("paused past its lease, then stopped")
                 if self.world.store.is_down:
                     reached.add("store outage past lease")
                 self._excused.add(shard_id)
-                self._drop(shard_id)
+                shard = self.hand_out.shards.get((STREAM, shard_id))
+                if shard is not None and self.has_records(shard):
+                    reached.add("lease lost while the user had records")
+                self.hand_out.handle_gone(STREAM, shard_id, self.now)
             case told.LeaseReleased(shard_id, finished):
                 if self.is_closing and not finished:
                     reached.add("lease released on exit")
-                self._drop(shard_id)
+                self.hand_out.handle_gone(STREAM, shard_id, self.now)
             case told.StreamRecreated(why):
                 assert self.world.truth.epoch, f"TO1: it is the same stream: {why}"
                 halted = self.machine.topology.is_halted
@@ -342,67 +387,6 @@ class Worker(Process, CoordinatorShell):
         world, shard_id = self.world, event.shard_id
         world.service.advance(world.time)
         world.watch.check_gained(self, shard_id, event.checkpoint)
-        assert shard_id not in self.users, "HL1: told once"
-        self.users[shard_id] = user = ShardUser(self, event.grant, ShardReading(self, event))
-        if self.is_closing:
-            user.stop()
-        else:
-            user.reading.go_on()
-
-    def _drop(self, shard_id):
-        user = self.users.pop(shard_id, None)
-        if user is not None:
-            user.drop()
-        self._close_if_idle()
-
-    def admit(self):
-        for _, shard_id in self.budget.take_admitted():
-            user = self.users.get(shard_id)
-            if user is not None:
-                user.reading.go_on()
-
-    # ---- what the users say
-
-    def ack(self, user, record, *, through):
-        held = self.machine.held
-        if not user.holds or not user.grant.held:
-            self.world.reached.add("acknowledgement refused")
-            return
-        holding = held.holdings[user.shard_id]
-        was_arranged = holding.is_arranged
-        accepted = held.ack_through(user.shard_id, record) if through else held.ack(user.shard_id, record)
-        if accepted and (not was_arranged or holding.tracker.has_ended):
-            self.wake()
-
-    def end_shard(self, shard_id, children):
-        self.machine.end(shard_id, children, self.now)
-        self.wake()
-
-    def leave(self, shard_id):
-        self.machine.held.leave(shard_id)
-        self.wake()
-        self._close_if_idle()
-
-    def step_user(self, shard_id):
-        user = self.users.get(shard_id)
-        if user is not None:
-            user.step()
-
-    def take_turn(self, user):
-        """Whether this user may work now: an iterator has records of one shard at a time."""
-        if not self.world.fleet.user.one_at_a_time or self._turn_of is user:
-            return True
-        if self._turn_of is not None:
-            if user not in self._kept_turns:
-                self._kept_turns.append(user)
-            return False
-        self._turn_of = user
-        return True
-
-    def end_turn(self, user):
-        self._close_if_idle()
-        if self._turn_of is user:
-            self._turn_of = None
-            waiting, self._kept_turns = self._kept_turns, []
-            for other in waiting:
-                other.step()
+        reading = self.readings[event.grant] = ShardReading(self, event)
+        reading.shard = self.hand_out.handle_gained(STREAM, event, reading.reader, self.now)
+        reading.go_on()

@@ -73,7 +73,9 @@ class FleetWorld:
         duration = plan.lease_duration or self.fleet.config.lease_duration
         wanted = (plan.max_leases, duration)
         if wanted not in self._configs:
-            self._configs[wanted] = replace(self.fleet.config, max_leases=plan.max_leases, lease_duration=duration)
+            self._configs[wanted] = replace(
+                self.fleet.config, max_leases=plan.max_leases, lease_duration=duration, stuck_after=duration
+            )
         return self._configs[wanted]
 
     def at(self, moment, action, *arguments):
@@ -100,7 +102,7 @@ class FleetWorld:
         for number, plan in enumerate(fleet.workers):
             self.at(START + plan.starts_at, self._start, number)
             for moment, kind, length in plan.trouble:
-                self.at(START + moment, self._trouble, number, kind, length)
+                self.at(START + moment, self.trouble, number, kind, length)
         self.at(START + fleet.calm_at, self._look)
 
     def _reshard(self, kind):
@@ -135,7 +137,7 @@ class FleetWorld:
         worker.note("starts", f"drift {worker.plan.drift}")
         worker.wake()
 
-    def _trouble(self, number, kind, length):
+    def trouble(self, number, kind, length):
         worker = self.slots[number]
         if worker is None or worker.is_dead or worker.is_paused or worker.is_closing:
             return

@@ -109,12 +109,15 @@ class RunBounds:
             self.is_ready = True
             self._idle_since = now
             return True
-        if self.is_exhausted or any(shard.has_records for shard in shards):
+        if self.is_exhausted:
+            return False
+        if any(shard.has_records for shard in shards):
+            self._idle_since = now  # and the deadline moves, for the host must not look without a pause
             return False
         if self._until_latest and self._has_reached_latest(groups, shards):
             self.is_exhausted = True
         elif self._idle_timeout is not None:
-            self.is_exhausted = now - self._idle_since >= self._idle_timeout
+            self.is_exhausted = now >= self.next_deadline()
         return self.is_exhausted
 
     # ---- time

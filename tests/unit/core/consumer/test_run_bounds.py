@@ -88,10 +88,17 @@ def test_idleness_counts_from_readiness_and_from_the_last_record():
     assert (made.next_deadline(), made.is_open_ended) == (105.0, False)
     made.handle_activity(103.0)
     assert made.next_deadline() == 108.0
-    assert not made.handle_facts([ALONE], [QUIET._replace(has_records=True)], 120.0), "a slow user is not idle"
     assert not made.handle_facts([ALONE], [QUIET], 107.9)
-    assert made.handle_facts([ALONE], [QUIET], 108.0)
+    assert not made.handle_facts([ALONE], [QUIET._replace(has_records=True)], 120.0), "a slow user is not idle"
+    assert made.next_deadline() == 125.0, "and the host looks again later, not at once"
+    assert not made.handle_facts([ALONE], [QUIET], 124.9)
+    assert made.handle_facts([ALONE], [QUIET], 125.0)
     assert made.next_deadline() == NEVER
+
+
+def test_idleness_is_over_at_its_deadline_however_sums_are_rounded():
+    made = bounds(idle_timeout=0.2, ready_at=300.13107241970924)
+    assert made.handle_facts([ALONE], [QUIET], made.next_deadline())
 
 
 def test_a_new_iteration_counts_idleness_anew_and_latest_stays_reached():

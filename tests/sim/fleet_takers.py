@@ -1,0 +1,298 @@
+"""The user's code of one simulated worker: iterators of records and of batches, handlers in tasks and in threads.
+
+It decides nothing. It asks the hand-out of its worker by a mailbox, works along the cursor that it gets, fails, is slow,
+is interrupted or cancelled, and says what it is done with.
+"""
+
+from functools import partial
+
+from fleet_scenario import UNHANDLED
+from fleet_tasks import WAIT, Cancelled, Task, ask
+
+from shardline.core.consumer.handler_task import Attempt, Bury, Outcome, Run, Stop
+from shardline.core.consumer.handout import Iteration
+
+
+class Application:
+    """One iteration or run after another, until the consumer ends."""
+
+    def __init__(self, worker):
+        self.worker = worker
+        self.world = worker.world
+        self.reached = worker.world.reached
+        self.plan = worker.world.fleet.user
+        self.chance = worker.user_chance
+        self.is_manual = worker.config.ack == "manual"
+        self.handlers = {}  # by taker: its task
+        self.unacknowledged = {}  # by grant: the records that are to be acknowledged, in order
+        self._taken = []  # what the loop's body has
+        self._number = 0
+        self.main = Task(worker, self._live(), worker.close_if_idle)
+
+    @property
+    def is_idle(self):
+        return self.main.is_over and not self.handlers
+
+    @property
+    def hand_out(self):
+        return self.worker.hand_out
+
+    def _draw(self, chance):
+        """Whether an odd thing happens. None does when the world is calm."""
+        return self.chance.random() < chance and self.world.time < self.world.fleet.calm_at
+
+    def _live(self):
+        is_iterating = self.plan.one_at_a_time
+        while not self.hand_out.is_over:
+            is_exhausted = yield from self._iterate() if is_iterating else self._run()
+            if is_exhausted and self.worker.until_latest:
+                self.worker.close()
+            is_iterating = self.chance.random() < 0.5 if self.plan.mixes else is_iterating
+            yield self.chance.choice([0.0, 0.05, 0.5])
+
+    def _begin(self, taker):
+        older = self.hand_out.current
+        if older is not None and older.has_records and not older.is_over:
+            self.reached.add("an iteration ended by the next one")
+        self.worker.post(partial(self.hand_out.begin, taker))
+        self._say_done()
+        return taker
+
+    def _ask(self, taker):
+        if self._draw(self.plan.interrupt_chance):
+            self.main.throw_after(self.chance.uniform(0.0, 0.5))
+        yield from ask(self.main, taker)
+
+    # ---- an iterator
+
+    def _iterate(self):
+        """Returns whether the bounds of the run ended it."""
+        limit, self._number = self.plan.batch, self._number + 1
+        limits = {"limit": limit, "whole": limit is not None, "max_wait": self.plan.max_wait}
+        taker = self._begin(Iteration(self.hand_out, self._number, **limits))
+        while True:
+            self._say_done()
+            try:
+                yield from self._ask(taker)
+            except Cancelled:
+                if self.main.is_cancelled:
+                    raise
+                self.reached.add("interrupted while it waited")
+                if self._draw(0.3):
+                    return False
+                continue
+            if taker.is_over:
+                return not self.hand_out.is_over
+            while records := self._take(taker):
+                self._say_done()
+                self._taken = records
+                error = yield from self._call(records, self.main)
+                if error is not None and self.plan.policy.finally_ == "stop":
+                    self.worker.close(is_clean=False)
+                    raise Cancelled
+                if self._draw(self.plan.replace_chance):
+                    return False
+
+    def _take(self, taker):
+        """Along the cursor: the quick path of the shells, or the next slice of time."""
+        cursor, now = taker.cursor, self.worker.now
+        if taker.whole:
+            return [*cursor.take_all(now)] if cursor.is_open else []
+        if cursor.place < cursor.end and now < cursor.slice_end:
+            cursor.place += 1
+            return [cursor.records[cursor.place - 1]]
+        return [cursor.take(now)] if cursor.is_open else []
+
+    def _say_done(self):
+        """C5: by taking the next record, by asking, and by beginning another iteration."""
+        taken, self._taken = self._taken, []
+        if taken:
+            self.worker.books.see_return(taken)
+        self._finish(taken)
+        self.worker.books.see_told(taken)
+
+    def leave(self, *, is_clean):
+        """The user leaves its loop, in good order or by an error."""
+        if is_clean:
+            self._say_done()
+        elif self._taken:
+            self.worker.books.see_return(self._taken)
+            self.reached.add("closed by an error with records in hand")
+        self.main.cancel()
+
+    # ---- a run
+
+    def _run(self):
+        """Returns whether the bounds of the run ended it."""
+        self._number += 1
+        limits = {"batch": self.plan.batch, "max_wait": self.plan.max_wait}
+        run = Run(self.hand_out, self._number, policy=self.plan.policy, chance=self.chance, **limits)
+        self._begin(run)
+        tasks = []
+        try:
+            while not run.is_over:
+                yield from self._ask(run)
+                for taker in run.new_tasks:
+                    self.handlers[taker] = Task(self.worker, self._handle(taker), partial(self._end_handler, taker))
+                    tasks.append(self.handlers[taker])
+            while not all(task.is_over for task in tasks):
+                yield WAIT
+        except Cancelled:
+            for task in tasks:
+                task.cancel()
+            while not all(task.is_over for task in tasks):
+                try:
+                    yield WAIT
+                except Cancelled:  # once more: a shielded handler, or one that gave up at the same time
+                    continue
+            if self.main.is_cancelled:
+                raise
+            self.reached.add("a run interrupted, or stopped, and another begun")
+            return False
+        finally:
+            self.worker.post(partial(self.hand_out.leave, run))
+        return not self.hand_out.is_over
+
+    def _end_handler(self, taker):
+        del self.handlers[taker]
+        self.main.wake()
+        self.worker.close_if_idle()
+
+    def _handle(self, taker):
+        """The task of one handler."""
+        books, task, thread = self.worker.books, self.handlers[taker], None
+        try:
+            while True:
+                yield from ask(task, taker)
+                books.see_step(taker)
+                if taker.step is None:
+                    return
+                if isinstance(taker.step, Stop):
+                    self._stop()
+                    return
+                if self.plan.threaded and not isinstance(taker.step, Bury):
+                    thread = Task(self.worker, self._work(taker, None), partial(self._end_thread, taker))
+                    while not thread.is_over:
+                        yield WAIT
+                else:
+                    yield from self._work(taker, task)
+                books.see_outcome(taker)
+        finally:
+            is_at_work = thread is not None and not thread.is_over
+            if is_at_work:
+                self.reached.add(f"a thread outlived its {'lease' if taker.shard.is_over else 'run'}")
+            if 0 < taker.cursor.place < taker.cursor.end:
+                self.reached.add("a part of a page given back")
+            self.worker.post(partial(self.hand_out.leave, taker, is_at_work=is_at_work))
+
+    def _end_thread(self, taker):
+        if taker in self.handlers:
+            self.handlers[taker].wake()
+        else:
+            self.worker.post(partial(self.hand_out.handle_work_ended, taker))
+
+    def _stop(self):
+        """The policy gave up: the run ends, and the application too, or it tries again."""
+        self.reached.add("handler stopped the consumer")
+        if self.chance.random() < 0.7:
+            self.worker.close(is_clean=False)
+        else:
+            self.main.throw()
+
+    def _work(self, taker, task):
+        """One step: calls of the handler, or a dead letter. ``task`` is ``None`` in a thread."""
+        step, error = taker.step, None
+        if isinstance(step, Bury):
+            error = yield from self._bury(taker, step.letter)
+        elif isinstance(step, Attempt):
+            taker.cursor.taken_at = self.worker.now
+            error = yield from self._call(step.records, task, taker)
+        else:
+            while error is None and (records := self._take(taker)):
+                error = yield from self._call(records, task, taker)
+        taker.outcome = Outcome(error)
+
+    def _bury(self, taker, letter):
+        taker.cursor.taken_at = self.worker.now
+        yield self.chance.uniform(0, 0.05)
+        if self.chance.random() < self.plan.sink_fail_chance and self.world.time < self.world.fleet.repaired_at:
+            self.reached.add("dead letter could not be written at first")
+            return "sim"
+        self.worker.note("buries", taker.shard.shard_id, len(letter.records))
+        self.reached.add("dead letter")
+        for record in letter.records:
+            self._note_done(record)
+        self.worker.books.handled[taker] = letter.records
+        return None
+
+    # ---- the code itself
+
+    def _call(self, records, task, taker=None):
+        """The body of a loop, or a handler. ``task`` runs it, ``None``: a thread. Returns what it raised."""
+        books = self.worker.books
+        books.see_call(records, taker)
+        duration, fails = self._draw_call(records)
+        is_shielded = taker is not None and task is not None and self.chance.random() < self.plan.shield_chance
+        try:
+            if is_shielded:
+                task.is_shielded = True
+            yield duration
+        finally:
+            if is_shielded:
+                task.is_shielded = False
+            if taker is not None:  # else the body of a loop has its records until it asks for more
+                books.see_return(records)
+        if not fails and taker is not None:
+            self._finish(records)
+            books.handled[taker] = records
+        if is_shielded and task.is_cancelled:
+            books.see_outlived(taker)
+            if fails or not taker.shard.is_over or self.chance.random() < 0.5:
+                raise Cancelled
+        return "sim" if fails else None
+
+    def _draw_call(self, records):
+        world = self.world
+        slow = self._draw(self.plan.slow_chance)
+        duration = self.chance.uniform(*(self.plan.slow if slow else self.plan.duration))
+        if duration > world.fleet.config.lease_duration:
+            self.reached.add("a handler slower than the lease")
+        fails = self.chance.random() < self.plan.fail_chance and world.time < world.fleet.repaired_at
+        if world.time < world.fleet.repaired_at or self.plan.policy.finally_ == "dead-letter":
+            fails = fails or any(UNHANDLED in record.data for record in records)
+        return duration, fails
+
+    # ---- what is done
+
+    def _finish(self, records):
+        for record in records:
+            if self.is_manual:
+                self._acknowledge_later(record)
+            else:
+                self._note_done(record)
+
+    def _note_done(self, record):
+        if record.lease.held:
+            self.world.truth.finish(record)
+        else:
+            self.reached.add("acknowledgement refused")
+
+    def _acknowledge_later(self, record):
+        self.unacknowledged.setdefault(record.lease, []).append(record)
+        delay = self.chance.uniform(*self.plan.ack_delay)
+        if self.chance.random() < self.plan.forget_chance:
+            delay += self.chance.uniform(1.0, 2.0) * self.world.fleet.config.lease_duration
+        self.worker.at_local(self.worker.now + delay, self._acknowledge, record)
+
+    def _acknowledge(self, record):
+        """By itself, or with all before it."""
+        left = self.unacknowledged[record.lease]
+        if record not in left:
+            return  # a later one was acknowledged with all before it
+        place, through = left.index(record), self.chance.random() < self.plan.through_chance
+        if place:
+            self.reached.add("acknowledged with all before it" if through else "acknowledged out of order")
+        for done in left[0 if through else place : place + 1]:
+            left.remove(done)
+            self._note_done(done)
+        self.worker.post(partial(self.hand_out.ack, record, through=through))
