@@ -173,7 +173,8 @@ class Books:
         """After each call of the hand-out."""
         hand_out = self.worker.hand_out
         assert not (hand_out.is_over and hand_out._questions._waiting), "there is no more, and a user waits for it"
-        assert not hand_out.budget.admitted(), "there is room, and its reader is not woken"
+        budget = hand_out.budget
+        assert not any(map(budget._may_read, budget._refused)), "there is room, and its reader is not woken"
         for shard in hand_out.shards.values():
             assert shard.is_stopping or not hand_out.is_over, "there is no more, and a shard is read"
             holding = shard.holding

@@ -97,7 +97,10 @@ class Application:
         """Along the cursor: the quick path of the shells, or the next slice of time."""
         cursor, now = taker.cursor, self.worker.now
         if taker.whole:
-            return [*cursor.take_all(now)] if cursor.is_open else []
+            if not cursor.is_open:
+                return []
+            cursor.begin_slice(now)
+            return [*cursor.take_all()]
         if cursor.place < cursor.end and now < cursor.slice_end:
             cursor.place += 1
             return [cursor.records[cursor.place - 1]]

@@ -180,6 +180,8 @@ class FleetWorld:
                     break
                 assert done < MOST_EVENTS, "the world does not come to rest"
                 self.now, _, action, arguments = heappop(self._heap)
+                for shell in self.shells:
+                    shell.now = self.now
                 action(*arguments)
         assert self.is_ending, "the world fell asleep"
         self._advance()
