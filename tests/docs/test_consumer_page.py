@@ -351,10 +351,12 @@ def test_a_recreated_stream_stops_the_consumer(put, kinesis):
     config = ConsumerConfig(scan_interval=0.05, list_interval=1.0, idle_poll_interval=0.05)
 
     async def recreate():
+        kinesis.faults.throttle(operation="GetRecords")  # else it may see that there is no stream for a moment
         async with kinesis.client() as client:
             await client.delete_stream("orders", wait=True)
             kinesis.clock.advance(60)
             await client.create_stream("orders", shards=1, wait=True)
+        kinesis.faults.clear()
 
     with shardline.sync.Consumer("orders", group="recreated", store="memory:", config=config) as consumer:
         records = iter(consumer)

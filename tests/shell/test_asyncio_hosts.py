@@ -5,17 +5,22 @@ Here each loss is made on purpose; ``producer/test_raising_signals.py`` has real
 
 import asyncio
 import contextlib
-import gc
+import json
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
+from tests.programs import command_for
 from tests.sim.interrupting import interrupted
 
 from shardline.aio import asyncio_hosts
 from shardline.aio.asyncio_hosts import Flag, Group, watch_of_loop
 
 WITHIN = "shardline/aio/asyncio_hosts.py"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Pressed(BaseException):
@@ -198,10 +203,21 @@ def test_nor_one_outside_the_main_thread():
     assert seen == [None]
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_at_any_place_of_it_leaves_nothing_hanging():
-    """A host with two tasks, a wait and a deadline; KeyboardInterrupt at each place where a signal can come."""
-    places = set()
+    """In a process of its own: an exception that a trace function raises while Python handles another one can leave the
+    thread in the state of handling it, and later exceptions would get it as their context.
+    """
+    program = command_for("from tests.shell.test_asyncio_hosts import interrupt_everywhere; interrupt_everywhere()")
+    ran = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    found = json.loads(ran.stdout)
+    assert found["mistakes"] == []
+    assert len(set(found["places"])) > 60
+
+
+def interrupt_everywhere():
+    """Run a host with two tasks, a wait and a deadline; KeyboardInterrupt at each place where a signal can come."""
+    asyncio_hosts.LOOK_EVERY = 0.02
+    places, mistakes = [], []
     for after in range(2_000):
         ended, started = [], []
 
@@ -227,11 +243,13 @@ def test_an_interrupt_at_any_place_of_it_leaves_nothing_hanging():
         began_at = time.monotonic()
         with interrupted(after, WITHIN, steps="signal") as interruption:
             asyncio.run(main())
-        assert time.monotonic() - began_at < 3, interruption.where
         if interruption.where is None:
             break
-        places.add(interruption.where)
-        assert ended or started == [], interruption.where
-    gc.collect()  # coroutines that an interrupt kept from beginning warn
-    assert interruption.where is None
-    assert len(places) > 60
+        places.append(interruption.where)
+        if time.monotonic() - began_at >= 3:
+            mistakes.append(f"it hung: {interruption.where}")
+        if started and not ended:
+            mistakes.append(f"its end was not noted: {interruption.where}")
+    else:
+        mistakes.append("no end")
+    sys.stdout.write(json.dumps({"places": places, "mistakes": mistakes}))
