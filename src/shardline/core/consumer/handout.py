@@ -356,7 +356,9 @@ class HandOut:
         self._admit()
         if not self.bounds.is_open_ended:
             groups = [group_facts(stream, group, self.shards) for stream, group in self.coordinators.items()]
-            if self.bounds.handle_facts(groups, [shard.facts for shard in self.shards.values()], now):
+            # A user who still works on records of a lost lease is not idle.
+            shards = dict.fromkeys([*self.shards.values(), *self._in_hand.values()])
+            if self.bounds.handle_facts(groups, [shard.facts for shard in shards], now):
                 self._questions.look_again()
         self._questions.handle_time(now)
         self._questions.serve(now)
@@ -422,9 +424,7 @@ class HandOut:
         return shard.oldest_at + taker.max_wait
 
     def _admit(self) -> None:
-        for key in self.budget.take_admitted():
-            if key in self.shards:
-                self._actions.append(WakeReader(self.shards[key]))
+        self._actions += [WakeReader(self.shards[key]) for key in self.budget.take_admitted() if key in self.shards]
 
     def _want_pump(self, is_due: bool) -> None:
         self._is_pump_due = self._is_pump_due or is_due

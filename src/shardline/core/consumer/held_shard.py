@@ -142,7 +142,7 @@ class HeldShard:
         holding = self.holding
         if self.is_manual and not whole and holding is not None:
             room -= holding.tracker.remembered
-            limit = room if limit is None else min(limit, room)
+            limit = min(len(self.pages[0].page.records) - self.offset if limit is None else limit, room)
         records = self._first(limit)
         is_last = self.has_last_page and len(records) == self.records
         self.cursor = Cursor(records, self.grant, is_last=is_last, whole=whole)

@@ -447,3 +447,18 @@ def test_a_handler_that_outlives_its_lease_keeps_its_shard_from_all_others(desk)
     assert desk.hand_out.take_answered() == [taker]
     assert taker.cursor.records == again
     assert not desk.hand_out.is_busy(shard.key)
+
+
+def test_a_user_who_still_has_a_record_of_a_lost_lease_is_not_idle():
+    desk = Desk(idle_timeout=1.0)
+    desk.gain()
+    desk.bring(1)
+    desk.poll()
+    taker = desk.iterate()
+    desk.take(taker)
+    desk.lose()
+    desk.poll(5.0)
+    assert not desk.hand_out.bounds.is_exhausted
+    assert not desk.ask(taker)
+    assert desk.poll(0.5) == []
+    assert desk.poll(1.0) == [taker], "idleness counts from the moment when the user was done"

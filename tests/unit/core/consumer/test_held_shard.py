@@ -223,3 +223,11 @@ def test_the_facts_for_the_bounds_of_a_run(desk):
     shard.open(None, whole=False, room=10)
     shard.drop_pages()
     assert shard.facts.has_records
+
+
+def test_with_manual_acknowledgements_too_a_cursor_without_a_limit_shows_one_page():
+    desk = Desk(ack="manual", max_unacknowledged=10)
+    shard = desk.gain()
+    first = desk.bring(2)
+    desk.bring(2)
+    assert list(shard.open(None, whole=False, room=10).records) == first
