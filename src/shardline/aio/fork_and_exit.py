@@ -68,12 +68,12 @@ def disown(records: list[BufferedRecord]) -> None:
 
 
 def watch(producer: Watched) -> None:
-    """From now on the producer is told of a fork, and checked at exit."""
+    """Notify this producer of forks, and check it at exit."""
     _alive.add(producer)
 
 
 def watch_forks(consumer: Forkable) -> None:
-    """From now on the consumer is told when it finds itself in a child."""
+    """Notify this consumer when it is in the child of a fork."""
     _consumers.add(consumer)
 
 
@@ -93,7 +93,7 @@ def _refuse_in_child() -> None:
     for producer in _watched():
         try:
             producer.refuse_after_fork()
-        except Exception:  # noqa: BLE001 - the others are told all the same
+        except Exception:  # noqa: BLE001 - the others are notified all the same
             _log.exception("a producer was forked while it was at work")
     _alive.clear()
     for consumer in list(_consumers):

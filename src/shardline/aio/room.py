@@ -38,7 +38,7 @@ class RoomQueue:
         self._line = intake.waiters
 
     async def wait_in_turn(self, attempt: Callable[[bool], bool]) -> None:
-        """Until ``attempt`` succeeds. It is told whether this task is the first, and raises if nobody needs to wait."""
+        """Wait until ``attempt`` succeeds. Its argument says whether this task is first; it raises to end the wait."""
         turn = _Turn()
         try:
             self._line.append(turn)

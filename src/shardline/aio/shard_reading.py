@@ -28,7 +28,7 @@ _log: Final = logging.getLogger("shardline.consumer")
 
 
 class ReadingEvents(Protocol):
-    """The host, which is told what was read."""
+    """The host, which receives what was read."""
 
     def handle_pages(self, shard: HeldShard, pages: list[Page]) -> None: ...
     def handle_read(self, events: list[ReaderEvent]) -> None: ...

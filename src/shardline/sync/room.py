@@ -66,7 +66,7 @@ class RoomLine:
     def wait_in_turn(self, attempt: Callable[[bool], bool], timeout: float | None) -> bool:
         """Until ``attempt`` succeeds; false if it has not after ``timeout`` seconds.
 
-        It is told whether this thread is the first in the line, and raises if nobody needs to wait.
+        Its argument says whether this thread is first in line; it raises to end the wait.
         """
         end = None if timeout is None else time.monotonic() + timeout
         turn = _Turn()

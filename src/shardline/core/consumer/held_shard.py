@@ -189,7 +189,7 @@ class HeldShard:
             through.append(self.pages.popleft().page)
         return through
 
-    # ---- what the coordinator is told
+    # ---- reports to the coordinator
 
     def report(self, done: int, now: Instant) -> bool:
         """So many records of the cursor in hand are done. With manual acknowledgements those taken are delivered."""
