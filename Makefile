@@ -24,7 +24,7 @@ TRACED := tests/unit/model tests/unit/codec tests/unit/core tests/wire
 # What differs from one Python to the next, as far as that is tested in a minute: adapters and codecs, and the shells' start,
 # end, cancellation, threads and TLS. None of these needs a third-party server.
 QUICK := tests/unit/adapters tests/unit/codec tests/wire tests/packaging \
-	$(addprefix tests/shell/test_,client.py host_tasks.py lifecycle.py tls.py waiting.py) \
+	$(addprefix tests/shell/test_,client.py host_tasks.py lifecycle.py tls.py stream_waiters.py) \
 	$(addprefix tests/shell/producer/test_,delivery.py producer_lifecycle.py sync_producer.py) \
 	$(addprefix tests/shell/consumer/test_,handlers.py iteration.py resharding.py)
 # Four at a time, also on two cores: many tests wait more than they compute. Each has its own servers, ports and directories.
@@ -33,12 +33,16 @@ PROCESSES ?= 4
 PYTEST := $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal -m 'not clock'
 PYTEST_CLOCK := $(BIN)/python -m pytest -m clock tests/shell
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+# The https address of the git remote, for the links of the site; empty if the remote is not public.
+REPOSITORY ?= $(shell git config --get remote.origin.url | sed -nE 's,^(https://|ssh://git@|git@)([a-z0-9.-]+\.[a-z]+)[:/]([^@]*[^/@])$$,https://\2/\3,; s,\.git$$,,; /^https:/p')
+# Without cached bytecode, each process of each stage rewrites the assertions of all tests again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Where python -O can make a difference: the machines under the simulation's oracles, whose own assertions are kept, and
 # what checks objects that others made (transports, stored rows).
 OPTIMIZED := tests/sim/test_keep_assertions.py \
 	tests/machines/test_producer_promises.py tests/machines/test_consumer_promises.py tests/unit/server/test_storage.py \
-	tests/unit/adapters/test_wire_streams.py tests/shell/test_uvloop_policy.py tests/shell/test_client.py
+	tests/unit/adapters/http/test_wire_streams.py tests/shell/test_uvloop_policy.py tests/shell/test_client.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup sets demo test test-browser test-optimized static cover suite clock quick sim sim-soak drill drill-full java soak proof check fmt lint types mypy pyright arch bench bench-report bench-guard conformance docs pictures mutants fuzz audit sbom build clean
@@ -65,9 +69,10 @@ $(KCL): $(addprefix tests/interop/java/,requirements.txt install.sh) | $(TEST)
 demo: $(DEMO) ## see it work, in less than half a minute: produce, throttle, reshard, kill a worker, count
 	$(BIN)/shardline demo
 
-test: $(TEST) $(SERVERS) ## run all tests
-	$(PYTEST)
-	$(PYTEST_CLOCK)
+test: $(TEST) $(SERVERS) ## run all tests, with the coverage of the pure half; CI runs this too
+	$(MAKE) cover
+	$(MAKE) suite
+	$(MAKE) clock
 
 sim: $(TEST) ## simulated worlds from SEEDS=500 seeds; SEED=7 tells the story of one; WORLD=producer for those of a producer alone
 	$(BIN)/python tests/sim/simulate.py --world $(or $(WORLD),fleet) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),500))
@@ -92,11 +97,9 @@ proof: drill-full java soak mutants fuzz ## all that takes too long for CI: dril
 	$(MAKE) sim WORLD=producer SEED= SEEDS=$(PROOF_SEEDS)
 	$(MAKE) audit AUDIT=--strict
 
-check: $(TEST) $(TYPES) $(LINT) $(SERVERS) ## most of what CI runs: lint, types, architecture, all tests, coverage of the pure half
+check: $(TEST) $(TYPES) $(LINT) $(SERVERS) ## most of what CI runs: lint, types, architecture and all tests
 	$(MAKE) static
-	$(MAKE) cover
-	$(MAKE) suite
-	$(MAKE) clock
+	$(MAKE) test
 
 static: $(TEST) $(TYPES) $(LINT)
 	$(MAKE) --jobs 2 --output-sync=target pyright mypy lint arch
@@ -126,9 +129,10 @@ fmt: $(LINT) ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lint: $(LINT) ## check style and formatting
+lint: $(LINT) $(TEST) ## check style, formatting and the words of pages and source
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python tests/docs/plain_english.py
 
 types: mypy pyright ## check types, with mypy and pyright, both strict
 
@@ -150,7 +154,7 @@ bench: $(BENCH) $(SERVERS) ## measure, with the peers beside us
 	$(BIN)/python benchmarks/bench_growth.py
 	$(BIN)/python benchmarks/bench_failover.py
 
-bench-report: $(BENCH) $(SERVERS) ## measure everything and write docs/benchmarks.md, with its plots
+bench-report: $(BENCH) $(SERVERS) ## measure everything and write docs/tested/benchmarks.md, with its plots
 	$(BIN)/python benchmarks/bench_report.py
 
 bench-guard: $(BENCH) $(SERVERS) ## fail if a ratio to a peer fell by more than a quarter since the report; CI runs it too
@@ -160,17 +164,17 @@ conformance: $(TEST) $(SERVERS) ## compare the embedded server and kinesis-local
 	$(BIN)/python -m tests.conformance $(if $(AWS),--aws) $(if $(ENDPOINT),--endpoint $(ENDPOINT)) $(foreach name,$(ONLY),--only '$(name)') \
 		$(if $(RECORD),--record $(RECORD)) $(if $(YES),--yes) $(if $(RESUME),--resume) $(if $(FRESH),--fresh) $(if $(CLEAN),--clean)
 
-docs: $(TEST) $(DOCS) ## build the documentation into site/, warnings are errors; check links, words and pictures
+docs: $(TEST) $(DOCS) ## build the documentation into site/, warnings are errors; make test checks links, words and pictures
 	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs examples benchmarks src
-	$(BIN)/python -m pytest -q tests/docs/test_links.py tests/docs/test_words.py tests/docs/test_pictures.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	SHARDLINE_REPOSITORY='$(REPOSITORY)' NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-pictures: $(TEST) ## measure what the producer's knobs cost, and draw the pictures of the documentation anew
+pictures: $(TEST) ## run the demo, measure the producer's settings, and draw the pictures of the documentation
+	$(BIN)/python docs/pictures/demo.py
 	$(BIN)/python benchmarks/tuning.py
 	$(BIN)/python docs/pictures/draw.py
 
-mutants: $(TEST) ## make the code wrong in hundreds of ways, see which test notices, and write docs/mutants.md
-	$(BIN)/python tests/mutants/run.py --write
+mutants: $(TEST) ## make the code wrong in hundreds of ways, see which test notices, and write docs/tested/mutants.md
+	$(BIN)/python tests/mutants/run.py --write -j 2
 
 fuzz: $(TEST) $(FUZZ) ## fuzz every decoder and the server for SECONDS=60 each; what reaches new code joins the corpus
 	$(BIN)/python tests/fuzz/campaign.py --keep --seconds $(or $(SECONDS),60)

@@ -3,7 +3,7 @@
 The links of the README lead to files of the repository. In the package's long description they need the address of
 the repository in front of them, and so do the URLs of the project. The hook reads that address when the package is
 built: it is the git remote "origin" of the clone. A clone without a public remote builds a package without URLs, and
-the links of its long description become plain text, so that no published page ever has a dead or a wrong link.
+its long description has plain text instead of links, so that no published page ever has a dead or a wrong link.
 
 A source distribution carries the result, and hatchling uses that when it builds a wheel from it.
 """
@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
+RELATIVE_PICTURE = re.compile(r"!\[([^\]]*)\]\((?!https?://)([^)\s]+)\)")
 RELATIVE_LINK = re.compile(r"\[([^\]]*)\]\((?!https?://|#)([^)\s]+)\)")
 SSH_SHORT = re.compile(r"(?:[\w.-]+@)?([\w.-]+\.[\w-]+):(?!//)([\w./~-]+)")
 
@@ -74,6 +75,10 @@ def urls_of(home: str | None) -> dict[str, str]:
 
 
 def described(readme: str, home: str | None) -> str:
-    """The README with absolute links, or with the text of each link alone. Blocks of code stay as they are."""
+    """The README with absolute links, or without links and pictures. Blocks of code stay as they are."""
+    picture = "" if home is None else rf"![\1]({home}/raw/HEAD/\2)"
     link = r"\1" if home is None else rf"[\1]({home}/blob/HEAD/\2)"
-    return "".join(part if part.startswith("```") else RELATIVE_LINK.sub(link, part) for part in FENCE.split(readme))
+    return "".join(
+        part if part.startswith("```") else RELATIVE_LINK.sub(link, RELATIVE_PICTURE.sub(picture, part))
+        for part in FENCE.split(readme)
+    )

@@ -32,7 +32,7 @@ from results import Cost, add_json_option, note_ratio, note_verdict, write
 from shardline.codec.aggregation import split_columns
 from shardline.codec.raw_records import deaggregate
 from shardline.core.producer.aggregate import Aggregate, KeylessAddress
-from shardline.core.producer.record import BufferedRecord
+from shardline.core.producer.producer_record import BufferedRecord
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ failover_fleet.py. One after the other, on the same fleet, each several times:
 
 Times are by the clock: they are seconds, and mostly those of the configuration. How long a dead worker's shard may wait
 follows from that. Its last renewal was before the kill. The others see it at their next scan at the latest, and count
-the lease duration from then (LV1 of lease_view.py); that it is over they see at another scan. What is left, a write for
+the lease duration from then; that it is over they see at another scan. What is left, a write for
 each lease, an iterator and the first page, has one second:
 
     lease_duration + 2 x scan_interval + 1 s

@@ -1,9 +1,9 @@
-"""What do all benchmarks say, on one page with its plots?
+"""Runs all benchmarks and writes their report.
 
-Runs every script of ``make bench``, keeps what they found in ``docs/benchmarks.json`` and writes ``docs/benchmarks.md``
-from it, and the short tables of the README and of the first page. ``docs/pictures/draw.py`` draws the plots;
-``tests/docs/test_benchmarks_page.py`` fails when page and figures differ. ``guard.py`` compares the ratios to the peers
-with these.
+Runs every script of ``make bench``, keeps what they found in ``docs/benchmarks.json``, writes
+``docs/tested/benchmarks.md`` and the pages of results from it, and the short tables of the README and of the home page.
+``docs/pictures/draw.py`` draws the plots; ``tests/docs/test_benchmarks_page.py`` fails when page and figures differ.
+``guard.py`` compares the ratios to the peers with these.
 
     python benchmarks/bench_report.py [--quick] [--only producer] [--render]
 """
@@ -22,7 +22,14 @@ from pathlib import Path
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 FIGURES = DOCS / "benchmarks.json"
-PAGE = DOCS / "benchmarks.md"
+PAGE = DOCS / "tested" / "benchmarks.md"
+RESULTS = {
+    DOCS / "tested" / "benchmark-results.md": ("Benchmark results", ("producer", "consumer", "growth", "failover")),
+    DOCS / "tested" / "benchmark-results-parts.md": (
+        "Benchmark results of the parts",
+        ("wire", "aggregation", "server"),
+    ),
+}
 PEER_PYTHON = HERE.parent / ".servers/clients/bin/python"
 BENCHES = {
     "producer": "Producer: CPU, latency, memory",
@@ -45,62 +52,68 @@ SHORT_ROWS = {
 HEAD = """\
 # Benchmarks
 
-What a record costs, how long it takes and what it weighs, with the other libraries beside us. Made by
-`make bench-report` ({date}); `make bench` prints the same tables, with every client's own row. Above each
-table stands the command that made it, to be run in the environment that `make setup` makes (`. .venv/bin/activate`):
-with `--quick` or few rounds it is a short run, and rougher.
+![CPU seconds for a million records, of every client](../pictures/peers.svg)
 
-`make bench-guard`, which CI runs, fails when a ratio to a peer falls by more than a quarter. It measures aggregation,
-the producer (by boto3 and aiobotocore: what aiokpl needs swings too much) and the consumer, in fewer rounds, as long as
-those here, and compares the least that each client needed with the lower of the two ratios here. What looks fallen it
-measures again, up to five times: other jobs only ever add CPU, so noise goes away and a loss stays. If it fails, run it
-on a quiet machine; if the loss is meant, `make bench-report`.
+The chart shows the CPU seconds that each client needs for a million confirmed records. The next one shows the
+latency of a record with each client's own settings. aiokpl and Shardline hold a record for up to 100 ms to fill a
+batch. aiobotocore does not batch, so the benchmark sends what has arrived every 100 ms.
 
-How it is measured, so that a shared machine does not decide: CPU seconds of the client's process, user and system,
-since the time on the clock says more about the machine; all clients in one run, in turns, against the same server,
-which is never the bottleneck; the peers in their own environment, with the settings that serve them best (aiokpl on
-uvloop).
-Other jobs only ever add CPU, so the best round of each counts, and the median beside it; a ratio meets its target only
-if both do. Latency runs from when a record was due, put or not, so that a stall counts for all that it delays.
+![Latency of a record, by percentile](../pictures/latency.svg)
 
-Python {python}, {machine}; load of the machine before and after the last of them: {load}. {versions}. The server is our
-own or a sink on loopback: nothing here was measured against AWS.
+The [results of the producer and the consumer](benchmark-results.md) and the [results of the
+parts](benchmark-results-parts.md) (client, aggregation, embedded server) have the tables behind the charts, with a
+target for each figure. On the machine of this report, {missed} of {count} figures miss their targets; the targets
+were set on another machine, which met all of them.
+
+## Cost by the number of shards and records
+
+![CPU of a record by the number of records and of shards](../pictures/growth.svg)
+
+The cost of a record hardly depends on the number of records. It grows with the number of shards for two reasons:
+
+- With more shards, fewer records of the same shard arrive within `linger` and share an entry: at this rate about
+  350 over one shard and 16 over 1,024 shards. An entry costs as much as several records. The second series of the
+  producer has 16 records per entry everywhere, so it shows the number of shards alone.
+- With many shards, records wait for up to 100 ms and have left the processor's caches when they are sent. This
+  depends on the machine: on shared machines, the first series ended at 1.35 to 1.97 times its minimum.
+
+## How it is measured
+
+- The figure is CPU time of the client process, user and system, because wall-clock time says more about the
+  machine.
+- All clients run in turns, in one run, against the same server, which is never the bottleneck. The server is our
+  own, or a sink on loopback. Nothing here was measured against AWS.
+- Each other library has its own environment and its best settings (aiokpl runs on uvloop).
+- Other jobs on the machine only add CPU time, so the best round of each client counts. The tables also show the
+  ratio of the medians. A ratio meets its target only if both do.
+- Latency is measured from the time when a record was due, so that a stall counts for every record that it delays.
+- Failover is measured in wall-clock time, with two worker processes over one SQLite file, 8 shards and 200 records
+  per second. Duplicates are records that the dead worker had handled and not yet committed. The [drills](drills.md)
+  cover other failures and the other stores.
+
+This report is of {date}: Python {python}, {machine}, load average {load} before and after. {versions}.
+
+## Run it yourself
+
+| command | |
+|---|---|
+| `make bench` | runs all benchmarks and prints a row for every client |
+| `make bench-report` | runs all benchmarks and writes this page, the results and the charts |
+| `make bench-guard` | fails if a ratio to another library fell by more than a quarter since this report; CI runs it |
+
+The guard measures aggregation, the producer (against boto3 and aiobotocore, because aiokpl's figures vary too much)
+and the consumer, in fewer rounds. It compares the best round with the lower of the two ratios of this report, and
+measures again, up to five times, before it fails. If it fails, repeat it on a quiet machine. If the loss is
+intended, run `make bench-report`.
 """
-BELOW_TABLE = {
-    "producer": """
-![CPU seconds for a million records, of every client](pictures/peers.svg)
+RESULTS_HEAD = """\
+# {title}
 
-What a ratio is depends on the machine as well: the targets were set on another one, and the day before all of them were
-met there: aiokpl needed 74.7, 84.1 and 34.7 times our CPU, boto3 3.8, 4.2 and 2.6 times, aiobotocore 3.6 times, and
-async-kinesis 6.2 times for aggregates. A record cost us 5.4 us there, and aiokpl 407.
-
-Latency is that of every client's own settings: aiokpl lets a record linger for 100 ms, as we do; aiobotocore has no
-batches of its own, so what came together is sent every 100 ms.
-
-![How long a record is under way, by percentile](pictures/latency.svg)
-""",
-    "growth": """
-The more shards, the fewer records of each come within `linger` and share an entry (about 350 over one shard, 16 over
-1,024, at this rate), and an entry costs as much as several records. So two things grow in the first series of the
-producer by shards, and its limit is twice the least: that is what a user pays who spreads the same records over a
-thousand times the shards. In the second every entry has 16 records, over one shard too: what grows there is the number
-of shards alone.
-
-What remains of that is mostly memory: over one shard a record is sent while the caches still have it; over many a tenth
-of a second of records waits, and is touched in the order of the shards. How much that costs depends on how much cache
-the machine leaves to the process: on shared machines the first series has been seen to end at 1.35 and at 1.97 times
-its least.
-
-![CPU of a record by the number of records and of shards](pictures/growth.svg)
-""",
-    "failover": """
-Seconds by the clock, on a machine that others used too: two worker processes over one SQLite file, 8 shards, 200
-records a second. A worker that is killed or stopped is replaced within the lease duration, two scans and a second; one
-that is told to go, or asked for a shard, hands over at once. What came twice is what the dead worker had handled and
-not yet committed. What else can go wrong, and what the fleet does then on every store, is on the page of the
-[drills](drills.md).
-""",
-}
+`make bench-report` wrote these tables on {date}; [Benchmarks](benchmarks.md) explains how they are measured. Run
+the command above a table in the environment that `make setup` creates (`. .venv/bin/activate`). With `--quick` or
+fewer rounds, the figures are rougher. Ratios are of CPU time: "boto3 / shardline: 2.9" means that boto3 needs 2.9
+times as much.
+"""
 
 
 def installed(python: str, names: tuple[str, ...]) -> dict[str, str]:
@@ -147,17 +160,30 @@ def measure(names: list[str], *, quick: bool) -> dict[str, object]:
     }
 
 
-def rendered(figures: dict[str, object]) -> str:
-    """The page."""
-    versions = ", ".join(f"{name} {one}" for name, one in figures["versions"].items())
-    parts = [HEAD.format(**{**figures, "versions": versions})]
-    for name, found in figures["benches"].items():
-        rows = [f"| {one['what']} | {one['target']} | {one['verdict']} |" for one in found["verdicts"]]
-        command = f"`{found['command']}`"
-        table = ["| measured | target | |", "|---|---|---|", *rows]
-        parts.append("\n".join([f"\n## {BENCHES[name]}\n", f"{command}\n", *table, ""]))
-        parts.append(BELOW_TABLE.get(name, ""))
-    return "".join(parts)
+def rendered(figures: dict[str, object]) -> dict[Path, str]:
+    """The page with the charts, and the pages with the tables."""
+    versions = ", ".join(f"{name} {number}" for name, number in figures["versions"].items())
+    verdicts = [row["verdict"] for found in figures["benches"].values() for row in found["verdicts"]]
+    missed = len([verdict for verdict in verdicts if verdict.startswith("MISSED")])
+    head = HEAD.format(**{**figures, "versions": versions, "missed": missed, "count": len(verdicts)})
+    return {PAGE: head} | {
+        path: RESULTS_HEAD.format(title=title, **figures)
+        + "".join(table(name, figures["benches"][name]) for name in names if name in figures["benches"])
+        for path, (title, names) in RESULTS.items()
+    }
+
+
+def table(name: str, found: dict[str, object]) -> str:
+    rows = [f"| {row['what']} | {row['target']} | {row['verdict']} |" for row in found["verdicts"]]
+    lines = [
+        f"\n## {BENCHES[name]}\n",
+        f"`{found['command']}`\n",
+        "| measured | target | |",
+        "|---|---|---|",
+        *rows,
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def with_short_rows(page: str, figures: dict[str, object]) -> str:
@@ -171,17 +197,18 @@ def with_short_rows(page: str, figures: dict[str, object]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Run all benchmarks and write docs/benchmarks.md.")
+    parser = argparse.ArgumentParser(description="Run all benchmarks and write docs/tested/benchmarks.md.")
     parser.add_argument("--quick", action="store_true", help="shorter, and rougher: the page says so")
     parser.add_argument("--only", choices=BENCHES, action="append", help="this one, and keep the others' figures")
-    parser.add_argument("--render", action="store_true", help="write the page anew from the figures that there are")
+    parser.add_argument("--render", action="store_true", help="write the pages from the figures of the last run")
     options = parser.parse_args()
     if options.render:
         figures = json.loads(FIGURES.read_text())
     else:
         figures = measure(options.only or list(BENCHES), quick=options.quick)
     FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
-    PAGE.write_text(rendered(figures))
+    for path, text in rendered(figures).items():
+        path.write_text(text)
     for path in SHORT_TABLES:
         path.write_text(with_short_rows(path.read_text(), figures))
     subprocess.run([sys.executable, str(DOCS / "pictures" / "draw.py")], check=True)

@@ -2,12 +2,12 @@
 
 Part of CI, on machines that others use too. Invariants:
 
-- G1: what counts is the least that each client needed in any try, ours and the peer's, and the ratio of the two. Other
+- What counts is the least that each client needed in any try, ours and the peer's, and the ratio of the two. Other
   jobs only ever add CPU time, so the more tries, the nearer both come to what they need; a real loss stays.
-- G2: whatever looks fallen is measured again, alone, up to five times in all. Nothing is measured again to see it fall.
-- G3: the reference is the lower of the two ratios in ``docs/benchmarks.json``, of best rounds and of medians.
-- G4: what is compared is listed here. If the report or a run lacks any of it, that is an error, and no pass.
-- G5: the forms that it runs have rounds as long as the full ones, so that start-up and warm-up weigh the same.
+- Whatever looks fallen is measured again, alone, up to five times in all. Nothing is measured again to see it fall.
+- The reference is the lower of the two ratios in ``docs/benchmarks.json``, of best rounds and of medians.
+- What is compared is listed here. If the report or a run lacks any of it, that is an error, and no pass.
+- The forms that it runs have rounds as long as the full ones, so that start-up and warm-up weigh the same.
 
     python benchmarks/guard.py
 """
@@ -29,7 +29,7 @@ LIMIT = 900.0  # seconds for one run, on the busiest of machines
 WHAT_TO_DO = """\
 A ratio fell by more than a quarter, in every one of {tries} tries. Run `make bench-guard` again on a quiet machine. If
 it still fails, our code costs more than it did: find out why. If the loss is meant, `make bench-report` measures
-everything anew, and its figures become the reference: commit docs/benchmarks.json and docs/benchmarks.md."""
+everything anew, and its figures become the reference: commit docs/benchmarks.json and docs/tested/benchmarks.md."""
 
 
 class GuardError(Exception):
@@ -100,7 +100,7 @@ def costs_in(found: dict[str, list[dict[str, object]]]) -> dict[str, Costs]:
 
 
 def reference(benches: dict[str, dict[str, object]], part: Part) -> dict[str, float]:
-    """What the report says of all that the part compares (G3, G4)."""
+    """What the report says of all that the part compares."""
     reported = {one["name"]: min(one["best"], one["median"]) for one in benches.get(part.bench, {}).get("ratios", [])}
     missing = [name for name in part.ratios if name not in reported]
     if missing or not part.ratios:
@@ -112,7 +112,7 @@ def reference(benches: dict[str, dict[str, object]], part: Part) -> dict[str, fl
 
 
 def least(seen: dict[str, Costs], found: dict[str, Costs], part: Part) -> dict[str, Costs]:
-    """The least costs of all tries so far (G1)."""
+    """The least costs of all tries so far."""
     missing = [name for name in part.ratios if name not in found]
     if missing:
         raise GuardError(f"bench_{part.bench}.py {' '.join(part.arguments)} gave no ratio {missing}")
@@ -125,7 +125,7 @@ def fallen(reported: dict[str, float], seen: dict[str, Costs]) -> list[str]:
 
 
 def guard(part: Part, reported: dict[str, float], run: Run = run_part) -> bool:
-    """Measure a part until nothing of it looks fallen (G2), and say what was compared."""
+    """Measure a part until nothing of it looks fallen, and say what was compared."""
     seen: dict[str, Costs] = {}
     worse: list[str] = []
     tries = 0
@@ -156,7 +156,7 @@ def guard_all(benches: dict[str, dict[str, object]], run: Run = run_part) -> boo
 
 
 def read_report(path: Path) -> dict[str, dict[str, object]]:
-    """The figures to compare with (G4)."""
+    """The figures to compare with."""
     try:
         return json.loads(path.read_text())["benches"]
     except (OSError, ValueError, KeyError, TypeError) as error:

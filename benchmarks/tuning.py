@@ -1,4 +1,4 @@
-"""What do the knobs of a producer cost and bring? The figures behind the plots of ``docs/tuning.md``.
+"""Measures two settings of the producer, for the plots of ``docs/guides/producer/throughput.md``.
 
 - ``linger``: at a steady 1,000 records of 100 B a second, answered in 2 ms by a sink of 32 shards, how long is a record
   under way, and how many requests does it take?
@@ -125,7 +125,9 @@ def measure(parts: Sequence[str], seconds: int, rounds: int) -> dict[str, object
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure what the producer's knobs cost, for docs/tuning.md.")
+    parser = argparse.ArgumentParser(
+        description="Measure two settings of the producer, for docs/guides/producer/throughput.md."
+    )
     parser.add_argument("--quick", action="store_true", help="shorter, and rougher; prints, and writes no file")
     parser.add_argument("--only", choices=PARTS, help="measure this, and keep the other figures")
     parser.add_argument("--url", help=argparse.SUPPRESS)

@@ -29,7 +29,7 @@ async def handle(record: Record) -> None:
 
 
 async def touch_while_healthy(consumer: Consumer, file: Path, every: float = 2.0) -> None:
-    """Keep the file fresh, for a probe that looks at its age. Ends when the consumer does."""
+    """Keep the file fresh for a probe that checks its age. Returns when the consumer ends."""
     while (health := consumer.status().health) not in ("failed", "closing", "closed"):
         if health != "handler-stuck":
             file.touch()  # noqa: ASYNC240 - in memory, and quick

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from shardline.aio.batches import Batch as Batch
     from shardline.aio.client import Client as Client
-    from shardline.aio.consumer import Consumer as Consumer
-    from shardline.aio.consumer_status import ConsumerStatus as ConsumerStatus
-    from shardline.aio.consumer_status import ShardStatus as ShardStatus
-    from shardline.aio.delivery import Delivery as Delivery
-    from shardline.aio.producer import Producer as Producer
+    from shardline.aio.consumer.async_consumer import Consumer as Consumer
+    from shardline.aio.consumer.batches import Batch as Batch
+    from shardline.aio.consumer.consumer_status import ConsumerStatus as ConsumerStatus
+    from shardline.aio.consumer.consumer_status import ShardStatus as ShardStatus
+    from shardline.aio.producer.async_producer import Producer as Producer
+    from shardline.aio.producer.delivery import Delivery as Delivery
     from shardline.aio.subscription import Subscription as Subscription
     from shardline.codec.raw_records import aggregate as aggregate
     from shardline.codec.raw_records import deaggregate as deaggregate
-    from shardline.core.consumer.config import ConsumerConfig as ConsumerConfig
+    from shardline.core.consumer.consumer_config import ConsumerConfig as ConsumerConfig
     from shardline.core.consumer.failure_policy import DeadLetter as DeadLetter
     from shardline.core.consumer.failure_policy import FailurePolicy as FailurePolicy
-    from shardline.core.producer.config import ProducerConfig as ProducerConfig
-    from shardline.core.producer.record import Attempt as Attempt
-    from shardline.core.producer.record import Receipt as Receipt
-    from shardline.core.producer.record import Undelivered as Undelivered
-    from shardline.core.producer.stats import ProducerStats as ProducerStats
+    from shardline.core.producer.producer_config import ProducerConfig as ProducerConfig
+    from shardline.core.producer.producer_record import Attempt as Attempt
+    from shardline.core.producer.producer_record import Receipt as Receipt
+    from shardline.core.producer.producer_record import Undelivered as Undelivered
+    from shardline.core.producer.producer_stats import ProducerStats as ProducerStats
     from shardline.core.requests import ShardFilter as ShardFilter
     from shardline.errors import BufferFull as BufferFull
     from shardline.errors import Closed as Closed
@@ -113,18 +113,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Attempt": "core.producer.record",
-    "Batch": "aio.batches",
+    "Attempt": "core.producer.producer_record",
+    "Batch": "aio.consumer.batches",
     "BufferFull": "errors",
     "Client": "aio.client",
     "Closed": "errors",
-    "Consumer": "aio.consumer",
-    "ConsumerConfig": "core.consumer.config",
-    "ConsumerStatus": "aio.consumer_status",
+    "Consumer": "aio.consumer.async_consumer",
+    "ConsumerConfig": "core.consumer.consumer_config",
+    "ConsumerStatus": "aio.consumer.consumer_status",
     "Credentials": "model.credentials",
     "CredentialsError": "errors",
     "DeadLetter": "core.consumer.failure_policy",
-    "Delivery": "aio.delivery",
+    "Delivery": "aio.producer.delivery",
     "DeliveryFailed": "errors",
     "Entry": "model.record",
     "FailurePolicy": "core.consumer.failure_policy",
@@ -132,23 +132,23 @@ _HOMES = {
     "HashRange": "model.hashing",
     "LATEST": "model.position",
     "Position": "model.position",
-    "Producer": "aio.producer",
-    "ProducerConfig": "core.producer.config",
-    "ProducerStats": "core.producer.stats",
-    "Receipt": "core.producer.record",
+    "Producer": "aio.producer.async_producer",
+    "ProducerConfig": "core.producer.producer_config",
+    "ProducerStats": "core.producer.producer_stats",
+    "Receipt": "core.producer.producer_record",
     "Record": "model.record",
     "RequestError": "errors",
     "ServiceError": "errors",
     "Shard": "model.shard",
     "ShardFilter": "core.requests",
-    "ShardStatus": "aio.consumer_status",
+    "ShardStatus": "aio.consumer.consumer_status",
     "ShardlineError": "errors",
     "StoreError": "errors",
     "StreamRecreated": "errors",
     "Subscription": "aio.subscription",
     "TRIM_HORIZON": "model.position",
     "TransportError": "errors",
-    "Undelivered": "core.producer.record",
+    "Undelivered": "core.producer.producer_record",
     "UsageError": "errors",
     "WaitTimeout": "errors",
     "after_sequence_number": "model.position",

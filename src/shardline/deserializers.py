@@ -5,8 +5,8 @@ record. These are for streams whose writers packed several values into one recor
 
 Invariants:
 
-- DS1: all of a record's values come out, in order, or the whole record is refused (``ValueError``).
-- DS2: the time is linear in the size of the record.
+- All of a record's values come out, in order, or the whole record is refused (``ValueError``).
+- The time is linear in the size of the record.
 """
 
 import json
@@ -30,7 +30,7 @@ def _json_value(data: bytes) -> Any:
     try:
         return json.loads(data)
     except RecursionError:
-        raise ValueError("JSON that is nested too deeply") from None  # DS1
+        raise ValueError("JSON that is nested too deeply") from None
 
 
 def netstrings(data: bytes) -> list[bytes]:

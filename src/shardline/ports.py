@@ -4,9 +4,9 @@ Protocols only. ``adapters`` makes them real; tests make them of paper.
 
 Invariants:
 
-- O1: an expected failure comes back as a ``Failure`` value; cancellation and bugs are the only exceptions.
-- O2: one call is one attempt: nothing behind a port retries.
-- O3: a lease store applies one operation at a time to a row, as ``core.leases.apply`` says, or not at all.
+- An expected failure comes back as a ``Failure`` value; cancellation and bugs are the only exceptions.
+- One call is one attempt: nothing behind a port retries.
+- A lease store applies one operation at a time to a row, as ``core.leases.apply`` says, or not at all.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +21,9 @@ from shardline.codec.shapes import (
     StreamSummary,
     SubscribeToShardEvent,
 )
-from shardline.core.events import Event
 from shardline.core.failures import Failure
 from shardline.core.leases import LeaseOperation, Refused
+from shardline.core.producer_events import Event
 from shardline.core.requests import (
     DescribeStreamSummary,
     GetRecords,
@@ -86,7 +86,7 @@ class ShardEvents(Protocol):
 
 
 class KinesisApi(Protocol):
-    """The service, one attempt a call (O1, O2)."""
+    """The service, one attempt a call."""
 
     async def put_records(self, request: PutRecords) -> PutRecordsResponse | Failure: ...
     async def get_shard_iterator(self, request: GetShardIterator) -> GetShardIteratorResponse | Failure: ...
@@ -110,7 +110,7 @@ class GroupOnStream(NamedTuple):
 
 
 class LeaseCatalog(Protocol):
-    """A lease store before any group in it is named (O1, O2). What is not there is a failure, and is not made."""
+    """A lease store before any group in it is named. What is not there is a failure, and is not made."""
 
     async def open(self) -> Failure | None: ...
     async def list_groups(self) -> list[GroupOnStream] | Failure:
@@ -121,7 +121,7 @@ class LeaseCatalog(Protocol):
 
 
 class LeaseStore(Protocol):
-    """The leases of one group on one stream (O1 to O3)."""
+    """The leases of one group on one stream."""
 
     @property
     def group(self) -> str: ...
@@ -172,5 +172,5 @@ class BatchingLeaseStore(Protocol):
     """A ``LeaseStore`` to which many operations at once are hardly more work than one."""
 
     async def apply_many(self, operations: Sequence[LeaseOperation]) -> list[LeaseAnswer]:
-        """What ``apply`` would answer to each, in their order. Each is of another lease, and ends by itself (O3)."""
+        """What ``apply`` would answer to each, in their order. Each is of another lease, and ends by itself."""
         ...

@@ -92,7 +92,7 @@ def test_dead_letters_in_a_stream_are_put_back_as_they_were(shardline, kinesis, 
 
 def test_a_dead_letter_without_a_key_is_put_back_without_one(shardline, kinesis, connection, tmp_path):
     """Producers send keyless records with a key of their own; only streams that ignore keys have records without."""
-    from shardline.aio.dead_letters import dead_letter_lines
+    from shardline.aio.consumer.dead_letters import dead_letter_lines
     from shardline.core.consumer.failure_policy import DeadLetter
     from shardline.model.record import Record
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from shardline.cli import demo_story
 from shardline.cli.commands import COMMANDS, shardline
+from shardline.cli.demo import story as demo_story
 
 DEMO = [sys.executable, "-m", "shardline", "demo"]
 SHORT = ("--seconds", "5")

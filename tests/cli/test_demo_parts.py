@@ -2,7 +2,6 @@
 
 import json
 import random
-import threading
 import time
 from collections import Counter
 
@@ -10,14 +9,13 @@ import anyio
 import pytest
 
 from shardline import aggregate
-from shardline.cli import demo_story
-from shardline.cli.demo_fleet import DemoFailedError, Worker
-from shardline.cli.demo_orders import PRODUCERS, Shop, producer_of, resellers_of
-from shardline.cli.demo_reader import Stored, open_record, read_stream
-from shardline.cli.demo_scene import Flow, Scene, ShardView, Waiting, listed, shards_named, short
-from shardline.cli.demo_thread import in_daemon_thread
-from shardline.cli.demo_verdict import headline, judge, sentences
-from shardline.cli.demo_worker import Handled, WorkerSettings
+from shardline.cli.demo import story as demo_story
+from shardline.cli.demo.demo_worker import Handled, WorkerSettings
+from shardline.cli.demo.fleet import DemoFailedError, Worker
+from shardline.cli.demo.independent_reader import Stored, open_record, read_stream
+from shardline.cli.demo.loss_check import headline, judge, sentences
+from shardline.cli.demo.orders import PRODUCERS, Shop, producer_of, resellers_of
+from shardline.cli.demo.scene import Flow, Scene, ShardView, Waiting, listed, shards_named, short
 from shardline.cli.quantities import counted
 from shardline.model.hashing import HashRange, hash_key_of
 from shardline.testing import LocalKinesis
@@ -143,27 +141,6 @@ def test_a_stream_that_cannot_be_read_back_is_no_verdict():
 
 
 # ---- threads and processes
-
-
-def test_work_in_a_thread_returns_or_raises():
-    async def main():
-        assert await in_daemon_thread(lambda: 1) == 1
-        with pytest.raises(ZeroDivisionError):
-            await in_daemon_thread(lambda: 1 // 0)
-
-    anyio.run(main)
-
-
-def test_nobody_waits_for_a_thread_that_is_not_wanted_any_more():
-    wanted = threading.Event()
-
-    async def main():
-        with anyio.move_on_after(0.05) as scope:
-            await in_daemon_thread(wanted.wait)
-        assert scope.cancelled_caught
-
-    anyio.run(main)
-    wanted.set()
 
 
 def test_a_worker_that_cannot_work_ends_and_says_why(tmp_path):

@@ -20,8 +20,8 @@ import pyte
 import pytest
 from rich.console import Console
 
-from shardline.cli.demo_picture import draw
-from shardline.cli.demo_scene import Scene, ShardView, WorkerView
+from shardline.cli.demo.scene import Scene, ShardView, WorkerView
+from shardline.cli.demo.terminal_picture import draw
 
 DEMO = [sys.executable, "-m", "shardline", "demo", "--seconds", "5"]
 LIMIT = 150

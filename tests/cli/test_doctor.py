@@ -77,7 +77,7 @@ def examined(kinesis, *arguments, code=0, stream="orders", **variables):
 
 
 def every_check(found):
-    """EX1: those that something stands in the way of are told too."""
+    """Those that something stands in the way of are told too."""
     return set(found) >= PERMISSIONS | {"region", "endpoint", "clock", "stream", "retention", "load", "consumers"}
 
 

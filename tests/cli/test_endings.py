@@ -16,9 +16,9 @@ import anyio
 import pytest
 
 from shardline import sync
-from shardline.adapters.leases.dynamodb_connection import AwsAccess
-from shardline.adapters.leases.url import lease_store
-from shardline.cli.mistakes import asks_for_json
+from shardline.adapters.aws.aws_service import AwsAccess
+from shardline.adapters.leases.store_urls import lease_store
+from shardline.cli.error_messages import asks_for_json
 from shardline.core.leases import TakeLease
 from shardline.model.lease import Lease
 

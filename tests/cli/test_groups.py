@@ -26,8 +26,8 @@ import boto3
 import pytest
 
 from shardline import Consumer, ConsumerConfig, Credentials, Entry, Producer
-from shardline.adapters.leases.dynamodb_connection import AwsAccess
-from shardline.adapters.leases.url import lease_store
+from shardline.adapters.aws.aws_service import AwsAccess
+from shardline.adapters.leases.store_urls import lease_store
 from shardline.core.leases import CreateLease, DeleteLease
 from shardline.model.hashing import HashRange
 from shardline.model.lease import Checkpoint, Lease
@@ -527,17 +527,6 @@ def test_a_busy_shard_is_asked_again_and_a_denied_one_is_told(own_world):
     assert code == 0
     assert "?" in next(line for line in output.splitlines() if line.startswith(SECOND))
     assert "the lag of some shards is not known: GetRecords: not authorized" in errors
-
-
-def test_few_shards_are_asked_at_a_time(own_world):
-    world = own_world
-    world.stream = "wide"
-    world.kinesis.create_stream("wide", shards=40)
-    world.make(*(Lease(f"shardId-{n:012d}") for n in range(40)))
-    world.kinesis.requests.clear()
-    told = world.json("describe", world.group)
-    assert len(told["shards"]) == 40
-    assert world.kinesis.requests.count("GetRecords") == 40
 
 
 # ---- which group

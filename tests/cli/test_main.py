@@ -36,7 +36,7 @@ def test_help_names_every_command_and_every_option(shardline):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_summary_of_a_command_is_the_first_sentence_of_its_help(name):
-    command = getattr(import_module(f"shardline.cli.{name}"), name)
+    command = getattr(import_module(f"shardline.cli.{name}.{name}_command"), name)
     first = " ".join(command.help.split("\n\n")[0].split())
     assert COMMANDS[name] == first
 
@@ -102,7 +102,7 @@ def test_help_and_version_load_no_command_and_no_network():
             "shardline.cli.main",
             "shardline.cli.commands",
             "shardline.cli.invocation",
-            "shardline.cli.mistakes",
+            "shardline.cli.error_messages",
             "shardline.cli.standard_streams",
         }
 
@@ -244,10 +244,10 @@ def test_the_traceback_and_the_log_are_shown_if_asked_for(shardline, kinesis):
 
 def test_a_bug_is_told_in_one_sentence_too():
     code = (
-        "import sys; from shardline.cli import streams\n"
+        "import sys; from shardline.cli.streams import streams_command\n"
         "from shardline.cli.main import main\n"
         "async def broken(*_): raise LookupError('what now?')\n"
-        "streams._list = broken\n"
+        "streams_command._list = broken\n"
         "sys.argv = ['shardline', 'streams', 'list', *sys.argv[1:]]\n"
         "main()"
     )

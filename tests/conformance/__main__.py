@@ -6,7 +6,7 @@
 
 One line per difference: endpoint | scenario | step | field | expected | got. The exit code is 0 if there is none but those
 that are listed as known, 1 if there are others (or a known one has vanished), 2 if the run cannot be started, 3 if it did
-not come to its end: access was denied, credentials expired, a stream could not be deleted. See docs/conformance.md.
+not come to its end: access was denied, credentials expired, a stream could not be deleted. See docs/tested/conformance.md.
 """
 
 import argparse

@@ -6,9 +6,9 @@ name of a stream, the account, something that an earlier answer said.
 
 Invariants:
 
-- XP1: a dict has exactly the expected keys, unless it is a ``Some``; a list has exactly the expected elements.
-- XP2: a number is never equal to a bool, and 1 is equal to 1.0: JSON does not tell those two apart.
-- XP3: ``masked`` hides what varies (ids, numbers, times, the account, the names of the run) and keeps everything else, so
+- A dict has exactly the expected keys, unless it is a ``Some``; a list has exactly the expected elements.
+- A number is never equal to a bool, and 1 is equal to 1.0: JSON does not tell those two apart.
+- ``masked`` hides what varies (ids, numbers, times, the account, the names of the run) and keeps everything else, so
   that the same behaviour gives the same recording, whoever records it.
 """
 
@@ -210,7 +210,7 @@ def shown(value: Any) -> str:
 
 
 def masked(expected: Any, got: Any, names: Mapping[str, Any]) -> Any:
-    """``got`` as a recording has it (XP3). ``expected`` has no ``$name`` left; ``names`` says what they stood for."""
+    """``got`` as a recording has it. ``expected`` has no ``$name`` left; ``names`` says what they stood for."""
     if isinstance(expected, Shape) and expected.varies and fits(expected, got):
         return str(expected)
     members = expected.members if isinstance(expected, Some) else expected

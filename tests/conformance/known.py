@@ -87,7 +87,7 @@ NOT_PLAYED = {
 }
 
 EMBEDDED: tuple[Known, ...] = ()
-_MANY = "a difference of many answers: docs/differences.md has it"
+_MANY = "a difference of many answers: docs/tested/differences.md has it"
 _CONSTRAINTS = "it checks constraints after other things, or not at all, and has other types for them"
 KINESIS_LOCAL: tuple[Known, ...] = (
     Known("*", "*", "error.message", "its texts are its own"),

@@ -1,4 +1,4 @@
-"""Writes what the table says into docs/conformance.md: ``python -m tests.conformance.page``."""
+"""Writes the list of scenarios and the cost into docs/tested: ``python -m tests.conformance.page``."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 from tests.conformance.cost import estimate
 from tests.conformance.table import SCENARIOS
 
-PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
+FOLDER = Path(__file__).parents[2] / "docs" / "tested"
+PAGES = FOLDER / "conformance.md", FOLDER / "conformance-on-aws.md", FOLDER / "conformance-scenarios.md"
 JOBS = 6
 
 
@@ -27,7 +28,7 @@ def _where(one) -> str:
 
 
 def written(text: str) -> str:
-    """The page with both parts as the table has them now."""
+    """A page with the cost and the scenarios as the table has them now."""
     for name, part in {"cost": cost(), "scenarios": scenarios()}.items():
         block = f"<!-- {name} -->\n{part}\n<!-- end of {name} -->"
         text = re.sub(
@@ -41,4 +42,5 @@ def written(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text()))
+    for page in PAGES:
+        page.write_text(written(page.read_text()))

@@ -2,13 +2,13 @@
 
 Invariants:
 
-- PL1: a refusal for speed (AWS's control plane allows five calls a second) is waited out and the request repeated, unless
+- A refusal for speed (AWS's control plane allows five calls a second) is waited out and the request repeated, unless
   the step expects that very refusal. So is a failure of the service itself.
-- PL2: access that is denied, unless expected, and a stream that cannot be made, end the scenario as not run: it neither
+- Access that is denied, unless expected, and a stream that cannot be made, end the scenario as not run: it neither
   passed nor failed.
-- PL3: credentials that have expired are looked up again, once; if that does not help, the run ends.
-- PL4: a stream's name is reported before the stream is made, so that whatever happens next, somebody knows to delete it.
-- PL5: a step that uses a name that no earlier answer gave is a difference, and is not sent.
+- Credentials that have expired are looked up again, once; if that does not help, the run ends.
+- A stream's name is reported before the stream is made, so that whatever happens next, somebody knows to delete it.
+- A step that uses a name that no earlier answer gave is a difference, and is not sent.
 """
 
 import asyncio
@@ -61,11 +61,11 @@ class Stopped(Exception):  # noqa: N818 - not an error: the run is to end
     """The run was interrupted."""
 
 
-class CannotPlay(Exception):  # noqa: N818 - PL2
+class CannotPlay(Exception):  # noqa: N818 - it reads better without Error
     """The credentials, or the limits of the account, do not allow it."""
 
 
-class CredentialsExpired(Exception):  # noqa: N818 - PL3
+class CredentialsExpired(Exception):  # noqa: N818 - it reads better without Error
     """The credentials were good once."""
 
 
@@ -93,7 +93,7 @@ class Run:
     run_id: str
     stop: threading.Event = field(default_factory=threading.Event)
     note_stream: Callable[[str, str], None] = lambda _name, _scenario: None
-    """Told the name of each stream, and its scenario, before it is made (PL4)."""
+    """Told the name of each stream, and its scenario, before it is made."""
 
 
 class Player:
@@ -145,7 +145,7 @@ class Player:
         self.check_stop()
         expected = filled(step.expect, self.names)
         missing = sorted(unfilled(filled(getattr(step, "members", {}), self.names)))
-        if missing:  # PL5
+        if missing:
             gap = Mismatch("the request", f"${missing[0]}", "no earlier answer had it")
             return Played(step.label, None, (gap,))
         outcome = self._carry_out(step, expected)
@@ -233,7 +233,7 @@ class Player:
                 self.names[name] = value
 
     def _outcome(self, request: wire.Request, expected: Any, show: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Send until the answer is one of the service about this request (PL1)."""
+        """Send until the answer is one of the service about this request."""
         pause, refreshed, failures = 0.25, False, 0
         for attempt in range(_ATTEMPTS_MAX):
             self.check_stop()
@@ -395,7 +395,7 @@ def is_denied(code: str, message: str) -> bool:
 
 
 def _is_passing(status: int, code: str, message: str) -> bool:
-    """Whether a refusal has nothing to do with the request (PL1)."""
+    """Whether a refusal has nothing to do with the request."""
     if status >= 500 or code in {"ThrottlingException", "ProvisionedThroughputExceededException"}:
         return True
     return code in LIMITED and _BUSY.search(message) is not None

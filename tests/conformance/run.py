@@ -2,11 +2,11 @@
 
 Invariants:
 
-- RN1: every stream that was noted is deleted when its scenario is over, and the run waits until it is gone; also after an
+- Every stream that was noted is deleted when its scenario is over, and the run waits until it is gone; also after an
   interrupt, and after a failure. Streams that could not be deleted stay in the state, and are named.
-- RN2: a stream is deleted only if its name begins with the prefix of this program, and either this program's state has it or
+- A stream is deleted only if its name begins with the prefix of this program, and either this program's state has it or
   it carries this program's tag.
-- RN3: an interrupt stops the scenarios between two requests. What was finished stays finished.
+- An interrupt stops the scenarios between two requests. What was finished stays finished.
 """
 
 import contextlib
@@ -116,7 +116,7 @@ class Runner:
 
 
 def delete(player: Player, name: str) -> bool:
-    """Ask for a stream's deletion, once (RN2); whether it is on its way out."""
+    """Ask for a stream's deletion, once; whether it is on its way out."""
     if not name.startswith(PREFIX):
         raise AssertionError(f"{name} is no stream of this program")
     outcome = player.request("DeleteStream", {"StreamName": name, "EnforceConsumerDeletion": True})
@@ -126,7 +126,7 @@ def delete(player: Player, name: str) -> bool:
 def clean(
     site: Site, state: RunState, names: Sequence[str], say: Callable[[str], None] = lambda _line: None
 ) -> tuple[str, ...]:
-    """Delete streams, and wait until they are gone (RN1); those that are left."""
+    """Delete streams, and wait until they are gone; those that are left."""
     player = Player(site, Scenario("cleaning", "Streams are deleted", ()), Run(state.run_id))
     left, give_up_at = list(names), time.monotonic() + site.patience
     reason = ""
@@ -157,7 +157,7 @@ class Leftover:
 
 
 def leftovers(site: Site) -> list[Leftover]:
-    """The streams of this program, of whatever run, that the account has: found by name and tag (RN2)."""
+    """The streams of this program, of whatever run, that the account has: found by name and tag."""
     player = Player(site, Scenario("looking", "Streams are looked for", ()), Run("looking"))
     found, last = [], PREFIX[:-1]
     while True:

@@ -18,8 +18,9 @@ from typing import Self
 import trustme
 
 from shardline.server.access import Access
+from shardline.server.model.refusals import Refused
 from shardline.server.model.settings import Delays, ServiceSettings
-from shardline.server.running import RunningServer, ServerSettings
+from shardline.server.running_server import RunningServer, ServerSettings
 from shardline.server.signatures import Signatures
 
 NAME = "kinesis.conformance.test"
@@ -38,7 +39,7 @@ _BUFFER = 65_536
 @dataclass
 class StandIn:
     server: RunningServer
-    signatures: Signatures
+    signatures: "ExpiringSignatures"
     home: Path
     proxy_url: str
     ca_path: Path
@@ -73,9 +74,23 @@ class StandIn:
         }
 
 
+class ExpiringSignatures:
+    """Signatures of which a session token can expire."""
+
+    def __init__(self, credentials: dict[str, tuple[str, str | None]], region: str) -> None:
+        self._signatures = Signatures(credentials, region)
+        self.rotate = self._signatures.rotate
+        self.expired: str | None = None
+
+    def check(self, method, path, headers, body, now, **options):
+        if self.expired is not None and headers.get("x-amz-security-token") == self.expired:
+            return Refused("ExpiredTokenException", "The security token included in the request is expired")
+        return self._signatures.check(method, path, headers, body, now, **options)
+
+
 @contextlib.contextmanager
 def stand_in(directory: Path, delay: float = 0.2) -> Iterator[StandIn]:
-    signatures = Signatures({ACCESS_KEY: (SECRET_KEY, SESSION_TOKEN)}, REGION)
+    signatures = ExpiringSignatures({ACCESS_KEY: (SECRET_KEY, SESSION_TOKEN)}, REGION)
     delays = Delays(create=delay, delete=delay, update=delay, register=delay, deregister=delay)
     settings = ServerSettings(
         service=ServiceSettings(region=REGION, account_id=ACCOUNT, delays=delays),

@@ -4,10 +4,10 @@ One JSON file, replaced as a whole and flushed to the disk with every change.
 
 Invariants:
 
-- ST1: a stream is in the file before it is made, and until it was seen to be gone.
-- ST2: a finished scenario is in the file with its result, and with a digest of what was played: if the table has changed
+- A stream is in the file before it is made, and until it was seen to be gone.
+- A finished scenario is in the file with its result, and with a digest of what was played: if the table has changed
   since, it is played again.
-- ST3: a file of another region or endpoint, or one that cannot be read, is refused: its streams would be forgotten.
+- A file of another region or endpoint, or one that cannot be read, is refused: its streams would be forgotten.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ class RunState:
         """The state of a run that did not come to its end, if there is one.
 
         Raises:
-            StateError: ST3.
+            StateError: the file is not the state of a run.
         """
         try:
             kept = json.loads(path.read_text())
@@ -86,7 +86,6 @@ class RunState:
         temporary.replace(self._path)
 
     def note_stream(self, name: str, scenario: str) -> None:
-        """ST1."""
         with self._lock:
             self.streams[name] = scenario
             self._save()
@@ -104,7 +103,6 @@ class RunState:
         return "" if attempt == 1 else f"-{attempt}"
 
     def finish(self, scenario: Scenario, result: Result) -> None:
-        """ST2."""
         with self._lock:
             self._finished[scenario.name] = {"digest": digest_of(scenario), "result": to_tree(result)}
             self._save()

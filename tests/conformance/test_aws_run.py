@@ -210,7 +210,7 @@ def test_credentials_that_expire_in_the_middle_end_the_run_and_new_ones_resume_i
         aws, state, "--only", "iterator-expired", "--only", "put-record", "--only", "split-and-merge", "--jobs", "2"
     )
     victim.until(lambda: aws.streams)
-    aws.signatures.expire(SESSION_TOKEN)
+    aws.signatures.expired = SESSION_TOKEN
     assert victim.end() == 3, victim.output
     assert "the credentials have expired" in victim.output
     assert "streams are left, which cost money" in victim.output

@@ -13,7 +13,7 @@ from tests.reading import LIMIT, check_order, numbers_of, take, wait_until
 
 import shardline.sync
 from shardline import Client, Consumer, ConsumerConfig, StoreError
-from shardline.core.consumer.events import LeaseLost, WorkerIdShared
+from shardline.core.consumer.consumer_events import LeaseLost, WorkerIdShared
 from shardline.testing import LocalKinesis
 
 pytestmark = [pytest.mark.anyio, pytest.mark.interop]

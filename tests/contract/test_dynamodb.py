@@ -1,4 +1,4 @@
-"""Can a fleet move between the Java KCL and us in one table, and what can go wrong with it? Y1 to Y4 are the store's."""
+"""Can a fleet move between the Java KCL and us in one table, and what can go wrong with it?"""
 
 import json
 import time
@@ -7,16 +7,17 @@ import anyio
 import boto3
 import pytest
 from botocore.config import Config
+from tests.contract.test_lease_stores import EVERY_OPERATION
 from tests.unit.adapters.leases.test_dynamodb_items import END, JAVA_ROW, SHARD
 
-from shardline.adapters.credentials import CredentialSource
-from shardline.adapters.endpoints import Endpoints, parse_endpoint
-from shardline.adapters.http_failures import broken
-from shardline.adapters.http_settings import HttpSettings
+from shardline.adapters.aws.aws_service import AwsAccess
+from shardline.adapters.aws.credential_provider import CredentialSource
+from shardline.adapters.aws.endpoints import Endpoints, parse_endpoint
+from shardline.adapters.aws.signed_http import SignedHttp
+from shardline.adapters.http.http_failures import broken
+from shardline.adapters.http.http_settings import HttpSettings
 from shardline.adapters.leases import dynamodb as module
 from shardline.adapters.leases.dynamodb import DynamoDbLeases
-from shardline.adapters.leases.dynamodb_connection import AwsAccess
-from shardline.adapters.signed_http import SignedHttp
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import (
     AskHandOver,
@@ -217,17 +218,17 @@ async def test_rows_that_are_no_leases_are_passed_over(opened, raw, unique):
     assert [lease.shard_id for lease in await opened.list_leases()] == [SHARD]
 
 
-# ---- Y3: tables that are not ours
+# ---- tables that are not ours
 
 
-async def test_y3_a_table_of_several_streams_is_refused(opened, raw, unique):
+async def test_a_table_of_several_streams_is_refused(opened, raw, unique):
     raw.put_item(TableName=unique, Item=JAVA_ROW | {"leaseKey": {"S": f"123456789012:orders:1700000000:{SHARD}"}})
     failure = await opened.list_leases()
     assert (failure.kind, failure.code) == (FailureKind.INVALID, "ForeignTable")
     assert "several streams" in failure.message
 
 
-async def test_y3_a_table_of_another_shape_is_refused(server_url, raw, unique):
+async def test_a_table_of_another_shape_is_refused(server_url, raw, unique):
     raw.create_table(
         TableName=unique,
         AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
@@ -240,24 +241,12 @@ async def test_y3_a_table_of_another_shape_is_refused(server_url, raw, unique):
     assert (failure.kind, failure.code) == (FailureKind.INVALID, "ForeignTable")
 
 
-async def test_y3_rows_of_another_group_are_written_by_none_of_our_operations(opened, server_url, raw, unique):
+async def test_rows_of_another_group_are_written_by_none_of_our_operations(opened, server_url, raw, unique):
     await opened.apply(CreateLease(Lease(SHARD, counter=1, owner="a", checkpoint_owner=None)))
     before = row_of(raw, unique)
     other = store_at(server_url, unique, group="audit")
     assert (await other.open()).code == "ForeignTable"
-    for operation in (
-        CreateLease(Lease(SHARD)),
-        RenewLease(SHARD, "a", 1),
-        TakeLease(SHARD, "b", Lease(SHARD, counter=1, owner="a").fence),
-        AskHandOver(SHARD, "b", "a"),
-        CancelHandOver(SHARD, "a", "b"),
-        FinishHandOver(SHARD, "a", 1),
-        ReleaseLease(SHARD, "a", 1),
-        CommitCheckpoint(SHARD, "a", 1, FIVE),
-        WriteChildren(SHARD, frozenset({"x"})),
-        ResetLease(SHARD, Lease(SHARD, counter=1, owner="a").fence, FIVE),
-        DeleteLease(SHARD, 1),
-    ):
+    for operation in EVERY_OPERATION:
         assert (await other.apply(operation)).code == "ForeignTable", operation
     assert row_of(raw, unique) == before
     await other.close()
@@ -398,7 +387,7 @@ async def test_what_is_no_answer_is_a_failure(body):
     assert (await store.apply(RENEW)).code in {"BadAnswer", "UnreadableRow"}
 
 
-async def test_y1_what_refused_a_write_comes_with_the_refusal():
+async def test_what_refused_a_write_comes_with_the_refusal():
     store, transport = scripted(error("ConditionalCheckFailedException", Item=JAVA_ROW))
     answer = await store.apply(RENEW)
     assert isinstance(answer, Refused)
@@ -406,7 +395,7 @@ async def test_y1_what_refused_a_write_comes_with_the_refusal():
     assert [target for target, _ in transport.asked] == ["DynamoDB_20120810.UpdateItem"]
 
 
-async def test_y1_or_is_read_after_it():
+async def test_or_is_read_after_it():
     store, transport = scripted(error("ConditionalCheckFailedException"), told({"Item": JAVA_ROW}))
     assert (await store.apply(RENEW)).current.counter == 38
     assert transport.asked[1][1]["ConsistentRead"] is True
@@ -416,7 +405,7 @@ async def test_y1_or_is_read_after_it():
     assert (await store.apply(RENEW)).kind is FailureKind.THROTTLED
 
 
-async def test_y1_a_row_that_changed_back_meanwhile_is_no_refusal():
+async def test_a_row_that_changed_back_meanwhile_is_no_refusal():
     """Refused by a row that is gone by the time we read it: the same write may go through now."""
     fits = {**JAVA_ROW, "leaseOwner": {"S": "a"}, "leaseCounter": {"N": "1"}}
     store, _ = scripted(error("ConditionalCheckFailedException"), told({"Item": fits}))
@@ -426,7 +415,7 @@ async def test_y1_a_row_that_changed_back_meanwhile_is_no_refusal():
     assert await store.apply(DeleteLease(SHARD, 1)) is None  # someone else deleted it
 
 
-async def test_y2_every_page_is_read_consistently():
+async def test_every_page_is_read_consistently():
     second = {**JAVA_ROW, "leaseKey": {"S": "shardId-000000000001"}}
     key = {"leaseKey": {"S": SHARD}}
     store, transport = scripted(

@@ -1,6 +1,6 @@
 """What does every ``KinesisApi`` promise, whoever answers? One suite; each implementation brings a harness.
 
-The port's laws: an expected failure is a value (O1) after one attempt (O2), and nothing else but a bug raises.
+The port's laws: an expected failure is a value after one attempt, and nothing else but a bug raises.
 """
 
 import json
@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardline.adapters.credentials import CredentialSource
-from shardline.adapters.endpoints import Endpoints, parse_endpoint
-from shardline.adapters.http_failures import broken
+from shardline.adapters.aws.credential_provider import CredentialSource
+from shardline.adapters.aws.endpoints import Endpoints, parse_endpoint
+from shardline.adapters.aws.signed_http import SignedHttp
+from shardline.adapters.http.http_failures import broken
 from shardline.adapters.kinesis import SERVICE, TARGET_PREFIX, KinesisHttp
-from shardline.adapters.signed_http import SignedHttp
 from shardline.codec import awscbor, awsjson
 from shardline.codec.eventstream import encode_message
 from shardline.codec.shapes import (
@@ -183,8 +183,8 @@ def called(harness, name):
     call, shape = CALLS[name]
     before = harness.attempts
     value = drive(call(harness.api))
-    assert harness.attempts == before + 1  # O2
-    assert isinstance(value, (Failure, shape) if isinstance(shape, type) else (Failure, *shape))  # O1
+    assert harness.attempts == before + 1
+    assert isinstance(value, (Failure, shape) if isinstance(shape, type) else (Failure, *shape))
     return value
 
 

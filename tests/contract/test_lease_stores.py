@@ -11,8 +11,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from shardline.adapters.leases.dynamodb_connection import AwsAccess
-from shardline.adapters.leases.url import lease_catalog, lease_store
+from shardline.adapters.aws.aws_service import AwsAccess
+from shardline.adapters.leases.store_urls import lease_catalog, lease_store
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import (
     AskHandOver,
@@ -29,7 +29,6 @@ from shardline.core.leases import (
     WriteChildren,
     apply,
     apply_to,
-    landed,
 )
 from shardline.model.credentials import Credentials
 from shardline.model.hashing import HASH_KEY_MAX, HashRange
@@ -135,10 +134,6 @@ async def test_a_row_is_read_as_it_was_written(stores, lease):
     assert await stores[1].apply(CreateLease(Lease(SHARD, counter=99))) == Refused(lease)
 
 
-async def test_an_empty_store_lists_nothing(store):
-    assert await store.list_leases() == []
-
-
 async def test_leases_are_listed_by_shard_id_however_many_there_are(store, kind):
     """On DynamoDB that is several pages: its answers end at 1 MB."""
     names = [f"shardId-{number:012d}" for number in range(450)]
@@ -151,25 +146,6 @@ async def test_leases_are_listed_by_shard_id_however_many_there_are(store, kind)
 
 
 # ---- operations, one by one
-
-
-async def test_a_lease_goes_its_way(store):
-    created = await create(store)
-    taken = await store.apply(TakeLease(SHARD, "a", created.fence))
-    assert taken == Lease(SHARD, owner="a", counter=1, owner_switches=1)
-    renewed = await store.apply(RenewLease(SHARD, "a", 1, throughput=1.23456789))
-    assert renewed == Lease(SHARD, owner="a", counter=2, owner_switches=1, throughput=1.234568)
-    committed = await store.apply(CommitCheckpoint(SHARD, "a", 2, at(5, 1)))
-    assert committed == Lease(SHARD, owner="a", counter=3, checkpoint=at(5, 1), throughput=1.234568)
-    assert (await store.apply(WriteChildren(SHARD, frozenset({"x", "y"})))).child_ids == {"x", "y"}
-    ended = await store.apply(CommitCheckpoint(SHARD, "a", 3, Checkpoint(SHARD_END)))
-    assert ended.checkpoint.is_finished
-    released = await store.apply(ReleaseLease(SHARD, "a", 4))
-    assert (released.owner, released.counter) == (None, 5)
-    assert await store.apply(DeleteLease(SHARD, 4)) == Refused(released)
-    assert await store.apply(DeleteLease(SHARD, 5)) is None
-    assert await store.apply(DeleteLease(SHARD, 5)) is None
-    assert await store.list_leases() == []
 
 
 async def test_a_token_is_no_less_than_the_floor_and_greater_than_the_last(store):
@@ -199,26 +175,6 @@ async def test_a_row_says_which_process_took_it_until_that_lets_go(stores):
     assert await stores[1].list_leases() == [row]
 
 
-@pytest.mark.parametrize(
-    "operation",
-    [
-        RenewLease(SHARD, "a", 0),
-        TakeLease(SHARD, "a", Fence(0, None, None)),
-        AskHandOver(SHARD, "a", "b"),
-        CancelHandOver(SHARD, "a", "b"),
-        FinishHandOver(SHARD, "a", 0),
-        ReleaseLease(SHARD, "a", 0),
-        CommitCheckpoint(SHARD, "a", 0, at(1)),
-        WriteChildren(SHARD, frozenset({"x"})),
-        ResetLease(SHARD, Fence(0, None, None), at(1)),
-    ],
-    ids=lambda operation: type(operation).__name__,
-)
-async def test_what_was_deleted_is_not_written_again(store, operation):
-    assert await store.apply(operation) == Refused(None)
-    assert await store.list_leases() == []
-
-
 async def test_a_zombie_writes_nothing(stores):
     """L4: who lost its lease while it slept is refused whatever it tries, and told who has it."""
     old, new = stores[:2]
@@ -237,50 +193,6 @@ async def test_a_zombie_writes_nothing(stores):
     ):
         assert await old.apply(attempt) == Refused(theirs)
     assert await new.list_leases() == [theirs]
-
-
-async def test_a_hand_over_follows_the_protocol(stores):
-    old, new = stores[:2]
-    held = await create(old, owner="old", counter=4)
-    asked = await new.apply(AskHandOver(SHARD, "new", "old"))
-    assert asked.fence == Fence(4, "new", "old")
-    assert await new.apply(AskHandOver(SHARD, "third", "old")) == Refused(asked)
-    assert await new.apply(CommitCheckpoint(SHARD, "new", 4, at(1))) == Refused(asked)
-    learnt = await old.apply(RenewLease(SHARD, "old", held.counter))
-    assert learnt.fence == Fence(5, "new", "old")
-    assert await old.apply(ReleaseLease(SHARD, "old", 5)) == Refused(learnt)
-    assert (await old.apply(CommitCheckpoint(SHARD, "old", 5, at(8)))).fence == Fence(6, "new", "old")
-    finished = await old.apply(FinishHandOver(SHARD, "old", 6))
-    assert finished == Lease(SHARD, owner="new", counter=7, checkpoint=at(8), owner_switches=1)
-    assert (await new.apply(RenewLease(SHARD, "new", 7))).counter == 8
-
-
-async def test_a_hand_over_that_is_called_off_leaves_everything_as_it_was(stores):
-    old, new = stores[:2]
-    held = await create(old, owner="old", counter=4)
-    asked = await new.apply(AskHandOver(SHARD, "new", "old"))
-    assert await new.apply(CancelHandOver(SHARD, "third", "old")) == Refused(asked)
-    assert await new.apply(CancelHandOver(SHARD, "new", "old")) == held
-    assert await new.apply(CancelHandOver(SHARD, "new", "old")) == Refused(held)
-    assert await old.apply(FinishHandOver(SHARD, "old", 4)) == Refused(held)
-    assert (await old.apply(RenewLease(SHARD, "old", 4))).fence == Fence(5, "old", None)
-
-
-async def test_a_repeated_write_is_known_by_its_effect(stores):
-    """W6: the answer was lost, the write was not."""
-    created = await create(stores[0])
-    take = TakeLease(SHARD, "a", created.fence)
-    await stores[0].apply(take)
-    refusal = await stores[0].apply(take)
-    assert isinstance(refusal, Refused)
-    assert landed(take, refusal.current)
-
-
-async def test_a_committed_lease_is_latest_no_more(store):
-    await create(store, owner="a", checkpoint=Checkpoint(LATEST), latest_at=1_700_000_000.0)
-    committed = await store.apply(CommitCheckpoint(SHARD, "a", 0, at(1)))
-    assert committed == Lease(SHARD, owner="a", counter=1, checkpoint=at(1))
-    assert await store.list_leases() == [committed]
 
 
 # ---- against the reference
@@ -631,27 +543,6 @@ async def test_what_is_not_there_is_not_made_for_those_who_only_look(url, unique
             else:
                 assert (opened.kind, opened.code) == (FailureKind.NOT_FOUND, "NoSuchStore")
             await one.close()
-
-
-async def test_a_reset_takes_the_lease_from_whoever_holds_it(stores):
-    """W7: whatever the checkpoint said, and whatever hand-over was under way."""
-    worker, operator = stores[:2]
-    row = await create(worker, owner="b", checkpoint_owner="a", counter=4, checkpoint=at(9), owner_switches=2)
-    reset = await operator.apply(ResetLease(SHARD, row.fence, Checkpoint(LATEST), 1.7e9))
-    assert reset == Lease(SHARD, counter=5, checkpoint=Checkpoint(LATEST), latest_at=1.7e9)
-    for attempt in (
-        RenewLease(SHARD, "a", 4),
-        CommitCheckpoint(SHARD, "a", 4, at(12)),
-        CommitCheckpoint(SHARD, "a", 5, at(12)),
-        FinishHandOver(SHARD, "a", 4),
-        TakeLease(SHARD, "b", row.fence),
-    ):
-        assert await worker.apply(attempt) == Refused(reset)
-    taken = await worker.apply(TakeLease(SHARD, "b", reset.fence))
-    ended = await worker.apply(CommitCheckpoint(SHARD, "b", taken.counter, Checkpoint(SHARD_END)))
-    again = await operator.apply(ResetLease(SHARD, ended.fence, Checkpoint(TRIM_HORIZON)))
-    assert again == Lease(SHARD, counter=8)
-    assert await worker.list_leases() == [again]
 
 
 async def test_its_intervals_are_those_of_the_architecture(make_store, kind, unique):

@@ -1,4 +1,4 @@
-"""What can go wrong with a Redis? D1 to D6 are the invariants of the Redis store."""
+"""What can go wrong with a Redis?"""
 
 import contextlib
 import json
@@ -11,8 +11,8 @@ import redis
 import trustme
 
 from shardline.adapters.leases import redis as redis_leases
+from shardline.adapters.leases.lease_rows import encode_row
 from shardline.adapters.leases.redis import PREFIX, RedisLeases
-from shardline.adapters.leases.rows import encode_row
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import CommitCheckpoint, CreateLease, DeleteLease, Refused, RenewLease, TakeLease
 from shardline.model.lease import Checkpoint, Incarnation, Lease
@@ -57,7 +57,7 @@ async def test_rows_are_readable_and_never_expire(store, raw, unique):
     assert raw.ttl(key) == -1
 
 
-async def test_d1_a_swap_that_comes_too_late_decides_again(store, url, unique):
+async def test_a_swap_that_comes_too_late_decides_again(store, url, unique):
     """Between our seeing the row and our writing it another commits: its commit stays, and ours is refused."""
     await store.apply(CreateLease(Lease(SHARD, owner="a")))
     five = CommitCheckpoint(SHARD, "a", 0, Checkpoint(at_sequence_number("5")))
@@ -67,7 +67,7 @@ async def test_d1_a_swap_that_comes_too_late_decides_again(store, url, unique):
     assert answer == Refused(Lease(SHARD, owner="a", counter=1, checkpoint=five.checkpoint))
 
 
-async def test_d5_nothing_is_refused_because_of_what_is_remembered(store, raw):
+async def test_nothing_is_refused_because_of_what_is_remembered(store, raw):
     await store.apply(CreateLease(Lease(SHARD, owner="b")))
     raw.hset(store._hash, SHARD, encode_row(Lease(SHARD, counter=7, owner="a")))
     assert (await store.apply(RenewLease(SHARD, "a", 7))).counter == 8
@@ -91,7 +91,7 @@ def take(row, by="a"):
     return TakeLease(SHARD, by, row.fence, floor=1)
 
 
-async def test_d6_a_token_is_no_less_than_the_servers_time(store, raw):
+async def test_a_token_is_no_less_than_the_servers_time(store, raw):
     row = await store.apply(CreateLease(Lease(SHARD)))
     before = server_time(raw)
     taken = await store.apply(take(row))
@@ -104,7 +104,7 @@ async def test_d6_a_token_is_no_less_than_the_servers_time(store, raw):
 
 
 @pytest.mark.parametrize("ahead", [60_000, 10 * 365 * 86_400_000, 2**53 + 5])
-async def test_d6_a_server_whose_clock_is_behind_takes_back_no_token(store, raw, ahead):
+async def test_a_server_whose_clock_is_behind_takes_back_no_token(store, raw, ahead):
     """As after a fail-over to a server whose clock is behind that of the first."""
     last = ahead + (0 if ahead > 2**53 else server_time(raw))
     row = await store.apply(CreateLease(Lease(SHARD, counter=last, owner="a")))
@@ -112,7 +112,7 @@ async def test_d6_a_server_whose_clock_is_behind_takes_back_no_token(store, raw,
 
 
 @pytest.mark.parametrize("comes_back", ["empty", "old"])
-async def test_d6_a_store_that_has_forgotten_gives_out_no_token_again(store, raw, url, unique, comes_back):
+async def test_a_store_that_has_forgotten_gives_out_no_token_again(store, raw, url, unique, comes_back):
     row = await store.apply(CreateLease(Lease(SHARD)))
     first = await store.apply(take(row))
     backup = raw.hget(store._hash, SHARD)
@@ -140,14 +140,14 @@ async def test_a_row_of_an_earlier_version_is_taken(store, raw):
     assert json.loads(raw.hget(store._hash, SHARD))["incarnation"] == {"owner": "b", "id": "1f", "lease_duration": 10.0}
 
 
-async def test_d1_a_row_that_never_holds_still_is_a_failure(store, monkeypatch):
+async def test_a_row_that_never_holds_still_is_a_failure(store, monkeypatch):
     await store.apply(CreateLease(Lease(SHARD)))
     monkeypatch.setattr(redis_leases, "_SWAP", "return {redis.call('HGET', KEYS[1], ARGV[1])}")
     failure = await store.apply(TakeLease(SHARD, "a", Lease(SHARD).fence))
     assert (failure.kind, failure.code, failure.maybe_received) == (FailureKind.TRANSIENT, "Contended", False)
 
 
-async def test_d1_of_many_operations_each_ends_by_itself(store, raw):
+async def test_of_many_operations_each_ends_by_itself(store, raw):
     await store.apply_many([CreateLease(Lease(name)) for name in "abc"])
     raw.hset(store._hash, "b", "nonsense")
     answers = await store.apply_many([TakeLease(name, "me", Lease(name).fence) for name in "abcd"])
@@ -155,7 +155,7 @@ async def test_d1_of_many_operations_each_ends_by_itself(store, raw):
     assert (answers[1].kind, answers[1].code, answers[3]) == (FailureKind.INVALID, "UnreadableRow", Refused(None))
 
 
-async def test_d1_a_script_that_fails_fails_its_own(store, monkeypatch):
+async def test_a_script_that_fails_fails_its_own(store, monkeypatch):
     await store.apply_many([CreateLease(Lease(name)) for name in "ab"])
     monkeypatch.setattr(redis_leases, "_SWAP", "if ARGV[1] == 'b' then return redis.error_reply('no') end return {}")
     answers = await store.apply_many([TakeLease(name, "me", Lease(name).fence) for name in "ab"])
@@ -197,7 +197,7 @@ async def test_groups_with_any_name_are_listed(url, unique, raw):
     ("policy", "memory", "refused"),
     [("allkeys-lru", "100mb", True), ("volatile-lru", "100mb", False), ("allkeys-lru", "0", False)],
 )
-async def test_d2_a_server_that_may_evict_leases_is_refused(start_valkey, policy, memory, refused):
+async def test_a_server_that_may_evict_leases_is_refused(start_valkey, policy, memory, refused):
     port = start_valkey("--maxmemory", memory, "--maxmemory-policy", policy)
     store = RedisLeases(f"redis://127.0.0.1:{port}", "billing", "orders")
     failure = await store.open()
@@ -208,7 +208,7 @@ async def test_d2_a_server_that_may_evict_leases_is_refused(start_valkey, policy
         assert "allkeys-lru" in failure.message
 
 
-async def test_d4_a_wrong_password_is_denied_and_not_repeated(start_valkey):
+async def test_a_wrong_password_is_denied_and_not_repeated(start_valkey):
     port = start_valkey("--requirepass", "right-SECRET")
     for login in ("", ":wrong-SECRET@", "someone:wrong-SECRET@"):
         store = RedisLeases(f"redis://{login}127.0.0.1:{port}", "billing", "orders")
@@ -254,7 +254,7 @@ async def test_a_replica_is_a_failure_that_may_pass(start_valkey):
         assert await store.apply(CreateLease(Lease(SHARD))) == Lease(SHARD)
 
 
-async def test_d3_a_server_that_is_gone_is_a_failure_and_comes_back(start_valkey, free_port_of):
+async def test_a_server_that_is_gone_is_a_failure_and_comes_back(start_valkey, free_port_of):
     port = free_port_of()
     store = RedisLeases(f"redis://127.0.0.1:{port}", "billing", "orders")
     for failure in (await store.open(), await store.list_leases(), await store.apply(RenewLease(SHARD, "a", 0))):
@@ -263,7 +263,7 @@ async def test_d3_a_server_that_is_gone_is_a_failure_and_comes_back(start_valkey
     await store.close()
 
 
-async def test_d3_connections_that_the_server_cut_are_failures_then_it_goes_on(store, raw):
+async def test_connections_that_the_server_cut_are_failures_then_it_goes_on(store, raw):
     await store.apply(CreateLease(Lease(SHARD, owner="a")))
     raw.execute_command("CLIENT KILL TYPE normal SKIPME yes")
     answers = [await store.apply(RenewLease(SHARD, "a", 0)) for _ in range(3)]
@@ -271,7 +271,7 @@ async def test_d3_connections_that_the_server_cut_are_failures_then_it_goes_on(s
     assert all(answer.kind is FailureKind.TRANSIENT for answer in answers if isinstance(answer, Failure))
 
 
-async def test_d3_a_server_that_does_not_answer_is_a_failure_in_time():
+async def test_a_server_that_does_not_answer_is_a_failure_in_time():
     """One attempt: it is not asked again behind our back."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
         accepted = []
@@ -331,7 +331,7 @@ def answering(reply, tls=None):
         (b"-ERR something else\r\n", FailureKind.INVALID, "RedisError"),
     ],
 )
-async def test_d3_every_answer_is_a_value(reply, kind, code):
+async def test_every_answer_is_a_value(reply, kind, code):
     with answering(reply) as url:
         store = RedisLeases(url, "billing", "orders", limit=1)
         failure = await store.list_leases()

@@ -1,4 +1,4 @@
-"""How many round trips does a lease write take on Redis, and how slow may the network be? D5 is of the Redis store."""
+"""How many round trips does a lease write take on Redis, and how slow may the network be?"""
 
 import contextlib
 import socket
@@ -10,7 +10,7 @@ import pytest
 
 from shardline import Consumer, ConsumerConfig
 from shardline.adapters.leases.redis import RedisLeases
-from shardline.core.consumer.events import LeaseGained, LeaseLost
+from shardline.core.consumer.consumer_events import LeaseGained, LeaseLost
 from shardline.core.leases import (
     AskHandOver,
     CommitCheckpoint,
@@ -106,7 +106,7 @@ async def other(valkey_port, unique):
     await one.close()
 
 
-async def test_d5_every_write_takes_one_round_trip(store, network):
+async def test_every_write_takes_one_round_trip(store, network):
     row = await store.apply(CreateLease(Lease(SHARD)))
     network.trips = 0
     steps = [
@@ -126,7 +126,7 @@ async def test_d5_every_write_takes_one_round_trip(store, network):
     assert network.trips == len(steps) + 1
 
 
-async def test_d5_what_others_wrote_is_known_from_the_listing(store, other, network):
+async def test_what_others_wrote_is_known_from_the_listing(store, other, network):
     created = await other.apply(CreateLease(Lease(SHARD)))
     assert await store.list_leases() == [created]
     network.trips = 0
@@ -134,7 +134,7 @@ async def test_d5_what_others_wrote_is_known_from_the_listing(store, other, netw
     assert (taken.owner, network.trips) == ("a", 1)
 
 
-async def test_d5_a_row_that_another_has_changed_costs_one_round_trip_more_at_most(store, other, network):
+async def test_a_row_that_another_has_changed_costs_one_round_trip_more_at_most(store, other, network):
     created = await store.apply(CreateLease(Lease(SHARD, owner="a")))
     await other.apply(AskHandOver(SHARD, "b", "a"))
     network.trips = 0
@@ -147,14 +147,14 @@ async def test_d5_a_row_that_another_has_changed_costs_one_round_trip_more_at_mo
     assert network.trips == 1
 
 
-async def test_d5_many_writes_at_once_take_one_round_trip(store, network):
+async def test_many_writes_at_once_take_one_round_trip(store, network):
     rows = await store.apply_many([CreateLease(Lease(f"s{number}", owner="a")) for number in range(64)])
     network.trips = 0
     assert len(await store.apply_many([RenewLease(row.shard_id, "a", 0) for row in rows])) == 64
     assert network.trips == 1
 
 
-async def test_d5_a_write_during_a_slow_listing_is_not_forgotten(store, network):
+async def test_a_write_during_a_slow_listing_is_not_forgotten(store, network):
     row = await store.apply(CreateLease(Lease(SHARD, owner="a")))
     read = store._client.hvals
 
@@ -170,7 +170,7 @@ async def test_d5_a_write_during_a_slow_listing_is_not_forgotten(store, network)
     assert network.trips == 1
 
 
-async def test_d5_writes_that_wait_for_a_connection_travel_together(store, network):
+async def test_writes_that_wait_for_a_connection_travel_together(store, network):
     """On a slow network, one after the other, the last of 60 would be written after 20 round trips."""
     rows = await store.apply_many([CreateLease(Lease(f"s{number}", owner="a")) for number in range(60)])
     network.latency, network.trips = 0.3, 0
@@ -188,7 +188,7 @@ async def test_d5_writes_that_wait_for_a_connection_travel_together(store, netwo
     assert time.monotonic() - began_at < 2.0
 
 
-async def test_d5_a_write_that_is_cancelled_while_it_waits_is_not_written_and_holds_up_no_other(store, network):
+async def test_a_write_that_is_cancelled_while_it_waits_is_not_written_and_holds_up_no_other(store, network):
     rows = await store.apply_many([CreateLease(Lease(f"s{number}", owner="a")) for number in range(9)])
     network.latency = 0.3
     answers = {}

@@ -1,4 +1,4 @@
-"""What can go wrong with a file that several processes share? Q1 to Q4 are the invariants of the SQLite store."""
+"""What can go wrong with a file that several processes share?"""
 
 import contextlib
 import json
@@ -35,7 +35,7 @@ async def store(path):
     await one.close()
 
 
-# ---- Q1: processes
+# ---- processes
 
 
 def start(script, *arguments):
@@ -68,7 +68,7 @@ anyio.run(main, sys.argv[1], sys.argv[2], int(sys.argv[3]))
 """
 
 
-async def test_q1_processes_lose_no_update(store, path):
+async def test_processes_lose_no_update(store, path):
     """Four processes take one lease from each other: every success is in the counter, and some were refused."""
     await store.apply(CreateLease(Lease(SHARD)))
     takers = [start(TAKER, path, f"worker-{number}", "60") for number in range(4)]
@@ -89,7 +89,7 @@ time.sleep(600)
 """
 
 
-async def test_q1_a_process_that_is_killed_amid_a_write_leaves_nothing_behind(store, path):
+async def test_a_process_that_is_killed_amid_a_write_leaves_nothing_behind(store, path):
     lease = await store.apply(CreateLease(Lease(SHARD, owner="a")))
     holder = start(HOLDER, path)
     try:
@@ -114,10 +114,10 @@ async def test_a_database_that_stays_locked_cannot_be_opened(path, monkeypatch):
     await store.close()
 
 
-# ---- Q2: files that are not ours
+# ---- files that are not ours
 
 
-async def test_q2_what_is_no_database_is_left_alone(path):
+async def test_what_is_no_database_is_left_alone(path):
     path.write_bytes(b"precious words, no database" * 100)
     failure = await SqliteLeases(path, "billing", "orders").open()
     assert (failure.kind, failure.code) == (FailureKind.INVALID, "NoDatabase")
@@ -125,7 +125,7 @@ async def test_q2_what_is_no_database_is_left_alone(path):
     assert path.read_bytes() == b"precious words, no database" * 100
 
 
-async def test_q2_a_database_of_another_program_is_left_alone(path):
+async def test_a_database_of_another_program_is_left_alone(path):
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE bookmarks (url)")
     other.close()
@@ -146,7 +146,7 @@ async def test_an_empty_file_stays_one_for_those_who_only_look(path):
         assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
 
 
-async def test_q2_a_file_of_a_newer_version_is_left_alone(path, store):
+async def test_a_file_of_a_newer_version_is_left_alone(path, store):
     await store.close()
     with sqlite3.connect(path) as other:
         other.execute("PRAGMA user_version = 99")
@@ -155,7 +155,7 @@ async def test_q2_a_file_of_a_newer_version_is_left_alone(path, store):
     assert (failure.kind, failure.code) == (FailureKind.INVALID, "NewerFormat")
 
 
-async def test_q2_a_damaged_file_is_an_error_not_an_empty_store(path, store):
+async def test_a_damaged_file_is_an_error_not_an_empty_store(path, store):
     for number in range(200):
         await store.apply(CreateLease(Lease(f"shardId-{number:012d}", owner="x" * 200)))
     await store.close()
@@ -199,10 +199,10 @@ async def test_what_a_newer_version_wrote_into_a_row_stays(path, store):
     other.close()
 
 
-# ---- Q3: places
+# ---- places
 
 
-async def test_q3_a_network_file_system_is_refused(path, monkeypatch):
+async def test_a_network_file_system_is_refused(path, monkeypatch):
     monkeypatch.setattr(module, "read_mount_table", lambda: f"nas:/x {path.parent.resolve()} nfs4 rw 0 0\n")
     failure = await SqliteLeases(path, "billing", "orders").open()
     assert (failure.kind, failure.code) == (FailureKind.INVALID, "NetworkFileSystem")
@@ -210,7 +210,7 @@ async def test_q3_a_network_file_system_is_refused(path, monkeypatch):
     assert not path.exists()
 
 
-async def test_q3_a_link_is_followed_to_where_the_file_lies(path, tmp_path, monkeypatch):
+async def test_a_link_is_followed_to_where_the_file_lies(path, tmp_path, monkeypatch):
     (tmp_path / "remote").mkdir()
     path.symlink_to(tmp_path / "remote" / "leases.db")
     monkeypatch.setattr(module, "read_mount_table", lambda: f"nas:/x {tmp_path.resolve()}/remote nfs rw 0 0\n")
@@ -218,7 +218,7 @@ async def test_q3_a_link_is_followed_to_where_the_file_lies(path, tmp_path, monk
 
 
 @pytest.mark.parametrize("replaced", [True, False])
-async def test_q3_a_file_that_was_taken_away_is_noticed(path, store, tmp_path, replaced):
+async def test_a_file_that_was_taken_away_is_noticed(path, store, tmp_path, replaced):
     await store.apply(CreateLease(Lease(SHARD, owner="a")))
     path.rename(tmp_path / "elsewhere.db")
     if replaced:
@@ -243,10 +243,10 @@ async def test_a_relative_path_is_fixed_when_the_store_is_made(tmp_path, monkeyp
     assert (tmp_path / "leases.db").exists()
 
 
-# ---- Q4: failures
+# ---- failures
 
 
-async def test_q4_a_full_disk_is_a_failure_and_then_it_goes_on(store):
+async def test_a_full_disk_is_a_failure_and_then_it_goes_on(store):
     await store.apply(CreateLease(Lease(SHARD)))
     pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
     store._connection.execute(f"PRAGMA max_page_count = {pages}").fetchone()
@@ -258,14 +258,14 @@ async def test_q4_a_full_disk_is_a_failure_and_then_it_goes_on(store):
     assert await store.apply(big) == big.lease
 
 
-async def test_q4_a_read_only_file_is_a_failure(store, path):
+async def test_a_read_only_file_is_a_failure(store, path):
     await store.apply(CreateLease(Lease(SHARD)))
     store._connection.execute("PRAGMA query_only = 1")
     failure = await store.apply(CreateLease(Lease("shardId-000000000001")))
     assert (failure.kind, failure.code) == (FailureKind.DENIED, "ReadOnly")
 
 
-async def test_q4_what_sqlite_has_no_name_for_is_a_failure(store):
+async def test_what_sqlite_has_no_name_for_is_a_failure(store):
     store._connection.execute("DROP TABLE leases")
     failure = await store.list_leases()
     assert (failure.kind, failure.code) == (FailureKind.INVALID, "SqliteError")
@@ -284,7 +284,7 @@ async def test_calls_at_once_take_turns(store):
     assert len(await store.list_leases()) == 50
 
 
-async def test_q1_of_many_operations_one_row_that_cannot_be_read_fails_its_own(store, path):
+async def test_of_many_operations_one_row_that_cannot_be_read_fails_its_own(store, path):
     await store.apply_many([CreateLease(Lease(name)) for name in "abc"])
     with sqlite3.connect(path) as raw:
         raw.execute("UPDATE leases SET lease = 'nonsense' WHERE shard_id = 'b'")
@@ -297,7 +297,7 @@ async def test_q1_of_many_operations_one_row_that_cannot_be_read_fails_its_own(s
     raw.close()
 
 
-async def test_q1_many_operations_fail_together_where_the_file_is_locked(store, path):
+async def test_many_operations_fail_together_where_the_file_is_locked(store, path):
     await store.apply_many([CreateLease(Lease(name)) for name in "ab"])
     with sqlite3.connect(path, isolation_level=None) as raw:
         raw.execute("BEGIN IMMEDIATE")

@@ -1,7 +1,9 @@
 """What do the pages hold: their blocks of code, their tables, their links?"""
 
 import re
+import sys
 from pathlib import Path
+from runpy import run_path
 from types import SimpleNamespace
 
 ROOT = Path(__file__).parents[2]
@@ -15,6 +17,28 @@ def text_of(page):
 def blocks_of(page, language):
     """Every block of a page in one language, in order."""
     return [body for tongue, body in FENCE.findall(text_of(page)) if tongue == language]
+
+
+def pages_in(folder):
+    """Every page of a folder, as a path from the root."""
+    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / folder).glob("*.md"))
+
+
+def blocks_in(folder, language):
+    """Every block of the pages of a folder in one language."""
+    return [block for page in pages_in(folder) for block in blocks_of(page, language)]
+
+
+def script(path):
+    """The names of a script under ``docs/``. Its folder is on the path only while the script runs."""
+    before = list(sys.path), set(sys.modules)
+    try:
+        return SimpleNamespace(**run_path(str(ROOT / path)))
+    finally:
+        sys.path[:] = before[0]
+        for name in set(sys.modules) - before[1]:
+            if str(ROOT / "docs") in str(getattr(sys.modules[name], "__file__", "")):
+                del sys.modules[name]
 
 
 def block_with(blocks, text):

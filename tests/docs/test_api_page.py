@@ -1,5 +1,6 @@
-"""Does the API reference have every public name, once, and the changelog the text of the repository's?"""
+"""Does the API reference have every public name, once, and a page for each class? Is the changelog the repository's?"""
 
+import inspect
 import re
 
 from tests.docs import pages
@@ -7,7 +8,10 @@ from tests.docs import pages
 import shardline
 from shardline import deserializers, sync, testing
 
-SHOWN = re.findall(r"^::: (\S+)$", pages.text_of("docs/api.md"), re.MULTILINE)
+FOLDER = "docs/reference/api"
+INDEX = pages.text_of(f"{FOLDER}/index.md")
+PAGES = {path.stem: path.read_text() for path in (pages.ROOT / FOLDER).glob("*.md") if path.stem != "index"}
+SHOWN = {name: re.findall(r"^::: (\S+)$", text, re.MULTILINE) for name, text in PAGES.items()}
 PUBLIC = {
     *(f"shardline.{name}" for name in shardline.__all__ if name != "__version__"),
     *(f"shardline.sync.{name}" for name in sync.__all__),
@@ -17,17 +21,31 @@ PUBLIC = {
 }
 
 
+def found_at(path):
+    module, _, name = path.rpartition(".")
+    return getattr(__import__(module, fromlist=[name]), name)
+
+
 def test_every_public_name_is_there_once():
-    assert sorted(SHOWN) == sorted(PUBLIC)
+    assert sorted(name for names in SHOWN.values() for name in names) == sorted(PUBLIC)
     for name in ("json_lines", "json_list", "netstrings"):
         assert callable(getattr(deserializers, name))
 
 
 def test_every_public_class_and_function_says_what_it_is():
     for path in PUBLIC - {"shardline.errors", "shardline.TRIM_HORIZON", "shardline.LATEST"}:
-        module, _, name = path.rpartition(".")
-        found = getattr(__import__(module, fromlist=[name]), name)
-        assert found.__doc__, path
+        assert found_at(path).__doc__, path
+
+
+def test_a_page_shows_one_class_unless_it_shows_exceptions():
+    for page, names in SHOWN.items():
+        classes = [name for name in names if inspect.isclass(found_at(name))]
+        assert len([name for name in classes if not issubclass(found_at(name), BaseException)]) <= 1, page
+        assert page == "errors" or not any(issubclass(found_at(name), BaseException) for name in classes)
+
+
+def test_the_index_has_one_line_for_every_page():
+    assert sorted(re.findall(r"^\| \[.+\]\(([\w-]+)\.md\) \| .{10,} \|$", INDEX, re.MULTILINE)) == sorted(PAGES)
 
 
 def test_the_changelog_is_taken_in():

@@ -1,4 +1,4 @@
-"""Does the page of the benchmarks say what was measured?"""
+"""Do the pages of the benchmarks say what was measured?"""
 
 import json
 import sys
@@ -21,12 +21,22 @@ def report(monkeypatch):
             del sys.modules[name]
 
 
-def test_the_page_is_made_of_the_figures(report):
+def test_the_pages_are_made_of_the_figures(report):
     figures = json.loads(report.FIGURES.read_text())
     assert list(figures["benches"]) == list(report.BENCHES)
-    assert report.PAGE.read_text() == report.rendered(figures), "run: python benchmarks/bench_report.py --render"
+    for path, text in report.rendered(figures).items():
+        assert path.read_text() == text, "run: python benchmarks/bench_report.py --render"
     for found in figures["benches"].values():
         assert found["verdicts"]
+
+
+def test_the_page_is_led_by_the_chart(report):
+    assert report.PAGE.read_text().startswith("# Benchmarks\n\n![CPU seconds")
+
+
+def test_every_benchmark_has_its_table(report):
+    shown = [name for _, names in report.RESULTS.values() for name in names]
+    assert sorted(shown) == sorted(report.BENCHES)
 
 
 def test_the_short_tables_are_made_of_the_figures(report):

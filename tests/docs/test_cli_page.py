@@ -1,6 +1,6 @@
-"""Does every command of the page print what the page says?
+"""Does every command on the pages of the command line print what the page says?
 
-A section of the page (``##``) is one test: its ``console`` blocks run from top to bottom, in a directory of their own,
+A section of a page (``##``) is one test, and so is the text above the first section: its ``console`` blocks run from top to bottom, in a directory of their own,
 against a Kinesis of their own that has an empty stream ``orders`` with two shards.
 
 - A line that begins with ``$ `` is given to bash (a trailing backslash continues it); the exit code has to be 0. A
@@ -18,10 +18,18 @@ from pathlib import Path
 import pytest
 
 from shardline.cli.commands import COMMANDS
-from shardline.cli.record_formats import FIELDS
+from shardline.cli.tail.record_formats import FIELDS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
+FOLDER = Path(__file__).parents[2] / "docs" / "reference" / "cli"
+PAGES = {path.stem: path.read_text() for path in FOLDER.glob("*.md")}
+SERVER = "local"  # tests/docs/test_local_page.py and test_testing_page.py have the page of the server
+SECTION = re.compile(r"^##? (.+?)\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)
+SECTIONS = {
+    f"{page}: {title}": text
+    for page, whole in PAGES.items()
+    if page != SERVER
+    for title, text in SECTION.findall(whole)
+}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -84,16 +92,21 @@ def test_the_commands_print_what_the_page_says(title, kinesis, tmp_path):
 
 
 def test_every_block_is_one_that_runs():
-    assert {kind for kind, _ in BLOCK.findall(PAGE)} == {"console"}
-    assert all(block.startswith("$ ") for _, block in BLOCK.findall(PAGE))
+    blocks = [block for text in SECTIONS.values() for block in BLOCK.findall(text)]
+    assert len(blocks) > 12
+    assert {kind for kind, _ in blocks} == {"console"}
+    assert all(block.startswith("$ ") for _, block in blocks)
 
 
-def test_every_command_has_a_section():
-    assert {f"shardline {name}" for name in COMMANDS} <= set(SECTIONS)
+def test_every_command_has_a_page_that_the_index_links_to():
+    assert {name for name in COMMANDS if PAGES.get(name, "").startswith(f"# shardline {name}\n")} == set(COMMANDS)
+    linked = re.findall(r"^\| \[`shardline (\w+)`\]\((\w+)\.md\)", PAGES["index"], re.MULTILINE)
+    assert linked == [(name, name) for name, _ in linked]
+    assert {name for name, _ in linked} == set(COMMANDS)
 
 
 def test_the_table_of_fields_is_that_of_the_code():
-    shown = PAGE.partition("<!-- table: fields -->")[2].partition("<!-- end -->")[0]
+    shown = PAGES["tail"].partition("<!-- table: fields -->")[2].partition("<!-- end -->")[0]
     rows = [f"| `{{{name}}}` | {about} |" for name, (about, _) in FIELDS.items()]
     assert shown.split("\n")[3:-1] == rows
 

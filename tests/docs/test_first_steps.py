@@ -1,4 +1,4 @@
-"""Can a newcomer follow the README and then the quick start, word for word?
+"""Can a newcomer follow the README and then the tutorial, word for word?
 
 The reader of this test has an empty home directory and a PATH without this environment, so that everything has to come
 from the commands of the pages: ``mkdir``, the virtual environment, the installation from the clone. Every terminal is a
@@ -27,15 +27,13 @@ import pytest
 from tests.docs import pages
 
 ROOT = Path(__file__).parents[2]
-README, QUICKSTART = "README.md", "docs/quickstart.md"
+README, TUTORIAL = "README.md", "docs/tutorial.md"
 SERVE = "shardline local --stream orders --shards 2\n"
 pytestmark = pytest.mark.timeout(600)  # two installations and a dozen processes
 TOTAL = sum(number % 90 for number in range(1000))
 
 
-def five_minutes():
-    """The blocks of the README's walk-through, in order."""
-    return pages.FENCE.findall(pages.section_of(README, "## Five minutes"))
+README_BLOCKS = pages.FENCE.findall(pages.text_of(README))
 
 
 def shell_blocks(blocks):
@@ -46,20 +44,19 @@ def programs(blocks):
     return {re.match(r"# (\w+\.py)\n", body)[1]: body for language, body in blocks if language == "python"}
 
 
-QUICKSTART_BLOCKS = pages.FENCE.findall(pages.text_of(QUICKSTART))
+TUTORIAL_BLOCKS = pages.FENCE.findall(pages.text_of(TUTORIAL))
 
 
 def test_the_pages_have_no_other_kind_of_block():
     """A block that nobody runs would be a promise that nobody keeps."""
-    assert {language for language, _ in five_minutes()} == {"python", "sh"}
-    assert {language for language, _ in QUICKSTART_BLOCKS} == {"python", "sh"}
-    assert programs(five_minutes()).keys() == {"produce.py", "consume.py"}
-    assert programs(QUICKSTART_BLOCKS).keys() == {"produce.py", "consume.py", "flow.py", "test_orders.py"}
+    assert {language for language, _ in README_BLOCKS} == {"python", "sh"}
+    assert {language for language, _ in TUTORIAL_BLOCKS} == {"python", "sh"}
+    assert programs(TUTORIAL_BLOCKS).keys() == {"produce.py", "consume.py", "flow.py", "test_orders.py"}
 
 
 def test_the_pages_install_nothing_from_pypi_under_our_name():
     """Shardline is not on PyPI: a package of that name there would be a stranger's."""
-    for page in (README, QUICKSTART):
+    for page in (README, TUTORIAL):
         assert not re.search(r"pip install\s+['\"]?shardline", pages.text_of(page)), page
         assert "not on PyPI yet" in pages.prose_of(page)
 
@@ -146,28 +143,27 @@ def reader(tmp_path_factory):
     return Reader(home)
 
 
-def test_the_five_minutes_of_the_readme(reader):
-    serve, begin, commands = shell_blocks(five_minutes())
+def test_the_readme(reader):
+    serve, begin = shell_blocks(README_BLOCKS)
+    asynchronous, blocking = [body for language, body in README_BLOCKS if language == "python"]
     with reader.served(serve) as url:
-        place = reader.home / "shardline-orders"
-        for name, program in programs(five_minutes()).items():
-            (place / name).write_text(program)
-        shown = reader.run((begin + commands).replace("http://127.0.0.1:4567", url))
-    lines = shown.splitlines()
-    assert lines[:2] == ["1000 orders delivered", "1000 orders read"]
-    assert all(re.search(r'customer-\d+.*{"order": \d+}', line) for line in lines[2:5])
-    assert "billing on orders: no owner" in shown
-    assert shown.count("50.00%") == 2
-    assert {path.name for path in place.iterdir()} >= {".venv", "leases.db"}
+        (reader.home / "example.py").write_text(asynchronous)
+        (reader.home / "blocking.py").write_text(blocking)
+        command = "python example.py\npython blocking.py\nshardline groups list --store sqlite:///leases.db\n"
+        shown = reader.run((begin + command).replace("http://127.0.0.1:4567", url))
+    first, second, third, *groups = shown.splitlines()
+    assert first.startswith("shardId-")
+    assert (second, third) == ("customer-7 b'{\"order\": 1}'", "2 delivered")
+    assert groups[1].split()[:2] == ["billing", "orders"]
 
 
-def test_the_quick_start(reader):
+def test_the_tutorial(reader):
     """After the README, in the same home directory."""
-    install, serve, begin, *commands = shell_blocks(QUICKSTART_BLOCKS)
+    install, serve, begin, *commands = shell_blocks(TUTORIAL_BLOCKS)
     produce, look, consume, describe, flow, work, trouble, test = commands
     with reader.served(install + serve) as url:
-        place = reader.home / "shardline-quickstart"
-        for name, program in programs(QUICKSTART_BLOCKS).items():
+        place = reader.home / "shardline-tutorial"
+        for name, program in programs(TUTORIAL_BLOCKS).items():
             (place / name).write_text(program)
 
         def in_terminal(block):
@@ -198,7 +194,7 @@ def test_the_quick_start(reader):
 
 
 def share_the_work(reader, place, flow, work):
-    """Step 5 of the quick start: a producer that keeps running, and two workers; one of them leaves."""
+    """Step 5 of the tutorial: a producer that keeps running, and two workers; one of them leaves."""
     flowing, first, second = (reader.home / f"{name}.txt" for name in ("flow", "first", "second"))
     with (
         reader.terminal(flow, flowing) as producer,

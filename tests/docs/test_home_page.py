@@ -1,4 +1,4 @@
-"""Does the program of the home page run as it stands, and does the page lead to all others?"""
+"""Does the program of the home page run as it stands, has the page the install command, and does it lead to all others?"""
 
 import os
 import re
@@ -29,6 +29,11 @@ def test_the_program(tmp_path):
     assert int(records) < 5_000, "they share Kinesis records"
 
 
+def test_the_install_command_is_that_of_the_readme():
+    [command] = pages.blocks_of(PAGE, "sh")
+    assert command in pages.text_of("README.md")
+
+
 def test_the_figures_are_those_of_the_readme():
     rows = pages.table_of(PAGE, "records")
     assert len(rows) == 3
@@ -36,7 +41,8 @@ def test_the_figures_are_those_of_the_readme():
 
 
 def test_the_page_leads_to_the_others():
-    linked = set(re.findall(r"\]\((\w+)\.md", pages.text_of(PAGE)))
-    first = {"quickstart", "producer", "consumer", "client", "stores", "cli", "local", "testing"}
-    then = {"deploying", "tuning", "migrating", "guarantees", "api", "architecture", "glossary"}
-    assert first | then <= linked
+    linked = set(re.findall(r"\]\(([\w/-]+)\.md", pages.text_of(PAGE)))
+    guides = {f"guides/{name}/index" for name in ("producer", "consumer", "stores", "deploying", "testing")}
+    first = {"tutorial", "migration/index", "reference/settings", "reference/cli/index", "reference/api/index"}
+    then = {"guarantees", "architecture", "glossary", "tested/drills", "tested/benchmarks"}
+    assert guides | first | then <= linked

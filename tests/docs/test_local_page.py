@@ -1,4 +1,4 @@
-"""Does docs/local.md print what works: the script that waits for the server, the containers, the token?"""
+"""Does the page on running a local server print what works: the script that waits for the server, the containers, the token?"""
 
 import http.client
 import json
@@ -18,7 +18,7 @@ from shardline.testing import LocalKinesis
 
 
 def block(language, mark):
-    (found,) = [text for text in pages.blocks_of("docs/local.md", language) if mark in text]
+    (found,) = [text for text in pages.blocks_of("docs/guides/testing/local-server.md", language) if mark in text]
     return found
 
 

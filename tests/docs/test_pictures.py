@@ -1,6 +1,7 @@
 """Are the pictures those that would be drawn, and do they show what the code does?"""
 
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import get_args
 from xml.etree import ElementTree as ET
 
 import pytest
+from tests.docs import test_cli_page
 
 from shardline.core import leases
-from shardline.core.consumer import holding, reader
+from shardline.core.consumer import lease_phases as holding
+from shardline.core.consumer import reader
 from shardline.core.leases import Refused, apply
 from shardline.core.producer.verdicts import Rules
 from shardline.model.lease import Checkpoint, Lease
@@ -42,8 +45,15 @@ def test_every_picture_is_the_one_that_would_be_drawn(drawn):
 
 
 def test_every_picture_is_shown_on_a_page(drawn):
-    pages = "".join(page.read_text() for page in PICTURES.parent.glob("*.md"))
-    assert [name for name in drawn if f"](pictures/{name})" not in pages] == []
+    pages = "".join(page.read_text() for page in PICTURES.parent.rglob("*.md"))
+    assert [name for name in drawn if not re.search(rf"\]\((\.\./)*pictures/{name}\)", pages)] == []
+
+
+def test_the_recording_of_the_demo_is_what_the_demo_prints():
+    """``test_cli_page.py`` runs the demo and compares it with the same block of the page."""
+    [(_, block)] = test_cli_page.BLOCK.findall(test_cli_page.PAGES["demo"])
+    [(_, expected)] = test_cli_page.commands_of(f"```console\n{block}```")
+    assert test_cli_page.as_written(expected, (PICTURES / "demo.txt").read_text())
 
 
 def test_every_picture_is_well_formed_says_what_it_is_and_has_a_dark_side(drawn):

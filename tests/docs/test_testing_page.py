@@ -1,4 +1,4 @@
-"""Is every example of the pages on testing a test that runs, and does the other page tell the truth?"""
+"""Is every example of the pages on testing a test that runs, and do their tables agree with the code?"""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from shardline.cli.local import local
+from shardline.cli.local.local_command import local
 from shardline.server import control
 from shardline.server.model.fault_kinds import KINDS, read_rule
 from shardline.server.model.fault_rules import FaultRule
@@ -19,9 +19,9 @@ from shardline.server.model.faults import Fault, Faults
 from shardline.testing import LocalKinesis
 
 DOCS = Path(__file__).parents[2] / "docs"
-TESTING = (DOCS / "testing.md").read_text()
-LOCAL = (DOCS / "local.md").read_text()
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", TESTING, re.DOTALL | re.MULTILINE)
+GUIDES = {path.stem: path.read_text() for path in (DOCS / "guides" / "testing").glob("*.md")}
+COMMAND = (DOCS / "reference" / "cli" / "local.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", "\n".join(GUIDES.values()), re.DOTALL | re.MULTILINE)
 NAMED = re.compile(r"# (\w+\.py)\n")
 
 
@@ -68,19 +68,22 @@ def test_the_page_names_every_fault_and_every_setting():
     methods = {name: method for name, method in vars(Faults).items() if not name.startswith("_") and name != "add"}
     kinds = {name for name, method in methods.items() if getattr(method, "__annotations__", {}).get("return") is Fault}
     assert len(kinds) > 15
-    shown = TESTING.partition("| `kinesis.faults.`")[2].partition("\n\n")[0]
+    shown = GUIDES["faults"].partition("| `kinesis.faults.`")[2].partition("\n\n")[0]
     assert kinds - set(re.findall(r"`(\w+)\(", shown)) == set()
-    settings = TESTING.partition("## Settings")[2]
     for name in LocalKinesis.__init__.__kwdefaults__:
-        assert f"`{name}`" in settings
+        assert f"`{name}`" in GUIDES["settings"]
 
 
-# ---- docs/local.md
+def test_the_first_page_leads_to_the_others():
+    assert set(re.findall(r"\]\(([\w-]+)\.md\)", GUIDES["index"])) == GUIDES.keys() - {"index"}
+
+
+# ---- the server as a command
 
 
 def rows(heading):
     """The first cells of the table that begins with this heading."""
-    table = LOCAL.partition(f"\n| {heading} |")[2].partition("\n\n")[0]
+    table = COMMAND.partition(f"\n| {heading} |")[2].partition("\n\n")[0]
     return re.findall(r"^\| (.*?) \|", table, re.MULTILINE)
 
 
@@ -97,25 +100,26 @@ def test_the_table_of_options_has_them_all():
 
 def test_the_table_of_the_control_path_is_that_of_the_module():
     listed = re.findall(r"^``(GET|POST|DELETE) (\S+)``", control.__doc__, re.MULTILINE)
-    shown = re.findall(r"^\| `(GET|POST|DELETE) (/_shardline/\S+)`", LOCAL, re.MULTILINE)
+    shown = re.findall(r"^\| `(GET|POST|DELETE) (/_shardline/\S+)`", GUIDES["control"], re.MULTILINE)
     assert shown == listed
 
 
 def test_the_file_of_faults_is_right_and_every_kind_is_described():
-    [example] = re.findall(r"^```json\n(.*?)^```$", LOCAL, re.DOTALL | re.MULTILINE)
+    [example] = re.findall(r"^```json\n(.*?)^```$", GUIDES["fault-rules"], re.DOTALL | re.MULTILINE)
     assert len([read_rule(one) for one in json.loads(example)]) == 6
-    shown = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ", LOCAL.partition("| kind |")[2], re.MULTILINE)
+    rules = GUIDES["fault-rules"]
+    shown = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ", rules.partition("| kind |")[2], re.MULTILINE)
     assert {name for cell in shown for name in re.findall(r"\w+", cell)} == set(KINDS)
     common = set(FaultRule.__struct_fields__)
     for name, kind in KINDS.items():
         own = set(kind.__struct_fields__) - common
-        row = next(line for line in LOCAL.splitlines() if line.startswith("| `") and f"`{name}`" in line.split("|")[1])
+        row = next(line for line in rules.splitlines() if line.startswith("| `") and f"`{name}`" in line.split("|")[1])
         for key in own:
             assert f"`{key}`" in row, (name, key)
 
 
 def test_the_commands_for_curl_do_what_they_say():
-    commands = re.findall(r"^\$ curl --json '(.*)' http://127.0.0.1:4567(/\S+)$", LOCAL, re.MULTILINE)
+    commands = re.findall(r"^\$ curl --json '(.*)' http://127.0.0.1:4567(/\S+)$", GUIDES["control"], re.MULTILINE)
     assert [path for _, path in commands] == ["/_shardline/faults", "/_shardline/clock"]
     with LocalKinesis() as kinesis:
         for body, path in commands:

@@ -20,8 +20,8 @@ from tally import Tally
 from worker import name_of
 
 from shardline import ProducerConfig
-from shardline.adapters.leases.dynamodb_connection import AwsAccess
-from shardline.adapters.leases.url import lease_store
+from shardline.adapters.aws.aws_service import AwsAccess
+from shardline.adapters.leases.store_urls import lease_store
 from shardline.core.failures import Failure
 from shardline.model.position import PositionKind
 from shardline.sync import Producer

@@ -50,7 +50,7 @@ def overdue(directory, store, *, full):
 
 
 def poison(directory, store, *, full):
-    """Records that no handler can take go to the dead letters, and hold up nobody."""
+    """Records that no handler can take go to the dead letters, and delay no other record."""
     bad = {str(number) for number in (50, 51, 333)}
     letters = directory / "dead.jsonl"
     with running_fleet(directory, store, shards=4, lease_duration=LEASE) as fleet:
@@ -82,7 +82,7 @@ def poison_stops(directory, store, *, full):
 
 
 def blocked_loop(directory, store, *, full):
-    """A handler that blocks the event loop is told of, and is not yet a lost lease."""
+    """A handler blocks the event loop: this is reported, and no lease is lost yet."""
     with running_fleet(directory, store, shards=2, lease_duration=LEASE + 1) as fleet:
         fleet.start_all("a", blocking={"200": 1.8})
         load = fleet.load()
@@ -91,4 +91,4 @@ def blocked_loop(directory, store, *, full):
         stalls = tally.told("Stalled")
         require(stalls, "it is told")
         require(not tally.told("LeaseLost"), "no lease was lost")
-        return {"told after": float(stalls[0].shard), "tally": tally}
+        return {"reported after": float(stalls[0].shard), "tally": tally}

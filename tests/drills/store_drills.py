@@ -32,7 +32,7 @@ def store_down(directory, store, *, full):
 
 
 def slow_store(directory, store, *, full):
-    """Every write to the store takes long, but less than a lease: nobody loses one, and nothing comes twice."""
+    """Every write to the store takes long, but less than a lease: no worker loses one, and nothing comes twice."""
     lease = 10.0 if full else 4.0
     with running_fleet(directory, store, shards=4, lease_duration=lease) as fleet:
         fleet.start_all("a", "b")
@@ -62,7 +62,7 @@ def throttled(directory, store, *, full):
 
 
 def store_full(directory, store, *, full):
-    """No room for a write, for longer than a lease: told, reading stops safely, and goes on when there is room.
+    """No room for a write, for longer than a lease: reported; reading stops safely, and goes on when there is room.
 
     On SQLite the disk (a small tmpfs) is full to the last byte, on Redis the memory that it may use.
     """
@@ -85,4 +85,4 @@ def store_full(directory, store, *, full):
         tally = finish(fleet, load)
         old = [one for one in tally.repeated if tally.first[one.name].at < went_at - 1.5]
         require(not old, f"duplicates of what was committed before: {old[:3]}")
-        return {"told as": told[0].shard.partition("code='")[2].partition("'")[0], "tally": tally}
+        return {"reported as": told[0].shard.partition("code='")[2].partition("'")[0], "tally": tally}

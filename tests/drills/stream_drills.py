@@ -121,7 +121,7 @@ def odd_data(directory, store, *, full):
 
 
 def trimmed(directory, store, *, full):
-    """Retention removes what was not read yet: that is told, and reading goes on."""
+    """Retention removes what was not read yet: that is reported, and reading goes on."""
     with running_fleet(directory, store, shards=2, lease_duration=LEASE) as fleet:
         fleet.put([(f"key-{number}", b"%d" % number) for number in range(100)])
         fleet.start_all("a")
@@ -136,7 +136,7 @@ def trimmed(directory, store, *, full):
         loud = {one.shard for event in ("RecordsTrimmed", "PositionLost") for one in tally.told(event, "b")}
         require(len(loud) == 2, f"each shard says what it lost, not {sorted(loud)}")
         require(set(tally.lost) == {str(number) for number in range(100, 200)}, f"only what was trimmed: {tally}")
-        tally.excuse(tally.lost, "trimmed by retention, and told")
+        tally.excuse(tally.lost, "trimmed by retention, and reported")
         return {"tally": tally}
 
 

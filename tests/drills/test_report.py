@@ -1,5 +1,6 @@
 """Do the results of drills stand in the page as they were seen, and does the page know all drills?"""
 
+import re
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tally import Tally
 
 from drills import DRILLS, LONG
 
-PAGE = Path(__file__).parents[2] / "docs" / "drills.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tested" / "drills.md"
 
 
 @pytest.fixture
@@ -25,6 +26,19 @@ def tally(tmp_path):
 
 def test_the_page_lists_the_drills_that_there_are():
     assert catalogue(DRILLS | LONG) in PAGE.read_text()
+
+
+def test_the_page_sums_up_the_results():
+    rows = re.findall(r"^\| \[.+?\]\(([\w-]+\.md)\) \| (\d+) \| ([\d,]+) \| (\d+) \|$", PAGE.read_text(), re.MULTILINE)
+    assert len(rows) == 3
+    for name, runs, put, lost in rows:
+        found = re.findall(
+            r"^\| \*\*(\d+) runs\*\* \| \| ([\d,]+) \| [\d,]+ \| (\d+) \|",
+            (PAGE.parent / name).read_text(),
+            re.MULTILINE,
+        )
+        sums = [sum(int(value.replace(",", "")) for value in column) for column in zip(*found, strict=True)]
+        assert [int(runs), int(put.replace(",", "")), int(lost)] == sums, name
 
 
 def test_every_drill_says_what_it_is_about_and_where_it_runs():

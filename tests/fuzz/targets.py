@@ -5,9 +5,9 @@ goes through, and is a finding; so is a round trip that does not close.
 
 Invariants:
 
-- FZ1: only the exceptions that a decoder documents come out of it.
-- FZ2: what was decoded, encoded again and decoded again, is the same.
-- FZ3: time and memory are linear in the input, whatever lengths and depths it claims: the runner watches both.
+- Only the exceptions that a decoder documents come out of it.
+- What was decoded, encoded again and decoded again, is the same.
+- Time and memory are linear in the input, whatever lengths and depths it claims: the runner watches both.
 """
 
 import json
@@ -19,11 +19,11 @@ from random import Random
 import msgspec
 
 from shardline import deserializers
-from shardline.adapters.endpoints import parse_endpoint
-from shardline.adapters.leases import rows
-from shardline.adapters.leases.dynamodb_connection import AwsAccess
+from shardline.adapters.aws.aws_service import AwsAccess
+from shardline.adapters.aws.endpoints import parse_endpoint
+from shardline.adapters.leases import lease_rows as rows
 from shardline.adapters.leases.dynamodb_items import decode_item, encode_item
-from shardline.adapters.leases.url import lease_store
+from shardline.adapters.leases.store_urls import lease_store
 from shardline.codec import (
     aggregation,
     awscbor,
@@ -44,14 +44,14 @@ from shardline.model.sequence import SequenceNumber
 from shardline.model.stream import parse_consumer_arn, parse_stream
 from shardline.server import bodies
 from shardline.server.access import Access
-from shardline.server.clock import ServerClock
 from shardline.server.endpoint import TARGET_PREFIX, Endpoint
 from shardline.server.model.faults import Faults
 from shardline.server.model.inputs import INPUTS
 from shardline.server.model.refusals import Refused
 from shardline.server.model.service import Service
 from shardline.server.model.settings import Limits, ServiceSettings
-from shardline.server.requests_seen import RequestsSeen
+from shardline.server.request_log import RequestsSeen
+from shardline.server.server_clock import ServerClock
 from shardline.server.signatures import Signatures
 
 SHAPES = [
@@ -96,14 +96,18 @@ def aggregate(data):
     if found is not None:
         keys, payloads, named = found
         hash_keys = {at: hash_key for at, hash_key in enumerate(named) if hash_key is not None}
-        assert aggregation.split_columns(aggregation.encode_aggregate(keys, payloads, hash_keys)) == found, "FZ2"
+        assert aggregation.split_columns(aggregation.encode_aggregate(keys, payloads, hash_keys)) == found, (
+            "what was decoded, encoded again and decoded again, is the same"
+        )
     raw_records.deaggregate(framed)
 
 
 def varints(data):
-    with suppress(protobuf.WireError, IndexError):  # PB3: the caller stops at the end of the message
+    with suppress(protobuf.WireError, IndexError):  # The caller stops at the end of the message
         value, at = protobuf.read_varint(data, 0)
-        assert protobuf.read_varint(protobuf.encode_varint(value), 0)[0] == value, "FZ2"
+        assert protobuf.read_varint(protobuf.encode_varint(value), 0)[0] == value, (
+            "what was decoded, encoded again and decoded again, is the same"
+        )
         assert 0 < at <= len(data)
     with suppress(protobuf.WireError, IndexError):
         assert protobuf.skip_unknown(data, 0, 3) > 0
@@ -115,7 +119,9 @@ def cbor_item(data):
     except cbor.CborError:
         return
     with suppress(cbor.CborError):  # the seconds of a timestamp may be a number without a form
-        assert _same(cbor.decode(cbor.encode(value)), value), "FZ2"
+        assert _same(cbor.decode(cbor.encode(value)), value), (
+            "what was decoded, encoded again and decoded again, is the same"
+        )
 
 
 def cbor_body(data):
@@ -163,7 +169,9 @@ def event_stream(data):
     with suppress(eventstream.FrameError):
         (message,) = eventstream.MessageDecoder().feed(frame)
         again = eventstream.encode_message(message.headers, message.payload)
-        assert eventstream.MessageDecoder().feed(again) == [message], "FZ2"
+        assert eventstream.MessageDecoder().feed(again) == [message], (
+            "what was decoded, encoded again and decoded again, is the same"
+        )
 
 
 def http_answer(data):
@@ -198,7 +206,9 @@ def user_values(data):
 def lease_row(data):
     with suppress(rows.RowError):
         lease = rows.decode_row(data)
-        assert rows.decode_row(rows.encode_row(lease, data)) == lease, "FZ2"
+        assert rows.decode_row(rows.encode_row(lease, data)) == lease, (
+            "what was decoded, encoded again and decoded again, is the same"
+        )
 
 
 def lease_item(data):
@@ -207,7 +217,9 @@ def lease_item(data):
         item = msgspec.json.decode(data, type=dict[str, dict[str, str | list[str] | bool | None]])
         with suppress(rows.RowError):
             lease = decode_item(item)
-            assert decode_item(encode_item(lease, "g", "s")) == lease, "FZ2"
+            assert decode_item(encode_item(lease, "g", "s")) == lease, (
+                "what was decoded, encoded again and decoded again, is the same"
+            )
 
 
 def store_url(data):

@@ -1,5 +1,5 @@
 """Does every input that was ever interesting still do no harm? The corpus of the fuzz campaigns, and whatever else a few
-seconds give: time and memory stay in proportion to the input (FZ3).
+seconds give: time and memory stay in proportion to the input.
 """
 
 import time

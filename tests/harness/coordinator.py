@@ -15,9 +15,9 @@ from shardline.codec.shapes import (
     StreamSummary,
 )
 from shardline.core.clock import NEVER
-from shardline.core.consumer.config import ConsumerConfig
+from shardline.core.consumer.consumer_config import ConsumerConfig
+from shardline.core.consumer.consumer_events import HandOverAsked, LeaseGained, LeaseLost, LeaseReleased
 from shardline.core.consumer.coordinator import Coordinator, ScanLeases
-from shardline.core.consumer.events import HandOverAsked, LeaseGained, LeaseLost, LeaseReleased
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import Refused, apply_to
 from shardline.core.requests import DescribeStreamSummary, ListShards
@@ -243,7 +243,7 @@ class Worker(CoordinatorShell):
 
     def begin_listing(self):
         """Ask for a listing by hand, and leave it unanswered."""
-        self.machine.topology.list_by(self.now)
+        self.machine.topology.discovery.list_by(self.now)
         while isinstance(request := self.machine.poll_request(self.now), DescribeStreamSummary):
             self.handle_answer(request, self.group.stream.summary())
         return request

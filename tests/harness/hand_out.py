@@ -3,14 +3,14 @@
 from random import Random
 from types import SimpleNamespace
 
-from shardline.core.consumer.config import ConsumerConfig
+from shardline.core.consumer.consumer_config import ConsumerConfig
+from shardline.core.consumer.duplicate_workers import Twins
 from shardline.core.consumer.handler_task import Run
 from shardline.core.consumer.handout import HandOut, Iteration
 from shardline.core.consumer.held_leases import HeldLeases
 from shardline.core.consumer.reader import Page, ReaderState
 from shardline.core.consumer.run_bounds import RunBounds
 from shardline.core.consumer.shard_graph import ShardGraph
-from shardline.core.consumer.twins import Twins
 from shardline.core.leases import TakeLease, apply
 from shardline.model.lease import Incarnation, Lease
 from shardline.model.record import Origin, Record
@@ -123,6 +123,14 @@ class Desk:
         run = Run(self.hand_out, self.numbers, policy=policy, chance=Random(0), **limits)
         self.hand_out.begin(run, self.now)
         return run
+
+    def start(self, policy, **limits):
+        """A run, and the task of its only shard, which has records in hand."""
+        run = self.run(policy, **limits)
+        assert self.ask(run)
+        (task,) = run.new_tasks
+        assert self.ask(task)
+        return run, task
 
     def ask(self, taker):
         """Ask, and return whether the answer came at once."""

@@ -9,7 +9,7 @@ from random import Random
 from shardline.codec.shapes import HashKeyRangeShape, SequenceNumberRangeShape, ShardShape, StreamSummary
 from shardline.core.producer.intake import Put
 from shardline.core.producer.machine import ProducerMachine
-from shardline.core.producer.record import BufferedRecord, payload_bytes
+from shardline.core.producer.producer_record import BufferedRecord, payload_bytes
 from shardline.model.hashing import HASH_KEY_MAX
 from shardline.model.stream import StreamRef
 
@@ -84,11 +84,11 @@ class ProducerShell:
         return (listing, summary, put) != (None, None, None) or self.machine.next_deadline() <= self.now
 
     def pump(self):
-        """Poll until there is nothing to do; then the deadline lies ahead (W2)."""
+        """Poll until there is nothing to do; then the deadline lies ahead."""
         for _ in range(MOST_POLLS):
             if not self.poll():
                 return
-        raise AssertionError(f"W2: it never comes to rest: {self.machine.next_deadline()} at {self.now}")
+        raise AssertionError(f"it never comes to rest: {self.machine.next_deadline()} at {self.now}")
 
 
 ACCEPTED = {Put.QUIET, Put.WAKE}

@@ -24,6 +24,10 @@ ACCOUNT = re.compile(r"(?<=:)\d{12}(?=:stream/)")
 CONSUMER_AGE = re.compile(r"(?<=:)\d{10,13}$")
 
 
+class StuckError(Exception):
+    """A server did not come to the state that it was asked for."""
+
+
 class Observed(NamedTuple):
     """One place where the answers to one call differ."""
 
@@ -128,7 +132,8 @@ class Both:
         for side in (self.theirs, self.ours):
             give_up_at = time.monotonic() + 20
             while status(side.client, **named) != wanted:
-                assert time.monotonic() < give_up_at, f"{named} does not become {wanted}"
+                if time.monotonic() > give_up_at:
+                    raise StuckError(f"{named} does not become {wanted}")
                 time.sleep(0.01)
 
     def create(self, stream, shards, **more):

@@ -1,11 +1,10 @@
 """Where does our server answer otherwise than AWS, as others recorded it, and than kinesis-local 0.6.2, and why?
 
 This module has the table of kinesis-local: ``test_differential.py`` sees to it that nothing else differs, and that all of
-this still does. The other tables of the page are in modules of their own, each with its test. The page is made of all:
-``python tests/interop/differences.py > docs/differences.md``.
+this still does. The other tables are in modules of their own, each with its test. ``python tests/interop/differences.py``
+writes the pages and the artefacts of docs/tested from all of them.
 """
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from runpy import run_path
@@ -380,7 +379,7 @@ DETAILS = (
         tests=(
             f"{_UNIT}/test_sequence_numbers.py::test_the_numbers_of_aws_are_made_and_read",
             f"{_UNIT}/test_streams.py::test_the_numbers_of_a_new_streams_shards_begin_before_the_stream_was_created",
-            "tests/unit/server/test_storage.py::test_sn3_a_file_of_schema_1_keeps_the_numbers_of_its_shards",
+            "tests/unit/server/test_storage.py::test_a_file_of_schema_1_keeps_the_numbers_of_its_shards",
         ),
     ),
     Detail(
@@ -443,15 +442,15 @@ DETAILS = (
             ("a pull request to the KCL", "https://github.com/awslabs/amazon-kinesis-client/pull/788"),
         ),
         tests=(
-            f"{_UNIT}/test_descriptions.py::test_de1_nothing_stands_beside_a_token",
+            f"{_UNIT}/test_descriptions.py::test_nothing_stands_beside_a_token",
             "tests/interop/test_clients_of_others.py::test_boto3_pages_through_every_listing",
         ),
     ),
     Detail(
         what="Resource policies",
-        aws="Without a policy, GetResourcePolicy answers `{}`. A policy comes back as it was put. Deleting an absent policy "
+        aws="Without a policy, GetResourcePolicy answers `{}`. A policy comes back unchanged. Deleting an absent policy "
         "is an error, and so is a policy for a stream that does not exist.",
-        ours="The same; the text for an absent policy is moto's. A policy is kept and told, and grants nothing: there are no "
+        ours="The same; the text for an absent policy is moto's. A policy is stored and returned, and grants nothing: there are no "
         "other accounts. Of a policy's content, only Statement, Effect, Principal and Action are checked.",
         seen=(("LocalStack's recordings", LOCALSTACK),),
         tests=(
@@ -487,7 +486,7 @@ DETAILS = (
             ("API reference", api("RegisterStreamConsumer")),
         ),
         tests=(
-            f"{_UNIT}/test_commitment.py::test_cm1_an_end_within_24_hours_is_put_off",
+            f"{_UNIT}/test_commitment.py::test_an_end_within_24_hours_is_put_off",
             f"{_UNIT}/test_account.py::test_the_consumer_limit_follows_the_accounts_mode",
         ),
     ),
@@ -495,7 +494,7 @@ DETAILS = (
         what="Warm throughput",
         aws="On-demand streams of accounts with a commitment have one, up to 10 GiBps; UpdateStreamWarmThroughput scales the "
         "stream to it.",
-        ours="The number is checked, kept and told. It changes neither the shards nor their limits.",
+        ours="The number is checked, stored and returned. It changes neither the shards nor their limits.",
         seen=(("API reference", api("UpdateStreamWarmThroughput")),),
         tests=(
             f"{_UNIT}/test_account.py::test_a_warm_throughput_is_reached_over_time",
@@ -511,8 +510,8 @@ DETAILS = (
         "own: no recording has them.",
         seen=(("API reference", api("CreateChannel")), ("developer guide", f"{GUIDE}/data-delivery-quotas.html")),
         tests=(
-            f"{_UNIT}/test_channels.py::test_ch1_one_channel_for_each_kind_of_destination",
-            f"{_UNIT}/test_channels.py::test_ch2_a_stream_with_channels_cannot_be_deleted",
+            f"{_UNIT}/test_channels.py::test_one_channel_for_each_kind_of_destination",
+            f"{_UNIT}/test_channels.py::test_a_stream_with_channels_cannot_be_deleted",
             f"{_UNIT}/test_channels.py::test_whatever_is_asked_for_is_described",
         ),
     ),
@@ -531,7 +530,7 @@ DETAILS = (
         seen=(*_kinesalite("createStream"), LOCALSTACK_TESTS),
         tests=(
             f"{_UNIT}/test_descriptions.py::test_creation_times_are_whole_seconds",
-            f"{_UNIT}/test_state.py::test_sv4_streams_of_one_name_are_told_apart_however_soon_one_follows_the_other",
+            f"{_UNIT}/test_state.py::test_streams_of_one_name_are_told_apart_however_soon_one_follows_the_other",
         ),
     ),
     Detail(
@@ -564,73 +563,99 @@ DETAILS = (
 )
 
 
-DETAILED = """## Details
+NOTE = "<!-- Written by tests/interop/differences.py from its tables: change those. -->"
 
-What the recordings show of AWS beyond the fields of single answers. Each row has tests of its own, which
-`tests/interop/differences.py` names.
-"""
+SUMMARY = """# Differences from AWS
 
-INTRODUCTION = """# How the local server differs from AWS and from kinesis-local
+{note}
 
-<!-- Made by tests/interop/differences.py from its tables: change those. -->
+The embedded server imitates AWS. It was compared with AWS's own answers, as the tests of others recorded them, and with
+[kinesis-local](https://www.npmjs.com/package/kinesis-local) 0.6.2, a Kinesis that others wrote. No call was made to AWS
+for these pages; anyone with an account can do that with [one command](conformance-on-aws.md).
 
-The embedded server imitates AWS. This page lists what it was compared with, and everything in which it is known to
-differ:
+| table | rows | |
+| --- | --- | --- |
+| [Differences from recordings of AWS](differences-recordings.md) | {recorded} | recorded answers that the server does not reproduce, with the reason |
+| [Details of AWS](differences-details.md) | {details} | what the recordings show beyond single fields, and whether the server does the same |
+| [Error texts](differences-texts.tsv) | {texts} | AWS's texts, and where each was seen |
+| [Differences from kinesis-local](differences-kinesis-local.tsv) | {local} | fields in which the two servers differ, and what supports our answer |
 
-- AWS's own answers, as the tests of others recorded them;
-- [kinesis-local](https://www.npmjs.com/package/kinesis-local) 0.6.2, a Kinesis that others wrote.
-
-No call was made to AWS for this page: anyone with an account can do that with [one command](conformance.md).
+Every row has a test, so that the tables stay true. `python tests/interop/differences.py` writes them.
 
 ## Recordings of AWS
 
-| Source | What it holds | Why it counts as AWS's answer |
+| source | content | why it counts as AWS's answer |
 | --- | --- | --- |
 | [LocalStack](https://github.com/localstack/localstack/tree/8b9a79f05846835cf4dff63ab7eefdde9df83783/tests/aws/services/kinesis) | answers of AWS, field by field, with the date of each | The tests ran against AWS, and the recording is a file. |
-| [kinesalite](https://github.com/mhart/kinesalite/tree/c76689da192ab96c87c5db8f95c1e3fba1985433/test) | requests with the status, code and text of AWS's answer | The author says in [a commit of 2018](https://github.com/mhart/kinesalite/commit/7d62e92f4b44feafd79cd796211d2ba05026195a) that all tests pass against AWS. The tests of ListShards came days later, in the same suite. |
-| [moto](https://github.com/getmoto/moto/tree/0af643a5dbfc98797f08ee64f5be3ef8002d56ff/tests/test_kinesis) | texts of refusals, numbers of shards | The [pull request](https://github.com/getmoto/moto/pull/4540) that brought them says that they were seen on AWS. Most other tests of moto describe moto. |
+| [kinesalite](https://github.com/mhart/kinesalite/tree/c76689da192ab96c87c5db8f95c1e3fba1985433/test) | requests with the status, code and text of AWS's answer | The author says in [a commit of 2018](https://github.com/mhart/kinesalite/commit/7d62e92f4b44feafd79cd796211d2ba05026195a) that all tests pass against AWS. The tests of ListShards were added days later to the same suite. |
+| [moto](https://github.com/getmoto/moto/tree/0af643a5dbfc98797f08ee64f5be3ef8002d56ff/tests/test_kinesis) | error texts, numbers of shards | The [pull request](https://github.com/getmoto/moto/pull/4540) that added them says that they were seen on AWS. Most other tests of moto describe moto. |
+
+## Error texts
+
+A test sends a request for each row and compares the whole text. The names in the texts are those of the test: the
+stream `s` of the account 000000000000. Texts without a source are ours, because AWS's are not known. The texts about
+channels and about most limits of the account are also ours.
+
+The member that holds the text is `message`; for SerializationException it is `Message`. It is absent where AWS has no
+text: UnknownOperationException, InternalFailure, and an unparseable body
+([`kinesalite connection.js`](https://github.com/mhart/kinesalite/blob/c76689da192ab96c87c5db8f95c1e3fba1985433/test/connection.js)).
+
+Another test breaks every constraint of botocore's model, one at a time
+(`tests/unit/server/model/test_broken_constraints.py`), except minimum lengths of 0, which no value breaks. AWS prints at
+most ten broken constraints, in an order that varies. Our order is that of the recordings until 2016.
+
+## kinesis-local
+
+The same calls go to both servers, through boto3, and the answers are compared field by field. Sequence numbers,
+iterators, times and message texts are not compared. Neither are states that last for milliseconds (CREATING, UPDATING,
+DELETING), DescribeLimits, SubscribeToShard, the order of ParentShards, and ListStreams after an unknown name, where
+kinesis-local lists all streams. The column "Basis" says what supports our answer: AWS's documentation, or a recording.
 """
 
-KINESIS_LOCAL = """## kinesis-local
+DETAILS_HEAD = f"""# Details of AWS
 
-The same calls go to both servers, through boto3, and the answers are compared field by field. In the calls that are
-compared they differ in what follows. Sequence numbers, iterators, times and the texts of messages are each server's own.
+{NOTE}
 
-The column "Basis" tells what speaks for ours: AWS's documentation ("documented"), or one of the recordings above
-("recorded from AWS").
-
-Not compared: states that last for milliseconds (CREATING, UPDATING, DELETING), DescribeLimits, SubscribeToShard, the
-order of ParentShards, and ListStreams after a name that is no stream's, where kinesis-local lists all streams.
+The [recordings of AWS](differences.md#recordings-of-aws) show these details beyond the fields of single answers. Each
+row has tests, which `tests/interop/differences.py` names.
 """
 
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "tested"
 
-def page():
-    """The page of the documentation: each section is a text and a table."""
-    sections = [INTRODUCTION, recorded["section"](), DETAILED, _details_table(), TEXTS["SECTION"], TEXTS["table"]()]
-    sections += [KINESIS_LOCAL, _kinesis_local_table()]
-    return "\n".join(sections)
+
+def files():
+    """The text of every file that is made of the tables, by its path."""
+    counts = {
+        "recorded": len(recorded["RECORDED_DIFFERENCES"]),
+        "details": len(DETAILS),
+        "texts": len(TEXTS["TEXTS"]),
+        "local": len(DIFFERENCES),
+    }
+    recordings = f"# Differences from recordings of AWS\n\n{NOTE}\n\n{recorded['section']()}"
+    return {
+        FOLDER / "differences.md": SUMMARY.format(note=NOTE, **counts),
+        FOLDER / "differences-recordings.md": recordings,
+        FOLDER / "differences-details.md": f"{DETAILS_HEAD}\n{_details_table()}",
+        FOLDER / "differences-texts.tsv": TEXTS["table"](),
+        FOLDER / "differences-kinesis-local.tsv": _kinesis_local_table(),
+    }
 
 
 def _details_table():
     lines = ["| Detail | AWS | Shardline | Seen in |", "| --- | --- | --- | --- |"]
-    for one in DETAILS:
-        seen = ", ".join(f"[{name}]({address})" for name, address in one.seen)
-        lines.append(f"| {one.what} | {one.aws} | {one.ours} | {seen} |")
+    for detail in DETAILS:
+        seen = ", ".join(f"[{name}]({address})" for name, address in detail.seen)
+        lines.append(f"| {detail.what} | {detail.aws} | {detail.ours} | {seen} |")
     return "\n".join(lines) + "\n"
 
 
 def _kinesis_local_table():
-    lines = [
-        "| Operations | Case | Field | kinesis-local | Shardline | Why | Basis |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for one in DIFFERENCES:
-        operations = ", ".join(_camel(operation) for operation in one.operations)
-        cases = "; ".join(one.cases) or "any"
-        records = "".join(f" [Recorded]({record})" for record in one.records)
-        why = f"{one.why} [Reference]({one.source}){records}"
-        cells = (operations, cases, one.field, _said(one.theirs), _said(one.ours), why, one.basis)
-        lines.append(f"| {' | '.join(cells)} |")
+    lines = ["Operations\tCase\tField\tkinesis-local\tShardline\tWhy\tBasis\tReference\tRecorded"]
+    for entry in DIFFERENCES:
+        operations = ", ".join(_camel(operation) for operation in entry.operations)
+        cases = "; ".join(entry.cases) or "any"
+        cells = (operations, cases, entry.field, _said(entry.theirs), _said(entry.ours), entry.why, entry.basis)
+        lines.append("\t".join((*cells, entry.source, " ".join(entry.records))))
     return "\n".join(lines) + "\n"
 
 
@@ -643,4 +668,5 @@ def _said(value):
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page())
+    for path, text in files().items():
+        path.write_text(text)

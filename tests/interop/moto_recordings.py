@@ -136,5 +136,5 @@ REFUSED = [
 ]
 
 # "These numbers have been verified against AWS" (test_kinesis_boto3.py::test_update_shard_count): shards before, shards
-# asked for, shards in all afterwards, open and closed. Its last two rows are left out: docs/differences.md says why.
+# asked for, shards in all afterwards, open and closed. Its last two rows are left out: docs/tested/differences.md says why.
 SHARD_COUNTS = [(2, 4, 6), (4, 5, 15), (10, 13, 37), (4, 2, 6)]

@@ -1,6 +1,6 @@
 """In which recorded answers of AWS does our server differ, and why?
 
-Data: ``test_recorded_differences.py`` sees to it that the server answers as the table says; docs/differences.md shows it.
+Data: ``test_recorded_differences.py`` sees to it that the server answers as the table says; docs/tested/differences.md shows it.
 The others are reproduced: ``test_recordings.py`` (LocalStack), ``test_recorded_refusals.py`` (kinesalite, moto),
 ``test_http_recordings.py`` (kinesalite).
 """
@@ -43,7 +43,7 @@ RECORDED_DIFFERENCES = (
         recorded="ValidationException: Value null at 'streamName'",
         ours="InvalidArgumentException",
         kind=CHANGED,
-        why="StreamName became optional when StreamARN came (2022). What AWS answers to neither is not recorded. Where "
+        why="StreamName became optional when StreamARN came (2022). AWS's answer to neither is not recorded. Where "
         "other members are missing too, AWS's recorded text names StreamName among them, and ours does not.",
         source=f"{KINESALITE}/deleteStream.js",
         status=400,
@@ -195,7 +195,7 @@ RECORDED_DIFFERENCES = (
         recorded="no Content-Type",
         ours="`Content-Type: application/xml`",
         kind=ON_PURPOSE,
-        why="A client should not have to guess. Such a refusal answers requests that are none of Kinesis.",
+        why="A client should not have to guess. Such a refusal answers requests that are not for Kinesis.",
         source=f"{KINESALITE}/connection.js",
         is_by_hand=True,
     ),
@@ -238,7 +238,7 @@ RECORDED_DIFFERENCES = (
         recorded="`Shard 123 in stream`",
         ours="`Shard shardId-000000000123 in stream`",
         kind=UNCLEAR,
-        why="moto has the id as it was sent. kinesalite recorded that AWS writes it out.",
+        why="moto has the id of the request. kinesalite recorded that AWS writes it out.",
         source=f"{MOTO}/test_kinesis.py",
         parameters={**KNOWN, "ShardId": "123", "ShardIteratorType": "LATEST"},
         status=400,
@@ -279,24 +279,23 @@ OF_MOTO = (
     ("merging shards that are not adjacent: the text is a shard's id", "kinesalite has the text"),
     ("splitting out of range: the text has an EndingHashKey of one less", "kinesalite: the shard's own"),
     ("ListShards with both NextToken and StreamName", "kinesalite: it is refused"),
-    ("ListStreams lists 10 streams unless told", "the reference: 100"),
+    ("ListStreams lists 10 streams by default", "the reference: 100"),
     ("DescribeLimits: 6,000 shards in us-west-2", "the developer guide: 20,000"),
     ("EnableEnhancedMonitoring with ALL answers ALL", "the reference: the list of the metrics"),
     ("the ARN of a consumer without its creation time", "LocalStack, and the pattern in AWS's model"),
     ("at most 5 MiB in a PutRecords", "the reference: 10 MiB"),
 )
 
-INTRODUCTION = """### Where the server differs from them
-
-Every answer that LocalStack recorded, and every refusal in the tests of kinesalite and moto that describes AWS, is
-either reproduced by a test of ours or listed in this table. The column "Reason" says whether AWS has changed since (by
-the reference, by AWS's model in botocore or by a later recording), whether the difference is on purpose, or whether two
-sources disagree.
+INTRODUCTION = """\
+Every answer that LocalStack recorded, and every error in the tests of kinesalite and moto that describes AWS, is either
+reproduced by one of our tests or listed in this table. The [sources](differences.md#recordings-of-aws) are described with
+the other tables. The column "Reason" says whether AWS has changed since the recording (by the API reference, by
+botocore's model or by a later recording), whether the difference is intended, or whether two sources disagree.
 """
 
 
 def section():
-    """The section of docs/differences.md."""
+    """The text of docs/tested/differences-recordings.md, without its heading."""
     lines = [
         INTRODUCTION,
         "| Operations | Case | AWS, as recorded | Shardline | Reason | Why |",
@@ -312,7 +311,7 @@ def section():
             f"{row.why} [Recorded]({row.source})",
         )
         lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "Not in the table, because moto's tests of these describe moto:", ""]
+    lines += ["", "These tests of moto are not in the table, because they describe moto:", ""]
     lines += [f"- {what} ({contradicted});" for what, contradicted in OF_MOTO]
     lines[-1] = lines[-1].removesuffix(";") + "."
     return "\n".join(lines) + "\n"

@@ -1,7 +1,7 @@
 """What does AWS say when it refuses a request, where was that seen, and which request is told so here?
 
 Data: ``tests/unit/server/model/test_texts.py`` sends each request to the server's model and compares code and text, and
-``docs/differences.md`` shows the table. A text without a source is ours: AWS's is not known.
+``docs/tested/differences.md`` shows the table. A text without a source is ours: AWS's is not known.
 """
 
 from collections.abc import Callable
@@ -307,35 +307,8 @@ TEXTS = (
          f"Consumer c under stream s already exists for account {ACCOUNT}.", (), created(*REGISTERED, *REGISTERED)),
 )  # fmt: skip
 
-SECTION = """## Texts
-
-What AWS says when it refuses a request, and where its words were seen. A test sends a request for each row, and
-compares the whole text. The names in the texts are those of the test: the stream `s` of the account 000000000000. Texts
-that have no source are ours, because AWS's are not known; so are the texts about channels and about most limits of the
-account.
-
-The member of the answer that holds the text is called `message`, and `Message` for SerializationException. It is absent
-where AWS has no text: UnknownOperationException, InternalFailure, and a body that cannot be read
-([`kinesalite connection.js`](https://github.com/mhart/kinesalite/blob/c76689da192ab96c87c5db8f95c1e3fba1985433/test/connection.js)).
-
-Every constraint of botocore's model is broken by another test, one at a time (`tests/unit/server/model/test_broken_constraints.py`).
-The exceptions are lengths of at least 0, which no value breaks. AWS prints at most ten broken constraints, in an order
-that varies; ours is the order of its recordings until 2016, when it began to vary.
-"""
-
 
 def table() -> str:
-    lines = ["| When | Code | Text | Seen in |", "| --- | --- | --- | --- |"]
-    for one in TEXTS:
-        seen = " ".join(f"[`{_name(url)}`]({url})" for url in one.seen) or "ours"
-        text = one.text.replace("|", "\\|")
-        lines.append(f"| {one.when} | {one.code} | `{text}` | {seen} |")
-    return "\n".join(lines) + "\n"
-
-
-def _name(url: str) -> str:
-    """The repository, and the file or the issue."""
-    parts = url.split("/")
-    if "github.com" not in parts:
-        return "API reference"
-    return f"{parts[4]} {parts[-1]}"
+    """The text of docs/tested/differences-texts.tsv."""
+    rows = ["\t".join((entry.when, entry.code, entry.text, " ".join(entry.seen) or "ours")) for entry in TEXTS]
+    return "\n".join(["When\tCode\tText\tSeen in", *rows]) + "\n"

@@ -12,7 +12,13 @@ from tests.harness.coordinator import DOWN, LOST, CoordinatorShell, FakeStore, F
 
 from shardline.core.clock import NEVER
 from shardline.core.consumer import planner
-from shardline.core.consumer.events import HandOverAsked, HandOverOverdue, LeaseGained, LeaseLost, LeaseReleased
+from shardline.core.consumer.consumer_events import (
+    HandOverAsked,
+    HandOverOverdue,
+    LeaseGained,
+    LeaseLost,
+    LeaseReleased,
+)
 from shardline.core.leases import CommitCheckpoint, Refused
 from shardline.model.hashing import HASH_KEY_MAX, HashRange
 from shardline.model.sequence import SequenceNumber

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.harness.coordinator import LOST, A, Group, at, hold_one, names
 
-from shardline.core.consumer.events import HandOverAsked, LeaseGained, LeaseLost, WorkerIdShared
+from shardline.core.consumer.consumer_events import HandOverAsked, LeaseGained, LeaseLost, WorkerIdShared
 from shardline.core.leases import CommitCheckpoint, RenewLease, TakeLease
 from shardline.model.lease import Lease
 
@@ -33,7 +33,7 @@ def kill(group, worker):
 # ---- tokens
 
 
-def test_w8_a_token_is_the_services_time_in_milliseconds():
+def test_a_token_is_the_services_time_in_milliseconds():
     group, worker = hold_one(latest_at=1.7e9)
     assert tokens(worker) == [1_700_000_000_000]
     kill(group, worker)
@@ -42,7 +42,7 @@ def test_w8_a_token_is_the_services_time_in_milliseconds():
     assert 1_700_000_040_000 <= tokens(later)[0] <= 1_700_000_042_000
 
 
-def test_w8_the_service_is_believed_when_it_says_another_time():
+def test_the_service_is_believed_when_it_says_another_time():
     group = Group()
     worker = group.worker(latest_at=1.6e9)
     worker.machine.handle_service_time(1.7e9, group.now)
@@ -51,7 +51,7 @@ def test_w8_the_service_is_believed_when_it_says_another_time():
 
 
 @pytest.mark.parametrize("is_behind", [False, True])
-def test_w8_tokens_grow_though_the_store_comes_back_empty(is_behind):
+def test_tokens_grow_though_the_store_comes_back_empty(is_behind):
     """Also if the clock is a year behind: this worker has seen the tokens."""
     group, worker = hold_one(latest_at=1.7e9)
     group.run(20.0)
@@ -64,7 +64,7 @@ def test_w8_tokens_grow_though_the_store_comes_back_empty(is_behind):
     assert second > first
 
 
-def test_w8_tokens_grow_for_who_comes_after_the_store_was_emptied():
+def test_tokens_grow_for_who_comes_after_the_store_was_emptied():
     group, worker = hold_one(latest_at=1.7e9)
     group.run(20.0)
     kill(group, worker)
@@ -74,7 +74,7 @@ def test_w8_tokens_grow_for_who_comes_after_the_store_was_emptied():
     assert tokens(fresh) > tokens(worker)
 
 
-def test_w8_tokens_grow_though_the_store_comes_back_as_it_was():
+def test_tokens_grow_though_the_store_comes_back_as_it_was():
     group, first = hold_one(latest_at=1.7e9)
     backup = dict(group.rows)
     group.run(5.0)
@@ -107,7 +107,7 @@ def test_who_holds_the_lease_when_the_store_is_set_back_commits_again_what_it_ha
     assert len(group.done(CommitCheckpoint)) == 3
 
 
-def test_w8_renewals_move_the_counter_by_one():
+def test_renewals_move_the_counter_by_one():
     group, worker = hold_one(latest_at=1.7e9)
     group.run(30.0)
     renewals = len(group.done(RenewLease))
@@ -118,7 +118,7 @@ def test_w8_renewals_move_the_counter_by_one():
 # ---- two processes under one name
 
 
-def test_tw3_twins_leave_each_others_leases_alone_and_both_say_so():
+def test_twins_leave_each_others_leases_alone_and_both_say_so():
     group = Group()
     first = group.worker("w")
     group.run(5.0)
@@ -138,7 +138,7 @@ def test_tw3_twins_leave_each_others_leases_alone_and_both_say_so():
     assert [event.worker_id for event in first.seen(WorkerIdShared)] == ["w"]
 
 
-def test_tw3_of_twins_that_start_together_each_lease_is_one_ones():
+def test_of_twins_that_start_together_each_lease_is_one_ones():
     group = Group()
     twins = [group.worker("w") for _ in range(3)]
     group.run(60.0)
@@ -150,7 +150,7 @@ def test_tw3_of_twins_that_start_together_each_lease_is_one_ones():
         assert twin.seen(LeaseLost) == []
 
 
-def test_tw3_a_checkpoint_is_moved_by_one_of_two_twins():
+def test_a_checkpoint_is_moved_by_one_of_two_twins():
     group, first = hold_one("w")
     second = group.worker("w")
     for number in range(5, 60, 5):
@@ -161,7 +161,7 @@ def test_tw3_a_checkpoint_is_moved_by_one_of_two_twins():
     assert commits == [at(number) for number in range(5, 60, 5)]
 
 
-def test_tw2_a_worker_that_was_killed_and_restarted_has_its_leases_back_after_one_lease_duration():
+def test_a_worker_that_was_killed_and_restarted_has_its_leases_back_after_one_lease_duration():
     group = Group()
     worker = group.worker("w")
     group.run(20.0)
@@ -174,7 +174,7 @@ def test_tw2_a_worker_that_was_killed_and_restarted_has_its_leases_back_after_on
     assert again.seen(WorkerIdShared) == []
 
 
-def test_tw3_the_last_write_of_a_worker_that_was_killed_may_come_late():
+def test_the_last_write_of_a_worker_that_was_killed_may_come_late():
     group, worker = hold_one("w")
     group.run(20.0)
     kill(group, worker)
@@ -186,7 +186,7 @@ def test_tw3_the_last_write_of_a_worker_that_was_killed_may_come_late():
     assert again.seen(WorkerIdShared) == []
 
 
-def test_tw1_a_take_whose_answer_was_lost_is_no_twin():
+def test_a_take_whose_answer_was_lost_is_no_twin():
     group = Group()
     group.rows = {name: Lease(name) for name in names(0, 1, 2, 3)}
     worker = group.worker("w")
@@ -204,7 +204,7 @@ def test_tw1_a_take_whose_answer_was_lost_is_no_twin():
     assert worker.seen(WorkerIdShared) == worker.seen(LeaseLost) == []
 
 
-def test_ho3_a_renewal_whose_answer_was_lost_is_no_twin():
+def test_a_renewal_whose_answer_was_lost_is_no_twin():
     group, worker = hold_one("w")
     worker.failing = LOST
     group.run(5.0)
@@ -213,7 +213,7 @@ def test_ho3_a_renewal_whose_answer_was_lost_is_no_twin():
     assert worker.seen(WorkerIdShared) == worker.seen(LeaseLost) == []
 
 
-def test_ho3_a_scan_that_shows_a_write_of_ours_whose_answer_was_lost_shows_no_twin():
+def test_a_scan_that_shows_a_write_of_ours_whose_answer_was_lost_shows_no_twin():
     group, worker = hold_one("w")
     worker.mute = True
     group.run(4.0)
@@ -225,7 +225,7 @@ def test_ho3_a_scan_that_shows_a_write_of_ours_whose_answer_was_lost_shows_no_tw
     assert worker.seen(WorkerIdShared) == worker.seen(LeaseLost) == []
 
 
-def test_ho3_a_store_that_was_set_back_to_an_earlier_life_gives_the_lease_to_nobody_at_once():
+def test_a_store_that_was_set_back_to_an_earlier_life_gives_the_lease_to_nobody_at_once():
     group, first = hold_one("w", latest_at=1.7e9)
     backup = dict(group.rows)
     kill(group, first)
@@ -243,7 +243,7 @@ def test_ho3_a_store_that_was_set_back_to_an_earlier_life_gives_the_lease_to_nob
     assert given == sorted(set(given))
 
 
-def test_tw4_a_twin_that_names_no_incarnation_is_found_by_the_first_write_and_not_fought():
+def test_a_twin_that_names_no_incarnation_is_found_by_the_first_write_and_not_fought():
     """It is of an older version: it believes a row that names it, and leaves our incarnation in place."""
     group, worker = hold_one("w")
     for _ in range(12):
@@ -270,7 +270,7 @@ def test_a_paused_worker_whose_twin_took_over_loses_the_lease_and_does_not_take_
     assert len(first.seen(WorkerIdShared)) == 1
 
 
-def test_fw1_a_twin_that_closes_lets_go_of_nothing_that_is_the_others():
+def test_a_twin_that_closes_lets_go_of_nothing_that_is_the_others():
     group = Group()
     first = group.worker("w")
     group.run(5.0)
@@ -292,7 +292,7 @@ def test_fw1_a_twin_that_closes_lets_go_of_nothing_that_is_the_others():
 
 
 @pytest.mark.parametrize(("mine", "its"), [(10.0, 60.0), (60.0, 10.0), (2.0, 30.0), (3.0, 10.0)])
-def test_lv1_no_lease_is_taken_from_a_live_worker_of_another_lease_duration(mine, its):
+def test_no_lease_is_taken_from_a_live_worker_of_another_lease_duration(mine, its):
     group = Group()
     slow = group.worker("slow", lease_duration=its)
     group.run(10.0)
@@ -303,7 +303,7 @@ def test_lv1_no_lease_is_taken_from_a_live_worker_of_another_lease_duration(mine
     assert len(slow.seen(LeaseGained)) == 4
 
 
-def test_pl4_an_owner_that_drains_for_longer_than_we_would_has_its_own_lease_duration():
+def test_an_owner_that_drains_for_longer_than_we_would_has_its_own_lease_duration():
     group = Group()
     slow = group.worker("slow", lease_duration=60.0, hand_over_timeout=25.0)
     group.run(10.0)
@@ -317,7 +317,7 @@ def test_pl4_an_owner_that_drains_for_longer_than_we_would_has_its_own_lease_dur
     assert slow.seen(LeaseLost) == []
 
 
-def test_lv1_a_dead_worker_is_replaced_after_its_own_lease_duration():
+def test_a_dead_worker_is_replaced_after_its_own_lease_duration():
     group = Group()
     dead = group.worker("dead", lease_duration=30.0)
     group.run(10.0)
@@ -329,7 +329,7 @@ def test_lv1_a_dead_worker_is_replaced_after_its_own_lease_duration():
     assert group.loads() == [4]
 
 
-def test_lv1_an_owner_that_states_none_is_judged_by_our_duration():
+def test_an_owner_that_states_none_is_judged_by_our_duration():
     group = Group()
     group.rows = {name: Lease(name, counter=5, owner="old") for name in names(0, 1, 2, 3)}
     group.worker("w", lease_duration=10.0)
@@ -340,7 +340,7 @@ def test_lv1_an_owner_that_states_none_is_judged_by_our_duration():
 
 
 @pytest.mark.parametrize(("kcl_failover", "after"), [(10.0, 30.0), (2.0, 14.0)])
-def test_lv1_an_owner_on_a_kcls_table_that_states_none_is_judged_by_the_kcls_time(kcl_failover, after):
+def test_an_owner_on_a_kcls_table_that_states_none_is_judged_by_the_kcls_time(kcl_failover, after):
     """What an earlier owner stated is none of its business: Java leaves it in the row."""
     group = Group()
     gone = group.worker("gone", lease_duration=1.0)

@@ -23,8 +23,7 @@ from tests.harness.coordinator import (
 )
 
 from shardline.codec.shapes import ListShardsResponse
-from shardline.core.consumer.coordinator import ScanLeases
-from shardline.core.consumer.events import (
+from shardline.core.consumer.consumer_events import (
     HandOverAsked,
     HandOverOverdue,
     LeaseGained,
@@ -33,6 +32,7 @@ from shardline.core.consumer.events import (
     ShardTrimmed,
     StreamRecreated,
 )
+from shardline.core.consumer.coordinator import ScanLeases
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import (
     AskHandOver,
@@ -55,7 +55,7 @@ from shardline.model.sequence import SequenceNumber
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
-def test_as1_leases_are_shared_evenly_and_then_left_in_peace(workers):
+def test_leases_are_shared_evenly_and_then_left_in_peace(workers):
     group = Group()
     for _ in range(workers):
         group.worker()
@@ -68,7 +68,7 @@ def test_as1_leases_are_shared_evenly_and_then_left_in_peace(workers):
     assert group.done(TakeLease, quiet_since) + group.done(AskHandOver, quiet_since) == []
 
 
-def test_as2_workers_that_see_the_same_take_different_leases():
+def test_workers_that_see_the_same_take_different_leases():
     """Each has a lease, and two more can be had: both see them in the same moment."""
     group = Group()
     for place, owner in enumerate(["a", "b", None, None]):
@@ -81,7 +81,7 @@ def test_as2_workers_that_see_the_same_take_different_leases():
     assert group.loads() == [2, 2]
 
 
-def test_as2_what_a_full_worker_leaves_lying_is_taken_by_another():
+def test_what_a_full_worker_leaves_lying_is_taken_by_another():
     group = Group()
     group.worker("a", max_leases=1)
     group.run(3.0)
@@ -102,7 +102,7 @@ def test_a_worker_that_died_is_replaced_when_its_leases_have_lapsed():
     assert group.loads() == [4]
 
 
-def test_as3_nobody_asks_for_more_than_its_share_and_at_first_for_one():
+def test_nobody_asks_for_more_than_its_share_and_at_first_for_one():
     group = Group()
     old = group.worker("old")
     group.run(30.0)
@@ -114,7 +114,7 @@ def test_as3_nobody_asks_for_more_than_its_share_and_at_first_for_one():
     assert len(group.done(AskHandOver)) <= 2
 
 
-def test_as4_nobody_has_more_than_it_wants():
+def test_nobody_has_more_than_it_wants():
     group = Group(max_leases=1)
     group.worker()
     group.run(60.0)
@@ -132,7 +132,7 @@ def test_a_hand_over_takes_a_moment_if_the_user_is_done():
     assert old.seen(HandOverOverdue) == old.seen(LeaseLost) == []
 
 
-def test_ho2_a_user_that_is_not_done_in_time_loses_its_grant_and_the_lease_goes():
+def test_a_user_that_is_not_done_in_time_loses_its_grant_and_the_lease_goes():
     group, old = hold_one(shards=HALVES)
     old.drains = False
     new = group.worker("new")
@@ -147,7 +147,7 @@ def test_ho2_a_user_that_is_not_done_in_time_loses_its_grant_and_the_lease_goes(
     assert asked.shard_id in new.held
 
 
-def test_pl4_a_hand_over_to_which_the_old_owner_never_agrees_ends_by_taking():
+def test_a_hand_over_to_which_the_old_owner_never_agrees_ends_by_taking():
     group = Group(shard(0))
     group.rows[A] = Lease(A, counter=5, owner="new", checkpoint_owner="old", checkpoint=at(7), hash_range=None)
     new = group.worker("new")
@@ -173,7 +173,7 @@ def test_l5_a_worker_that_leaves_has_committed_everything_and_others_take_over_a
     old.read(A, 6)  # the next commit is due in a second
     began = group.now
     old.machine.close()
-    assert not grant.held, "HO2: soon another may hold it, before we hear that it was let go of"
+    assert not grant.held, "soon another may hold it, before we hear that it was let go of"
     old.pump()
     group.run(0.2)
     assert old.machine.is_closed
@@ -207,7 +207,7 @@ def test_l2_a_lease_that_lapses_while_the_store_hangs_is_told_in_that_moment():
     assert lost == [pytest.approx(end, abs=0.01)]
     worker.mute = False
     group.run(0.4)
-    assert not grant.held, "GR1: never again"
+    assert not grant.held, "never again"
 
 
 def test_l2_a_lease_that_was_taken_lasts_from_when_it_was_asked_for():
@@ -226,7 +226,7 @@ def test_l2_a_thread_that_asks_after_the_lapse_and_before_the_loop_turns_is_told
     assert not grant.held
 
 
-def test_pl3_a_take_whose_answer_was_lost_is_made_good():
+def test_a_take_whose_answer_was_lost_is_made_good():
     group = Group(shard(0))
     worker = group.worker()
     take = worker.wait_for(TakeLease)
@@ -236,7 +236,7 @@ def test_pl3_a_take_whose_answer_was_lost_is_made_good():
     assert A in worker.held
 
 
-def test_ho1_a_commit_whose_answer_was_lost_is_written_once():
+def test_a_commit_whose_answer_was_lost_is_written_once():
     group, worker = hold_one()
     worker.mute = True
     worker.read(A, 5)
@@ -380,7 +380,7 @@ def test_l2_what_carries_no_fence_is_no_renewal():
     assert worker.machine.held.holdings[A].grant.held_until == before
 
 
-def test_w2_renewals_do_not_wait_for_a_scan_that_hangs():
+def test_renewals_do_not_wait_for_a_scan_that_hangs():
     group, worker = hold_one()
     worker.mute = True
     worker.wait_for(ScanLeases, 0.1)
@@ -400,7 +400,6 @@ def test_l4_nothing_is_written_for_a_lease_that_was_lost():
     assert [event.shard_id for event in worker.seen(LeaseLost)] == [A]
     assert not grant.held
     assert not worker.machine.held.ack_through(A, records[-1])
-    worker.machine.held.flush()
     group.run(5.0)
     assert [who for who, _ in group.done(CommitCheckpoint, began) if who == "me"] == []
 
@@ -415,13 +414,13 @@ def test_l4_a_renewal_that_is_refused_tells_who_took_the_lease():
     assert [event.shard_id for event in worker.seen(LeaseLost)] == [A]
 
 
-def test_lv2_a_scan_that_is_older_than_our_own_write_does_not_undo_it():
+def test_a_scan_that_is_older_than_our_own_write_does_not_undo_it():
     group, worker = hold_one()
     worker.mute = True
     worker.wait_for(ScanLeases, 0.1)
     before = list(group.rows.values())  # what the scan found
     worker.read(A, 5)
-    worker.machine.held.flush()
+    group.now += 1.5  # past the interval between two commits
     worker.pump()
     while worker.answer_but(ScanLeases):
         group.now += 0.01
@@ -458,7 +457,7 @@ def test_listings_that_fail_are_repeated_with_growing_pauses():
     assert A in worker.held
 
 
-def test_di2_a_listing_that_failed_half_way_is_begun_again():
+def test_a_listing_that_failed_half_way_is_begun_again():
     group = Group()
     failures = [Failure(FailureKind.TRANSIENT, "InternalFailure", "why")]
     asked = []
@@ -527,12 +526,12 @@ def test_c3_that_a_shard_has_no_children_is_believed_after_two_listings():
     assert {B, C} == set(worker.held)
 
 
-def test_sg2_children_that_were_named_are_known_though_the_listing_is_late():
+def test_children_that_were_named_are_known_though_the_listing_is_late():
     """The rows of the children cannot be written at first; meanwhile comes a listing that is older than the split."""
     group, worker = hold_one()
     worker.failing = DOWN
     worker.end(A, *SPLIT)
-    worker.machine.topology.list_by(group.now)
+    worker.machine.topology.discovery.list_by(group.now)
     before = worker.listings
     group.run(2.0)
     assert worker.listings > before
@@ -566,7 +565,7 @@ def test_l3_a_grandchild_waits_for_a_grandparent_though_the_parent_has_no_row(gr
 LINE = [shard(0, end=40), shard(1, 0, begin=50, end=60), shard(2, 1, begin=70)]
 
 
-def test_sg4_a_shard_that_two_beginnings_of_a_group_left_out_between_them_is_read_in_its_turn():
+def test_a_shard_that_two_beginnings_of_a_group_left_out_between_them_is_read_in_its_turn():
     group = Group(*LINE)
     group.rows |= {one: Lease(one, checkpoint=Checkpoint(LATEST), latest_at=LATE) for one in (A, C)}
     worker = group.worker(start=LATEST)
@@ -580,7 +579,7 @@ def test_sg4_a_shard_that_two_beginnings_of_a_group_left_out_between_them_is_rea
     assert set(worker.held) == {C}
 
 
-def test_sg4_below_a_finished_shard_nothing_was_left_out():
+def test_below_a_finished_shard_nothing_was_left_out():
     """A group that was reset to LATEST has rows of its past and of its new beginning. What is between is not wanted."""
     group = Group(*LINE)
     group.rows[A] = Lease(A, checkpoint=Checkpoint(SHARD_END))
@@ -591,7 +590,7 @@ def test_sg4_below_a_finished_shard_nothing_was_left_out():
     assert B not in group.rows
 
 
-def test_gw3_the_other_side_of_a_merge_is_read_though_no_row_was_ever_made_for_it():
+def test_the_other_side_of_a_merge_is_read_though_no_row_was_ever_made_for_it():
     """A group of the KCL that knows one side alone: the row of the child must not make the other count as finished."""
     merged = shard(2, 0, 1, begin=50)
     group = Group(shard(0, part=(0, 2), end=40), shard(1, part=(2, 4), end=40), merged)
@@ -605,7 +604,7 @@ def test_gw3_the_other_side_of_a_merge_is_read_though_no_row_was_ever_made_for_i
     assert C not in worker.held
 
 
-def test_gw3_the_child_of_a_merge_gets_no_row_before_its_other_parent_has_one():
+def test_the_child_of_a_merge_gets_no_row_before_its_other_parent_has_one():
     """After a crash in between, the child's row alone would make the other parent count as finished."""
     merged = shard(2, 0, 1, begin=50)
     group = Group(shard(0, part=(0, 2)))  # the other one is younger than the listing
@@ -626,17 +625,17 @@ def test_gw3_the_child_of_a_merge_gets_no_row_before_its_other_parent_has_one():
     assert {B, C} <= group.rows.keys()
 
 
-def test_di3_who_asks_for_a_listing_gets_one_that_is_begun_later():
+def test_who_asks_for_a_listing_gets_one_that_is_begun_later():
     group, worker = hold_one()
     assert worker.begin_listing() is not None
-    discovery = worker.machine.topology._discovery
+    discovery = worker.machine.topology.discovery
     discovery.list_by(group.now)  # while that one is under way
     discovery.handle_page(ListShardsResponse([shard(0)]), group.now)
     assert discovery.next_deadline() <= group.now
     assert discovery.poll_request(group.now) is not None
 
 
-def test_sg1_one_late_listing_makes_no_shard_look_gone():
+def test_one_late_listing_makes_no_shard_look_gone():
     group, worker = hold_one()
     group.stream.shards = []
     worker.machine.lose_sight(A, group.now)
@@ -646,7 +645,7 @@ def test_sg1_one_late_listing_makes_no_shard_look_gone():
     assert not group.rows[A].checkpoint.is_finished
 
 
-def test_sg1_two_late_listings_that_come_at_once_make_no_shard_look_gone():
+def test_two_late_listings_that_come_at_once_make_no_shard_look_gone():
     group, worker = hold_one()
     group.stream.shards = []
     for _ in range(2):
@@ -701,7 +700,7 @@ def test_l6_a_group_that_was_begun_in_part_is_completed_as_it_was_begun():
     assert {event.start for event in worker.held.values()} == {at_timestamp(LATE)}
 
 
-def test_gw6_a_group_that_was_begun_in_part_is_completed_with_the_shards_that_were_open_then():
+def test_a_group_that_was_begun_in_part_is_completed_with_the_shards_that_were_open_then():
     """What came to a shard between the beginning and its split would be skipped with the open ones."""
     children = [shard(2, 1, part=(2, 3), begin=50), shard(3, 1, part=(3, 4), begin=50)]
     group = Group(shard(0, part=(0, 2)), shard(1, part=(2, 4), end=40), *children)
@@ -716,7 +715,7 @@ def test_gw6_a_group_that_was_begun_in_part_is_completed_with_the_shards_that_we
     assert {worker.held[shard_id].start for shard_id in names(2, 3)} == {TRIM_HORIZON}
 
 
-def test_gw6_what_is_left_of_a_line_that_nobody_followed_is_read_from_its_oldest_on():
+def test_what_is_left_of_a_line_that_nobody_followed_is_read_from_its_oldest_on():
     """An outage longer than the retention, and two reshards in it: A's children came and went, theirs are closed."""
     closed = [shard(3, 1, part=(0, 1), begin=50, end=60), shard(4, 2, part=(3, 4), begin=50, end=60)]
     young = [shard(5, 3, 4, begin=70)]
@@ -740,7 +739,7 @@ def test_l6_nothing_is_read_before_every_row_of_the_beginning_is_there():
     worker.wait_for(CreateLease)
     creates = worker.waiting(CreateLease)
     assert creates == worker.outbox
-    assert group.done(TakeLease) == []  # nor while it asked which shards were open at the beginning (GW6)
+    assert group.done(TakeLease) == []  # nor while it asked which shards were open at the beginning
     worker.answer_some(creates[1:])
     worker.answer(creates[0], DOWN)
     assert worker.waiting(TakeLease) == []
@@ -767,7 +766,7 @@ def test_l6_a_group_begins_once_though_who_would_complete_it_cannot_and_dies():
     assert {event.start for event in third.held.values()} == {at_timestamp(LATE)}
 
 
-def test_gw2_shards_that_are_found_later_are_read_from_their_beginning_whatever_the_start():
+def test_shards_that_are_found_later_are_read_from_their_beginning_whatever_the_start():
     group = Group(shard(0))
     worker = group.worker(start=LATEST)
     group.run(30.0)
@@ -779,7 +778,7 @@ def test_gw2_shards_that_are_found_later_are_read_from_their_beginning_whatever_
     assert {shard_id: event.start for shard_id, event in worker.held.items()} == {B: TRIM_HORIZON, C: TRIM_HORIZON}
 
 
-def test_gw1_a_new_group_at_the_horizon_begins_with_the_oldest_and_at_latest_with_the_open_ones():
+def test_a_new_group_at_the_horizon_begins_with_the_oldest_and_at_latest_with_the_open_ones():
     group = Group(shard(0, end=40), *SPLIT)
     worker = group.worker()
     group.run(30.0)
@@ -794,7 +793,7 @@ def test_gw1_a_new_group_at_the_horizon_begins_with_the_oldest_and_at_latest_wit
 # ---- rows that go
 
 
-def test_gw4_a_finished_row_stays_until_its_children_have_begun_and_it_was_quiet_for_long():
+def test_a_finished_row_stays_until_its_children_have_begun_and_it_was_quiet_for_long():
     group, worker = hold_one(list_interval=5.0)
     group.stream.shards = [shard(0, end=40), *SPLIT]
     worker.end(A, *SPLIT)
@@ -809,7 +808,7 @@ def test_gw4_a_finished_row_stays_until_its_children_have_begun_and_it_was_quiet
     assert [operation.shard_id for _, operation in group.done(DeleteLease, began)] == [A]
 
 
-def test_pl5_a_row_that_was_just_written_is_not_deleted():
+def test_a_row_that_was_just_written_is_not_deleted():
     group, worker = hold_one(list_interval=5.0)
     worker.read(A, 10)
     group.stream.shards = [shard(0, end=40), *SPLIT]
@@ -826,7 +825,7 @@ def test_pl5_a_row_that_was_just_written_is_not_deleted():
 # ---- another stream
 
 
-def test_to1_rows_that_contradict_the_stream_stop_the_consumer_when_seen_twice():
+def test_rows_that_contradict_the_stream_stop_the_consumer_when_seen_twice():
     group = Group(shard(0, begin=500))
     group.rows[A] = Lease(A, checkpoint=at(7))
     worker = group.worker()
@@ -836,7 +835,7 @@ def test_to1_rows_that_contradict_the_stream_stop_the_consumer_when_seen_twice()
     assert worker.machine.topology.is_halted
 
 
-def test_to1_rows_that_seem_to_contradict_the_stream_once_stop_nothing():
+def test_rows_that_seem_to_contradict_the_stream_once_stop_nothing():
     group = Group(shard(0, begin=500))
     group.rows[A] = Lease(A, checkpoint=at(7))
     worker = group.worker()
@@ -848,7 +847,7 @@ def test_to1_rows_that_seem_to_contradict_the_stream_once_stop_nothing():
     assert A in worker.held
 
 
-def test_to1_two_late_listings_that_come_at_once_stop_nothing():
+def test_two_late_listings_that_come_at_once_stop_nothing():
     group = Group(shard(0, begin=500))
     group.rows[A] = Lease(A, checkpoint=at(7))
     worker = group.worker()
@@ -864,14 +863,14 @@ def test_to1_two_late_listings_that_come_at_once_stop_nothing():
     assert A in worker.held
 
 
-def test_to3_a_stream_that_was_made_anew_meanwhile_is_noticed():
+def test_a_stream_that_was_made_anew_meanwhile_is_noticed():
     group, worker = hold_one()
     group.stream.created_at = 2.0
     group.run(30.0)
     assert len(worker.seen(StreamRecreated)) == 1
 
 
-def test_to4_rows_that_another_gave_up_are_made_again_from_a_newer_listing():
+def test_rows_that_another_gave_up_are_made_again_from_a_newer_listing():
     """With the ranges of the old stream's shards in them, the records of the new ones would be dropped."""
     group = Group(shard(0, part=(0, 2)), shard(1, part=(2, 4)), if_recreated="restart", out_of_range="drop")
     worker = group.worker()
@@ -888,7 +887,7 @@ def test_to4_rows_that_another_gave_up_are_made_again_from_a_newer_listing():
     assert worker.listings == listings, "once is enough"
 
 
-def test_to4_nothing_is_planned_on_the_listing_of_a_stream_that_is_gone():
+def test_nothing_is_planned_on_the_listing_of_a_stream_that_is_gone():
     group, worker = hold_one(if_recreated="restart")
     group.stream.listing_fails = lambda _: DOWN
     group.stream.created_at = 2.0

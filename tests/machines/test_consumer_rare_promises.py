@@ -12,8 +12,14 @@ from shardline.codec.shapes import ListShardsResponse, RawRecord
 from shardline.core.clock import NEVER
 from shardline.core.consumer.assignment import Standing, assign
 from shardline.core.consumer.checkpoint import CheckpointTracker
+from shardline.core.consumer.consumer_events import (
+    LeaseLost,
+    LeaseReleased,
+    RecordsTrimmed,
+    ShardTrimmed,
+    StreamRecreated,
+)
 from shardline.core.consumer.coordinator import ScanLeases
-from shardline.core.consumer.events import LeaseLost, LeaseReleased, RecordsTrimmed, ShardTrimmed, StreamRecreated
 from shardline.core.consumer.failure_policy import BatchWork, FailurePolicy
 from shardline.core.consumer.lease_view import LeaseView
 from shardline.core.consumer.prefetch import PrefetchBudget
@@ -38,7 +44,7 @@ def test_l4_a_store_that_asks_for_a_long_pause_costs_no_lease():
     assert A in worker.held
 
 
-def test_lv1_to_ask_for_the_lease_of_a_dead_worker_is_no_sign_of_its_life():
+def test_to_ask_for_the_lease_of_a_dead_worker_is_no_sign_of_its_life():
     group = Group()
     dead, onlooker = group.worker("w0"), group.worker("w1")
     group.run(30.0)
@@ -55,14 +61,14 @@ def test_lv1_to_ask_for_the_lease_of_a_dead_worker_is_no_sign_of_its_life():
     assert set(left) <= onlooker.held.keys()
 
 
-def test_lv2_a_scan_that_is_older_than_a_row_of_ours_does_not_make_it_look_deleted():
+def test_a_scan_that_is_older_than_a_row_of_ours_does_not_make_it_look_deleted():
     """A slow scan, begun before a shard was found; its row is made and taken, and then the scan is answered."""
     group, worker = hold_one()
     worker.mute = True
     worker.wait_for(ScanLeases, 0.1)
     before = list(group.rows.values())
     group.stream.shards += [shard(7, begin=90)]
-    worker.machine.topology.list_by(group.now)
+    worker.machine.topology.discovery.list_by(group.now)
     group.run(0.1)
     while worker.answer_but(ScanLeases):
         pass
@@ -91,7 +97,7 @@ def test_l5_who_leaves_begins_nothing_that_was_planned():
     assert worker.machine.next_deadline() == NEVER
 
 
-def test_sg3_a_row_whose_shard_is_unknown_is_looked_up_at_once():
+def test_a_row_whose_shard_is_unknown_is_looked_up_at_once():
     """Another worker made the row by a newer listing, and died."""
     group, worker = hold_one(list_interval=600.0)
     gone, new = names(5, 7)
@@ -113,7 +119,7 @@ def test_l4_a_commit_that_is_refused_though_the_lease_is_ours_is_made_again():
     assert worker.seen(LeaseLost) == []
 
 
-def test_k2_what_was_told_to_be_delivered_twice_counts_once():
+def test_what_was_told_to_be_delivered_twice_counts_once():
     """With manual acknowledgements."""
     tracker = CheckpointTracker(Checkpoint(TRIM_HORIZON), interval=1.0, now=0.0, manual=True)
     one, two, three = (Record(b"", "k", sequence_number=str(number), shard_id=A) for number in (1, 2, 3))
@@ -148,7 +154,7 @@ def test_c3_that_a_shard_has_no_children_is_found_out_anew_by_who_gains_it_again
     assert len([when for when in listed_at if when <= finished_at[0]]) >= 2
 
 
-def test_rd3_what_retention_took_is_told_also_after_empty_pages():
+def test_what_retention_took_is_told_also_after_empty_pages():
     one = ReaderShell(at_sequence_number("500"), done=SequenceNumber(500)).start()
     one.page(behind=1_000)
     assert one.reader.take_events() == []
@@ -156,7 +162,7 @@ def test_rd3_what_retention_took_is_told_also_after_empty_pages():
     assert [type(event) for event in one.reader.take_events()] == [RecordsTrimmed]
 
 
-def test_fp2_a_dead_letter_gets_as_many_attempts_as_the_handler_had():
+def test_a_dead_letter_gets_as_many_attempts_as_the_handler_had():
     record = Record(b"", "k", sequence_number="1", shard_id=A)
     work = BatchWork([record], FailurePolicy(attempts=3, finally_="dead-letter"), Random(0), 0.0)
     for now in (0.0, 100.0, 200.0):
@@ -172,7 +178,7 @@ def test_fp2_a_dead_letter_gets_as_many_attempts_as_the_handler_had():
     assert work.is_done
 
 
-def test_as4_who_has_more_than_it_wants_takes_nothing():
+def test_who_has_more_than_it_wants_takes_nothing():
     """A worker that came back under its name, with a smaller ``max_leases``."""
     standings = [Standing(f"mine {n}", "me") for n in range(3)] + [Standing(f"free {n}", None, 99.0) for n in range(4)]
     assert assign(standings, "me", 2, Random(0), spill_after=1.0) == ([], [])
@@ -189,13 +195,13 @@ def test_l4_a_write_that_the_store_puts_off_puts_off_no_scan():
     assert worker.scans > scans
 
 
-def test_to4_what_is_planned_is_dropped_when_a_row_is_found_to_be_gone():
+def test_what_is_planned_is_dropped_when_a_row_is_found_to_be_gone():
     """Of more rows than are written at once, the rest is not made by a listing that is no longer believed."""
     group = Group(shard(0))
     worker = group.worker()
     group.run(1.0)
     group.stream.shards = [shard(number) for number in range(71)]
-    worker.machine.topology.list_by(group.now)
+    worker.machine.topology.discovery.list_by(group.now)
     worker.pump()
     worker.pump()
     creates = worker.waiting(CreateLease)
@@ -285,7 +291,7 @@ def test_c3_the_end_is_written_at_once_when_the_last_record_is_done():
     assert commit.checkpoint.is_finished
 
 
-def test_as2_how_long_a_lease_is_free_counts_from_the_last_time_that_it_became_so():
+def test_how_long_a_lease_is_free_counts_from_the_last_time_that_it_became_so():
     """A lease that was free once, long ago, is not everybody's at the moment when it is free again."""
     view = LeaseView(10.0)
     view.handle_rows([Lease(A)], 0.0, 0.0)
@@ -294,7 +300,7 @@ def test_as2_how_long_a_lease_is_free_counts_from_the_last_time_that_it_became_s
     assert view.available_for(A, 100.5) == 0.5
 
 
-def test_to1_what_was_written_while_the_shards_were_listed_contradicts_no_listing():
+def test_what_was_written_while_the_shards_were_listed_contradicts_no_listing():
     """A shard that was finished while a listing was on its way is no reason to doubt the stream."""
     group, worker = hold_one()
     worker.begin_listing()
@@ -303,7 +309,7 @@ def test_to1_what_was_written_while_the_shards_were_listed_contradicts_no_listin
     assert worker.machine.topology.is_settled
 
 
-def test_to4_a_listing_that_was_under_way_when_rows_were_found_gone_is_not_believed():
+def test_a_listing_that_was_under_way_when_rows_were_found_gone_is_not_believed():
     """Only what is begun after the doubt arose counts."""
     group, worker = hold_one()
     topology = worker.machine.topology
@@ -313,7 +319,7 @@ def test_to4_a_listing_that_was_under_way_when_rows_were_found_gone_is_not_belie
     assert not topology.is_settled
 
 
-def test_to1_two_listings_that_are_late_together_stop_nothing_though_the_first_was_slow():
+def test_two_listings_that_are_late_together_stop_nothing_though_the_first_was_slow():
     """A doubt is as old as the answer that raised it, not as the question."""
     group, worker = hold_one()
     worker.read(A, 500)
@@ -330,12 +336,12 @@ def begun_listing():
     """A listing of which the first page came, and the second was not asked for."""
     group, worker = hold_one()
     worker.begin_listing()
-    discovery = worker.machine.topology._discovery
+    discovery = worker.machine.topology.discovery
     discovery.handle_page(ListShardsResponse([shard(0)], "more"), group.now)
     return discovery, group.now
 
 
-def test_di4_who_asks_for_a_time_between_two_pages_of_a_listing_gets_no_answer_to_another_question():
+def test_who_asks_for_a_time_between_two_pages_of_a_listing_gets_no_answer_to_another_question():
     """The second page of a listing is no answer to which shards were open at a time."""
     discovery, now = begun_listing()
     assert discovery.match_at(5.0)
@@ -345,7 +351,7 @@ def test_di4_who_asks_for_a_time_between_two_pages_of_a_listing_gets_no_answer_t
     assert len(discovery.take_listing().shards) == 2
 
 
-def test_di3_who_asks_between_two_pages_of_a_listing_gets_one_that_is_begun_later():
+def test_who_asks_between_two_pages_of_a_listing_gets_one_that_is_begun_later():
     """A listing of which a page came already may be too old for who asks now."""
     discovery, now = begun_listing()
     discovery.list_by(now)
@@ -354,19 +360,19 @@ def test_di3_who_asks_between_two_pages_of_a_listing_gets_one_that_is_begun_late
     assert discovery.next_deadline() <= now
 
 
-def test_di3_who_asks_for_a_later_listing_puts_off_none():
+def test_who_asks_for_a_later_listing_puts_off_none():
     """A listing that someone wants at once is not put off by who wants one in a second."""
     group, worker = hold_one()
     topology = worker.machine.topology
-    topology.list_by(group.now)
-    topology.list_by(group.now + 1.0)
+    topology.discovery.list_by(group.now)
+    topology.discovery.list_by(group.now + 1.0)
     assert topology.next_deadline() <= group.now
 
 
 TRANSIENT = Failure(FailureKind.TRANSIENT, "InternalFailure", "why", 500)
 
 
-def test_di1_after_listings_that_worked_a_failure_is_the_first_again():
+def test_after_listings_that_worked_a_failure_is_the_first_again():
     """A listing that fails long after an outage is repeated in a second, not in half a minute."""
     group, worker = hold_one()
     group.stream.listing_fails = lambda _: DOWN
@@ -374,21 +380,21 @@ def test_di1_after_listings_that_worked_a_failure_is_the_first_again():
     group.stream.listing_fails = None
     group.run(60.0)
     group.stream.listing_fails = lambda _: DOWN
-    worker.machine.topology.list_by(group.now)
+    worker.machine.topology.discovery.list_by(group.now)
     worker.pump()
     listings = worker.listings
     group.run(1.1)
     assert worker.listings > listings
 
 
-def test_rp2_a_large_page_that_came_slowly_is_paid_for_from_when_it_came():
+def test_a_large_page_that_came_slowly_is_paid_for_from_when_it_came():
     """The time that a page took on its way pays for nothing."""
     one = ReaderShell(budget=PrefetchBudget(64 * MIB)).start()
     one.page(RawRecord(bytes(6 * MIB), "1", "k", 1.0), behind=5_000, latency=2.9)
     assert one.page(2, behind=5_000) > 2.9
 
 
-def test_rp4_a_read_that_fails_after_a_long_time_is_not_repeated_at_once():
+def test_a_read_that_fails_after_a_long_time_is_not_repeated_at_once():
     """The pause after a failure begins with the failure, not with the call."""
     one = ReaderShell().start()
     one.ask()
@@ -397,7 +403,7 @@ def test_rp4_a_read_that_fails_after_a_long_time_is_not_repeated_at_once():
     assert one.reader.next_deadline() >= one.now + 0.1
 
 
-def test_rp4_after_a_page_a_failure_is_the_first_again():
+def test_after_a_page_a_failure_is_the_first_again():
     """A read that fails long after others did is repeated soon."""
     one = ReaderShell().start()
     for _ in range(10):
@@ -433,7 +439,7 @@ def test_c4_a_commit_that_failed_is_written_without_waiting_for_the_interval():
     assert tracker.poll_commit(60.1) is not None
 
 
-def test_to1_a_shard_that_came_back_and_goes_again_is_told_again():
+def test_a_shard_that_came_back_and_goes_again_is_told_again():
     """A shard that retention takes unread is told, though one of its name was told before."""
     group = Group(shard(0, part=(0, 2)), shard(1, part=(2, 4)))
     worker = group.worker()
@@ -444,7 +450,7 @@ def test_to1_a_shard_that_came_back_and_goes_again_is_told_again():
     assert len(worker.seen(ShardTrimmed)) == 2
 
 
-def test_sg2_a_child_that_was_named_and_went_with_its_parent_is_not_waited_for():
+def test_a_child_that_was_named_and_went_with_its_parent_is_not_waited_for():
     """Retention that takes a parent and a child that no listing ever knew leaves nothing that stops the group."""
     old, child, young = (one.to_shard() for one in (shard(0, end=9), shard(1, 0), shard(5)))
     graph = ShardGraph()

@@ -1,5 +1,5 @@
 """A polling reader on the server's model, through throttling, outages, expired iterators, crashes and the end of the shard:
-what comes out is what was put, in order, and after a crash again from the checkpoint on (RD1 to RD5, DA1, DA2).
+what comes out is what was put, in order, and after a crash again from the checkpoint on.
 """
 
 from random import Random
@@ -13,7 +13,7 @@ from tests.harness.reader import polling_reader
 from shardline.codec.raw_records import aggregate
 from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse
 from shardline.core.clock import NEVER
-from shardline.core.consumer.events import ReadFailed
+from shardline.core.consumer.consumer_events import ReadFailed
 from shardline.core.consumer.polling_reader import ReaderState
 from shardline.core.consumer.prefetch import PrefetchBudget
 from shardline.core.failures import Failure, FailureKind, classify
@@ -109,7 +109,7 @@ class Reading(RuleBasedStateMachine):
         answer = self.service.handle("GetShardIterator" if asks else "GetRecords", members, self.now)
         if answer.refusal is not None:
             kind = classify(answer.refusal.code, 400, answer.refusal.message)
-            assert kind is not FailureKind.THROTTLED, "RD1: at its pace nothing is refused"
+            assert kind is not FailureKind.THROTTLED, "at its pace nothing is refused"
             self.reader.handle_failure(Failure(kind, answer.refusal.code, answer.refusal.message, 400), self.now)
             return
         body = msgspec.to_builtins(answer.body, builtin_types=(bytes,), enc_hook=list)
@@ -143,7 +143,7 @@ class Reading(RuleBasedStateMachine):
             self.budget.release(self.reader.key, page.held_bytes)
             if page.records:
                 self.checkpoint = page.records[-1].order
-        assert self.seen == self.expected[: len(self.seen)], "RD2"
+        assert self.seen == self.expected[: len(self.seen)], "pages come out in the order of the shard"
 
     @rule(done=st.integers(0, 5))
     def crash(self, done):
@@ -152,7 +152,9 @@ class Reading(RuleBasedStateMachine):
             for record in page.records[:done]:
                 self.seen.append(record.data.rstrip())
                 self.checkpoint = record.order
-        assert self.seen == self.expected[: len(self.seen)], "DA2"
+        assert self.seen == self.expected[: len(self.seen)], (
+            "what is at or before the checkpoint is skipped, by (sequence number, sub-sequence)"
+        )
         self.reader.stop()
         self.now += 1.0  # a process does not start faster, and the next reader shares the shard's limits with this one
         self.start()

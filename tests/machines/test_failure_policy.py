@@ -1,6 +1,6 @@
 """A batch on its way through a handler that fails as it pleases, beside a naive account of it: whatever fails, records are
 handled in order, each ends by success or by a written dead letter, or the consumer stops at it, and each failure is told
-once (FP1 to FP4).
+once.
 """
 
 from math import ceil, log2
@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from shardline.core.clock import NEVER
-from shardline.core.consumer.events import DeadLetterFailed, HandlerRetried, HandlingStopped, RecordsDeadLettered
+from shardline.core.consumer.consumer_events import (
+    DeadLetterFailed,
+    HandlerRetried,
+    HandlingStopped,
+    RecordsDeadLettered,
+)
 from shardline.core.consumer.failure_policy import BatchWork, FailurePolicy
 from shardline.core.consumer.handler_errors import ErrorSummary
 from shardline.model.record import Record
@@ -74,22 +79,22 @@ class Handling(RuleBasedStateMachine):
     def check_attempt(self):
         numbers = tuple(record.sequence_number for record in self.attempt)
         following = [record.sequence_number for record in self.records[len(self.done) :]]
-        assert list(numbers) == following[: len(numbers)], "FP1: in order, and nothing is left out"
+        assert list(numbers) == following[: len(numbers)], "in order, and nothing is left out"
         calls = self.calls.setdefault(numbers, [])
         whole = len(numbers) in (1, len(self.records))
-        assert len(calls) < (self.policy.attempts if whole else 1), "FP3: no more attempts than allowed"
+        assert len(calls) < (self.policy.attempts if whole else 1), "no more attempts than allowed"
         if calls:
             least = min(self.policy.backoff * 2 ** (len(calls) - 1), self.policy.backoff_max) / 2
-            assert self.now - self.failed_at >= least * 0.999, "FP3: with waits between them"
+            assert self.now - self.failed_at >= least * 0.999, "with waits between them"
         calls.append(self.now)
 
     def check_letter(self):
         numbers = tuple(record.sequence_number for record in self.letter.records)
         following = [record.sequence_number for record in self.records[len(self.done) :]]
-        assert list(numbers) == following[: len(numbers)], "FP1"
+        assert list(numbers) == following[: len(numbers)], "records are handled in order, and one part at a time"
         assert self.policy.finally_ == "dead-letter"
         assert len(numbers) == 1 or not self.policy.bisect, "only the record that fails is given up"
-        assert len(self.calls[numbers]) == self.letter.attempts == self.policy.attempts, "FP3: all its attempts"
+        assert len(self.calls[numbers]) == self.letter.attempts == self.policy.attempts, "all its attempts"
         assert self.letter.error == "why", "also after it could not be written the first time"
 
     @precondition(lambda self: self.attempt is not None)
@@ -118,19 +123,21 @@ class Handling(RuleBasedStateMachine):
             self.buried |= numbers
             self.work.handle_buried(self.now)
             [event] = self.work.take_events()
-            assert event == RecordsDeadLettered("", self.failures[0][0], 0, *self.failures.pop()[1:], *WHY), "FP4"
+            assert event == RecordsDeadLettered("", self.failures[0][0], 0, *self.failures.pop()[1:], *WHY), (
+                "each failure makes exactly one event (take_events)"
+            )
             self.failed_writes = 0
         else:
             self.failed_writes += 1
             self.work.handle_burial_failed("the disk is full", self.now, FULL)
             first, size, _ = self.failures[0]
             told = DeadLetterFailed("", first, 0, size, self.failed_writes, *FULL, self.work.next_deadline())
-            assert self.work.take_events() == [told], "FP4"
+            assert self.work.take_events() == [told], "each failure makes exactly one event (take_events)"
             assert (told.retry_at == NEVER) == self.work.is_stopped
         self.collect()
 
     def check_told_of_handler(self):
-        """FP4: at once, unless the event of the dead letter reports it."""
+        """At once, unless the event of the dead letter reports it."""
         events = self.work.take_events()
         if self.work.is_stopped:
             assert events == [HandlingStopped("", self.failures[0][0], 0, *self.failures.pop()[1:], *WHY)]
@@ -143,25 +150,29 @@ class Handling(RuleBasedStateMachine):
 
     def collect(self):
         self.done += [record.sequence_number for record in self.work.take_done()]
-        assert self.done == [record.sequence_number for record in self.records[: len(self.done)]], "FP1"
-        assert set(self.done) == self.handled | self.buried, "FP2: done is handled, or buried"
+        assert self.done == [record.sequence_number for record in self.records[: len(self.done)]], (
+            "records are handled in order, and one part at a time"
+        )
+        assert set(self.done) == self.handled | self.buried, "done is handled, or buried"
 
     # ---- always
 
     @invariant()
     def every_failure_is_told(self):
         if hasattr(self, "work"):
-            assert self.work.take_events() == [], "FP4: each failure is reported when it happens"
+            assert self.work.take_events() == [], "each failure is reported when it happens"
             assert not self.failures or not self.work.is_done
 
     @invariant()
     def it_ends_in_one_of_two_ways(self):
         if not hasattr(self, "work"):
             return
-        assert self.work.is_done == (len(self.done) == len(self.records)), "FP2"
+        assert self.work.is_done == (len(self.done) == len(self.records)), (
+            "a record is done once its handler succeeded, or its dead letter was written"
+        )
         if self.work.is_stopped:
             assert len(self.done) < len(self.records)
-            assert self.work.part[0].sequence_number == str(len(self.done) + 1), "FP2: it stops at what failed"
+            assert self.work.part[0].sequence_number == str(len(self.done) + 1), "it stops at what failed"
             assert self.work.next_deadline() == NEVER
 
     def teardown(self):
@@ -181,7 +192,7 @@ class Handling(RuleBasedStateMachine):
         assert self.work.is_done or self.work.is_stopped
         size = len(self.records)
         halves = 2 * (ceil(log2(size)) + 1) * (len(self.records))
-        assert len(self.calls) <= 1 + halves, "FP3: a batch is not taken apart more often than need be"
+        assert len(self.calls) <= 1 + halves, "a batch is not taken apart more often than need be"
 
 
 TestHandling = Handling.TestCase

@@ -1,5 +1,5 @@
 """Handlers that come, hang, go on and lose their shards, beside a naive account: a stuck spell is told once when it is
-noticed and once when it is over, never for code that waits, and a sleeping host is woken for it (HW1 to HW3).
+noticed and once when it is over, never for code that waits, and a sleeping host is woken for it.
 """
 
 from hypothesis import settings
@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from shardline.core.clock import NEVER
-from shardline.core.consumer.events import HandlerRecovered, HandlerStuck
-from shardline.core.consumer.handler_watch import HandlerWatch, Work
+from shardline.core.consumer.consumer_events import HandlerRecovered, HandlerStuck
+from shardline.core.consumer.stuck_handlers import HandlerWatch, Work
 
 SHARDS = ["a", "b", "c"]
 shards = st.sampled_from(SHARDS)
@@ -71,9 +71,9 @@ class Handlers(RuleBasedStateMachine):
             if isinstance(event, HandlerRecovered):
                 since = self.told.pop(event.shard_id)
                 assert event.seconds == self.now - since
-                assert event.shard_id not in self.work or self.work[event.shard_id][1] != since, "HW1: it is over"
+                assert event.shard_id not in self.work or self.work[event.shard_id][1] != since, "it is over"
             else:
-                assert event.shard_id not in self.told, "HW1: once a spell"
+                assert event.shard_id not in self.told, "once a spell"
                 work, since = self.work[event.shard_id]
                 assert event == HandlerStuck(event.shard_id, work.sequence_number, 0, work.records, self.now - since)
                 assert self.now - since >= self.stuck_after

@@ -18,7 +18,7 @@ def test_p11_the_host_is_woken_once_however_many_are_put_before_it_runs():
     assert answers == [Put.WAKE] + [Put.QUIET] * 2_999
     stream.pump()
     stream.run(10.0)
-    assert stream.machine.outstanding == 0
+    assert stream.machine.intake.outstanding == 0
 
 
 def test_p7_many_are_taken_all_or_none():
@@ -28,7 +28,7 @@ def test_p7_many_are_taken_all_or_none():
     assert stream.accept_many([stream.record() for _ in range(7)]) is Put.FULL
     assert stream.accept_many([stream.record(b"x" * 1_000), stream.record(b"x" * 1_000)]) is Put.FULL
     assert stream.accept_many([stream.record() for _ in range(6)]) is not Put.FULL
-    assert stream.machine.outstanding == 10
+    assert stream.machine.intake.outstanding == 10
 
 
 def test_p7_while_a_caller_waits_for_room_no_other_overtakes_it():
@@ -51,7 +51,7 @@ def test_p9_a_thread_that_was_held_up_before_it_appended_overtakes_nothing():
     assert stream.stored() == list(range(10))
 
 
-def test_w3_a_long_intake_is_sorted_slice_by_slice():
+def test_a_long_intake_is_sorted_slice_by_slice():
     stream = quiet_stream()
     stream.machine._slice_records = 4
     for _ in range(12):
@@ -71,7 +71,7 @@ def test_p10_what_a_flush_finds_in_a_long_intake_goes_with_it():
         stream.accept(stream.record())
     stream.flush()
     stream.run(1.0)
-    assert stream.machine.outstanding == 0
+    assert stream.machine.intake.outstanding == 0
     assert len(stream.requests) == 1, "it is not cut up by the slices"
 
 
@@ -87,7 +87,7 @@ def test_p1_a_record_that_comes_after_the_last_look_of_the_host_is_not_accepted(
     intake.records.append(late)
     assert intake.reserved_records > intake.quiet_records, "it sees that it has to look"
     assert intake.pass_mark([late]) is Put.REFUSED
-    assert (intake.records, stream.machine.outstanding, late.ending.code) == ([], 0, "Closed")
+    assert (intake.records, stream.machine.intake.outstanding, late.ending.code) == ([], 0, "Closed")
 
 
 def test_p7_what_goes_by_the_gate_fits_into_the_buffer():
@@ -97,4 +97,4 @@ def test_p7_what_goes_by_the_gate_fits_into_the_buffer():
         while stream.accept(stream.record(b"x" * 99)) is not Put.FULL:
             accepted += 1
             stream.pump()
-        assert (accepted, stream.machine.outstanding) == (most, most)
+        assert (accepted, stream.machine.intake.outstanding) == (most, most)

@@ -4,6 +4,7 @@ A put touches the intake alone. It is ended before each of its instructions, exc
 where Python does not look for signals (``tests/unit/core/producer/test_intake.py`` pins that). Then life goes on.
 """
 
+from contextlib import suppress
 from itertools import count
 
 import pytest
@@ -13,7 +14,7 @@ from tests.machines.test_producer_promises import HALF, HASH_KEY_MAX, Stream, sh
 from tests.sim.interrupting import interrupted
 
 from shardline.core.producer.intake import Put
-from shardline.core.producer.record import payload_bytes
+from shardline.core.producer.producer_record import Undelivered, payload_bytes
 
 INTAKE = "core/producer/intake.py"
 KINDS = {
@@ -71,7 +72,7 @@ def arrived(stream):
 
 def check_the_end(stream, accepted, where):
     machine = stream.machine
-    assert (machine.outstanding, machine.buffered_bytes, machine.unfinished()) == (0, 0, []), where
+    assert (machine.intake.outstanding, machine.intake.buffered_bytes, machine.intake.unfinished()) == (0, 0, []), where
     assert not machine._collector._ready, where
     assert (machine._collector._waiting_entries, machine._collector._waiting_bytes) == (0, 0), where
     assert machine.next_deadline() > stream.now, where
@@ -90,7 +91,7 @@ def test_p1_a_put_that_is_interrupted_anywhere_loses_nothing(config, many):
             put_all(stream, offered, many=many)
         if interruption.where is None:
             break
-        found = {id(record) for record in stream.machine.unfinished()}
+        found = {id(record) for record in stream.machine.intake.unfinished()}
         found |= {id(record) for record in offered if record.ending is not None}
         surely = offered[: -9 if many else -1]  # the last may not be in
         assert {id(record) for record in surely} <= found, interruption.where
@@ -114,19 +115,19 @@ def test_p1_p7_a_put_that_is_interrupted_is_in_with_its_room_or_neither(when):
         stream.run(1.0)
         for _ in range(["the first", "one in a round", "one that ends a round", "one without room"].index(when)):
             stream.put()
-        before = stream.machine.outstanding
+        before = stream.machine.intake.outstanding
         record = stream.record(b"late")
         with interrupted(after, INTAKE) as interruption:
             put_one(stream, record)
-        is_in = any(one is record for one in stream.machine.unfinished())
+        is_in = any(one is record for one in stream.machine.intake.unfinished())
         ends.add(is_in)
-        assert stream.machine.outstanding == before + is_in, interruption.where
+        assert stream.machine.intake.outstanding == before + is_in, interruption.where
         if interruption.where is None:
             break
         stream.pump()
-        assert stream.machine.next_deadline() <= stream.now + 5.0 or not stream.machine.outstanding
+        assert stream.machine.next_deadline() <= stream.now + 5.0 or not stream.machine.intake.outstanding
         stream.run(20.0)
-        assert (stream.machine.outstanding, stream.machine.buffered_bytes) == (0, 0), interruption.where
+        assert (stream.machine.intake.outstanding, stream.machine.intake.buffered_bytes) == (0, 0), interruption.where
         assert (record.conclusion is not None) is is_in, interruption.where
     assert after > 10
     assert ends == ({False} if when == "one without room" else {False, True})
@@ -142,8 +143,33 @@ def test_what_is_abandoned_after_an_interrupt_is_told_of_as_failed():
         if interruption.where is None:
             break
         stream.machine.abandon("Closed", "it was closed")
-        assert stream.machine.outstanding == sum(flight.record_count for flight in stream.machine._flights.values())
+        assert stream.machine.intake.outstanding == sum(
+            flight.record_count for flight in stream.machine._flights.values()
+        )
         stream.run(5.0)
-        assert stream.machine.outstanding == 0
+        assert stream.machine.intake.outstanding == 0
         assert all(record.ending is not None for record in offered[:-1]), interruption.where
+    assert after > 100
+
+
+@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
+def test_p1_a_host_that_is_interrupted_anywhere_ends_every_record_and_names_every_waiter(config):
+    for after in count(0, 37):
+        stream = stream_of_two_shards(**config)
+        offered = list(records_to_put(stream))
+        for record in offered:
+            record.waiters = []
+            assert put_one(stream, record) in ACCEPTED
+        with interrupted(after, steps="signal") as interruption:
+            stream.run(2.0)
+        if interruption.where is None:
+            break
+        with suppress(Exception):  # the machine is broken
+            stream.machine.abandon("Closed", "it was closed")
+        stream.machine.give_up_lost("a signal handler raised")
+        assert all(record.ending is not None for record in offered), interruption.where
+        ledger = stream.machine.ledger
+        assert set(map(id, offered)) <= set(map(id, ledger.finished)), interruption.where
+        lost = {id(record) for record in offered if record.ending == Undelivered("Internal", "a signal handler raised")}
+        assert lost <= set(map(id, ledger.failed)), interruption.where
     assert after > 100

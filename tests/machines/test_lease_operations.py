@@ -1,6 +1,6 @@
 """The writes to one lease, by workers who act on rows that they saw long ago: whatever comes in whatever order, of those who
-saw the same row one is let through (W1), only the holder renews, commits and lets go (W2), a finished lease stays (W4), and a
-refusal shows the operation's own effect if and only if it was applied, and nothing since (W6).
+saw the same row one is let through, only the holder renews, commits and lets go, a finished lease stays, and a
+refusal shows the operation's own effect if and only if it was applied, and nothing since.
 """
 
 from hypothesis import settings
@@ -100,7 +100,7 @@ class Leasing(RuleBasedStateMachine):
         before = self.row
         result = apply(before, operation)
         if isinstance(result, Refused):
-            assert result.current == before, "W5: a refusal carries the row"
+            assert result.current == before, "a refusal carries the row"
             self.check_landed(operation)
             return
         self.row = result
@@ -118,27 +118,33 @@ class Leasing(RuleBasedStateMachine):
 
     def check_written(self, operation, before, after):
         if isinstance(operation, AskHandOver):
-            assert (after.counter, after.holder) == (before.counter, before.holder), "W3"
+            assert (after.counter, after.holder) == (before.counter, before.holder), "only a take changes the fence"
             assert before.checkpoint_owner is None, "one hand-over at a time"
             assert after.owner == operation.by
         elif isinstance(operation, CancelHandOver):
-            assert (after.counter, after.holder) == (before.counter, before.holder), "W3"
+            assert (after.counter, after.holder) == (before.counter, before.holder), "only a take changes the fence"
             assert before.owner == operation.by, "only who asked calls it off"
             assert after.checkpoint_owner is None, "anyone may ask again"
         elif isinstance(operation, TakeLease):
-            assert after.counter == max(before.counter + 1, operation.floor), "W8"
-            assert after.incarnation == operation.incarnation, "W9"
+            assert after.counter == max(before.counter + 1, operation.floor), (
+                "what a take makes of the counter is the fencing token"
+            )
+            assert after.incarnation == operation.incarnation, (
+                "a take says which process took the lease, and how long that may be silent"
+            )
         else:
-            assert after.counter == before.counter + 1, "W1"
+            assert after.counter == before.counter + 1, "the counter counts the writes"
         if isinstance(operation, (ReleaseLease, FinishHandOver)):
-            assert after.incarnation is None, "W9"
+            assert after.incarnation is None, (
+                "a take says which process took the lease, and how long that may be silent"
+            )
         elif not isinstance(operation, TakeLease):
-            assert after.incarnation == before.incarnation, "W9: only a take says who holds it"
+            assert after.incarnation == before.incarnation, "only a take says who holds it"
         if isinstance(operation, FENCED):
-            assert before.counter == operation.counter, "W1: it saw this very row"
-            assert before.holder == operation.by, "W2"
+            assert before.counter == operation.counter, "it saw this very row"
+            assert before.holder == operation.by, "only its holder writes it"
         if isinstance(operation, TakeLease):
-            assert before.fence == operation.seen, "W1"
+            assert before.fence == operation.seen, "it saw this very row"
             assert after.holder == after.owner == operation.by
         if isinstance(operation, FinishHandOver):
             assert before.checkpoint_owner == operation.by
@@ -147,12 +153,12 @@ class Leasing(RuleBasedStateMachine):
             assert before.checkpoint_owner is None, "who was asked finishes the hand-over"
             assert (after.owner, after.checkpoint_owner) == (None, None), "anyone may take it"
         if isinstance(operation, (TakeLease, CommitCheckpoint, AskHandOver)):
-            assert not before.checkpoint.is_finished, "W4"
+            assert not before.checkpoint.is_finished, "a finished lease is not committed, taken or asked for (C3)"
         if not isinstance(operation, CommitCheckpoint):
             assert after.checkpoint == before.checkpoint, "only a commit moves the checkpoint"
 
     def check_landed(self, operation):
-        """W6: those who may ask are those who sent it before."""
+        """Those who may ask are those who sent it before."""
         sent = [one for one in self.applied if one[0] == operation]
         if not sent or self.row is None:
             return

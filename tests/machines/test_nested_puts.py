@@ -62,7 +62,7 @@ def test_p1_a_put_in_the_middle_of_sending_and_settling_is_one_more(refused):
         if answers == [Put.WAKE]:
             stream.pump()
         stream.run(20.0)
-        assert (stream.machine.outstanding, stream.machine.buffered_bytes) == (0, 0), once_more.where
+        assert (stream.machine.intake.outstanding, stream.machine.intake.buffered_bytes) == (0, 0), once_more.where
         assert [record.conclusion.delivered for record in accepted] == [True] * 29, once_more.where
     assert after > 200
 
@@ -95,7 +95,7 @@ def test_p7_a_full_buffer_is_full_for_one_who_comes_in_the_middle_too():
                     accepted.append(fresh)
         if once_more.where is None:
             break
-        assert stream.machine.outstanding == len(accepted) == 5, once_more.where
+        assert stream.machine.intake.outstanding == len(accepted) == 5, once_more.where
         stream.pump()
         stream.run(20.0)
         check_the_end(stream, accepted, once_more.where)

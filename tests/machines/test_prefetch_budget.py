@@ -1,5 +1,5 @@
 """The read-ahead of a worker with several shards, beside a naive one: pages come and go, shards are lost and gained again.
-Nothing leaks, no shard waits for another, none takes more than its share, and who was refused is named (PF1 to PF4).
+Nothing leaks, no shard waits for another, none takes more than its share, and who was refused is named.
 """
 
 from hypothesis import settings
@@ -34,7 +34,7 @@ class Prefetching(RuleBasedStateMachine):
     @rule(shard_id=shards, size=st.integers(1, 120))
     def read(self, shard_id, size):
         admitted = self.budget.admits(shard_id)
-        assert admitted == self.may_read(shard_id), "PF1, PF2"
+        assert admitted == self.may_read(shard_id), "a shard reads ahead within its budget"
         if admitted:
             self.refused.discard(shard_id)
             self.pages[shard_id].append(size)
@@ -58,7 +58,9 @@ class Prefetching(RuleBasedStateMachine):
     @rule()
     def wake(self):
         admitted = self.budget.take_admitted()
-        assert set(admitted) == {shard_id for shard_id in self.refused if self.may_read(shard_id)}, "PF4"
+        assert set(admitted) == {shard_id for shard_id in self.refused if self.may_read(shard_id)}, (
+            "a shard that was refused is named once it may read (take_admitted)"
+        )
         assert len(admitted) == len(set(admitted))
         self.refused -= set(admitted)
 
@@ -68,7 +70,9 @@ class Prefetching(RuleBasedStateMachine):
             return
         assert self.budget.total_bytes == self.total()
         assert [self.budget.held_bytes(shard_id) for shard_id in SHARDS] == [self.held(one) for one in SHARDS]
-        assert self.total() <= self.room + 120 * len(SHARDS), "PF3"
+        assert self.total() <= self.room + 120 * len(SHARDS), (
+            "what is held is at most the budget, and one page and one opened slice of it a shard"
+        )
 
 
 TestPrefetching = Prefetching.TestCase

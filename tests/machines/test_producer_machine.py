@@ -1,6 +1,6 @@
 """The producer's machine beside a naive one: a dict of what was put and has not ended. Whatever is put, answered, lost,
 listed and waited for, in whatever order: every record ends once (P1), no entry mixes shards (P2), the buffer is bounded
-(P7), and a deadline that has come is worth a poll (W2).
+(P7), and a deadline that has come is worth a poll.
 """
 
 from hypothesis import HealthCheck, settings
@@ -11,9 +11,9 @@ from tests.harness.producer_shell import ProducerShell, shard, stream_summary
 
 from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, PutRecordsResult
 from shardline.core.failures import Failure, FailureKind, classify
-from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.intake import Put
-from shardline.core.producer.record import Receipt, Undelivered
+from shardline.core.producer.producer_config import ProducerConfig
+from shardline.core.producer.producer_record import Receipt, Undelivered
 from shardline.model.hashing import HASH_KEY_COUNT, hash_key_of
 
 PARTS = 8
@@ -110,13 +110,15 @@ class Producing(RuleBasedStateMachine):
                 assert one.data in self.unended, "P1: it has ended, and is sent"
 
     def collect(self):
-        finished = self.machine.take_finished()
+        ledger = self.machine.ledger
+        finished, failed = [*ledger.finished], {id(record) for record in ledger.failed}
         for record in finished:
             data = self.accepted[id(record)]
             assert self.unended.pop(data) is record, "P1: told twice"
             assert type(record.conclusion) in (Receipt, Undelivered)
-        failed = {id(record) for record in self.machine.take_failed()}
         assert failed == {id(record) for record in finished if type(record.conclusion) is Undelivered}
+        ledger.finished.clear()
+        ledger.failed.clear()
         self.machine.take_events()
 
     # ---- the application
@@ -245,10 +247,10 @@ class Producing(RuleBasedStateMachine):
 
     @invariant()
     def p1_p7_nothing_is_lost_or_counted_twice(self):
-        assert self.machine.outstanding == len(self.unended)
-        assert self.machine.buffered_bytes == self.buffered()
-        assert {id(record) for record in self.machine.unfinished()} == {id(one) for one in self.unended.values()}
-        assert self.machine.outstanding <= self.config.buffer_max_records
+        assert self.machine.intake.outstanding == len(self.unended)
+        assert self.machine.intake.buffered_bytes == self.buffered()
+        assert {id(record) for record in self.machine.intake.unfinished()} == {id(one) for one in self.unended.values()}
+        assert self.machine.intake.outstanding <= self.config.buffer_max_records
 
     def teardown(self):
         """The world becomes kind, or silent: everything ends either way."""
@@ -266,7 +268,7 @@ class Producing(RuleBasedStateMachine):
             else:
                 break
         assert self.unended == {}, "P1"
-        assert self.machine.outstanding == self.machine.buffered_bytes == 0
+        assert self.machine.intake.outstanding == self.machine.intake.buffered_bytes == 0
         assert self.machine._collector.in_flight == 0
 
 

@@ -13,7 +13,7 @@ from tests.harness.producer_shell import ACCEPTED, ProducerShell, shard, stream_
 from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, PutRecordsResult
 from shardline.core.clock import NEVER
 from shardline.core.failures import Failure, FailureKind
-from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.producer_config import ProducerConfig
 from shardline.model.hashing import HASH_KEY_COUNT, hash_key_of
 
 ROUND_TRIP = 0.02
@@ -37,7 +37,7 @@ class World(ProducerShell):
         chance = Random(2)
         self._start()
         puts = deque((number / RATE, chance.random() < share) for number in range(int(seconds * RATE)))
-        while puts or self.machine.outstanding:
+        while puts or self.machine.intake.outstanding:
             self._step(puts)
 
     def _start(self):
@@ -61,7 +61,8 @@ class World(ProducerShell):
             self._put(*puts.popleft())
         self.pump()
         machine.take_events()
-        for record in machine.take_finished():
+        while machine.ledger.finished:
+            record = machine.ledger.finished.popleft()
             self.ended_at[id(record)] = self.now
 
     def put_records(self, number, request):

@@ -22,11 +22,11 @@ from shardline.codec.shapes import (
 )
 from shardline.core.clock import NEVER
 from shardline.core.failures import Failure, FailureKind, classify
-from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.intake import Put
 from shardline.core.producer.lane import Lane
 from shardline.core.producer.machine import ProducerMachine
-from shardline.core.producer.record import BufferedRecord, Receipt, Undelivered
+from shardline.core.producer.producer_config import ProducerConfig
+from shardline.core.producer.producer_record import BufferedRecord, Receipt, Undelivered
 from shardline.model.hashing import HASH_KEY_COUNT, HASH_KEY_MAX, WHOLE_RING, hash_key_of
 from shardline.model.stream import StreamRef
 
@@ -206,7 +206,7 @@ def fail_listings(stream, code):
     stream.answers = [(due, handle, failure if handle == lists else what) for due, handle, what in stream.answers]
 
 
-def test_ry1_a_producer_is_ready_when_it_has_seen_its_stream():
+def test_a_producer_is_ready_when_it_has_seen_its_stream():
     stream = Stream()
     assert not stream.machine.readiness.is_ready
     stream.run(1.0)
@@ -217,7 +217,7 @@ def test_ry1_a_producer_is_ready_when_it_has_seen_its_stream():
     assert denied.machine.readiness.is_ready, "it sends without a map"
 
 
-def test_ry2_a_producer_of_a_stream_that_is_not_there_says_so_until_it_is():
+def test_a_producer_of_a_stream_that_is_not_there_says_so_until_it_is():
     stream = Stream()
     listing = stream.listing
     fail_listings(stream, "ResourceNotFoundException")
@@ -281,7 +281,7 @@ def test_max_attempts_is_how_often_a_record_is_sent(limit):
 # ---- nobody is asked too often
 
 
-def test_b1_an_outage_of_an_hour_is_asked_about_now_and_then_and_its_end_is_noticed():
+def test_an_outage_of_an_hour_is_asked_about_now_and_then_and_its_end_is_noticed():
     stream = Stream(record_ttl=7200.0)
     until = stream.now + 3600.0
     stream.fail = lambda _: (
@@ -294,7 +294,7 @@ def test_b1_an_outage_of_an_hour_is_asked_about_now_and_then_and_its_end_is_noti
     assert stream.now < until + 10, "the longest pause is 5 s"
 
 
-def test_b1_two_producers_do_not_come_back_in_one_moment():
+def test_two_producers_do_not_come_back_in_one_moment():
     moments = []
     for seed in (1, 2):
         stream = Stream(seed=seed, record_ttl=20.0)
@@ -306,7 +306,7 @@ def test_b1_two_producers_do_not_come_back_in_one_moment():
     assert not moments[0] & moments[1]
 
 
-def test_u3_a_service_that_came_back_gets_as_many_requests_at_once_as_before():
+def test_a_service_that_came_back_gets_as_many_requests_at_once_as_before():
     stream = Stream(shard("a"), request_max_entries=1, aggregate_max_count=1, latency=0.2)
     stream.run(1.0)
     stream.fail = whole_request("InternalFailure", 500, 1)
@@ -351,7 +351,7 @@ def test_p7_a_record_that_fills_the_buffer_exactly_is_taken_and_no_larger_one(re
     for size, said in ((512, Put.FULL), (100_000, Put.FULL), (511, Put.QUIET), (1, Put.FULL)):
         one = BufferedRecord(b"x" * size, "k", None, stream.now + 30.0)
         assert (stream.accept(one) is Put.FULL) is (said is Put.FULL), size
-    assert stream.machine.buffered_bytes == 1024
+    assert stream.machine.intake.buffered_bytes == 1024
 
 
 # ---- the map
@@ -361,7 +361,7 @@ def split_at_half(stream):
     stream.shards = [shard("b", 0, HALF - 1), shard("c", HALF)]
 
 
-def test_m3_after_a_split_the_map_is_read_again_at_once_and_once():
+def test_after_a_split_the_map_is_read_again_at_once_and_once():
     stream = Stream(shard("a"))
     stream.run(1.0)
     before = len(stream.listings)
@@ -377,7 +377,7 @@ def test_m3_after_a_split_the_map_is_read_again_at_once_and_once():
     assert len(stream.listings) == before + 1
 
 
-def test_m3_late_answers_of_a_shard_that_is_known_to_be_closed_are_no_news():
+def test_late_answers_of_a_shard_that_is_known_to_be_closed_are_no_news():
     stream = Stream(shard("a"), latency=0.5)
     stream.run(2.0)
     before = len(stream.listings)
@@ -435,7 +435,7 @@ def test_p4_while_no_newer_map_can_be_had_every_record_is_delivered_and_stored_t
     assert len(stream.sent()) - before == 1  # they share an entry again
 
 
-def test_m5_a_shard_with_an_ending_sequence_number_is_not_open():
+def test_a_shard_with_an_ending_sequence_number_is_not_open():
     """kinesalite lists closed shards, whatever it is asked for."""
     stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF))
     stream.run(1.0)
@@ -570,7 +570,7 @@ def misplaced(stream, since):
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_x4_a_stream_that_was_recreated_unseen_is_recognised_by_its_sequence_numbers(ordered):
+def test_a_stream_that_was_recreated_unseen_is_recognised_by_its_sequence_numbers(ordered):
     stream = two_lives(ordered=ordered)
     recreate(stream)
     since = stream.now
@@ -584,7 +584,7 @@ def test_x4_a_stream_that_was_recreated_unseen_is_recognised_by_its_sequence_num
     assert max(Counter(stream.stored()).values()) <= 3
 
 
-def test_x4_after_the_stream_was_missing_neither_map_nor_facts_are_used_until_both_were_read():
+def test_after_the_stream_was_missing_neither_map_nor_facts_are_used_until_both_were_read():
     stream = two_lives()
     missing = Failure(FailureKind.NOT_FOUND, "ResourceNotFoundException", "why", 400)
     stream.fail = lambda _: missing
@@ -612,7 +612,31 @@ def test_x4_after_the_stream_was_missing_neither_map_nor_facts_are_used_until_bo
     assert len(stream.sent()[-1].data) > 100  # they share entries again
 
 
-def test_x4_a_stream_that_is_being_deleted_tells_nothing_of_the_next():
+def test_p9_what_comes_back_while_a_missing_stream_is_read_again_waits_for_the_map():
+    stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF, HASH_KEY_MAX), linger=0.1, ordered=True)
+    stream.run(1.0)
+    stream.refuse = lambda *_: "ProvisionedThroughputExceededException"
+    stream.latency = 0.5
+    stream.put(b"1", hash_key=1)
+    stream.flush()
+    stream.latency = 0.01
+    missing = Failure(FailureKind.NOT_FOUND, "ResourceNotFoundException", "why", 400)
+    fail_listings(stream, "InternalFailure")
+    stream.fail = lambda _: missing
+    stream.put(b"2", hash_key=HALF)
+    stream.flush()
+    stream.run(0.1)
+    assert not stream.machine._router.lanes
+    stream.fail, stream.refuse = lambda _: None, lambda *_: None
+    since = stream.now
+    stream.run(5.0)
+    assert stream.sent(since) == []
+    stream.listing = lambda: ListShardsResponse(stream.shards)
+    stream.run(60.0)
+    assert stream.delivered() == [True, False]
+
+
+def test_a_stream_that_is_being_deleted_tells_nothing_of_the_next():
     stream = two_lives()
     missing = Failure(FailureKind.NOT_FOUND, "ResourceNotFoundException", "why", 400)
     stream.fail = lambda _: missing
@@ -633,7 +657,7 @@ def test_x4_a_stream_that_is_being_deleted_tells_nothing_of_the_next():
     assert [lane.shard_id for lane in stream.machine._router.lanes] == ["a", "b"]
 
 
-def test_m7_where_numbers_are_laid_out_otherwise_they_are_not_asked_again_and_again():
+def test_where_numbers_are_laid_out_otherwise_they_are_not_asked_again_and_again():
     stream = Stream(born("a", 1_700_000_000), latency=0.02)
     stream.life = life_of(1_800_000_000)  # not the second in which the shard was created
     stream.run(1.0)
@@ -646,7 +670,7 @@ def test_m7_where_numbers_are_laid_out_otherwise_they_are_not_asked_again_and_ag
     assert len(stream.sent()) < 100
 
 
-def test_m2_a_page_token_that_is_refused_is_no_reason_to_give_up_records():
+def test_a_page_token_that_is_refused_is_no_reason_to_give_up_records():
     """It is of a stream that was re-created since, or too old."""
     stream = Stream(ordered=True)
     pages = [
@@ -671,7 +695,7 @@ def test_p1_what_waits_for_a_map_ends_with_the_producer():
     assert [record.conclusion.code for record in records] == ["Closed", "Closed"]
 
 
-def test_m6_a_stale_map_is_read_again_though_nothing_else_is_sent():
+def test_a_stale_map_is_read_again_though_nothing_else_is_sent():
     """The listing was asked for after the entry was sent, and is older than the split: only another one can explain it."""
     stream = Stream(shard("a"), latency=0.01)
     stream.run(1.0)
@@ -694,7 +718,7 @@ def test_m6_a_stale_map_is_read_again_though_nothing_else_is_sent():
     assert len(stream.listings) == 3
 
 
-def test_m3_a_map_that_was_asked_for_before_the_split_is_no_answer_to_it():
+def test_a_map_that_was_asked_for_before_the_split_is_no_answer_to_it():
     """The listing is slow: it was made before the split, and comes after the first record has landed in a child."""
     stream = Stream(shard("a"), latency=0.01)
     stream.run(1.0)
@@ -732,7 +756,7 @@ def test_p4_an_aggregate_of_which_one_record_lies_elsewhere_is_sent_again_whole(
     assert places == ["b", "c"]
 
 
-def test_x4_in_a_stream_that_was_made_anew_nothing_is_sent_by_the_old_map_again_and_again():
+def test_in_a_stream_that_was_made_anew_nothing_is_sent_by_the_old_map_again_and_again():
     """Its shards have the old names, and other ranges; and its map cannot be read for a while."""
     stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF))
     stream.run(1.0)
@@ -794,7 +818,7 @@ def test_p5_a_shard_that_is_throttled_again_and_again_is_written_ever_more_slowl
     assert len(stream.sent(since=stream.now - 5.0)) < 50
 
 
-def test_k1_throttling_gives_no_tokens_back():
+def test_throttling_gives_no_tokens_back():
     """A bucket that was emptied is not filled by a change of its rate."""
     stream = Stream(shard("a"), aggregation=False, records_per_second=10.0, record_ttl=60.0)
     stream.run(1.0)
@@ -814,7 +838,7 @@ def test_k1_throttling_gives_no_tokens_back():
     assert len(stream.sent(since=began)) <= 10 + 3 * 10 + 1
 
 
-def test_k1_to_look_whether_a_record_may_go_costs_no_tokens():
+def test_to_look_whether_a_record_may_go_costs_no_tokens():
     """A shell may poll as often as it likes."""
     stream = Stream(shard("a"), aggregation=False, records_per_second=10.0, record_ttl=60.0)
     stream.run(1.0)
@@ -868,7 +892,7 @@ def test_p8_keyless_records_share_the_load_of_healthy_shards():
 # ---- time
 
 
-def test_a3_what_is_sent_again_does_not_wait_for_company():
+def test_what_is_sent_again_does_not_wait_for_company():
     stream = Stream(shard("a"), linger=5.0, record_ttl=60.0)
     stream.run(1.0)
     stream.refuse = lambda *_: "InternalFailure" if len(stream.requests) == 1 else None
@@ -878,7 +902,7 @@ def test_a3_what_is_sent_again_does_not_wait_for_company():
     assert stream.delivered() == [True], "the pause is 0.1 s, the linger 5 s"
 
 
-def test_a3_what_a_flush_found_without_a_map_or_in_a_lane_that_vanishes_does_not_linger_again():
+def test_what_a_flush_found_without_a_map_or_in_a_lane_that_vanishes_does_not_linger_again():
     stream = Stream(shard("a"), linger=30.0, record_ttl=300.0, latency=0.3)
     stream.put(b"before the first map")
     stream.flush()
@@ -905,7 +929,7 @@ def test_p2_what_was_put_before_the_first_map_is_aggregated_when_the_map_comes()
     assert len(split_aggregate(stream.sent()[0].data)) == 10
 
 
-def test_u1_what_fills_several_requests_goes_in_as_many_at_once():
+def test_what_fills_several_requests_goes_in_as_many_at_once():
     stream = Stream(latency=1.0, linger=20.0, aggregate_max_count=1, request_max_entries=2)
     stream.run(5.0)
     records = [BufferedRecord(b"%d" % number, "k", None, stream.now + 30.0) for number in range(10)]
@@ -914,7 +938,7 @@ def test_u1_what_fills_several_requests_goes_in_as_many_at_once():
     assert [len(entries) for _, entries in stream.requests] == [2] * 5
 
 
-def test_a1_what_is_put_after_all_was_delivered_expires_in_its_time():
+def test_what_is_put_after_all_was_delivered_expires_in_its_time():
     stream = Stream(linger=0.5, record_ttl=2.0, records_per_second=0.01, request_max_entries=1, aggregate_max_count=1)
     stream.run(0.1)
     stream.put(b"x" * 20_000)  # fills a request: it is gone before it has lingered
@@ -925,7 +949,7 @@ def test_a1_what_is_put_after_all_was_delivered_expires_in_its_time():
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a2_a_keyless_record_lingers_no_longer_than_it_may_beside_a_younger_one_with_a_key(ordered):
+def test_a_keyless_record_lingers_no_longer_than_it_may_beside_a_younger_one_with_a_key(ordered):
     stream = Stream(linger=1.0, record_ttl=5.0, ordered=ordered)
     stream.run(0.5)
     since = stream.now
@@ -948,7 +972,7 @@ def test_p9_a_keyless_record_lets_no_aggregate_overtake_another_of_its_lane():
     assert [one.data for one in sent if one.data != b"old"] == [b"%d" % number for number in range(5)]
 
 
-def test_w3_the_round_under_way_shrinks_with_the_limit_of_a_record():
+def test_the_round_under_way_shrinks_with_the_limit_of_a_record():
     """The shell lets in what fits into the intake: nothing that the stream refuses may."""
     stream = Stream(*many_shards("s", 600), latency=0.0)
     listing, summary = sorted(stream.answers, key=lambda one: one[1] == stream.machine.handle_summary)
@@ -960,7 +984,7 @@ def test_w3_the_round_under_way_shrinks_with_the_limit_of_a_record():
     assert 0 < stream.intake.quiet_bytes - stream.intake.reserved_bytes <= stream.intake.plain_max_bytes
 
 
-def test_w3_the_round_under_way_shrinks_when_lanes_vanish():
+def test_the_round_under_way_shrinks_when_lanes_vanish():
     stream = Stream(*many_shards("s", 200), linger=5.0)
     stream.run(1.0)
     stream.put()
@@ -1005,7 +1029,7 @@ def test_p2_on_a_large_stream_every_record_finds_its_shard_at_once_also_after_a_
         assert len(carried) < count  # they share entries
 
 
-def test_x3_when_keys_count_again_records_are_aggregated_again():
+def test_when_keys_count_again_records_are_aggregated_again():
     stream = Stream(shard("a"), latency=0.01)
     stream.distribution = "AUTO"
     stream.answers = []
@@ -1026,7 +1050,7 @@ def test_x3_when_keys_count_again_records_are_aggregated_again():
     assert len(stream.sent()) == before + 1
 
 
-def test_a2_a_record_that_comes_back_beside_a_newer_one_keeps_its_end_of_life():
+def test_a_record_that_comes_back_beside_a_newer_one_keeps_its_end_of_life():
     lane = Lane("a", WHOLE_RING, ProducerConfig(), Random(0), 0.0)
     lane.add(BufferedRecord(b"new", "k", None, 50.0))
     lane.add_again(BufferedRecord(b"old", "k", None, 40.0))

@@ -23,10 +23,10 @@ from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, PutRe
 from shardline.core.clock import NEVER
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.producer.aggregate import WRAP_MAX_BYTES
-from shardline.core.producer.config import ProducerConfig
-from shardline.core.producer.record import BufferedRecord
+from shardline.core.producer.producer_config import ProducerConfig
+from shardline.core.producer.producer_record import BufferedRecord
 from shardline.core.producer.shard_map import ShardMap
-from shardline.core.producer.stream_facts import StreamFacts
+from shardline.core.producer.stream_summary import StreamFacts
 from shardline.model.limits import MIB
 from shardline.model.stream import StreamRef
 
@@ -46,7 +46,7 @@ def idle_behind_a_slow_shard():
     return stream
 
 
-def test_tu2_what_is_put_in_the_middle_of_a_poll_expires_in_its_time():
+def test_what_is_put_in_the_middle_of_a_poll_expires_in_its_time():
     for after in count():
         stream, accepted = idle_behind_a_slow_shard(), []
 
@@ -63,8 +63,8 @@ def test_tu2_what_is_put_in_the_middle_of_a_poll_expires_in_its_time():
     assert after > 10
 
 
-def test_w3_the_limit_of_what_goes_in_without_a_look_is_the_streams():
-    """As ``test_w3_the_round_under_way_shrinks_with_the_limit_of_a_record``, against what the stream said."""
+def test_the_limit_of_what_goes_in_without_a_look_is_the_streams():
+    """As ``test_the_round_under_way_shrinks_with_the_limit_of_a_record``, against what the stream said."""
     stream = Stream(*many_shards("s", 600), latency=0.0)
     stream.run(0.1)
     stream.put()
@@ -73,7 +73,7 @@ def test_w3_the_limit_of_what_goes_in_without_a_look_is_the_streams():
     assert 0 < stream.intake.quiet_bytes - stream.intake.reserved_bytes <= limit
 
 
-def test_q1_what_landed_where_nothing_explains_it_is_sent_again_when_the_stream_has_no_explanation():
+def test_what_landed_where_nothing_explains_it_is_sent_again_when_the_stream_has_no_explanation():
     stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF, HASH_KEY_MAX), linger=0.1)
     stream.run(1.0)
     truth, odd = stream.shard_of, ["b"]
@@ -86,7 +86,34 @@ def test_q1_what_landed_where_nothing_explains_it_is_sent_again_when_the_stream_
     assert [record.conclusion.attempt_count for record in stream.records] == [2, 2]
 
 
-def test_w1_what_waits_when_keys_count_again_and_there_is_no_map_goes_on_by_itself():
+@pytest.mark.parametrize("denied_for_good", [True, False])
+def test_p9_what_landed_where_nothing_explains_it_is_sent_in_order_when_the_stream_may_not_be_asked(denied_for_good):
+    stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF, HASH_KEY_MAX), linger=0.1, ordered=True)
+    stream.run(1.0)
+    denied = Failure(FailureKind.DENIED, "AccessDeniedException", "no", 400)
+    describe = stream.describe_stream
+    stream.describe_stream = lambda _: stream.answers.append((stream.now, stream.machine.handle_summary, denied))
+    truth, odd = stream.shard_of, ["b"]
+    stream.shard_of = lambda place: odd.pop() if odd else truth(place)
+    for number in range(4):
+        stream.put(b"%d" % number, "k", hash_key=1)
+    stream.run(0.5)
+    if not denied_for_good:  # the map is used again, while a record of the key is under way without one
+        stream.put(b"4", "k", hash_key=1)
+        stream.flush()
+        stream.describe_stream = describe
+        stream.machine._facts.ask_again(stream.now)
+        stream.refuse = lambda entry, _: None if entry.data != b"4" else stream.refusals.pop()
+        stream.refusals = [None, "ProvisionedThroughputExceededException"]
+    stream.put(b"5", "k", hash_key=1)
+    stream.run(2.0)
+    assert not odd
+    assert all(stream.delivered())
+    first = dict.fromkeys(stream.stored()[4:])  # what comes after the copies that landed elsewhere
+    assert list(first) == sorted(first)
+
+
+def test_what_waits_when_keys_count_again_and_there_is_no_map_goes_on_by_itself():
     """Who may not list the shards, on a stream that was AUTO, while the service is down."""
     stream = Stream(linger=0.1, record_ttl=300.0)
     denied = Failure(FailureKind.DENIED, "AccessDeniedException", "no", 400)
@@ -169,7 +196,7 @@ def test_p9_what_waits_behind_what_is_parked_goes_on_when_that_has_expired():
     assert younger.conclusion.delivered
 
 
-def test_x2_a_record_of_its_own_that_the_service_placed_by_itself_is_sent_once():
+def test_a_record_of_its_own_that_the_service_placed_by_itself_is_sent_once():
     """Sent before it was known that the stream distributes records, answered after."""
     stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF, HASH_KEY_MAX), linger=0.1)
     stream.run(1.0)
@@ -188,7 +215,7 @@ def test_x2_a_record_of_its_own_that_the_service_placed_by_itself_is_sent_once()
 
 
 @pytest.mark.parametrize("received", [False, True])
-def test_n1_who_is_given_up_is_told_whether_it_may_be_stored(received):
+def test_who_is_given_up_is_told_whether_it_may_be_stored(received):
     stream = Stream(linger=0.1, record_ttl=5.0)
     stream.run(1.0)
     broken = Failure(FailureKind.TRANSIENT, "ConnectFailed", "why", maybe_received=received)
@@ -200,7 +227,7 @@ def test_n1_who_is_given_up_is_told_whether_it_may_be_stored(received):
     assert record.conclusion.maybe_stored is received
 
 
-def test_g1_aggregates_for_shards_that_came_later_are_no_larger_than_the_stream_takes():
+def test_aggregates_for_shards_that_came_later_are_no_larger_than_the_stream_takes():
     stream = Stream(linger=0.1, aggregate_max_bytes=3 * MIB, request_max_bytes=4 * MIB)
     stream.run(1.0)
     stream.shards = [shard("c", 0, HALF - 1), shard("d", HALF, HASH_KEY_MAX)]
@@ -215,7 +242,7 @@ def test_g1_aggregates_for_shards_that_came_later_are_no_larger_than_the_stream_
     assert max(len(entry.data) + len(entry.key) for entry in stream.sent()) <= MIB
 
 
-def test_x4_a_listing_of_the_old_stream_that_comes_late_is_dropped():
+def test_a_listing_of_the_old_stream_that_comes_late_is_dropped():
     stream = Stream(shard("a"), linger=0.1)
     stream.run(1.0)
     stream.latency = 1.0
@@ -232,7 +259,7 @@ def test_x4_a_listing_of_the_old_stream_that_comes_late_is_dropped():
     assert [(lane.shard_id, lane.hash_range.start) for lane in stream.machine._router.lanes] == [("a", 0), ("b", HALF)]
 
 
-def test_x4_the_rest_of_a_listing_of_the_old_stream_is_not_asked_for():
+def test_the_rest_of_a_listing_of_the_old_stream_is_not_asked_for():
     machine = ShardMap(StreamRef("s"), Random(0), closed_shard_ttl=60.0)
     assert machine.poll_request(1.0).next_token is None
     assert not machine.handle_page(ListShardsResponse([shard("a", 0, HALF - 1)], "more"), 1.0)
@@ -240,7 +267,7 @@ def test_x4_the_rest_of_a_listing_of_the_old_stream_is_not_asked_for():
     assert machine.poll_request(1.0).next_token is None
 
 
-def test_x3_who_is_refused_without_a_key_asks_the_stream_at_once():
+def test_who_is_refused_without_a_key_asks_the_stream_at_once():
     stream = Stream(linger=0.1)
     stream.run(1.0)
     stream.distribution = "AUTO"
@@ -258,7 +285,7 @@ def test_x3_who_is_refused_without_a_key_asks_the_stream_at_once():
     assert stream.delivered() == [True]
 
 
-def test_x1_what_the_stream_once_said_of_its_records_holds_also_when_it_says_no_more():
+def test_what_the_stream_once_said_of_its_records_holds_also_when_it_says_no_more():
     facts = StreamFacts(StreamRef("s"), ProducerConfig(), Random(0))
     assert facts.poll_request(1.0) is not None
     facts.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE", max_record_kib=10_240), 1.0)
@@ -270,7 +297,7 @@ def test_x1_what_the_stream_once_said_of_its_records_holds_also_when_it_says_no_
 
 
 @pytest.mark.parametrize("has_map", [True, False])
-def test_n1_what_was_stored_nobody_knows_where_is_told_as_maybe_stored(has_map):
+def test_what_was_stored_nobody_knows_where_is_told_as_maybe_stored(has_map):
     """A broken service gives a sequence number, and no shard."""
     stream = Stream(linger=0.1, record_ttl=3.0)
     if not has_map:
@@ -306,7 +333,7 @@ def one_a_request(**config):
     return stream
 
 
-def test_u3_an_answer_that_is_good_ends_the_pause_after_one_that_was_not():
+def test_an_answer_that_is_good_ends_the_pause_after_one_that_was_not():
     """A request that succeeds after another failed lets the others flow, whatever pause had begun."""
     stream = one_a_request(retry_backoff=5.0)
     stream.fail = whole_request("InternalFailure", 500, 1)
@@ -319,7 +346,7 @@ def test_u3_an_answer_that_is_good_ends_the_pause_after_one_that_was_not():
     assert stream.delivered() == [True] * 3
 
 
-def test_u3_requests_that_fail_together_are_one_failure():
+def test_requests_that_fail_together_are_one_failure():
     """After a bad moment of many requests the pause is as short as after that of one."""
     stream = one_a_request(retry_backoff=0.1, retry_backoff_max=60.0)
     stream.fail = whole_request("InternalFailure", 500, 10)
@@ -330,7 +357,7 @@ def test_u3_requests_that_fail_together_are_one_failure():
     assert all(stream.delivered())
 
 
-def test_a3_what_a_flush_released_does_not_linger_again_when_others_join_its_lane():
+def test_what_a_flush_released_does_not_linger_again_when_others_join_its_lane():
     """In order, what waits to go in a lane that records of a vanished one join does not linger again."""
     parts = shard("a", 0, HALF // 2 - 1), shard("b", HALF // 2, HALF - 1), shard("c", HALF)
     limits = {"aggregate_max_count": 1, "shard_burst_bytes": 1 << 30, "record_ttl": 600.0}
@@ -349,7 +376,7 @@ def test_a3_what_a_flush_released_does_not_linger_again_when_others_join_its_lan
     assert released.conclusion is not None
 
 
-def test_x4_that_a_stream_was_made_anew_is_told_once():
+def test_that_a_stream_was_made_anew_is_told_once():
     """A question that fails after the stream was made anew does not clear the map once more."""
     facts = StreamFacts(StreamRef("s"), ProducerConfig(), Random(0))
     throttled = Failure(FailureKind.THROTTLED, "LimitExceededException", "why", 400)

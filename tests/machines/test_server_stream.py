@@ -1,5 +1,5 @@
 """The server's model beside a naive one: lists, and nothing else. Whatever is put, split, merged, scaled, trimmed and read
-through iterators that stay open: nothing is lost, nothing comes twice, and the order is kept (RC3, SL1, SL3, ST1, ST3).
+through iterators that stay open: nothing is lost, nothing comes twice, and the order is kept.
 """
 
 from dataclasses import replace

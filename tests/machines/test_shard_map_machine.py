@@ -1,7 +1,7 @@
 """The shard map beside a naive one: lists, linear search, and a stream that splits and merges while it is listed.
 
 Whatever comes when: one request at a time, each answered once, the old snapshot serves until the next one is complete,
-failures are followed by pauses of 1 to 30 s, and only news makes a refresh (P3, M1 to M5).
+failures are followed by pauses of 1 to 30 s, and only news makes a refresh (P3).
 """
 
 from itertools import pairwise
@@ -11,8 +11,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.harness.producer_shell import shard
 
-from shardline.codec.shapes import HashKeyRangeShape, ListShardsResponse, SequenceNumberRangeShape, ShardShape
+from shardline.codec.shapes import ListShardsResponse
 from shardline.core.clock import NEVER
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.producer.shard_map import MapState, ShardMap
@@ -25,11 +26,7 @@ LATE = st.sampled_from([0.0, 0.001, 0.3, 7.0])  # seconds until an answer comes
 
 
 def page(shards, token):
-    shapes = [
-        ShardShape(shard_id, HashKeyRangeShape(str(start), str(end)), SequenceNumberRangeShape("1"))
-        for shard_id, start, end in shards
-    ]
-    return ListShardsResponse(shapes, token)
+    return ListShardsResponse([shard(*one) for one in shards], token)
 
 
 def covers_the_ring(shards):
@@ -101,7 +98,7 @@ class ShardMaps(RuleBasedStateMachine):
     @rule()
     def poll(self):
         request = self.map.poll_request(self.now)
-        assert (request is not None) == (not self.in_flight and self.now >= self.wanted_at)  # M2
+        assert (request is not None) == (not self.in_flight and self.now >= self.wanted_at)
         if request is None:
             return
         self.requests += 1
@@ -146,7 +143,7 @@ class ShardMaps(RuleBasedStateMachine):
     @precondition(lambda self: not self.in_flight and self.wanted_at != NEVER and len(self.open) > 1)
     @rule(kind=st.sampled_from(FailureKind), late=LATE)
     def break_off_between_two_pages(self, kind, late):
-        """What follows begins anew: the pages of two listings do not fit together (M5)."""
+        """What follows begins anew: the pages of two listings do not fit together."""
         self.wait_until_it_wants_something()
         self.poll()
         self.answer(1, late)
@@ -189,7 +186,7 @@ class ShardMaps(RuleBasedStateMachine):
         elif covers_the_ring(whole):
             assert changed is True
             self.install(whole)
-        else:  # M5
+        else:
             assert changed is False
             self.failed()
 
@@ -234,12 +231,12 @@ class ShardMaps(RuleBasedStateMachine):
         predicted = among[who][pick % len(among[who])] if among[who] else "shardId-unknown"
         idle = self.wanted_at == NEVER and not self.in_flight
         news = idle and seen_at > self.updated_at and (predicted is None or predicted in snapshot_ids)
-        assert self.map.invalidate(seen_at, predicted, self.now) is news  # M3
+        assert self.map.invalidate(seen_at, predicted, self.now) is news
         if news:
             self.expect_invalidated()
 
     def expect_invalidated(self):
-        """M6: at once, unless the last listing brought nothing new."""
+        """At once, unless the last listing brought nothing new."""
         self.wanted_at = self.now
         if self.is_unchanged:
             longest = min(30.0, 2.0**self.doubts)
@@ -262,11 +259,11 @@ class ShardMaps(RuleBasedStateMachine):
             return
         idle = self.wanted_at == NEVER and not self.in_flight
         assert self.map.state is (MapState.READY if idle else MapState.UPDATING)
-        # P3, M1: the last complete snapshot serves, at both edges of each of its ranges.
+        # P3: the last complete snapshot serves, at both edges of each of its ranges.
         for shard_id, start, end in self.snapshot:
             for hash_key in (start, end):
                 assert self.map.snapshot.predict(hash_key.to_bytes(16, "big")) == shard_id
-        # M4: open shards and those closed lately, and no others.
+        # Open shards and those closed lately, and no others.
         names = [f"shardId-{number:012d}" for number in range(1, self.count + 1)]
         assert {name: found for name in names if (found := self.map.hash_range(name))} == self.known
 

@@ -1,23 +1,34 @@
 """Which mistakes would a tired engineer make, and how is the code made wrong by one of them?
 
-The mutants stand in the ``*.toml`` files here: each is a piece of text of one file under ``src/shardline``, the wrong text
-in its place, what a user would suffer, and the test that is expected to notice.
+``consumer.toml``, ``producer.toml`` and ``shared.toml`` list mutants: each is a piece of text of one file under
+``src/shardline``, the wrong text in its place, what a user would suffer, and the test that is expected to notice.
+``generated.py`` makes more of them from the source.
+
+A mutant is put into loaded code by exchanging the code objects of the functions that it changes. So the tests are
+imported and collected once, and each mutant costs a fork and the tests that it meets. A mutant that changes anything
+else (a constant, a default, the body of a class) cannot be put in like that: its text is imported instead of the file's.
 
 Invariants:
 
-- MU1: the old text occurs exactly once in its file: a mutant that the code has outgrown is an error, not a survivor.
-- MU2: the working tree is never touched: mutants are made in a copy.
+- The old text occurs exactly once in its file: a mutant that the code has outgrown is an error, not a survivor.
+- The working tree is never touched.
+- The function whose code is exchanged has the code that the old text compiles to.
 """
 
-import shutil
+import importlib.abc
+import importlib.util
+import inspect
+import sys
 import tomllib
-from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SOURCE = ROOT / "src"
+LISTS = ("consumer", "producer", "shared")
 FIELDS = {"id", "file", "old", "new", "suffers", "killer", "equivalent"}
 
 
@@ -33,62 +44,113 @@ class Mutant(NamedTuple):
     """The test, or the file of tests, below ``tests``, that is expected to kill it; it is run first."""
     equivalent: str | None = None
     """Why no test can tell it from the original, if that is so."""
+    is_generated: bool = False
+    """Whether ``generated.py`` made it."""
 
     @property
     def area(self) -> str:
         return next((area for area in ("producer", "consumer") if f"/{area}/" in self.file), "both")
 
+    @property
+    def module(self) -> str:
+        return "shardline." + self.file.removesuffix(".py").replace("/", ".")
+
 
 class DoesNotApply(Exception):  # noqa: N818 - it says what it is
-    """The old text is not there, or not once (MU1)."""
+    """The old text is not there, or not once."""
 
 
-def load_mutants(*files):
-    """All mutants, in the order of the files."""
+def load_mutants():
+    """All mutants that are listed, in the order of the files."""
     found = []
-    for path in files or sorted(HERE.glob("*.toml")):
-        for entry in tomllib.loads(path.read_text())["mutant"]:
-            assert entry.keys() <= FIELDS, f"{path.name}: {entry.keys() - FIELDS}"
+    for name in LISTS:
+        for entry in tomllib.loads((HERE / f"{name}.toml").read_text())["mutant"]:
+            assert entry.keys() <= FIELDS, f"{name}.toml: {entry.keys() - FIELDS}"
             found.append(Mutant(**entry))
     names = [mutant.id for mutant in found]
     assert len(names) == len(set(names)), "every mutant has a name of its own"
     return found
 
 
-def mutated(mutant, source=SOURCE):
-    """The text of its file, made wrong (MU1)."""
-    path = source / "shardline" / mutant.file
-    text = path.read_text() if path.exists() else ""
+def read(mutant):
+    """The text of its file."""
+    path = SOURCE / "shardline" / mutant.file
+    return path.read_text() if path.exists() else ""
+
+
+def mutated(mutant):
+    """The text of its file, made wrong."""
+    text = read(mutant)
     if text.count(mutant.old) != 1:
         raise DoesNotApply(f"{mutant.id}: the old text occurs {text.count(mutant.old)} times in {mutant.file}")
     return text.replace(mutant.old, mutant.new)
 
 
-class Copy:
-    """A copy of the code and of the tests, in which one file at a time is wrong (MU2)."""
-
-    def __init__(self, directory):
-        self.root = Path(directory) / "copy"
-        self.source = self.root / "src"
-        unwanted = shutil.ignore_patterns("__pycache__", ".hypothesis")
-        for name in ("src", "tests"):
-            shutil.copytree(ROOT / name, self.root / name, ignore=unwanted)
-        shutil.copy(ROOT / "pyproject.toml", self.root)
-
-    @contextmanager
-    def made_wrong_by(self, mutant):
-        path = self.source / "shardline" / mutant.file
-        wrong = mutated(mutant, self.source)
-        compile(wrong, mutant.file, "exec")
-        right = path.read_text()
-        try:
-            _rewrite(path, wrong)
-            yield
-        finally:
-            _rewrite(path, right)
+# ---- into loaded code
 
 
-def _rewrite(path, text):
-    path.write_text(text)
-    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
-        compiled.unlink()  # two versions of a file may have one length and one second
+def shape(code, *, of_all=True):
+    """What code does, wherever it stands; without ``of_all``, less the functions and classes in it."""
+    consts = [
+        (shape(const) if of_all else None) if isinstance(const, CodeType) else f"{type(const)} {const!r}"
+        for const in code.co_consts
+    ]
+    names = (code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    return names, code.co_code, code.co_flags, code.co_exceptiontable, consts
+
+
+def changed_functions(old, new, path=()):
+    """The functions that differ, as (path, old code, new code); ``None``: something else differs too."""
+    if shape(old, of_all=False) != shape(new, of_all=False):
+        return None
+    found = []
+    inner = ([const for const in code.co_consts if isinstance(const, CodeType)] for code in (old, new))
+    for was, becomes in zip(*inner, strict=True):
+        where = (*path, was.co_name)
+        if was.co_flags & inspect.CO_OPTIMIZED == 0:  # the body of a class
+            changed = changed_functions(was, becomes, where)
+            if changed is None:
+                return None
+            found += changed
+        elif shape(was) != shape(becomes):
+            if was.co_freevars != becomes.co_freevars or "<" in was.co_name:
+                return None
+            found.append((where, was, becomes))
+    return found
+
+
+@cache
+def compiled(text):
+    return compile(text, "mutant", "exec", dont_inherit=True)
+
+
+def find_changes(mutant):
+    """What a mutant changes, as in ``changed_functions``."""
+    return changed_functions(compiled(read(mutant)), compiled.__wrapped__(mutated(mutant)))
+
+
+def put_into_loaded_code(mutant, changes):
+    for path, was, becomes in changes:
+        thing = sys.modules[mutant.module]
+        for name in path:
+            thing = vars(thing)[name]
+        wrapped = (getattr(thing, name, None) for name in ("fget", "fset", "func", "__func__", "__wrapped__"))
+        functions = [one for one in (thing, *wrapped) if isinstance(one, FunctionType)]
+        (function,) = [one for one in functions if shape(one.__code__) == shape(was)]
+        function.__code__ = becomes
+
+
+class MutantFinder(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
+    """Imports the text of a mutant instead of its file."""
+
+    def __init__(self, mutant):
+        self._name, self._path, self._text = mutant.module, str(SOURCE / "shardline" / mutant.file), mutated(mutant)
+
+    def find_spec(self, fullname, path, target=None):  # noqa: ARG002 - the form of a finder
+        return importlib.util.spec_from_loader(fullname, self, origin=self._path) if fullname == self._name else None
+
+    def get_filename(self, fullname):  # noqa: ARG002 - the form of a loader
+        return self._path
+
+    def get_data(self, path):  # noqa: ARG002 - as above
+        return self._text.encode()

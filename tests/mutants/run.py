@@ -1,62 +1,59 @@
 """Do the tests find bugs? ``python tests/mutants/run.py`` makes every mutant, and sees which test notices.
 
-Each mutant meets the test that is expected to kill it, then the machines and the simulation, then the unit tests; one that
-is listed as equivalent has to survive machines and simulation (a unit test may see in a part what no user ever sees of the
-whole). The table goes to ``docs/mutants.md`` with ``--write``. The exit code is 0 if
-every mutant was killed by the simulation or by the machines, or is listed as equivalent.
+Each mutant meets the test that is expected to kill it, then the machines and the simulation, until one test notices. A
+mutant that is listed as equivalent has to survive them all. ``--write`` puts the results into
+``tests/mutants/results.tsv`` and their sums into ``docs/tested/mutants.md``. The
+exit code is 0 if every mutant was killed by the simulation or by the machines, or is listed as equivalent.
 
 Invariants:
 
-- MR1: the unchanged code passes everything first; otherwise nothing is proved.
-- MR2: a hang is told by CPU time, not by the clock of a busy machine.
-- MR3: it is the mutant that runs: the copy is seen to be imported. The runner itself never imports ``shardline``.
+- The unchanged code passes everything first; otherwise nothing is proved.
+- A hang is told by CPU time, not by the clock of a busy machine.
+- Hypothesis draws the same cases for the same tests, and shrinks nothing: a mutant that is found today is found
+  tomorrow, and the first failing case is enough.
 """
 
 import argparse
+import gc
 import os
-import re
 import resource
 import sys
 import tempfile
 import time
 import traceback
+from collections import Counter, deque
 from pathlib import Path
 from typing import NamedTuple
 
-import hypothesis.stateful  # noqa: F401 - imported once, for all children
-import msgspec  # noqa: F401 - the same
 import pytest
+from generated import MODULES, load_generated
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
-from mutants import HERE, ROOT, Copy, DoesNotApply, load_mutants
+from mutants import ROOT, SOURCE, DoesNotApply, MutantFinder, find_changes, load_mutants, put_into_loaded_code
 
-PAGE = ROOT / "docs" / "mutants.md"
-BEGIN, END = "<!-- mutants: begin -->", "<!-- mutants: end -->"
-CPU_SECONDS = 240  # for a suite; the longest takes 40 on a quick machine ...
-CPU_SECONDS_ONE = 15  # ... and a single test 2
+PAGE = ROOT / "docs" / "tested" / "mutants.md"
+RESULTS = ROOT / "tests" / "mutants" / "results.tsv"
+HEAD = "mutant\tfile\twhat a user would suffer\tfound by"
+CPU_SECONDS = 400  # for all tests together; they take 100 on a quick machine ...
+CPU_SECONDS_FIRST = 15  # ... and the expected killer at most 5
 MEMORY_BYTES = 4 << 30
-SUITES = {  # beside tests/machines and tests/sim, which are for all
-    "producer": ["unit/core/producer", "unit/core", "properties/test_producer_properties.py"],
-    "consumer": ["unit/core/consumer", "unit/core", "unit/model"],
-    "both": ["unit/core", "unit/codec", "unit/model", "properties/test_aggregation_properties.py"],
-}
 OTHERS = {"producer": "consumer", "consumer": "producer"}
-FAILED = re.compile(r"^(?:FAILED|ERROR) tests/(.+?)(?: - .*)?$", re.MULTILINE)
+OPTIONS = ["-qq", "-s", "--no-summary", "--timeout=0", "-p", "no:cacheprovider"]
+OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of what the runner has imported
+PASSED = "passed"
 
 
 class Outcome(NamedTuple):
     mutant: object
     status: str
     """``killed``, ``survived`` or ``error``."""
-    suite: str = ""
-    """``sim``, ``machines`` or ``unit``."""
     test: str = ""
     seconds: float = 0.0
 
     @property
     def is_fine(self):
-        if self.mutant.equivalent:
-            return self.status == "survived" or self.suite == "unit"
-        return self.status == "killed" and self.suite in {"sim", "machines"}
+        return self.status == ("survived" if self.mutant.equivalent else "killed")
 
 
 def say(*words):
@@ -64,140 +61,250 @@ def say(*words):
     sys.stdout.flush()
 
 
-def find_tests(area, first=None, *, quick=False):
-    """What to run, one after the other: the expected killer, the machines and the simulation, the unit tests."""
-    assert first is None or (ROOT / "tests" / first.partition("::")[0]).exists(), f"there is no tests/{first}"
-    other = OTHERS.get(area, "nobody")
-    found = [f"machines/{path.name}" for path in sorted((ROOT / "tests" / "machines").glob("test_*.py"))]
-    found += [f"sim/{path.name}" for path in sorted((ROOT / "tests" / "sim").glob("test_*.py"))]
-    ours = [name for name in found if other not in name and "server" not in name and name != first]
-    rounds = [[first]] if first else []
-    return rounds if quick else [*rounds, ours, SUITES[area]]
+def tests_for(mutant, items, *, quick):
+    """The tests that a mutant meets, in rounds: the expected killer, then the machines and the simulation."""
+    expected = [item for item in items if item.nodeid.startswith(f"tests/{mutant.killer}")]
+    other = OTHERS.get(mutant.area, "nobody")
+    unfit = ("server", "test_keep_assertions", "test_simulate", other)
+    rest = [item for item in items if item not in expected and not any(word in item.nodeid for word in unfit)]
+    return [expected] if quick else [expected, rest]
 
 
-def suite_of(test):
-    name = test.partition("/")[0]
-    return name if name in {"sim", "machines"} else "unit"
+class Session:
+    """A pytest plugin that collects all tests once, and then runs trials instead of the tests.
 
+    A trial is a process: what is imported by now need not be imported again. Its file has a line for each test that it
+    began; the last line is ``PASSED``, or empty if a test failed.
+    """
 
-class Bench:
-    """A copy of the code, and the tests that are run against it."""
+    def __init__(self, trials, jobs, *, quick):
+        self._trials, self._jobs, self._quick = trials, jobs, quick
+        self._has_failed = False
+        self._file = -1
 
-    def __init__(self, directory):
-        self.copy = Copy(directory)
-        self.output = Path(directory) / "output"
-        os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(Path(directory) / "hypothesis")
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session):
+        import shardline
 
-    def run_tests(self, *names):
-        """The test that failed, or ``None``."""
-        options = ["-x", "-q", "-p", "quick_hypothesis", "-p", "no:cacheprovider", "--timeout=0", "--tb=line"]
-        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # what the runner has imported
-        child = os.fork()  # what is imported by now need not be imported again: that is most of a short run
-        if child == 0:
-            seconds = CPU_SECONDS_ONE if all("::" in name for name in names) else CPU_SECONDS
-            self._run_here([*options, *(f"tests/{name}" for name in names)], seconds)
-        _, status = os.waitpid(child, 0)
-        told = self.output.read_text(errors="replace")
-        code = os.waitstatus_to_exitcode(status)
-        failed = FAILED.search(told)
-        if code == 0 or failed is not None:
-            return None if code == 0 else failed[1]
-        if code < 0:
-            return f"{names[0].partition('::')[0]} (did not end)"
-        raise RuntimeError(f"pytest itself failed:\n{told[-3000:]}")
+        assert Path(shardline.__file__).is_relative_to(SOURCE), f"{shardline.__file__} is imported"
+        warm_up()
+        gc.freeze()
+        waiting, running = deque(self._trials), {}
+        while waiting or running:
+            while waiting and len(running) < self._jobs:
+                trial = waiting.popleft()
+                trial.began()
+                child = os.fork()
+                if child == 0:
+                    self._run(session, trial)
+                running[child] = trial
+            child, status = os.wait()
+            running.pop(child).ended(status)
+        return True
 
-    def _run_here(self, arguments, seconds):
+    def pytest_runtest_logstart(self, nodeid):
+        os.write(self._file, f"{nodeid}\n".encode())
+
+    def pytest_runtest_logreport(self, report):
+        self._has_failed = self._has_failed or report.failed
+
+    def _run(self, session, trial):
         """In the child: never returns."""
-        code = 99
         try:
-            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))  # MR2
-            resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-            out = os.open(self.output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(out, 1)
-            os.dup2(out, 2)
-            os.chdir(self.copy.root)
-            sys.path[:0] = [str(self.copy.source), str(HERE)]
-            import shardline
-
-            assert Path(shardline.__file__).is_relative_to(self.copy.source), f"MR3: {shardline.__file__} is imported"
-            code = int(pytest.main(arguments))
+            self._file = trial.open()
+            if trial.changes is not None:
+                put_into_loaded_code(trial.mutant, trial.changes)
+            items = session.items
+            rounds = [items] if trial.mutant is None else tests_for(trial.mutant, items, quick=self._quick)
+            for number, chosen in enumerate(rounds):
+                used = resource.getrusage(resource.RUSAGE_SELF).ru_utime
+                seconds = CPU_SECONDS_FIRST if number == 0 and trial.mutant is not None else CPU_SECONDS
+                resource.setrlimit(resource.RLIMIT_CPU, (int(used) + seconds, -1))
+                self._run_round(session, chosen)
+            os.write(self._file, b"" if self._has_failed else PASSED.encode())
         except BaseException:  # noqa: BLE001 - whatever it is, the parent reads it
-            traceback.print_exc()
+            os.write(self._file, f"error: {traceback.format_exc()}".encode())
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+            os._exit(0)
 
-    def try_mutant(self, mutant, *, quick=False):
-        began = time.monotonic()
+    def _run_round(self, session, chosen):
+        session.items = chosen
+        for item, following in zip(chosen, [*chosen[1:], None], strict=True):
+            if not self._has_failed:
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+
+
+@settings(max_examples=1)
+@given(st.integers())
+def warm_up(number):
+    """Have Hypothesis read the constants of all modules, once for all trials."""
+    assert isinstance(number, int)
+
+
+class Trial:
+    """One mutant, or the unchanged code, against its tests."""
+
+    def __init__(self, mutant, directory, name, tell):
+        self.mutant, self._tell = mutant, tell
+        self._directory = Path(directory) / str(name)
+        self._directory.mkdir()
+        self._began = 0.0
+        self.changes = None if mutant is None else find_changes(mutant)
+        """What is put into loaded code; ``None``: nothing, or the mutant's text is imported instead of its file."""
+        self.outcome = None
+
+    def began(self):
+        self._began = time.monotonic()
+
+    def open(self):
+        """In the child: keep what the tests say and leave behind out of sight."""
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(self._directory)
+        out = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        return os.open(self._directory / "tests", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+
+    def ended(self, status):
+        self.outcome = self.read_outcome(hangs=os.waitstatus_to_exitcode(status) < 0)
+        self._tell(self.outcome)
+
+    def read_outcome(self, *, hangs=False):
+        path = self._directory / "tests"
+        tests, is_error, error = (path.read_text() if path.exists() else "error: no test was run").partition("error: ")
+        *_, last = ["", *tests.splitlines()]
+        seconds = time.monotonic() - self._began
+        if is_error or last == PASSED:
+            return Outcome(self.mutant, "error" if is_error else "survived", error, seconds)
+        return Outcome(self.mutant, "killed", last.removeprefix("tests/") + " (did not end)" * hangs, seconds)
+
+
+def collect_and_run(trials, jobs, *, quick):
+    os.chdir(ROOT)
+    sys.path.insert(0, str(ROOT))
+    code = pytest.main([*OPTIONS, "tests/machines", "tests/sim"], plugins=[Session(trials, jobs, quick=quick)])
+    assert code in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}, f"pytest itself failed: {code!r}"
+
+
+def import_and_run(trial, *, quick):
+    """A trial whose mutant cannot be put into loaded code: everything is imported again."""
+    trial.began()
+    child = os.fork()
+    if child == 0:
         try:
-            with self.copy.made_wrong_by(mutant):
-                for names in find_tests(mutant.area, mutant.killer, quick=quick):
-                    test = self.run_tests(*names)
-                    if test is not None:
-                        return Outcome(mutant, "killed", suite_of(test), test, time.monotonic() - began)
-        except (DoesNotApply, SyntaxError) as error:
-            return Outcome(mutant, "error", test=str(error))
-        return Outcome(mutant, "survived", seconds=time.monotonic() - began)
+            sys.meta_path.insert(0, MutantFinder(trial.mutant))
+            collect_and_run([trial], 1, quick=quick)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    trial.outcome = trial.read_outcome()
 
 
-def run_all(mutants, directory, *, quick=False):
-    bench = Bench(directory)
-    if not quick:
-        rounds = [names for mutant in mutants for names in find_tests(mutant.area, mutant.killer)]
-        broken = bench.run_tests(*dict.fromkeys(name for names in rounds for name in names))
-        assert broken is None, f"MR1: the unchanged code fails {broken}"
-    outcomes = []
-    for mutant in mutants:
-        outcome = bench.try_mutant(mutant, quick=quick)
+def run_all(mutants, directory, *, quick=False, jobs=1):
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(Path(directory) / "hypothesis")
+    everything = {"derandomize": True, "database": None, "deadline": None, "suppress_health_check": list(HealthCheck)}
+    settings.register_profile("mutants", phases=[Phase.explicit, Phase.generate], **everything)
+    settings.load_profile("mutants")
+
+    def tell(outcome):
+        if outcome.mutant is None:
+            assert outcome.status == "survived", f"the unchanged code fails {outcome.test}"
+            return
         mark = "ok " if outcome.is_fine else "BAD"
-        say(f"{mark} {mutant.id:44} {outcome.status:9} {outcome.suite:9} {outcome.seconds:5.0f} s  {outcome.test}")
-        outcomes.append(outcome)
-    return outcomes
+        say(f"{mark} {outcome.mutant.id:44} {outcome.status:9} {outcome.seconds:5.1f} s  {outcome.test}")
+
+    outcomes, trials = [], []
+    for place, mutant in enumerate(mutants):
+        try:
+            trials.append(Trial(mutant, directory, place, tell))
+        except (DoesNotApply, SyntaxError) as error:
+            outcomes.append(Outcome(mutant, "error", str(error)))
+            tell(outcomes[-1])
+    for trial in trials:
+        if trial.changes is None:
+            import_and_run(trial, quick=quick)
+    unchanged = [] if quick else [Trial(None, directory, "unchanged", tell)]
+    loaded = [trial for trial in trials if trial.changes is not None]
+    collect_and_run([*unchanged, *loaded], jobs, quick=quick)
+    return [*outcomes, *(trial.outcome for trial in trials)]
+
+
+# ---- the page
 
 
 def row_of(outcome):
+    """The cells of a row of the results."""
     mutant = outcome.mutant
-    test = outcome.test.partition("[")[0]
-    found = f"`{test}`" if outcome.status == "killed" else f"**{outcome.status}**"
+    found = outcome.test.partition("[")[0] if outcome.status == "killed" else outcome.status
     if mutant.equivalent and outcome.is_fine:
         found = f"equivalent: {mutant.equivalent}"
-    return f"| `{mutant.id}` | `{mutant.file}` | {mutant.suffers} | {found} |"
+    return [mutant.id, mutant.file, mutant.suffers, found]
 
 
-def rows_of(page):
-    """The rows of the table, by the name of the mutant."""
-    _, _, rest = page.partition(BEGIN)
-    table, _, _ = rest.partition(END)
-    return {line.split("`")[1]: line for line in table.splitlines() if line.startswith("| `")}
+def read_results():
+    """The rows of the last runs, by the name of the mutant."""
+    head, *lines = RESULTS.read_text().splitlines()
+    assert head == HEAD
+    return {line.partition("\t")[0]: line.split("\t") for line in lines}
+
+
+def part_of(page, name):
+    """The lines between the two marks of a name."""
+    return page.partition(f"<!-- {name}: begin -->")[2].partition(f"<!-- {name}: end -->")[0].splitlines()
+
+
+def modules_of(page):
+    """The rows of the table of generated mutants, by module."""
+    return {line.split("`")[1]: line for line in part_of(page, "generated") if line.startswith("| `")}
 
 
 def count_up(rows):
-    """The figures of a table, as one sentence."""
-    found = {name: row.rpartition(" | ")[2] for name, row in rows.items()}
-    by = {suite: sum(one.startswith(f"`{suite}/") for one in found.values()) for suite in ("sim", "machines")}
-    equivalent = sum(one.startswith("equivalent: ") for one in found.values())
-    bad = [f"`{name}`" for name, one in found.items() if not one.startswith(("`sim/", "`machines/", "equivalent: "))]
+    """The figures of the results, as one sentence."""
+    found = {name: row[-1] for name, row in rows.items()}
+    by = {suite: sum(test.startswith(f"{suite}/") for test in found.values()) for suite in ("sim", "machines")}
+    equivalent = sum(test.startswith("equivalent: ") for test in found.values())
+    bad = [f"`{name}`" for name, test in found.items() if not test.startswith(("sim/", "machines/", "equivalent: "))]
     sentence = (
         f"{len(rows)} mutants: {by['sim']} found by the simulation, {by['machines']} by the machines, "
-        f"{equivalent} equivalent, {len(bad)} to be seen to"
+        f"{equivalent} equivalent, {len(bad)} left"
     )
     return sentence + (f": {', '.join(bad)}" if bad else ".")
 
 
-def write_page(rows):
-    """Put these rows into the page; the others stay as they were found before."""
-    page = PAGE.read_text()
-    known = rows_of(page) | rows
+def summary_of(outcomes):
+    """A row for each module of which every generated mutant was run."""
+    every = Counter(mutant.file for mutant in load_generated())
+    for file, total in every.items():
+        ours = [outcome for outcome in outcomes if outcome.mutant.is_generated and outcome.mutant.file == file]
+        if len(ours) == total:
+            by = Counter(outcome.test.partition("/")[0] for outcome in ours if outcome.status == "killed")
+            same = sum(bool(outcome.mutant.equivalent) and outcome.is_fine for outcome in ours)
+            left = sum(not outcome.is_fine for outcome in ours)
+            yield file, f"| `{file}` | {total} | {by['machines']} | {by['sim']} | {same} | {left} |"
+
+
+def with_part(page, name, lines):
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, _, rest = page.partition(begin)
+    return "\n".join([before + begin, "", *lines, "", end + rest.partition(end)[2]])
+
+
+def write_results(outcomes):
+    """Put these results into the file and the page; those of other mutants stay."""
+    known = read_results() | {one.mutant.id: row_of(one) for one in outcomes if not one.mutant.is_generated}
     every = [mutant.id for mutant in load_mutants()]
     unknown = [name for name in every if name not in known]
     assert not unknown, f"never run: {', '.join(unknown)}"
     table = {name: known[name] for name in every}
-    head = "| mutant | in | what a user would suffer | found by |\n|---|---|---|---|"
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    content = "\n".join([head, *table.values()])
-    PAGE.write_text(f"{before}{BEGIN}\n\n{count_up(table)}\n\n{content}\n\n{END}{after}")
+    RESULTS.write_text("\n".join([HEAD, *("\t".join(row) for row in table.values()), ""]))
+    page = with_part(PAGE.read_text(), "mutants", [count_up(table)])
+    modules = modules_of(page) | dict(summary_of(outcomes))
+    head = [
+        "| module | mutants | found by the machines | by the simulation | equivalent | left |",
+        "|---|---|---|---|---|---|",
+    ]
+    rows = [modules[f"core/consumer/{name}.py"] for name in MODULES]
+    PAGE.write_text(with_part(page, "generated", [*head, *rows]))
 
 
 def chosen(ids, every):
@@ -213,24 +320,24 @@ def chosen(ids, every):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ids", nargs="*", help="only these mutants, or those of these files (a part of the name)")
-    parser.add_argument("--write", action="store_true", help="put what was found into the table of docs/mutants.md")
+    parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count(), help="how many run at the same time")
+    parser.add_argument("--write", action="store_true", help="put what was found into the results and the page")
     parser.add_argument(
         "--quick", action="store_true", help="only the test that is expected to kill each; proves nothing"
     )
     options = parser.parse_args()
-    mutants, unknown = chosen(options.ids, load_mutants())
+    mutants, unknown = chosen(options.ids, [*load_mutants(), *load_generated()])
     if unknown:
         parser.error(
-            f"no mutant is named {', '.join(unknown)}, nor is one in such a file: "
-            "tests/mutants/*.toml have the names, of which all is needed, and the files, of which a part is enough"
+            f"no mutant is named {', '.join(unknown)}, nor is one in such a file: tests/mutants/*.toml have the names, "
+            "of which all is needed, and the files, of which a part is enough"
         )
-    assert not (options.write and options.quick), "the page holds the whole truth"
+    assert not (options.write and options.quick), "the results are those of whole runs"
     with tempfile.TemporaryDirectory() as directory:
-        outcomes = run_all(mutants, directory, quick=options.quick)
-    rows = {outcome.mutant.id: row_of(outcome) for outcome in outcomes}
-    say(count_up(rows))
+        outcomes = run_all(mutants, directory, quick=options.quick, jobs=options.jobs)
+    say(Counter("fine" if outcome.is_fine else outcome.status for outcome in outcomes))
     if options.write:
-        write_page(rows)
+        write_results(outcomes)
     return 0 if all(outcome.is_fine for outcome in outcomes) else 1
 
 

@@ -57,11 +57,13 @@ def test_a_published_clone_gives_urls_and_absolute_links(clone):
         "Issues": f"{HOME}/issues",
     }
     links = links_of(metadata)
-    assert f"{HOME}/blob/HEAD/docs/quickstart.md" in links
+    assert f"{HOME}/blob/HEAD/docs/tutorial.md" in links
     assert len(links) > 15
     assert [link for link in links if not link.startswith("https://")] == []
     for link in links:
-        assert (ROOT / link.removeprefix(f"{HOME}/blob/HEAD/")).exists(), link
+        assert (ROOT / re.sub(rf"^{HOME}/(blob|raw)/HEAD/", "", link)).exists(), link
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", metadata["readme"]["text"])
+    assert pictures == [f"{HOME}/raw/HEAD/docs/pictures/demo.svg"]
 
 
 def test_a_clone_without_a_public_remote_promises_nothing(clone):
@@ -71,7 +73,7 @@ def test_a_clone_without_a_public_remote_promises_nothing(clone):
         metadata = metadata_of(clone)
         assert metadata.get("urls", {}) == {}
         assert links_of(metadata) == []
-        assert "The quick start goes further" in metadata["readme"]["text"]
+        assert "The tutorial continues from here." in metadata["readme"]["text"]
 
 
 def test_a_source_distribution_keeps_its_address(clone, tmp_path):

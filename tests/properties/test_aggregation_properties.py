@@ -1,6 +1,6 @@
 """Aggregates of any records and any bytes, alone and against protobuf and aws_kinesis_agg.
 
-AG1 to AG7 are the invariants of ``shardline.codec.aggregation``, PB1 to PB3 those of ``shardline.codec.protobuf``.
+Tests of ``shardline.codec.aggregation`` and ``shardline.codec.protobuf``.
 
 Where aws_kinesis_agg 1.2.3 is known to be wrong it is not asked: its reader gives a record without an explicit hash key
 the first of the table, and its writer drops an explicit hash key of "" and counts the sizes of text keys wrongly, so it
@@ -37,7 +37,7 @@ def frame(message):
 
 
 def message_class():
-    """``AggregatedRecord`` as protobuf knows it. Tags are left out: to us they are an unknown field (AG6)."""
+    """``AggregatedRecord`` as protobuf knows it. Tags are left out: to us they are an unknown field."""
     file = descriptor_pb2.FileDescriptorProto(name="aggregate.proto", package="shardline.test", syntax="proto2")
     field = descriptor_pb2.FieldDescriptorProto
     one = file.message_type.add(name="Record")
@@ -90,7 +90,6 @@ class TestRoundTrips:
     @thorough
     @given(records)
     def test_what_is_built_is_split(self, many):
-        """AG1, AG5."""
         blob = build(many)
         assert split_aggregate(blob) == many
         assert is_framed(blob)
@@ -117,7 +116,6 @@ class TestRoundTrips:
 
     @given(st.integers(0, 2**64 - 1), st.binary(max_size=5))
     def test_varints(self, value, before):
-        """PB1."""
         encoded = encode_varint(value)
         assert len(encoded) == varint_size(value)
         assert read_varint(before + encoded + b"\xff", len(before)) == (value, len(before) + len(encoded))
@@ -127,7 +125,6 @@ class TestAgainstProtobuf:
     @thorough
     @given(records)
     def test_the_bytes_are_the_same(self, many):
-        """AG1."""
         assert build(many) == frame(protobuf_message(many).SerializeToString())
 
     @varied
@@ -240,7 +237,7 @@ edits = st.lists(
 
 
 class TestAnyBytes:
-    """AG4: ``None`` or records, never an exception."""
+    """``None`` or records, never an exception."""
 
     @staticmethod
     def check(blob):
@@ -287,7 +284,7 @@ class TestAnyBytes:
     @thorough
     @given(st.binary(max_size=40), st.integers(0, 40), st.integers(0, 5))
     def test_the_parts_of_the_parser(self, buffer, at, known):
-        """PB3: they advance, or raise one of two exceptions."""
+        """They advance, or raise one of two exceptions."""
         for read in (lambda: read_varint(buffer, at)[1], lambda: skip_unknown(buffer, at, known)):
             try:
                 after = read()

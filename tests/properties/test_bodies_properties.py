@@ -1,6 +1,6 @@
 """Bodies for any value and any bytes, against botocore and cbor2.
 
-J1 to J3 are the invariants of ``codec.awsjson``, B1 to B3 of ``codec.awscbor``, V1 to V3 of ``codec.envelope``.
+Tests of ``codec.awsjson``, ``codec.awscbor`` and ``codec.envelope``.
 """
 
 import base64
@@ -85,7 +85,7 @@ def put_records_params(stream, given_entries):
 @given(streams, entries)
 @example(parse_stream("orders"), [])
 @example(parse_stream(ARN), [Entry(bytes(range(256)), '"\\\x00\x1f\x7f\u2028😀', "0")])
-def test_j1_put_records_is_what_botocore_writes(stream, given_entries):
+def test_put_records_is_what_botocore_writes(stream, given_entries):
     body = awsjson.encode_put_records(stream, given_entries)
     params = put_records_params(stream, given_entries)
     ours = json.loads(body)
@@ -131,7 +131,7 @@ def values_of(name):
 
 
 def same(theirs, ours, value):
-    """Whether botocore and we wrote the same, times to the millisecond (J2)."""
+    """Whether botocore and we wrote the same, times to the millisecond."""
     if isinstance(value, datetime):
         milliseconds = (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
         return round(ours * 1000) == milliseconds and -0.000_01 < theirs - ours < 0.001_01
@@ -155,7 +155,7 @@ def as_cbor2_reads(value):
 @pytest.mark.parametrize("operation", OPERATIONS)
 @examples(12)
 @given(data=st.data())
-def test_j1_every_operations_parameters_are_what_botocore_writes_and_b1_the_same_in_cbor(operation, data):
+def test_every_operations_parameters_are_what_botocore_writes_and_b1_the_same_in_cbor(operation, data):
     shape = MODEL.operation_model(operation).input_shape
     params = data.draw(values_of(shape.name)) if shape is not None else {}
     assert same(botocore_body(operation, params), json.loads(awsjson.encode(params)), params)
@@ -164,7 +164,7 @@ def test_j1_every_operations_parameters_are_what_botocore_writes_and_b1_the_same
 
 @examples(100)
 @given(times)
-def test_j2_the_start_of_a_reader_is_the_same_time_in_both_protocols_and_in_botocore(when):
+def test_the_start_of_a_reader_is_the_same_time_in_both_protocols_and_in_botocore(when):
     params = {"ShardId": "s", "ShardIteratorType": "AT_TIMESTAMP", "Timestamp": when, "StreamName": "orders"}
     ours = json.loads(awsjson.encode(params))["Timestamp"]
     assert round(ours * 1000) == cbor_value(awscbor.encode(params))["Timestamp"][1]
@@ -319,7 +319,7 @@ ANSWERS = {
 @pytest.mark.parametrize("operation", ANSWERS)
 @examples(100)
 @given(data=st.data())
-def test_j1_answers_are_read_as_botocore_reads_them_and_cbor_says_the_same(operation, data):
+def test_answers_are_read_as_botocore_reads_them_and_cbor_says_the_same(operation, data):
     shape, answers = ANSWERS[operation]
     answer = data.draw(answers)
     body = in_json(answer, ascii_only=data.draw(st.booleans()))
@@ -329,7 +329,7 @@ def test_j1_answers_are_read_as_botocore_reads_them_and_cbor_says_the_same(opera
         theirs["StreamDescriptionSummary"].setdefault("RetentionPeriodHours", 24)
     assert in_milliseconds(by_name(ours)) == theirs
     assert awscbor.decode(in_cbor(answer), shape) == ours
-    assert awscbor.decode(body, shape) == ours  # B3
+    assert awscbor.decode(body, shape) == ours
 
 
 @pytest.mark.parametrize("shape", PAGES)
@@ -412,13 +412,13 @@ def only_body_errors(codec, body, shape):
 
 @examples(300)
 @given(json_bodies, st.sampled_from(SHAPES))
-def test_j3_a_json_body_that_does_not_fit_is_a_body_error_and_nothing_else(body, shape):
+def test_a_json_body_that_does_not_fit_is_a_body_error_and_nothing_else(body, shape):
     only_body_errors(awsjson, body, shape)
 
 
 @examples(300)
 @given(cbor_bodies | json_bodies, st.sampled_from(SHAPES))
-def test_b2_a_cbor_body_that_does_not_fit_is_a_body_error_and_nothing_else(body, shape):
+def test_a_cbor_body_that_does_not_fit_is_a_body_error_and_nothing_else(body, shape):
     only_body_errors(awscbor, body, shape)
 
 
@@ -431,7 +431,7 @@ OTHER_PAGES = {
 @pytest.mark.parametrize("shape", PAGES)
 @examples(120)
 @given(json_bodies)
-def test_j3_both_ways_to_read_a_page_refuse_the_same_bodies(shape, body):
+def test_both_ways_to_read_a_page_refuse_the_same_bodies(shape, body):
     # The large way also looks at the one member that only the other kind of page has.
     assume(body and OTHER_PAGES[shape] not in body)
     results = []
@@ -460,7 +460,7 @@ odd_values = st.recursive(
 @pytest.mark.parametrize("codec", [awsjson, awscbor])
 @examples(100)
 @given(odd_values)
-def test_j3_b2_a_value_that_cannot_be_written_is_a_body_error_and_nothing_else(codec, value):
+def test_a_value_that_cannot_be_written_is_a_body_error_and_nothing_else(codec, value):
     try:
         body = codec.encode({"Value": value})
     except BodyError:
@@ -483,7 +483,7 @@ error_bodies = (
 
 @examples(300)
 @given(st.integers(100, 599), st.dictionaries(header_names, header_values), error_bodies)
-def test_v1_every_answer_yields_a_code_and_a_message_and_nothing_is_raised(status, headers, body):
+def test_every_answer_yields_a_code_and_a_message_and_nothing_is_raised(status, headers, body):
     told = read_error(status, headers, body)
     assert told.code
     assert told.message

@@ -1,4 +1,4 @@
-"""Event streams for any messages and bytes, alone and against botocore. EV1.. are ``shardline.codec.eventstream``'s."""
+"""Event streams for any messages and bytes, alone and against botocore."""
 
 import struct
 from datetime import UTC, datetime, timedelta
@@ -66,7 +66,7 @@ def as_theirs(message):
 
 @thorough
 @given(st.lists(messages, max_size=5), st.lists(st.integers(0, 5_000), max_size=12))
-def test_ev1_any_messages_in_any_chunks_come_out_the_same(sent, places):
+def test_any_messages_in_any_chunks_come_out_the_same(sent, places):
     stream = b"".join(map(framed, sent))
     assert read(cut(stream, places)) == sent
     assert [[*map(type, message.headers.values())] for message in read([stream])] == [
@@ -76,7 +76,7 @@ def test_ev1_any_messages_in_any_chunks_come_out_the_same(sent, places):
 
 @thorough
 @given(st.lists(messages, max_size=4), st.binary(min_size=12, max_size=60), st.lists(st.integers(0, 5_000), max_size=6))
-def test_ev1_the_messages_before_garbage_do_not_depend_on_the_chunks(sent, garbage, places):
+def test_the_messages_before_garbage_do_not_depend_on_the_chunks(sent, garbage, places):
     # the CRC of twelve random bytes is right once in four billion times; Hypothesis does not compute it
     decoder = MessageDecoder()
     found = []
@@ -89,7 +89,7 @@ def test_ev1_the_messages_before_garbage_do_not_depend_on_the_chunks(sent, garba
 
 @thorough
 @given(st.lists(messages, max_size=3))
-def test_ev6_botocore_reads_what_we_write(sent):
+def test_botocore_reads_what_we_write(sent):
     assert theirs(b"".join(map(framed, sent))) == [as_theirs(message) for message in sent]
 
 
@@ -109,7 +109,7 @@ raw_values = st.one_of(
 
 @thorough
 @given(st.dictionaries(texts, raw_values, max_size=8), st.binary(max_size=30))
-def test_ev2_we_read_what_botocore_reads(headers, payload):
+def test_we_read_what_botocore_reads(headers, payload):
     block = b"".join(bytes((len(name.encode()),)) + name.encode() + raw for name, raw in headers.items())
     [message] = read([frame(block, payload)])
     assert [as_theirs(message)] == theirs(frame(block, payload))
@@ -124,7 +124,7 @@ def test_ev2_we_read_what_botocore_reads(headers, payload):
     ),
     st.binary(max_size=8),
 )
-def test_ev2_any_header_bytes_are_headers_or_an_error(block, payload):
+def test_any_header_bytes_are_headers_or_an_error(block, payload):
     data = frame(block, payload)
     try:
         [message] = read([data])
@@ -135,7 +135,7 @@ def test_ev2_any_header_bytes_are_headers_or_an_error(block, payload):
 
 @settings(max_examples=25, deadline=None)
 @given(st.builds(Message, st.dictionaries(names, header_values, max_size=2), st.binary(max_size=20)))
-def test_ev2_every_flipped_bit_is_noticed(message):
+def test_every_flipped_bit_is_noticed(message):
     data = framed(message)
     for bit in range(len(data) * 8):
         flipped = bytearray(data)
@@ -146,7 +146,7 @@ def test_ev2_every_flipped_bit_is_noticed(message):
 
 @thorough
 @given(st.lists(messages, min_size=1, max_size=3), st.integers(0, 5_000))
-def test_ev4_no_beginning_of_a_stream_is_a_whole_one(sent, place):
+def test_no_beginning_of_a_stream_is_a_whole_one(sent, place):
     stream = b"".join(map(framed, sent))
     ends = {0}
     for message in sent:
@@ -161,7 +161,7 @@ def test_ev4_no_beginning_of_a_stream_is_a_whole_one(sent, place):
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.binary(max_size=40), max_size=6))
-def test_ev4_random_bytes_raise_nothing_else(chunks):
+def test_random_bytes_raise_nothing_else(chunks):
     decoder = MessageDecoder()
     failed = False
     for chunk in chunks:
@@ -178,7 +178,7 @@ def test_ev4_random_bytes_raise_nothing_else(chunks):
 
 @thorough
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
-def test_ev3_any_prelude_with_a_right_checksum_is_refused_or_waited_for(total, headers):
+def test_any_prelude_with_a_right_checksum_is_refused_or_waited_for(total, headers):
     lengths = struct.pack(">II", total, headers)
     prelude = lengths + struct.pack(">I", crc32(lengths))
     sane = 16 + headers <= total and headers <= 128 * 1024 and total - headers - 16 <= 24 * 1024 * 1024

@@ -1,6 +1,4 @@
-"""Hash keys, ranges, order and entries for any input. H1 to H3 are invariants of ``model.hashing``, Q1 of
-``model.sequence``, R1 of ``model.record``.
-"""
+"""Hash keys, ranges, order and entries for any input."""
 
 import hashlib
 import re
@@ -42,7 +40,7 @@ def model():
 @examples
 @given(keys)
 @example("abcd")
-def test_h1_the_hash_key_is_what_the_hexadecimal_digest_says(key):
+def test_the_hash_key_is_what_the_hexadecimal_digest_says(key):
     digest = hashlib.md5(key.encode(), usedforsecurity=False).hexdigest()
     assert hash_key_of(key) == int(digest, 16)
     assert hash_key_of(key) in WHOLE_RING
@@ -51,13 +49,13 @@ def test_h1_the_hash_key_is_what_the_hexadecimal_digest_says(key):
 
 @examples
 @given(keys, keys)
-def test_h1_digests_compare_as_the_numbers_do(one, other):
+def test_digests_compare_as_the_numbers_do(one, other):
     assert (hash_digest_of(one) < hash_digest_of(other)) == (hash_key_of(one) < hash_key_of(other))
 
 
 @examples
 @given(hash_keys)
-def test_h2_every_hash_key_is_read_back_from_its_decimal(value):
+def test_every_hash_key_is_read_back_from_its_decimal(value):
     assert parse_explicit_hash_key(str(value)) == value
 
 
@@ -65,7 +63,7 @@ def test_h2_every_hash_key_is_read_back_from_its_decimal(value):
 @given(
     st.text(max_size=45) | st.text("0123456789", max_size=45) | st.text(st.characters(categories=["Nd"]), max_size=45)
 )
-def test_h2_accepted_is_what_the_service_models_pattern_and_the_ring_accept(text):
+def test_accepted_is_what_the_service_models_pattern_and_the_ring_accept(text):
     pattern = model().shape_for("HashKey").metadata["pattern"]
     good = re.fullmatch(pattern, text, re.ASCII) is not None and int(text) <= HASH_KEY_MAX
     if good:
@@ -77,7 +75,7 @@ def test_h2_accepted_is_what_the_service_models_pattern_and_the_ring_accept(text
 
 @examples
 @given(ranges, hash_keys)
-def test_h3_a_range_contains_what_lies_between_its_edges(span, hash_key):
+def test_a_range_contains_what_lies_between_its_edges(span, hash_key):
     assert span.start in span
     assert span.end in span
     assert span.start - 1 not in span
@@ -87,7 +85,7 @@ def test_h3_a_range_contains_what_lies_between_its_edges(span, hash_key):
 
 @examples
 @given(ranges, ranges)
-def test_h3_overlapping_is_sharing_a_key_and_goes_both_ways(one, other):
+def test_overlapping_is_sharing_a_key_and_goes_both_ways(one, other):
     shared = max(one.start, other.start) <= min(one.end, other.end)
     assert one.overlaps(other) == other.overlaps(one) == shared
     assert one.overlaps(one)
@@ -95,7 +93,7 @@ def test_h3_overlapping_is_sharing_a_key_and_goes_both_ways(one, other):
 
 @examples
 @given(ranges.filter(lambda span: span.size > 1))
-def test_h3_splitting_at_the_middle_gives_two_halves_that_fill_the_range(span):
+def test_splitting_at_the_middle_gives_two_halves_that_fill_the_range(span):
     lower, upper = HashRange(span.start, span.middle - 1), HashRange(span.middle, span.end)
     assert not lower.overlaps(upper)
     assert lower.size + upper.size == span.size
@@ -105,7 +103,7 @@ def test_h3_splitting_at_the_middle_gives_two_halves_that_fill_the_range(span):
 
 @examples
 @given(st.lists(st.tuples(st.integers(0, 10**129 - 1), st.integers(0, 10**6)), max_size=20))
-def test_q1_sequence_numbers_sort_as_pairs_of_numbers(pairs):
+def test_sequence_numbers_sort_as_pairs_of_numbers(pairs):
     numbers = [SequenceNumber.parse(str(number), sub) for number, sub in pairs]
     assert [(n.number, n.sub_sequence) for n in sorted(numbers)] == sorted(pairs)
     assert [str(n) for n in numbers] == [str(number) for number, _ in pairs]
@@ -133,7 +131,7 @@ entries = st.tuples(
 
 @examples
 @given(st.lists(entries | st.tuples(st.binary(max_size=8), keys), max_size=4))
-def test_r1_what_check_entries_lets_through_botocore_validates(given_entries):
+def test_what_check_entries_lets_through_botocore_validates(given_entries):
     try:
         checked = check_entries(given_entries)
     except UsageError:
@@ -152,7 +150,7 @@ def test_r1_what_check_entries_lets_through_botocore_validates(given_entries):
 
 @examples
 @given(st.lists(st.recursive(odd, lambda inner: st.lists(inner, max_size=4).map(tuple), max_leaves=6), max_size=3))
-def test_r1_whatever_is_passed_as_entries_only_a_usage_error_comes_back(junk):
+def test_whatever_is_passed_as_entries_only_a_usage_error_comes_back(junk):
     try:
         checked = check_entries(junk)
     except UsageError:

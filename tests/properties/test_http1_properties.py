@@ -1,4 +1,4 @@
-"""HTTP/1.1 answers under Hypothesis: HP1 and HP2 of ``shardline.codec.http1``, and h11 as the second opinion."""
+"""HTTP/1.1 answers under Hypothesis: ``shardline.codec.http1``, with h11 as the second opinion."""
 
 import h11
 from hypothesis import given
@@ -35,7 +35,7 @@ def cut(data, places):
 
 
 @given(answers(), st.lists(st.integers(0, 2000), max_size=12))
-def test_hp1_any_pieces_give_the_same_answer_as_h11(answer, places):
+def test_any_pieces_give_the_same_answer_as_h11(answer, places):
     data, status, body = answer
     reader = AnswerReader()
     taken = b""
@@ -57,7 +57,7 @@ def test_hp1_any_pieces_give_the_same_answer_as_h11(answer, places):
 
 
 @given(st.one_of(st.binary(max_size=200), answers().map(lambda answer: answer[0])), st.data())
-def test_hp2_garbage_is_an_answer_or_an_http_error(data, draw):
+def test_garbage_is_an_answer_or_an_http_error(data, draw):
     """Random bytes, and answers with bytes changed in them."""
     changed = bytearray(data)
     for _ in range(draw.draw(st.integers(0, 4))):

@@ -1,7 +1,6 @@
 """The small parts of the producer with any input, beside naive models: exact fractions, plain lists and linear search.
 
-G1, K1 to K4, M1 to M4 and N1 are invariants of ``aggregate``, ``tokens``, ``shard_map`` and ``record`` in
-``shardline.core.producer``.
+Tests of ``aggregate``, ``tokens``, ``shard_map`` and ``producer_record`` in ``shardline.core.producer``.
 """
 
 from copy import deepcopy
@@ -13,12 +12,13 @@ from random import Random
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.aggregates import build_aggregate, split_aggregate
+from tests.harness.producer_shell import shard
 
 from shardline.codec.aggregation import FRAME_BYTES, MAGIC
-from shardline.codec.shapes import HashKeyRangeShape, ListShardsResponse, SequenceNumberRangeShape, ShardShape
+from shardline.codec.shapes import ListShardsResponse
 from shardline.core.producer.aggregate import Aggregate, KeylessAddress
 from shardline.core.producer.lane import repacked
-from shardline.core.producer.record import (
+from shardline.core.producer.producer_record import (
     Attempt,
     BufferedRecord,
     Landing,
@@ -27,7 +27,7 @@ from shardline.core.producer.record import (
     payload_bytes,
     undelivered,
 )
-from shardline.core.producer.shard_map import MapState, ShardMap
+from shardline.core.producer.shard_map import ShardMap
 from shardline.core.producer.tokens import TokenBucket
 from shardline.model.hashing import HASH_KEY_COUNT, HASH_KEY_MAX, HashRange, hash_key_of
 from shardline.model.stream import parse_stream
@@ -64,7 +64,7 @@ def as_sent(records, address):
 
 
 def check_whole(aggregate, records, address):
-    """G1, and what the buffer and the service count."""
+    """The size of an aggregate, as the buffer and the service count it."""
     aggregate.seal()
     entry = aggregate.entry()
     assert aggregate.records == records
@@ -84,7 +84,7 @@ class TestAggregates:
     @thorough
     @given(mixtures, addresses)
     @example([(MAGIC, None, None)], KeylessAddress("1f2e3d4c5b", "0"))
-    def test_g1_the_size_is_exact_open_sealed_and_at_every_step(self, mixture, address):
+    def test_the_size_is_exact_open_sealed_and_at_every_step(self, mixture, address):
         records, aggregate = records_of(mixture), Aggregate(0.1, address)
         assert aggregate.size == FRAME_BYTES
         sent = as_sent(records, address)
@@ -97,7 +97,7 @@ class TestAggregates:
 
     @thorough
     @given(mixtures, addresses, st.data())
-    def test_g1_what_is_left_of_one_is_sized_anew_in_its_place(self, mixture, address, draw):
+    def test_what_is_left_of_one_is_sized_anew_in_its_place(self, mixture, address, draw):
         records, whole = records_of(mixture), Aggregate(0.1, address)
         for record in records:
             whole.add(record, 1 << 40)
@@ -127,7 +127,7 @@ class TestAggregates:
 
     @thorough
     @given(mixtures, addresses, st.integers(0, 2_000))
-    def test_g1_a_bundle_costs_what_its_records_cost_alone(self, mixture, address, limit):
+    def test_a_bundle_costs_what_its_records_cost_alone(self, mixture, address, limit):
         whole, held = Aggregate(0.1, address, separate=True), []
         for record in records_of(mixture):
             alone = Aggregate(0.1, address)
@@ -202,7 +202,7 @@ class TestTokens:
     @thorough
     @given(st.tuples(rates, rates), st.sampled_from([0.0, 7.3, 1e5, 1e7, 1.7e9]), steps)
     @example((1_000.0, 734_003.2), 1e7, [("take", (1.0, 2.7)), ("wait", 0.1), ("wait for", (0.001, 0.13))])
-    def test_k1_to_k4_it_does_what_fractions_say(self, full, now, todo):
+    def test_to_k4_it_does_what_fractions_say(self, full, now, todo):
         bucket, model, current = TokenBucket(*full, now), ExactBucket(full, now), full
         for what, how in todo:
             if what == "wait":
@@ -219,14 +219,14 @@ class TestTokens:
                     now = self.wait_for(bucket, costs, now)
                 self.take(bucket, model, costs, now)
             balances = (bucket._entries, bucket._bytes)
-            assert all(balance <= rate for balance, rate in zip(balances, current, strict=True))  # K2
+            assert all(balance <= rate for balance, rate in zip(balances, current, strict=True))
             for ours, exact, rate in zip(balances, model.balances, current, strict=True):
                 if bucket._updated_at == model.updated_at:
-                    assert abs(ours - exact) <= rate * grain(now)  # K1: both streams were debited, or none
+                    assert abs(ours - exact) <= rate * grain(now)  # Both streams were debited, or none
 
     @staticmethod
     def wait_for(bucket, costs, now):
-        """K4: at ``ready_at`` it may go, a hair before it may not. Returns that moment."""
+        """At ``ready_at`` it may go, a hair before it may not. Returns that moment."""
         ready_at = bucket.ready_at(*costs, now)
         assert ready_at >= now
         assert deepcopy(bucket).try_take(*costs, ready_at)
@@ -237,7 +237,7 @@ class TestTokens:
 
     @staticmethod
     def take(bucket, model, costs, now):
-        """K3: admitted when the balances reach min(cost, capacity), whatever debt that leaves."""
+        """Admitted when the balances reach min(cost, capacity), whatever debt that leaves."""
         model.grow(now)
         missing = model.missing(costs)
         admitted = bucket.try_take(*costs, now)
@@ -264,16 +264,7 @@ STREAM = parse_stream("orders")
 
 
 def shard_page(shards, token=None):
-    shapes = [
-        ShardShape(shard_id, HashKeyRangeShape(str(start), str(end)), SequenceNumberRangeShape("1"))
-        for shard_id, start, end in shards
-    ]
-    return ListShardsResponse(shapes, token)
-
-
-def refresh(shard_map, shards, asked_at, answered_at):
-    assert shard_map.poll_request(asked_at) is not None
-    assert shard_map.handle_page(shard_page(shards), answered_at)
+    return ListShardsResponse([shard(*one) for one in shards], token)
 
 
 cuts = st.sets(
@@ -291,7 +282,7 @@ def rings(starts, prefix="s"):
 class TestShardMaps:
     @thorough
     @given(cuts, st.integers(0, 2**32), st.integers(1, 10), st.lists(st.integers(0, HASH_KEY_MAX), max_size=20))
-    def test_m1_prediction_is_right_at_both_edges_and_everywhere(self, starts, seed, page_size, probes):
+    def test_prediction_is_right_at_both_edges_and_everywhere(self, starts, seed, page_size, probes):
         shards = rings(starts)
         listed = list(shards)
         Random(seed).shuffle(listed)
@@ -309,71 +300,6 @@ class TestShardMaps:
             (owner,) = [shard_id for shard_id, start, end in shards if start <= probe <= end]
             assert shard_map.snapshot.predict(probe.to_bytes(16, "big")) == owner
 
-    @thorough
-    @given(cuts, st.data())
-    def test_m5_a_ring_with_a_shard_less_or_more_is_no_map(self, starts, draw):
-        shards = rings(starts)
-        at = draw.draw(st.integers(0, len(shards) - 1))
-        shard_id, start, end = shards[at]
-        broken = draw.draw(
-            st.sampled_from(
-                [
-                    shards[:at] + shards[at + 1 :],
-                    [*shards, ("extra", start, end)],
-                    [*shards[:at], (shard_id, start + 1, end), *shards[at + 1 :]]
-                    if start < end
-                    else [*shards, ("again", start, start)],
-                ]
-            )
-        )
-        shard_map = ShardMap(STREAM, Random(1))
-        shard_map.poll_request(0.0)
-        assert shard_map.handle_page(shard_page(broken), 0.0) is False
-        assert shard_map.snapshot is None
-        assert shard_map.failure is not None
-
-    @thorough
-    @given(
-        asked_at=st.floats(0.0, 100.0),
-        took=st.floats(0.0, 10.0),
-        seen_at=st.floats(0.0, 120.0),
-        predicted=st.sampled_from(["open", "closed", "unknown", None]),
-        under_way=st.booleans(),
-    )
-    @example(asked_at=5.0, took=1.0, seen_at=5.0, predicted="open", under_way=False)
-    def test_m3_invalidate_refreshes_only_for_news(self, asked_at, took, seen_at, predicted, under_way):
-        shard_map = ShardMap(STREAM, Random(1))
-        refresh(shard_map, [("closed", 0, HASH_KEY_MAX)], 0.0, 0.0)
-        assert shard_map.invalidate(1.0, "closed", asked_at)
-        refresh(shard_map, [("open", 0, HASH_KEY_MAX)], asked_at, asked_at + took)
-        now = max(seen_at, asked_at + took) + 1.0
-        if under_way:
-            assert shard_map.invalidate(now, None, now)
-        news = not under_way and seen_at > asked_at and predicted in {"open", None}
-        assert shard_map.invalidate(seen_at, predicted, now) is news
-        assert shard_map.state is (MapState.UPDATING if news or under_way else MapState.READY)
-        assert (shard_map.poll_request(now) is not None) == (news or under_way)
-
-    @thorough
-    @given(st.lists(st.tuples(st.floats(0.1, 50.0), st.integers(0, 3)), min_size=1, max_size=20))
-    def test_m4_closed_shards_are_answerable_for_sixty_seconds(self, rounds):
-        """Generations of one shard come, go, and come back."""
-        shard_map, now, closed_at, current = ShardMap(STREAM, Random(1)), 0.0, {}, None
-        for pause, number in rounds:
-            now += pause
-            if current is not None:
-                assert shard_map.invalidate(now, current, now)
-            now = max(now, shard_map.next_deadline())  # a listing that brought nothing new is not repeated at once (M6)
-            refresh(shard_map, [(f"g{number}", 0, HASH_KEY_MAX)], now, now)
-            if current is not None and current != f"g{number}":
-                closed_at[current] = now
-            current = f"g{number}"
-            closed_at.pop(current, None)
-            assert shard_map.hash_range(current) is not None
-            closed_at = {one: at for one, at in closed_at.items() if now - at < 60.0}
-            known = {one for one in map("g{}".format, range(4)) if shard_map.hash_range(one) is not None}
-            assert known == {current, *closed_at}
-
 
 # ---- histories
 
@@ -385,7 +311,7 @@ def attempt(number, *, stored):
 class TestHistories:
     @thorough
     @given(st.integers(1, 6), st.data())
-    def test_n1_the_history_is_bounded_and_never_hides_the_first_and_the_last(self, count, draw):
+    def test_the_history_is_bounded_and_never_hides_the_first_and_the_last(self, count, draw):
         records = [BufferedRecord(b"", "k", None, 30.0) for _ in range(count)]
         models = [[] for _ in records]
         rounds = draw.draw(st.lists(st.tuples(st.sets(st.integers(0, count - 1)), st.booleans()), max_size=60))

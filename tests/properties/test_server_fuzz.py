@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 
 from shardline.codec import cbor
 from shardline.server import bodies
-from shardline.server.clock import ServerClock
 from shardline.server.endpoint import TARGET_PREFIX, Endpoint
 from shardline.server.model.faults import Faults
 from shardline.server.model.inputs import INPUTS
 from shardline.server.model.service import Service
 from shardline.server.model.settings import Limits, ServiceSettings
-from shardline.server.requests_seen import RequestsSeen
+from shardline.server.request_log import RequestsSeen
+from shardline.server.server_clock import ServerClock
 from shardline.testing import LocalKinesis
 
 ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/s"
@@ -324,11 +324,11 @@ def port_of(kinesis):
     return int(kinesis.endpoint_url.rpartition(":")[2])
 
 
-def exchange(kinesis, *parts, finish=True):
+def exchange(kinesis, *parts, finish=True, patience=0.4):
     """Send, and give what comes until the server closes, or is silent for a moment."""
     received = bytearray()
     address = ("127.0.0.1", port_of(kinesis))
-    with socket.create_connection(address, timeout=0.4) as one, contextlib.suppress(OSError):
+    with socket.create_connection(address, timeout=patience) as one, contextlib.suppress(OSError):
         for part in parts:
             one.sendall(part)
         if finish:
@@ -348,7 +348,8 @@ def request(operation="ListStreams", body=b"{}", *, headers=b"", length=None, me
 
 def works(kinesis):
     body = b'{"StreamName":"s","Data":"eA==","PartitionKey":"k"}'
-    answer = exchange(kinesis, request("PutRecord", body, headers=b"Connection: close\r\n"), finish=False)
+    last = request("PutRecord", body, headers=b"Connection: close\r\n")
+    answer = exchange(kinesis, last, finish=False, patience=10.0)
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n"), answer
     assert b'"SequenceNumber":' in answer
 
@@ -420,13 +421,15 @@ def test_well_formed_http_gets_an_error_of_aws(name, kinesis):
 
 
 def test_a_client_may_ask_whether_to_go_on(kinesis):
-    answer = exchange(kinesis, request(headers=b"Expect: 100-continue\r\nConnection: close\r\n"), finish=False)
+    asking = request(headers=b"Expect: 100-continue\r\nConnection: close\r\n")
+    answer = exchange(kinesis, asking, finish=False, patience=10.0)
     assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n")
 
 
 def test_pipelined_requests_are_answered_in_order(kinesis):
-    answer = exchange(kinesis, *[request(), request("Nothing")] * 20, finish=False)
-    assert [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]] == [b"200", b"400"] * 20
+    last = request(headers=b"Connection: close\r\n")
+    answer = exchange(kinesis, *[request(), request("Nothing")] * 20, last, finish=False, patience=10.0)
+    assert [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]] == [*[b"200", b"400"] * 20, b"200"]
 
 
 def test_a_body_without_end_is_refused_while_it_comes(kinesis):

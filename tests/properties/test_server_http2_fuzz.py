@@ -1,4 +1,4 @@
-"""Does anything that a client sends over HTTP/2 raise, get logged, or leave a subscription behind? (HX5, HX6)
+"""Does anything that a client sends over HTTP/2 raise, get logged, or leave a subscription behind?
 
 Frames of all types, right and wrong, in any order and cut anywhere, against a connection with a transport in memory.
 """
@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardline.server.access import Access
-from shardline.server.clock import ServerClock
 from shardline.server.endpoint import Endpoint
 from shardline.server.front import Front
 from shardline.server.http2 import Http2Connection
 from shardline.server.http2_frames import PREFACE
 from shardline.server.model.service import Service
 from shardline.server.model.settings import Limits, ServiceSettings
+from shardline.server.server_clock import ServerClock
 from shardline.server.sockets import Timeouts
 
 ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/s"

@@ -1,4 +1,4 @@
-"""Signatures equal to botocore's, for any request. SG1 to SG4 are the invariants of ``shardline.codec.sigv4``."""
+"""Signatures equal to botocore's, for any request."""
 
 import math
 from datetime import datetime, timedelta
@@ -75,14 +75,14 @@ def check(signer, credentials, region, service, request):
 @given(st.tuples(keys, keys, st.none() | st.just("") | keys), keys, keys, requests)
 @example(("AKID", "secret", "to  ken "), "eu-west-1", "kinesis", ("[::1]:443", "/a//../b%20c/", {}, b"", 0.0))
 @example(("AKID", "secret", None), "eu-west-1", "kinesis", ("HOST:443", "//", {"A": " 1", "a": "2 "}, b"x", 1.9999999))
-def test_sg1_every_request_is_signed_as_botocore_signs_it(credentials, region, service, request):
+def test_every_request_is_signed_as_botocore_signs_it(credentials, region, service, request):
     signer = Signer(Credentials(*credentials), region=region, service=service)
     check(signer, credentials, region, service, request)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(requests, min_size=2, max_size=4), st.permutations(range(4)))
-def test_sg4_what_a_signer_remembers_does_not_show(several, order):
+def test_what_a_signer_remembers_does_not_show(several, order):
     credentials = ("AKID", "secret", "token")
     signer = Signer(Credentials(*credentials), region="eu-west-1", service="kinesis")
     moments = [request[4] for request in several]
@@ -95,14 +95,14 @@ def test_sg4_what_a_signer_remembers_does_not_show(several, order):
 
 @settings(max_examples=60, deadline=None)
 @given(headers, st.binary(max_size=20))
-def test_sg1_a_content_hash_among_the_headers_is_signed_as_any_other(given_headers, body):
+def test_a_content_hash_among_the_headers_is_signed_as_any_other(given_headers, body):
     credentials = ("AKID", "secret", None)
     signer = Signer(Credentials(*credentials), region="eu-west-1", service="kinesis")
     with_hash = given_headers | {"X-Amz-Content-SHA256": payload_sha256(body)}
     check(signer, credentials, "eu-west-1", "kinesis", ("localhost:4567", "/", with_hash, body, 1.7e9))
 
 
-def test_sg1_the_unsigned_headers_are_those_of_the_installed_botocore():
+def test_the_unsigned_headers_are_those_of_the_installed_botocore():
     assert set(botocore.auth.SIGNED_HEADERS_BLACKLIST) == sigv4._UNSIGNED
 
 
@@ -115,7 +115,7 @@ endings = st.sampled_from(["", "\n", "\ud800", "\x00"])
 
 @settings(max_examples=60, deadline=None)
 @given(st.tuples(secrets, secrets, endings), headers | st.just({"a": "\ud800"}), places, st.floats())
-def test_sg3_nothing_tells_the_secret_or_the_token(parts, given_headers, place, timestamp):
+def test_nothing_tells_the_secret_or_the_token(parts, given_headers, place, timestamp):
     secret, token = f"<<{parts[0]}>>", f"[[{parts[1]}]]{parts[2]}"
     host, path = place
     texts = []

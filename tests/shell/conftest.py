@@ -291,7 +291,7 @@ def good(peer, request):
 def eventually():
     """Wait for what another thread or the kernel is about to do."""
 
-    async def wait(true, limit=10.0):
+    async def wait(true, limit=20.0):
         with anyio.move_on_after(limit):
             while not true():  # noqa: ASYNC110 - no event tells what the kernel does
                 await anyio.sleep(0.002)

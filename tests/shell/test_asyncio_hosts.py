@@ -16,10 +16,10 @@ import pytest
 from tests.programs import command_for
 from tests.sim.interrupting import interrupted
 
-from shardline.aio import asyncio_hosts
-from shardline.aio.asyncio_hosts import Flag, Group, watch_of_loop
+from shardline.aio.loop import asyncio_hosts
+from shardline.aio.loop.asyncio_hosts import Flag, Group, watch_of_loop
 
-WITHIN = "shardline/aio/asyncio_hosts.py"
+WITHIN = "shardline/aio/loop/asyncio_hosts.py"
 ROOT = Path(__file__).resolve().parents[2]
 
 

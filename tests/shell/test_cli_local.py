@@ -32,12 +32,12 @@ from tests.programs import command_for
 
 import shardline
 from shardline import Client, Credentials
-from shardline.cli.local import local
-from shardline.cli.local_display import LocalDisplay
+from shardline.cli.local.local_command import local
+from shardline.cli.local.traffic_display import LocalDisplay
 from shardline.server.model import inputs
 from shardline.server.model.management import create_stream
 from shardline.server.model.streams import ServerStream
-from shardline.server.running import RunningServer
+from shardline.server.running_server import RunningServer
 from shardline.testing import LocalKinesis
 
 COMMAND = [sys.executable, "-m", "shardline"]
@@ -351,18 +351,6 @@ def test_data_outlives_the_command(start, tmp_path):
         running.end(signal.SIGTERM)
 
 
-def test_http2_in_cleartext_is_served_on_the_same_port(start):
-    import httpcore2
-
-    running = start()
-    with contextlib.closing(running.boto()) as client:
-        client.describe_limits()
-    with httpcore2.ConnectionPool(http1=False, http2=True) as pool:
-        answer = pool.request("GET", f"{running.url}/_shardline/clock")
-        assert answer.extensions["http_version"] == b"HTTP/2"
-    running.end()
-
-
 @pytest.mark.parametrize("kind", ["plain", "HTTP/2", "tls", "HTTP/2 tls", "signed", "faulty"])
 def test_health_is_answered_however_it_is_served(kind):
     import httpcore2
@@ -454,7 +442,6 @@ main.main()
         (["--shards", "0"], "Error: Invalid value for '--shards': 0 is not in the range 1<=x<=10000."),
         (["--region", "Europe"], "Error: region must be one such as 'us-east-1', not 'Europe'"),
         (["--host", ""], "Error: host must be a name or an address such as '127.0.0.1', not ''"),
-        (["--h2c"], "Error: --h2c is gone: leave it out. The port always serves HTTP/1.1 and HTTP/2."),
         (["--nothing"], "Error: No such option '--nothing'."),
         (["more"], "Error: Got unexpected extra argument (more)"),
     ],

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from shardline import Entry, ServiceError, ShardFilter, TransportError, UsageError, WaitTimeout, at_timestamp
-from shardline.aio import waiting
+from shardline.aio import stream_waiters
 from shardline.core import page_tokens
 
 # The transports are tested elsewhere: one will do here.
@@ -219,7 +219,7 @@ async def test_create_stream(ask):
 
 @pytest.fixture
 def hurried(monkeypatch):
-    monkeypatch.setattr(waiting, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(stream_waiters, "_FIRST_PAUSE", 0.001)
 
 
 async def test_a_change_can_be_waited_for(ask, hurried):

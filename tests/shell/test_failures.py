@@ -173,7 +173,7 @@ DRIPS = {
     [*((what, False) for what in DRIPS), ("a head", True), ("an error", True), ("100 Continue", True)],
 )
 async def test_a_drip_comes_to_an_end(what, streamed, *, server, make_client):
-    """A3: also where an event stream was asked for, and a refusal comes."""
+    """Also where an event stream was asked for, and a refusal comes."""
     server.does(every_now_and_then(*DRIPS[what]))
     async with make_client(server, read_timeout=0.3) as client:
         began = time.monotonic()

@@ -21,12 +21,12 @@ import pytest
 import uvloop
 
 from shardline.server.access import Access
-from shardline.server.clock import ServerClock
 from shardline.server.endpoint import Endpoint
 from shardline.server.front import Front
-from shardline.server.http import HttpServer
+from shardline.server.http_server import HttpServer
 from shardline.server.model.service import Service
 from shardline.server.model.settings import Limits, ServiceSettings
+from shardline.server.server_clock import ServerClock
 from shardline.server.sockets import Timeouts
 
 SHORT = Timeouts(idle=0.5, request=0.4, peer=2.0)

@@ -8,10 +8,10 @@ import pytest
 import trio
 from tests.sim.interrupting import entered_once_more
 
-from shardline.aio.host_tasks import HostTasks, spawn
+from shardline.aio.loop.host_tasks import HostTasks, spawn
 
 PLACES = (
-    *(f"shardline/aio/host_tasks.py:{name}" for name in ("_", "start_soon", "run")),
+    *(f"shardline/aio/loop/host_tasks.py:{name}" for name in ("_", "start_soon", "run")),
     "anyio/_core/_tasks.py",
     "anyio/_backends/_trio.py",
 )

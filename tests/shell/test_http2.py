@@ -177,7 +177,7 @@ async def test_silence_and_cancellation_of_one_request_leave_the_others_alone(st
             await client.put_records("orders", ENTRIES)
 
 
-async def test_a_close_ends_what_is_under_way(start_http2, ca_path, make_client):
+async def test_a_close_ends_what_is_under_way(start_http2, ca_path, make_client, eventually):
     server = start_http2(lambda *_: None)
     client = make_client(server, verify=ca_path)
     await client.start()
@@ -188,11 +188,11 @@ async def test_a_close_ends_what_is_under_way(start_http2, ca_path, make_client)
             await client.put_records("orders", ENTRIES)
         errors.append(caught.value.code)
 
-    with anyio.fail_after(3):
-        async with anyio.create_task_group() as tasks:
-            for _ in range(3):
-                tasks.start_soon(put)
-            await anyio.sleep(0.1)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(put)
+        await eventually(lambda: len(server.requests) == 3)
+        with anyio.fail_after(10):
             await client.close()
     assert errors == ["ConnectionReset"] * 3
 

@@ -5,14 +5,13 @@ They are replaced there first, and then the service forgets the old ones, in the
 """
 
 import json
-import time
 from itertools import count
 
 import anyio
 import pytest
+from tests.shell.blocking import EVERY_API, BlockingConsumer, BlockingProducer, kind_for
 
 from shardline import Client, Consumer, ConsumerConfig, Producer, ProducerConfig, ServiceError, deaggregate
-from shardline import sync as blocking
 from shardline.server.signatures import Signatures
 from shardline.testing import LocalKinesis, local_kinesis
 
@@ -24,7 +23,7 @@ CONSUMER = ConsumerConfig(idle_poll_interval=0.05, calls_per_second=200.0)
 
 @pytest.fixture(params=["asyncio", "uvloop", "trio"])
 def event_loop_kind(request):
-    return request.param
+    return "asyncio" if request.param == "blocking" else request.param
 
 
 class Rotation:
@@ -84,28 +83,16 @@ def stored(kinesis):
     return sorted(int(record.data) for record in deaggregate(kinesis.streams["s"].records))
 
 
-async def test_a_producer_loses_nothing(kinesis, rotation):
+@EVERY_API
+async def test_a_producer_loses_nothing(kinesis, rotation, request):
     deliveries = []
-    async with Producer("s", config=PRODUCER, **way(kinesis)) as producer:
+    async with kind_for(request, Producer, BlockingProducer)("s", config=PRODUCER, **way(kinesis)) as producer:
         for number in range(400):
             if number in {100, 200, 300}:
                 rotation.rotate(keep_id=number == 300)
             deliveries.append(await producer.put(b"%d" % number, key=f"k{number}"))
             await anyio.sleep(0.002)
         assert await producer.flush(30) == []
-    assert [delivery.delivered for delivery in deliveries] == [True] * 400
-    assert stored(kinesis) == list(range(400))
-
-
-def test_a_blocking_producer_loses_nothing(kinesis, rotation):
-    deliveries = []
-    with blocking.Producer("s", config=PRODUCER, **way(kinesis)) as producer:
-        for number in range(400):
-            if number in {100, 200, 300}:
-                rotation.rotate(keep_id=number == 300)
-            deliveries.append(producer.put(b"%d" % number, key=f"k{number}"))
-            time.sleep(0.002)
-        assert producer.flush(30) == []
     assert [delivery.delivered for delivery in deliveries] == [True] * 400
     assert stored(kinesis) == list(range(400))
 
@@ -118,9 +105,11 @@ async def test_a_call_of_a_client_is_carried_out(kinesis, rotation):
     assert stored(kinesis) == [0, 1, 2]
 
 
-async def test_a_consumer_reads_on(kinesis, rotation):
+@EVERY_API
+async def test_a_consumer_reads_on(kinesis, rotation, request):
     seen = []
-    async with Client(**way(kinesis)) as client, Consumer("s", config=CONSUMER, **way(kinesis)) as consumer:
+    reader = kind_for(request, Consumer, BlockingConsumer)("s", config=CONSUMER, **way(kinesis))
+    async with Client(**way(kinesis)) as client, reader as consumer:
         await client.put_record("s", b"0", "k")
         with anyio.fail_after(30):
             async for record in consumer:
@@ -129,22 +118,6 @@ async def test_a_consumer_reads_on(kinesis, rotation):
                     break
                 rotation.rotate(keep_id=len(seen) == 3)
                 await client.put_record("s", b"%d" % len(seen), "k")
-    assert seen == [0, 1, 2, 3]
-
-
-def test_a_blocking_consumer_reads_on(kinesis, rotation):
-    seen = []
-    with (
-        blocking.Producer("s", config=PRODUCER, **way(kinesis)) as producer,
-        blocking.Consumer("s", config=CONSUMER, **way(kinesis)) as consumer,
-    ):
-        producer.put(b"0", key="k").result(10)
-        for record in consumer:
-            seen.append(int(record.data))
-            if len(seen) == 4:
-                break
-            rotation.rotate(keep_id=len(seen) == 3)
-            producer.put(b"%d" % len(seen), key="k").result(10)
     assert seen == [0, 1, 2, 3]
 
 

@@ -108,15 +108,10 @@ async def test_starting_twice_connects_once(server, make_client, monkeypatch):
 
 @pytest.fixture
 def slow_settings(monkeypatch):
-    """The look-up of settings waits until it is told to go on."""
+    """The look-up of settings waits for the event."""
     go_on = threading.Event()
-    resolve = connection_module._resolve
-
-    def slow(settings):
-        go_on.wait(5)
-        return resolve(settings)
-
-    monkeypatch.setattr(connection_module, "_resolve", slow)
+    find = connection_module.find_service
+    monkeypatch.setattr(connection_module, "find_service", lambda *asked: go_on.wait(5) and find(*asked))
     return go_on
 
 

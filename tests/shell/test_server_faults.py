@@ -14,15 +14,15 @@ import pytest
 from shardline import Client, Credentials, ServiceError, TransportError
 from shardline.codec.eventstream import MessageDecoder
 from shardline.server.access import Access
-from shardline.server.clock import ServerClock
 from shardline.server.control import Control
 from shardline.server.endpoint import Endpoint
 from shardline.server.front import Front
-from shardline.server.http import HttpServer
+from shardline.server.http_server import HttpServer
 from shardline.server.model.faults import Faults
 from shardline.server.model.service import Service
 from shardline.server.model.settings import Limits, ServiceSettings
-from shardline.server.requests_seen import RequestsSeen
+from shardline.server.request_log import RequestsSeen
+from shardline.server.server_clock import ServerClock
 from shardline.server.signatures import Signatures
 
 pytestmark = pytest.mark.anyio
@@ -45,8 +45,7 @@ class Local:
         self.requests = RequestsSeen()
         self.endpoint = Endpoint(self.service, self.clock, faults=self.faults, requests=self.requests, **options)
         self.control = Control(self.service, self.clock, faults=self.faults, requests=self.requests)
-        self.clock.watch(self.endpoint.wakeups.wake_all)
-        self.faults.watch(self.endpoint.wakeups.wake_all)
+        self.clock.on_move = self.faults.on_add = self.endpoint.wakeups.wake_all
         self.http = HttpServer(Front(self.endpoint, access=Access(), control=self.control))
 
     def client(self, **changes):

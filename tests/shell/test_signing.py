@@ -15,7 +15,7 @@ from botocore.credentials import Credentials as BotocoreCredentials
 
 import shardline.aio.connection as connection_module
 from shardline import Credentials, CredentialsError, ServiceError
-from shardline.adapters.botocore_session import BotocoreSession
+from shardline.adapters.aws.botocore_session import BotocoreSession
 
 pytestmark = pytest.mark.anyio
 

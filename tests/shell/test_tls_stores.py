@@ -11,8 +11,8 @@ import pytest
 import trustme
 
 from shardline import Credentials
-from shardline.adapters.leases.dynamodb_connection import AwsAccess
-from shardline.adapters.leases.url import lease_store
+from shardline.adapters.aws.aws_service import AwsAccess
+from shardline.adapters.leases.store_urls import lease_store
 from shardline.core.failures import Failure
 
 pytestmark = pytest.mark.anyio

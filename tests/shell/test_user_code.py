@@ -1,4 +1,4 @@
-"""Does what the user's code raises end nothing but itself (UC1 to UC3)?"""
+"""Does what the user's code raises end nothing but itself?"""
 
 import asyncio
 import signal
@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from shardline import Producer
-from shardline.aio.user_code import Contained, is_cancelled
+from shardline.aio.loop.callbacks import Contained, is_cancelled
 from shardline.testing import LocalKinesis
 
 
@@ -27,7 +27,7 @@ def interrupt(_):
     signal.raise_signal(signal.SIGINT)
 
 
-def test_uc2_ctrl_c_in_a_callback_comes_out_of_asyncios_loop_and_the_producer_goes_on(make_producer):
+def test_ctrl_c_in_a_callback_comes_out_of_asyncios_loop_and_the_producer_goes_on(make_producer):
     """A loop of one's own: ``asyncio.run`` would cancel the main task instead."""
     loop = asyncio.new_event_loop()
     producer = make_producer()
@@ -50,7 +50,7 @@ def test_uc2_ctrl_c_in_a_callback_comes_out_of_asyncios_loop_and_the_producer_go
     loop.close()
 
 
-def test_uc2_an_interrupt_that_a_callback_raises_is_trios_main_tasks(make_producer):
+def test_an_interrupt_that_a_callback_raises_is_trios_main_tasks(make_producer):
     def raises(_):
         raise KeyboardInterrupt
 
@@ -66,7 +66,7 @@ def test_uc2_an_interrupt_that_a_callback_raises_is_trios_main_tasks(make_produc
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_uc3_a_cancellation_goes_through_and_one_of_something_else_does_not(backend):
+def test_a_cancellation_goes_through_and_one_of_something_else_does_not(backend):
     told = []
 
     async def main():

@@ -2,9 +2,9 @@
 
 - Of one shard, one record or batch is with user code at a time; and one iteration or run at a time gets records.
 - Under one grant, records come in the order of the shard, none is left out, and none comes again that the user said to
-  be done. What was committed before the lease was gained does not come again (DA2).
+  be done. What was committed before the lease was gained does not come again.
 - The coordinator takes nothing for done that the user is not done with (C5).
-- HW1 and FP4: stuck handlers and failures are reported, each once.
+- Stuck handlers and failures are reported, each once.
 - A run that its bounds ended was at its bounds.
 """
 
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from producer_endpoint import BEGIN, STREAM
 from producer_world import START
 
+from shardline.core.consumer.consumer_events import HandlerRecovered, HandlerStuck
 from shardline.core.consumer.cursor import SLICE
-from shardline.core.consumer.events import HandlerRecovered, HandlerStuck
 from shardline.core.consumer.handler_task import Attempt, Bury, Stop
-from shardline.core.consumer.holding import Phase
+from shardline.core.consumer.lease_phases import Phase
 
 SLACK = 1e-6
 
@@ -80,7 +80,7 @@ class Books:
 
     def _check_place(self, record):
         reading, place = self.worker.readings[record.lease], place_of(record)
-        assert reading.done is None or record.order > reading.done, "DA2: what was committed comes again"
+        assert reading.done is None or record.order > reading.done, "what was committed comes again"
         assert place not in reading.told, "C5: what the user is done with comes again"
         known = self.world.truth.shards.get(record.shard_id)
         if known is not None and place in known.records and not self.world.truth.epoch:
@@ -106,7 +106,7 @@ class Books:
             held = worker.hand_out.shards.get((STREAM, shard_id))
             is_watched = call.is_watched and held is not None and held.grant is call.lease and not worker.is_manual
             if worker.now > call.since + worker.config.stuck_after + SLICE and is_watched and not worker.was_paused:
-                assert call.is_told, "HW1: a stuck handler was not reported"
+                assert call.is_told, "a stuck handler was not reported"
 
     def see_told(self, records):
         """The user has said that these are done, and the host knows it, or hears of it before anything else."""
@@ -116,11 +116,11 @@ class Books:
     # ---- handlers
 
     def see_step(self, taker):
-        """FP4: each failure is reported once; that of a handler may wait for its dead letter."""
+        """Each failure is reported once; that of a handler may wait for its dead letter."""
         self.see_told(self.handled.pop(taker, ()))
         untold, step = self.untold.setdefault(taker, 0), taker.step
         most = 1 if step is None or isinstance(step, Bury | Stop) else 0
-        assert isinstance(step, Bury) <= untold <= most, f"FP4: {untold} failures are not reported: {step}"
+        assert isinstance(step, Bury) <= untold <= most, f"{untold} failures are not reported: {step}"
 
     def see_outcome(self, taker):
         """A step is over, and its outcome is on its way."""
@@ -141,11 +141,11 @@ class Books:
         worker, shard_id = self.worker, event.shard_id
         worker.note(type(event).__name__, *event)
         if isinstance(event, HandlerStuck):
-            assert shard_id not in self.stuck, "HW1: it was reported before"
+            assert shard_id not in self.stuck, "it was reported before"
             call = self.calls[shard_id]
             if not worker.is_manual:
-                assert not call.is_told, "HW1: it was reported before"
-                assert worker.now >= call.since + worker.config.stuck_after - SLICE, "HW1: it is not stuck"
+                assert not call.is_told, "it was reported before"
+                assert worker.now >= call.since + worker.config.stuck_after - SLICE, "it is not stuck"
             call.is_told = True
             self.stuck[shard_id] = call
             self.reached.add("a stuck handler was reported")
@@ -153,11 +153,11 @@ class Books:
             call = self.stuck.pop(shard_id)
             held = worker.hand_out.shards.get((STREAM, shard_id))
             is_gone = held is None or held.grant is not call.lease or worker.is_closing
-            assert call.is_over or is_gone or worker.is_manual, "HW1: it is stuck still"
+            assert call.is_over or is_gone or worker.is_manual, "it is stuck still"
             self.reached.add("a stuck handler went on, or lost its shard")
         else:
             failing = [taker for taker, untold in self.untold.items() if untold and taker.shard.shard_id == shard_id]
-            assert failing, "FP4: a failure is reported twice"
+            assert failing, "a failure is reported twice"
             self.untold[failing[-1]] -= 1
 
     def look(self):

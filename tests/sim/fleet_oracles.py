@@ -10,7 +10,7 @@ from producer_endpoint import BEGIN, STREAM
 from producer_oracles import check_effort, check_end
 from producer_world import START
 
-from shardline.core.consumer.events import RecordsTrimmed
+from shardline.core.consumer.consumer_events import RecordsTrimmed
 from shardline.core.leases import (
     AskHandOver,
     CancelHandOver,
@@ -23,7 +23,7 @@ from shardline.core.leases import (
     RenewLease,
     TakeLease,
 )
-from shardline.core.producer.record import Undelivered
+from shardline.core.producer.producer_record import Undelivered
 from shardline.model.position import PositionKind
 
 _HOLDERS = (RenewLease, CommitCheckpoint, FinishHandOver, ReleaseLease)
@@ -60,7 +60,7 @@ class Watch:
         if isinstance(operation, _HOLDERS):
             assert self.holders.get(shard_id) == operation.by, f"L4: written by {operation.by}, who does not hold it"
             assert row.holder == operation.by, "L4"
-            assert answer.counter == row.counter + 1, "W1"
+            assert answer.counter == row.counter + 1, "the counter counts the writes"
         match operation:
             case CreateLease(lease):
                 self._see_created(worker_id, lease, late=late)
@@ -142,7 +142,7 @@ class Watch:
     def _see_taken(self, operation, row, answer):
         by, shard_id = operation.by, row.shard_id
         last = self.tokens.get(shard_id, 0)
-        assert answer.counter > last, f"W8: {shard_id} was given out with the token {last}, and now {answer.counter}"
+        assert answer.counter > last, f"{shard_id} was given out with the token {last}, and now {answer.counter}"
         self.tokens[shard_id] = answer.counter
         if row.counter < last:
             self.reached.add("a token above one that the store has forgotten")
@@ -158,9 +158,9 @@ class Watch:
         self.holders[row.shard_id] = by
 
     def _check_lapsed(self, operation, row):
-        """LV1: no lease is taken from a live worker that renews within its own lease duration.
+        """No lease is taken from a live worker that renews within its own lease duration.
 
-        But from one that was asked for it and had its time (PL4), and while a store that was set back names another.
+        But from one that was asked for it and had its time, and while a store that was set back names another.
         """
         if row.checkpoint_owner is not None or row.holder is None or self.world.store.is_forgetful or self.truth.epoch:
             return
@@ -169,7 +169,7 @@ class Watch:
             if holding is None or other.incarnation == operation.incarnation.id:
                 continue
             now = other.clock.read(self.world.now) + 2 * abs(other.clock.drift) * other.config.lease_duration + SLACK
-            assert not holding.grant.in_force(now), f"LV1: {row.shard_id} is taken from {other.name}, which is alive"
+            assert not holding.grant.in_force(now), f"{row.shard_id} is taken from {other.name}, which is alive"
         stated = row.incarnation_of(row.holder)
         if stated is not None and stated.lease_duration != operation.incarnation.lease_duration:
             self.reached.add("a dead worker of another lease duration replaced")
@@ -189,22 +189,24 @@ class Watch:
                 known.starts_at = None
 
     def _check_committed(self, worker_id, row):
-        """HO2: who lets go has committed what its user was done with: nothing of it comes again."""
+        """Who lets go has committed what its user was done with: nothing of it comes again."""
         if self.world.store.set_back_at is not None:
             return  # what it has committed, the store may have forgotten
         for worker in self.world.processes:
             holding = worker.machine.held.holdings.get(row.shard_id) if worker.name == worker_id else None
             if holding is not None and holding.tracker.watermark is not None:
                 at = row.checkpoint.sequence_number
-                assert at is not None, "HO2"
-                assert at >= holding.tracker.watermark, "HO2: let go of before it was committed"
+                assert at is not None, (
+                    "letting go (hand-over, exit) commits first what is acknowledged, and then gives the lease away"
+                )
+                assert at >= holding.tracker.watermark, "let go of before it was committed"
 
     def _see_deleted(self, row):
         self.reached.add("rows deleted")
         self.holders.pop(row.shard_id, None)
         known = self.truth.shards.get(row.shard_id)
         if known is not None and not self.truth.epoch and not known.is_gone:
-            assert row.checkpoint.is_finished, "GW4: a row that is not finished was deleted"
+            assert row.checkpoint.is_finished, "a row that is not finished was deleted"
 
     def _see_commit(self, row, checkpoint):
         shard_id = row.shard_id
@@ -286,8 +288,8 @@ class Watch:
     # ---- retention
 
     def see_retention(self, *, is_shorter):
-        """An operator changed it, and somebody is behind. Whoever learns of it when it was raised cannot know any more
-        what the old one had removed.
+        """An operator changed it, and somebody is behind. Whoever learns of it when it was raised knows only what the old
+        one had removed when it was last seen.
         """
         readers = [shard.reader for worker in self.world.live for shard in worker.hand_out.shards.values()]
         self.was_shortened |= is_shorter and any(reader.lag for reader in readers)
@@ -305,25 +307,25 @@ class Watch:
             self.reached.add("retention raised under a reader that lags: nothing was lost")
 
     def see_trimmed(self, shard_id):
-        """TW2: a loss is reported only where retention came past the place of a reader, before its next page came or
+        """A loss is reported only where retention came past the place of a reader, before its next page came or
         between that and the summary which tells of it.
         """
         service, is_possible = self.world.service, False
         for unread_since, came_at in self.places.get(shard_id, ()):
             shortest = min([service.retention, *(seconds for until, seconds in service.retentions if until >= came_at)])
             is_possible |= unread_since < max(service.horizon_at(came_at), came_at - shortest) + SLACK
-        assert is_possible, f"TW2: nothing of {shard_id} can have been removed unread"
+        assert is_possible, f"nothing of {shard_id} can have been removed unread"
         self.reached.add("trimmed between two pages")
         if self.was_shortened:
             self.reached.add("retention shortened under a reader that lags: told")
         self.alarms.add(shard_id)
 
     def see_position_lost(self, shard_id, event, done):
-        """RD3: the record of the checkpoint is gone, or the service refuses to read from there."""
+        """The record of the checkpoint is gone, or the service refuses to read from there."""
         known = self.truth.shards.get(shard_id)
         if isinstance(event, RecordsTrimmed) and known is not None and not self.truth.epoch:
             self.world.service.advance(self.world.time)
-            assert known.is_trimmed((done.number, done.sub_sequence)), "RD3: the record of the checkpoint is there"
+            assert known.is_trimmed((done.number, done.sub_sequence)), "the record of the checkpoint is there"
         self.alarms.add(shard_id)
 
     def excuse(self, trims):
@@ -336,7 +338,7 @@ class Watch:
         """Why the world has not come to rest, or ``None``."""
         world = self.world
         for shell in world.shells:
-            if shell.machine.outstanding or shell.queue:
+            if shell.machine.intake.outstanding or shell.queue:
                 return f"producer {shell.number} has records"
         if world.has_stopped:
             return None
@@ -410,7 +412,7 @@ class Watch:
             if fleet.retention is None and fleet.recreated_at is None:
                 check_end(shell)
             else:
-                assert shell.machine.outstanding == 0, "P1"
+                assert shell.machine.intake.outstanding == 0, "P1"
                 check_effort(shell)
         if world.has_stopped:
             return
@@ -442,7 +444,7 @@ class Watch:
     def _count_untold(self, known):
         """How many records retention took before they were read, where anyone could know, and nobody has said so.
 
-        Who may not ask how long the stream keeps its records sees only that a shard is gone (DI5).
+        Who may not ask how long the stream keeps its records sees only that a shard is gone.
         """
         if self.world.fleet.summary_faults.get("denied") and not known.is_gone:
             return 0

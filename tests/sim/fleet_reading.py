@@ -4,7 +4,7 @@ from producer_endpoint import STREAM
 
 from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse
 from shardline.core.clock import NEVER
-from shardline.core.consumer import events as told
+from shardline.core.consumer import consumer_events as told
 from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.polling_reader import PollingReader
 from shardline.core.consumer.read_pace import ReadPace

@@ -11,9 +11,9 @@ from random import Random
 from producer_scenario import POISON, Load, Scenario
 
 from shardline.codec.aggregation import encode_aggregate
-from shardline.core.consumer.config import ConsumerConfig
+from shardline.core.consumer.consumer_config import ConsumerConfig
 from shardline.core.consumer.failure_policy import FailurePolicy
-from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.producer_config import ProducerConfig
 
 UNHANDLED = b"<unhandled>"
 """A record with this in it is one that the user's code fails on."""

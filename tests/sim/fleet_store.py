@@ -122,7 +122,7 @@ class Store(FakeStore):
         return answer
 
     def _with_our_time(self, operation):
-        """W8: a store that has a clock raises the floor of a token to its time."""
+        """A store that has a clock raises the floor of a token to its time."""
         if not self.kind.has_clock or not isinstance(operation, TakeLease):
             return operation
         skew = self.fleet.store_clocks[self.set_back_at is not None]

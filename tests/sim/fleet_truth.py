@@ -126,7 +126,7 @@ class Truth:
         truth = known.records[place]
         assert (record.data, record.key) == (truth.data, truth.key), f"{record} is not what was put: {truth}"
         # A row of the stream that was there before has another range: what it lets through is too much, never too little.
-        assert not self.drops or truth.in_range or self.epoch, "DA3: it lies outside of the shard"
+        assert not self.drops or truth.in_range or self.epoch, "it lies outside of the shard"
         if place in known.first_delivered:
             self.reached.add("redelivered")
         known.first_delivered.setdefault(place, now)

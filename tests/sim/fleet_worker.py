@@ -15,7 +15,7 @@ from producer_endpoint import BEGIN, STREAM
 from tests.harness.coordinator import CoordinatorShell
 
 from shardline.core.clock import NEVER
-from shardline.core.consumer import events as told
+from shardline.core.consumer import consumer_events as told
 from shardline.core.consumer.coordinator import Coordinator, ScanLeases
 from shardline.core.consumer.handout import CancelHandler, HandOut, ReadingFailed, WakeReader
 from shardline.core.consumer.run_bounds import RunBounds
@@ -173,7 +173,7 @@ class Worker(Process, CoordinatorShell):
 
     def _check_released(self):
         """L5, also for what it only asked for. What lapsed, or came by a write whose answer was lost, is not its to give back."""
-        assert not self.hand_out.shards, "HL1: every lease was told to be gone"
+        assert not self.hand_out.shards, "every lease was told to be gone"
         rows = [row for row in self.world.store.rows.values() if not row.checkpoint.is_finished]
         ours = [row for row in rows if not row.is_foreign_to(self.machine._twins.me)]
         held = {row.shard_id for row in ours if self.name in {row.owner, row.checkpoint_owner}}
@@ -262,10 +262,10 @@ class Worker(Process, CoordinatorShell):
     def _check_may_write(self, operation, now):
         holding = self.machine.held.holdings.get(operation.shard_id)
         if holding is not None:
-            assert holding.grant._held_until > now, "L2: written after the lease lapsed"
+            assert holding.grant.held_until > now, "L2: written after the lease lapsed"
         else:
             assert self.is_closing, "L4: written for a lease that is not held"
-            assert isinstance(operation, ReleaseLease | FinishHandOver), "FW1: it is let go of, and nothing else"
+            assert isinstance(operation, ReleaseLease | FinishHandOver), "it is let go of, and nothing else"
             self.unread.add(operation)
 
     def _leave(self, flight):
@@ -341,7 +341,7 @@ class Worker(Process, CoordinatorShell):
                     reached.add("lease released on exit")
                 self.hand_out.handle_gone(STREAM, shard_id, self.now)
             case told.StreamRecreated(why):
-                assert self.world.truth.epoch, f"TO1: it is the same stream: {why}"
+                assert self.world.truth.epoch, f"it is the same stream: {why}"
                 halted = self.machine.topology.is_halted
                 if self._was_missing:
                     reached.add("the stream was missing, and read from its start when it was back")
@@ -350,10 +350,10 @@ class Worker(Process, CoordinatorShell):
                     self.world.handle_stopped()
                     self.fail(why)
             case told.StreamMissing():
-                assert self.config.if_recreated == "restart", "TO5: it was to stop"
+                assert self.config.if_recreated == "restart", "it was to stop"
                 self._was_missing = True
             case told.WorkerIdShared(worker_id=name):
-                assert self.world.fleet.has_twins, f"TW3: there is no other live process under the name {name}"
+                assert self.world.fleet.has_twins, f"there is no other live process under the name {name}"
                 reached.add("two processes under one name: reported")
             case told.ConsumerFailed(operation, failure):
                 self._check_failed(failure)
@@ -364,7 +364,7 @@ class Worker(Process, CoordinatorShell):
                     reached.add("store outage within lease")
             case told.ProgressLost():
                 was_emptied = self.world.store.set_back_at is not None
-                assert self.world.truth.epoch or was_emptied, "LV6: the store has lost nothing"
+                assert self.world.truth.epoch or was_emptied, "the store has lost nothing"
                 if was_emptied:
                     reached.add("the store came back empty: told")
             case told.RecordsTrimmed(shard_id):
@@ -372,15 +372,15 @@ class Worker(Process, CoordinatorShell):
             case told.ShardTrimmed(shard_id):
                 self.world.service.advance(self.world.time)
                 known = self.world.truth.shards.get(shard_id)
-                assert known is None or known.is_gone or self.world.truth.epoch, f"SG1: {shard_id} is there"
+                assert known is None or known.is_gone or self.world.truth.epoch, f"{shard_id} is there"
                 reached.add("a whole shard trimmed")
                 self.world.watch.alarms.add(shard_id)
 
     def _check_failed(self, failure):
-        """TO5: who has seen the stream waits for it, if told to."""
+        """Who has seen the stream waits for it, if told to."""
         if failure.code == "ResourceNotFoundException":
             has_seen = self.machine.topology.graph.listings > 0
-            assert not has_seen or self.config.if_recreated == "stop", "TO5: it was to wait"
+            assert not has_seen or self.config.if_recreated == "stop", "it was to wait"
             self.world.reached.add("the stream was missing: ended")
 
     def _start_reading(self, event):

@@ -3,8 +3,8 @@
 Under pytest-xdist the chunks of seeds run in several processes, in an order that nobody knows. Each chunk leaves a file in
 the directory of the run with what it did not reach. Invariants:
 
-- LG1: a chunk is run once in a run of the tests, by the first that asks; another that asks meanwhile waits for it.
-- LG2: what failed, or died, leaves nothing: the next one that asks runs it again, and sees why.
+- A chunk is run once in a run of the tests, by the first that asks; another that asks meanwhile waits for it.
+- What failed, or died, leaves nothing: the next one that asks runs it again, and sees why.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ class Ledger:
         """What this chunk did not reach."""
         told = self._directory / f"{self._name}-{chunk}.json"
         with told.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # LG1; the system frees it if we die (LG2)
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the system frees it if we die
             if not told.exists():
                 told.write_text(json.dumps(self._run(chunk)))
             return json.loads(told.read_text())

@@ -1,11 +1,11 @@
 """Which records had to be delivered, whatever went wrong? Those whose trouble would pass, and was shorter than their life.
 
-- PD1: where nothing is refused for good, a record that is given up has expired, and for no other reason: with the code
+- Where nothing is refused for good, a record that is given up has expired, and for no other reason: with the code
   ``Expired``, or in a part of a refused request with the reason of the refusal.
-- PD2: a record that lives on when all trouble is over, for as long as the slowest way to the stream takes at the worst,
+- A record that lives on when all trouble is over, for as long as the slowest way to the stream takes at the worst,
   is delivered, and in that time.
 
-What PD2 allows for, after the last fault, reshard or switch of the distribution (``_calm_at``):
+What this allows for, after the last fault, reshard or switch of the distribution (``_calm_at``):
 
 - a request that was under way then, the pause that follows it, and the way of one that landed in the wrong shard: the map,
   perhaps twice, then the request (``_detour``);
@@ -19,8 +19,8 @@ from math import ceil, sqrt
 
 from producer_scenario import FATAL, POISON
 
-from shardline.core.producer.record import Undelivered
-from shardline.core.producer.returns import EXPIRED
+from shardline.core.producer.producer_record import Undelivered
+from shardline.core.producer.retries import EXPIRED
 
 TIMEOUT = 3.0
 SLOW = 4.0  # there and back, at the worst, where the network is slow at times
@@ -45,15 +45,13 @@ def check_delivered(shell):
         if POISON in given.data:
             continue
         is_lost = type(record.ending) is Undelivered
-        assert not is_lost or _has_expired(record.ending), f"PD1: failed with {record.ending.code}"
+        assert not is_lost or _has_expired(record.ending), f"failed with {record.ending.code}"
         accepted_at = given.accepted_at - shell.world.start
         if accepted_at + config.record_ttl >= max(calm_at, accepted_at) + needed:
-            assert not is_lost, f"PD2: {given.data[:20]!r} had {needed:.1f} s after all trouble, and expired"
+            assert not is_lost, f"{given.data[:20]!r} had {needed:.1f} s after all trouble, and expired"
             if given.ended_at is not None:
                 late = given.ended_at - shell.world.start - max(calm_at, accepted_at)
-                assert late <= needed, (
-                    f"PD2: {given.data[:20]!r} ended {late:.1f} s after all trouble, not {needed:.1f}"
-                )
+                assert late <= needed, f"{given.data[:20]!r} ended {late:.1f} s after all trouble, not {needed:.1f}"
             applied |= record.attempt_count > 1 and accepted_at < calm_at
     if applied:
         shell.world.reached.add("delivered after trouble that was shorter than its life")

@@ -10,8 +10,8 @@ from tests.aggregates import split_aggregate
 from shardline.codec.aggregation import is_framed
 from shardline.core.clock import NEVER
 from shardline.core.failures import Failure
-from shardline.core.producer.record import Undelivered
-from shardline.core.producer.returns import EXPIRED
+from shardline.core.producer.producer_record import Undelivered
+from shardline.core.producer.retries import EXPIRED
 from shardline.core.producer.verdicts import WRONG_SHARD, Rules
 from shardline.model.hashing import hash_key_of
 
@@ -66,14 +66,16 @@ class StepOracles:
     # ---- after every call
 
     def check_step(self):
-        machine, config, ledger = self.machine, self.shell.config, self.machine._ledger
-        assert machine.outstanding <= config.buffer_max_records, "P7"
-        assert machine.buffered_bytes <= config.buffer_max_bytes or machine.outstanding == 1, "P7"
+        machine, config, ledger = self.machine, self.shell.config, self.machine.ledger
+        assert machine.intake.outstanding <= config.buffer_max_records, "P7"
+        assert machine.intake.buffered_bytes <= config.buffer_max_bytes or machine.intake.outstanding == 1, "P7"
         ended = ledger.delivered_records + ledger.failed_records
-        assert machine.outstanding + ended == len(self.shell.given), "P1"
-        assert machine._collector.in_flight <= config.max_in_flight, "U3"
+        assert machine.intake.outstanding + ended == len(self.shell.given), "P1"
+        assert machine._collector.in_flight <= config.max_in_flight, "no more requests are in flight than allowed"
         isolated = sum(flight.group.part is not None for flight in machine._flights.values())
-        assert isolated <= max(1, config.max_in_flight // 4), "IS1"
+        assert isolated <= max(1, config.max_in_flight // 4), (
+            "at most a quarter of max_in_flight requests are under way for this, and at least one may be"
+        )
         if machine._settlement.parked:
             self.reached.add("parked")
         for record in machine.intake.records[:1]:
@@ -96,31 +98,31 @@ class StepOracles:
         """Someone will look when a record that is in no lane yet has lingered, and when its life is over."""
         config, now = self.shell.config, self.shell.now
         due_at = record.expires_at - config.record_ttl + config.linger
-        assert deadline <= max(now, due_at) + SLACK, f"W3: it lingers until {due_at}, the deadline is {deadline}"
-        assert deadline <= max(now, record.expires_at) + SLACK, "A1: nobody looks when its life is over"
+        assert deadline <= max(now, due_at) + SLACK, f"it lingers until {due_at}, the deadline is {deadline}"
+        assert deadline <= max(now, record.expires_at) + SLACK, "nobody looks when its life is over"
 
     def _check_dates(self, lane):
-        """A2: what shares an aggregate is due, and expires, when the oldest of it does."""
+        """What shares an aggregate is due, and expires, when the oldest of it does."""
         life = self.shell.config.record_ttl - self.shell.config.linger
         aggregates = [aggregate for _, _, aggregate in lane._queue] + ([] if lane.open is None else [lane.open])
         for aggregate in aggregates:
             oldest = min(record.expires_at for record in aggregate.records)
-            assert aggregate.due_at <= oldest - life + SLACK, f"A2: due at {aggregate.due_at}, not at {oldest - life}"
+            assert aggregate.due_at <= oldest - life + SLACK, f"due at {aggregate.due_at}, not at {oldest - life}"
             expires_at = self.machine._expires_at
-            assert expires_at <= max(self.shell.now, oldest) + SLACK, "A1: nobody looks when its life is over"
+            assert expires_at <= max(self.shell.now, oldest) + SLACK, "nobody looks when its life is over"
 
     def check_full(self, record):
         machine, config = self.machine, self.shell.config
         size = len(record.data) + len(record.key or "")
-        full = machine.outstanding >= config.buffer_max_records
-        assert full or machine.buffered_bytes + size > config.buffer_max_bytes, "P7: refused, and there was room"
+        full = machine.intake.outstanding >= config.buffer_max_records
+        assert full or machine.intake.buffered_bytes + size > config.buffer_max_bytes, "P7: refused, and there was room"
 
     def note_wake(self):
         self._woken = True
         self._before = (self.ended, self.machine._flight_count, self.shell.map_requests, self.shell.summary_requests)
 
     def check_pumped(self, deadline):
-        """Nothing that could be sent is forgotten (U6, W2), and wake-ups serve something."""
+        """Nothing that could be sent is forgotten, and wake-ups serve something."""
         if self._woken:
             self._woken = False
             after = (self.ended, self.machine._flight_count, self.shell.map_requests, self.shell.summary_requests)
@@ -142,7 +144,7 @@ class StepOracles:
             at += collector._gather + SLACK
             if not machine._facts.answered:
                 at = max(at, machine._blind_at + SLACK)
-            if lane is router.catch_all and machine._is_blind:
+            if lane is router.catch_all and machine._router.is_blind:
                 if self.shell.config.ordered:
                     continue
                 at = max(at, machine._blind_at)
@@ -154,7 +156,7 @@ class StepOracles:
     def check_abandoned(self):
         flights = self.machine._flights.values()
         under_way = sum(flight.record_count for flight in flights)
-        assert self.machine.outstanding == under_way, "P1: only what is under way outlives the end"
+        assert self.machine.intake.outstanding == under_way, "P1: only what is under way outlives the end"
 
     # ---- requests
 
@@ -167,16 +169,16 @@ class StepOracles:
             self.isolated_at.append(now)
             if flight.group.part.named:
                 self.reached.add("isolated an entry that the service named")
-        assert 0 < len(entries) <= config.request_max_entries, "U1"
+        assert 0 < len(entries) <= config.request_max_entries, "a request keeps the limits of the service"
         sizes = [len(entry.data) + len((entry.key or "").encode()) for entry in entries]
-        assert sum(sizes) <= config.request_max_bytes or len(entries) == 1, "U1"
+        assert sum(sizes) <= config.request_max_bytes or len(entries) == 1, "a request keeps the limits of the service"
         if sum(sizes) > config.request_max_bytes:
             self.reached.add("larger than a request, alone")
         parts = [part for shipment in shipments for part in _parts(*shipment)]
         for (aggregate, records, lane), entry, size in zip(parts, entries, sizes, strict=True):
             self._check_entry(aggregate, records, lane, entry)
             if lane.shard_id is None:
-                if self.machine._is_blind:
+                if self.machine._router.is_blind:
                     self.reached.add("sent without a map")
                 assert len(records) == 1, "P2: without a map one record an entry"
                 continue
@@ -222,12 +224,12 @@ class StepOracles:
                 self.reached.add("wrapped a payload that looks like an aggregate")
             else:
                 assert len(entry.data) <= max(lane.max_bytes, self.shell.config.aggregate_max_bytes)
-                assert len(entry.data) == aggregate.size, "G1"
+                assert len(entry.data) == aggregate.size, "an entry is as large as was counted"
             found = [(one.key, one.data, one.explicit_hash_key) for one in inner]
         for record, (key, data, hash_key) in zip(records, found, strict=True):
             given = self.shell.by_record[id(record)]
             assert record.ending is None, "P1: it has ended"
-            assert record.expires_at > self.shell.now - SLACK, "A1: its life was over"
+            assert record.expires_at > self.shell.now - SLACK, "its life was over"
             assert data == given.data
             if given.key is not None:
                 assert (key, hash_key) == (given.key, given.hash_key), "P8: keys are kept"
@@ -265,7 +267,7 @@ class StepOracles:
             given.ended_at = shell.now
             late = shell.now - record.expires_at
             assert late <= LONGEST_REQUEST, f"ended {late} s after its life"
-        ledger = self.machine._ledger
+        ledger = self.machine.ledger
         self.ended = ledger.delivered_records + ledger.failed_records
 
     def _note_failed(self, record):
@@ -289,9 +291,9 @@ def _parts(aggregate, lane):
 def check_end(shell):
     machine = shell.machine
     assert not shell.queue, "P7: someone waits for room that is there"
-    assert machine.outstanding == 0, "P1"
-    assert machine.buffered_bytes == 0, "P1"
-    assert machine.unfinished() == []
+    assert machine.intake.outstanding == 0, "P1"
+    assert machine.intake.buffered_bytes == 0, "P1"
+    assert machine.intake.unfinished() == []
     assert not machine._flights
     collector = machine._collector
     assert (collector.in_flight, collector._waiting_bytes, collector._waiting_entries) == (0, 0, 0)
@@ -304,7 +306,7 @@ def check_end(shell):
     for lane in machine._router.all_lanes():
         assert lane.is_idle
         assert lane.queued_bytes == 0
-    assert not machine._router.vanished, "J1: lanes that vanished are forgotten"
+    assert not machine._router.vanished, "lanes that vanished are forgotten"
     for given in shell.given:
         assert given.record.ending is not None, "P1"
         assert (given.ended_at is not None) is shell.load.waits, "P1: who waits is told"
@@ -342,14 +344,14 @@ def check_isolation(shell):
         assert POISON in given.data or type(given.record.ending) is not Undelivered, "IS: a valid record was given up"
     if shell.world.scenario.steady_poison < 1.0:
         most = 2 * log2(shell.oracles.most_refused) + (2 if not config.aggregation else 4)
-        assert len(calls) <= len(bad) * most, f"IS2: {len(calls)} calls for {len(bad)} invalid records"
+        assert len(calls) <= len(bad) * most, f"{len(calls)} calls for {len(bad)} invalid records"
         if len(bad) > 5:
             shell.world.reached.add("invalid records at a steady rate")
         return
-    assert len(calls) <= 1.1 * len(bad), f"IS3: {len(calls)} calls for {len(bad)} invalid records"
+    assert len(calls) <= 1.1 * len(bad), f"{len(calls)} calls for {len(bad)} invalid records"
     rate = config.isolation_calls_per_second
     for earlier, later in zip(calls, calls[rate:], strict=False):
-        assert later - earlier >= 1.0 - SLACK, f"IS4: more than {rate} calls in a second"
+        assert later - earlier >= 1.0 - SLACK, f"more than {rate} calls in a second"
         shell.world.reached.add("isolation kept its pace")
 
 

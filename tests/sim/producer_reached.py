@@ -2,14 +2,14 @@
 
 from contextlib import ExitStack, contextmanager
 
-from shardline.core.events import AggregationStopped, DistributionChanged, ShardMapFailed, StreamUnknown
-from shardline.core.producer import settlement
+from shardline.core.producer import responses as settlement
 from shardline.core.producer.lane import Lane
-from shardline.core.producer.returns import Returns
-from shardline.core.producer.settlement import Settlement
+from shardline.core.producer.responses import Settlement
+from shardline.core.producer.retries import Returns
 from shardline.core.producer.shard_map import ShardMap
-from shardline.core.producer.stream_facts import StreamFacts
+from shardline.core.producer.stream_summary import StreamFacts
 from shardline.core.producer.verdicts import Rules
+from shardline.core.producer_events import AggregationStopped, DistributionChanged, ShardMapFailed, StreamUnknown
 
 STATES = frozenset({
     "buffer full",

@@ -112,7 +112,7 @@ class Shell(ProducerShell):
         seed = world.scenario.seed
         super().__init__(load.config, world.now, Random(f"machine {seed} {number}"), STREAM)
         self.machine._slice_records = Random(f"slice {seed} {number}").choice([1, 3, SLICE_RECORDS])
-        self.machine.wall_offset = BEGIN - START
+        self.machine.ledger.wall_offset = BEGIN - START
         self._interrupts = Random(f"interrupt {world.scenario.seed} {number}")
         self.given = []
         self.by_record = {}
@@ -212,13 +212,17 @@ class Shell(ProducerShell):
             if not busy:
                 break
         deadline = self.machine.next_deadline()
-        assert deadline > self.now, f"W2: nothing to give, and the deadline {deadline} is not after {self.now}"
+        assert deadline > self.now, f"nothing to give, and the deadline {deadline} is not after {self.now}"
         self.oracles.check_pumped(deadline)
         facts = self.machine._facts
-        if facts.auto and not self.machine.outstanding and deadline == facts.next_deadline():
+        if facts.auto and not self.machine.intake.outstanding and deadline == facts.next_deadline():
             return  # under AUTO it asks every minute for ever: the world must come to rest
         listing_at = self.machine._map.next_deadline()
-        if self.world.endpoint.is_blacked_out_for_good and not self.machine.outstanding and deadline == listing_at:
+        if (
+            self.world.endpoint.is_blacked_out_for_good
+            and not self.machine.intake.outstanding
+            and deadline == listing_at
+        ):
             return  # it lists the shards again and again: the world must come to rest
         if deadline != self._wake_at:
             self._wake_at = deadline
@@ -247,8 +251,10 @@ class Shell(ProducerShell):
     def _collect(self):
         """Take what ended. Says whether there may be more room."""
         machine = self.machine
-        failed, finished = machine.take_failed(), machine.take_finished()
-        self.oracles.check_ended(failed, finished)
+        failed, finished = machine.ledger.failed, machine.ledger.finished
+        self.oracles.check_ended([*failed], [*finished])
+        failed.clear()
+        finished.clear()
         events = machine.take_events()
         for event in events:
             self.note(repr(event))

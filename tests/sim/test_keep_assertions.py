@@ -13,8 +13,8 @@ HERE = Path(__file__).parent
 BROKEN = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
-from shardline.core.producer.machine import ProducerMachine
-ProducerMachine.outstanding = property(lambda machine: 1)
+from shardline.core.producer.intake import Intake
+Intake.outstanding = property(lambda intake: 1)
 import simulate
 print("optimized" if not __debug__ else "not optimized")
 sys.exit(simulate.main())

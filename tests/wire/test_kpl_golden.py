@@ -1,4 +1,4 @@
-"""Aggregates that the KPL itself wrote. AG1 to AG7 are the invariants of ``shardline.codec.aggregation``."""
+"""Aggregates that the KPL itself wrote."""
 
 from pathlib import Path
 from runpy import run_path
@@ -19,7 +19,6 @@ every_blob = pytest.mark.parametrize(
 
 @every_blob
 def test_the_kpls_aggregates_are_opened(name, size, count):
-    """AG4, AG5."""
     blob, records = golden[name]
     assert (len(blob), len(records)) == (size, count)
     assert split_aggregate(blob) == records
@@ -27,7 +26,6 @@ def test_the_kpls_aggregates_are_opened(name, size, count):
 
 @every_blob
 def test_the_same_records_give_the_same_bytes(name, size, count):
-    """AG1."""
     blob, records = golden[name]
     assert build_aggregate(records) == blob
 
@@ -48,6 +46,5 @@ def test_the_kpl_kept_shared_keys_within_one_shard():
 
 
 def test_what_the_kpl_sent_alone_is_plain():
-    """AG4."""
     assert split_aggregate(golden["PLAIN"]) is None
     assert deaggregate(golden["PLAIN"])[0].data == b"RECORD 749 pjqrcfbxafzdndzmbgane"

@@ -1,16 +1,18 @@
-"""Who waits for a call that blocks: a name look-up, botocore's chains?
+"""Who waits for a call that blocks: a name look-up, botocore's chains, SQLite?
 
 Nobody who does not want to. Such a call can hang for minutes, and a thread cannot be stopped. So it gets a daemon
 thread of its own, not one of a pool that is joined at the end (``asyncio.run`` joins the one that asyncio uses).
 
 Invariants:
 
-- BC1: who waits can leave at any time, also the last; the call goes on.
-- BC2: a call that is asked for while the same one runs, also one that was left, is not made again: all share its
+- Who waits can leave at any time, also the last; the call goes on.
+- A call that is asked for while the same one runs, also one that was left, is not made again: all share its
   outcome. So there is never more than one thread for each.
-- BC3: at the interpreter's end, where no thread can begin (Python 3.12 on), the call is made in the caller's.
+- At the interpreter's end, where no thread can begin (Python 3.12 on), the call is made in the caller's.
+- A signal handler that raises in the event loop loses no outcome: whoever waits is woken twice.
 """
 
+import asyncio
 import threading
 from collections.abc import Callable, Hashable
 from contextlib import suppress
@@ -19,7 +21,7 @@ from typing import Generic, TypeVar, final
 
 import anyio
 
-from shardline.adapters.event_loop import call_soon_from_threads
+from shardline.adapters.event_loop import call_soon_from_threads, is_trio
 
 _T = TypeVar("_T")
 
@@ -32,12 +34,16 @@ class BlockingCalls(Generic[_T]):
         self._running: dict[Hashable, _Call[_T]] = {}
 
     async def ask(self, question: Hashable, call: Callable[[], _T]) -> _T:
-        """What ``call()`` returns or raises, or one that asks the same and runs already (BC2)."""
+        """What ``call()`` returns or raises, or one that asks the same and runs already."""
         running = self._running.get(question)
         if running is None:
-            running = self._running[question] = _Call(call, lambda: self._running.pop(question, None))
+            running = self._running[question] = _Call(call, lambda: self._forget(question, running))
             running.start()
         return await running.outcome()
+
+    def _forget(self, question: Hashable, ended: "_Call[_T] | None") -> None:
+        if self._running.get(question) is ended:  # a call ends twice: the next one may have begun in between
+            self._running.pop(question, None)
 
 
 @final
@@ -48,28 +54,33 @@ class _Call(Generic[_T]):
         self._call = call
         self._forget = forget
         self._soon = call_soon_from_threads()
-        self._ended = anyio.Event()
+        self._is_over = False
+        self._waiting: list[asyncio.Future[None] | anyio.Event] = []
         self._results: list[_T] = []
         self._error: Exception | None = None
 
     def start(self) -> None:
         thread = threading.Thread(target=copy_context().run, args=(self._run,), name="shardline look-up", daemon=True)
-        started = False
         try:
             thread.start()
-            started = True
         except RuntimeError:
             if threading.main_thread().is_alive():
-                raise
-            self._make()  # BC3
-            self._finish()
-            started = True
-        finally:
-            if not started:
                 self._forget()
+                raise
+            self._make()
+            self._finish()
+        except BaseException:  # a signal handler raised
+            self._forget()
+            raise
 
     async def outcome(self) -> _T:
-        await self._ended.wait()
+        while not self._is_over:
+            if is_trio():
+                self._waiting.append(event := anyio.Event())
+                await event.wait()
+            else:  # a future: what an interrupt leaves undone in the set() of an event is never done
+                self._waiting.append(future := asyncio.get_running_loop().create_future())
+                await future
         if self._error is not None:
             raise self._error
         return self._results[0]
@@ -78,6 +89,7 @@ class _Call(Generic[_T]):
         self._make()
         with suppress(RuntimeError):  # the loop has ended, and whoever waited with it
             self._soon(self._finish)
+            self._soon(self._finish)  # twice: a signal handler that raises can make asyncio lose one of them
 
     def _make(self) -> None:
         try:
@@ -87,4 +99,9 @@ class _Call(Generic[_T]):
 
     def _finish(self) -> None:
         self._forget()
-        self._ended.set()
+        self._is_over = True
+        for waiter in self._waiting:
+            if isinstance(waiter, anyio.Event):
+                waiter.set()
+            elif not waiter.done():
+                waiter.set_result(None)

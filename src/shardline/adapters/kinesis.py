@@ -4,19 +4,19 @@
 
 Invariants:
 
-- Z1: one call is one attempt; every expected failure is a ``Failure`` (O1, O2 of ``ports``).
-- Z2: an answer that cannot be read is a transient failure that may have been carried out.
+- One call is one attempt; every expected failure is a ``Failure``, as ``ports`` demands.
+- An answer that cannot be read is a transient failure that may have been carried out.
 """
 
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Final, Protocol, TypeVar, final
+from typing import Final, Protocol, TypeVar, final, overload
 
-from shardline.adapters.endpoints import ROUTING_MEMBERS
-from shardline.adapters.http_failures import broken
-from shardline.adapters.signed_http import SignedHttp
+from shardline.adapters.aws.endpoints import ROUTING_MEMBERS
+from shardline.adapters.aws.signed_http import SignedHttp
+from shardline.adapters.http.http_failures import broken
 from shardline.codec import eventstream
 from shardline.codec.envelope import BodyError, bare_code, read_error
 from shardline.codec.shapes import (
@@ -35,6 +35,7 @@ from shardline.core.requests import (
     GetShardIterator,
     ListShards,
     PutRecords,
+    ShardFilter,
     SubscribeToShard,
 )
 from shardline.model.position import Position
@@ -70,32 +71,24 @@ class KinesisHttp:
     async def put_records(self, request: PutRecords) -> PutRecordsResponse | Failure:
         stream = request.stream
         body = self._codec.encode_put_records(stream, request.entries)
-        routing: dict[str, object] = {} if stream.arn is None else {"StreamARN": stream.arn}
-        answer = await self._post("PutRecords", body, routing, stream.arn, PutRecordsResponse)
+        answer = await self._post("PutRecords", body, _of_stream(stream.arn), PutRecordsResponse)
         if not isinstance(answer, Failure) and len(answer.records) != len(request.entries):
             counts = f"{len(answer.records)} results for {len(request.entries)} entries"
             return broken(COUNT_MISMATCH, self._http.host_of("PutRecords", stream.arn), counts)
         return answer
 
     async def get_shard_iterator(self, request: GetShardIterator) -> GetShardIteratorResponse | Failure:
-        position = request.position
         params = stream_members(request.stream)
-        params |= {"ShardId": request.shard_id, "ShardIteratorType": position.kind.value}
-        if position.sequence_number is not None:
-            params["StartingSequenceNumber"] = str(position.sequence_number)
-        if position.timestamp is not None:
-            params["Timestamp"] = _time(position.timestamp)
-        return await self._typed("GetShardIterator", params, GetShardIteratorResponse)
+        params |= {"ShardId": request.shard_id, "ShardIteratorType": request.position.kind.value}
+        params |= _place_members(request.position, "StartingSequenceNumber")
+        return await self.typed_call("GetShardIterator", params, GetShardIteratorResponse)
 
     async def get_records(self, request: GetRecords) -> GetRecordsResponse | Failure:
         params: dict[str, object] = {"ShardIterator": request.iterator}
         if request.limit is not None:
             params["Limit"] = request.limit
-        arn = None if request.stream is None else request.stream.arn
-        routing: dict[str, object] = {}
-        if arn is not None:
-            params["StreamARN"] = routing["StreamARN"] = arn
-        return await self._post("GetRecords", self._codec.encode(params), routing, arn, GetRecordsResponse)
+        routing = _of_stream(None if request.stream is None else request.stream.arn)
+        return await self._post("GetRecords", self._codec.encode(params | routing), routing, GetRecordsResponse)
 
     async def list_shards(self, request: ListShards) -> ListShardsResponse | Failure:
         if request.next_token is not None:  # the token says which stream: the service refuses a name beside it
@@ -103,17 +96,15 @@ class KinesisHttp:
         else:
             params = stream_members(request.stream)
             if request.shard_filter is not None:
-                params["ShardFilter"] = _filter_members(request)
+                params["ShardFilter"] = _filter_members(request.shard_filter)
         if request.max_results is not None:
             params["MaxResults"] = request.max_results
-        arn = request.stream.arn  # later pages come from where the first one did
-        routing: dict[str, object] = {} if arn is None else {"StreamARN": arn}
-        return await self._post("ListShards", self._codec.encode(params), routing, arn, ListShardsResponse)
+        routing = _of_stream(request.stream.arn)  # later pages come from where the first one did
+        return await self._post("ListShards", self._codec.encode(params), routing, ListShardsResponse)
 
     async def describe_stream_summary(self, request: DescribeStreamSummary) -> StreamSummary | Failure:
-        answer = await self._typed(
-            "DescribeStreamSummary", stream_members(request.stream), DescribeStreamSummaryResponse
-        )
+        members = stream_members(request.stream)
+        answer = await self.typed_call("DescribeStreamSummary", members, DescribeStreamSummaryResponse)
         return answer if isinstance(answer, Failure) else answer.stream_description_summary
 
     @asynccontextmanager
@@ -121,7 +112,8 @@ class KinesisHttp:
         params: dict[str, object] = {
             "ConsumerARN": request.consumer_arn,
             "ShardId": request.shard_id,
-            "StartingPosition": _starting_position(request.position),
+            "StartingPosition": {"Type": request.position.kind.value}
+            | _place_members(request.position, "SequenceNumber"),
         }
         body = self._codec.encode(params)
         routing = {"ConsumerARN": request.consumer_arn}
@@ -135,15 +127,11 @@ class KinesisHttp:
             yield _Events(answer, self._codec, host)
 
     async def call(self, operation: str, params: Mapping[str, object]) -> dict[str, object] | Failure:
-        body = self._codec.encode(params)
-        routing, arn = _routing(params)
-        answer = await self._http.post(operation, self._codec.CONTENT_TYPE, body, routing, arn)
-        if isinstance(answer, Failure):
-            return answer
-        try:
-            return self._codec.decode_any(answer.body)
-        except BodyError as error:
-            return broken("BadAnswer", self._http.host_of(operation, arn), error)
+        return await self._post(operation, self._codec.encode(params), _routing(params), None)
+
+    async def typed_call(self, operation: str, params: Mapping[str, object], shape: type[T]) -> T | Failure:
+        """``call`` with the answer as a struct."""
+        return await self._post(operation, self._codec.encode(params), _routing(params), shape)
 
     def service_time(self) -> float:
         """What time it is for the service, as far as its answers told."""
@@ -152,22 +140,22 @@ class KinesisHttp:
     async def close(self) -> None:
         await self._http.close()
 
-    async def typed_call(self, operation: str, params: Mapping[str, object], shape: type[T]) -> T | Failure:
-        """``call`` with the answer as a struct."""
-        return await self._typed(operation, params, shape)
-
-    async def _typed(self, operation: str, params: Mapping[str, object], shape: type[T]) -> T | Failure:
-        routing, arn = _routing(params)
-        return await self._post(operation, self._codec.encode(params), routing, arn, shape)
-
+    @overload
+    async def _post(self, operation: str, body: Body, routing: dict[str, str], shape: type[T]) -> T | Failure: ...
+    @overload
     async def _post(
-        self, operation: str, body: Body, routing: Mapping[str, object], arn: str | None, shape: type[T]
-    ) -> T | Failure:
+        self, operation: str, body: Body, routing: dict[str, str], shape: None
+    ) -> dict[str, object] | Failure: ...
+    async def _post(
+        self, operation: str, body: Body, routing: dict[str, str], shape: type[T] | None
+    ) -> T | dict[str, object] | Failure:
+        """Send one request. The first of the members that decide its address is the name to remember that by."""
+        arn = next(iter(routing.values()), None)
         answer = await self._http.post(operation, self._codec.CONTENT_TYPE, body, routing, arn)
         if isinstance(answer, Failure):
             return answer
         try:
-            return self._codec.decode(answer.body, shape)
+            return self._codec.decode_any(answer.body) if shape is None else self._codec.decode(answer.body, shape)
         except BodyError as error:
             return broken("BadAnswer", self._http.host_of(operation, arn), error)
 
@@ -222,28 +210,27 @@ def stream_members(stream: StreamRef) -> dict[str, object]:
     return {"StreamName": stream.name} if stream.arn is None else {"StreamARN": stream.arn}
 
 
-def _routing(params: Mapping[str, object]) -> tuple[dict[str, object], str | None]:
-    """The members that decide the address, and the first of them as the name under which it is remembered."""
-    routing = {name: params[name] for name in ROUTING_MEMBERS if name in params}
-    return routing, next((str(value) for value in routing.values()), None)
+def _routing(params: Mapping[str, object]) -> dict[str, str]:
+    """The members that decide the address."""
+    return {name: str(params[name]) for name in ROUTING_MEMBERS if name in params}
+
+
+def _of_stream(arn: str | None) -> dict[str, str]:
+    return {} if arn is None else {"StreamARN": arn}
 
 
 def _time(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def _starting_position(position: Position) -> dict[str, object]:
-    members: dict[str, object] = {"Type": position.kind.value}
+def _place_members(position: Position, number: str) -> dict[str, object]:
+    """What tells a place besides its kind; ``number`` is what the operation calls the sequence number."""
     if position.sequence_number is not None:
-        members["SequenceNumber"] = str(position.sequence_number)
-    if position.timestamp is not None:
-        members["Timestamp"] = _time(position.timestamp)
-    return members
+        return {number: str(position.sequence_number)}
+    return {} if position.timestamp is None else {"Timestamp": _time(position.timestamp)}
 
 
-def _filter_members(request: ListShards) -> dict[str, object]:
-    wanted = request.shard_filter
-    assert wanted is not None
+def _filter_members(wanted: ShardFilter) -> dict[str, object]:
     members: dict[str, object] = {"Type": wanted.kind}
     if wanted.shard_id is not None:
         members["ShardId"] = wanted.shard_id

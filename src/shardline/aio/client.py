@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 import anyio
 
-from shardline.adapters.http_settings import HttpSettings
+from shardline.adapters.http.http_settings import HttpSettings
 from shardline.adapters.kinesis import KinesisHttp, stream_members
 from shardline.aio.connection import Connection, ConnectionSettings, connect
 from shardline.aio.control_plane import ControlPlane, value_of

@@ -8,17 +8,17 @@ import re
 import ssl
 import sys
 import time
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, final
+from dataclasses import dataclass
+from typing import Final, Literal, final
 
 from shardline import __version__
-from shardline.adapters.aws_service import AwsService, find_service
+from shardline.adapters.aws.aws_service import AwsService, AwsWishes, find_service
+from shardline.adapters.aws.endpoints import parse_endpoint
 from shardline.adapters.blocking_calls import BlockingCalls
-from shardline.adapters.endpoints import parse_endpoint
-from shardline.adapters.http1 import Http1Transport
-from shardline.adapters.http_settings import HttpSettings
+from shardline.adapters.http.http1_transport import Http1Transport
+from shardline.adapters.http.http_settings import HttpSettings
+from shardline.adapters.http.wire_streams import AnyioStream, AsyncioStream
 from shardline.adapters.kinesis import SERVICE, TARGET_PREFIX, BodyCodec, KinesisHttp
-from shardline.adapters.wire_streams import AnyioStream, AsyncioStream
 from shardline.codec import awscbor, awsjson
 from shardline.errors import UsageError
 from shardline.model.credentials import Credentials
@@ -30,18 +30,10 @@ _USER_AGENT: Final = f"shardline/{__version__} python/{sys.version_info.major}.{
 
 @final
 @dataclass(frozen=True, slots=True)
-class ConnectionSettings:
+class ConnectionSettings(AwsWishes):
     """How to reach the service, as the caller said it. Nothing is looked up yet."""
 
-    region: str | None = None
-    endpoint_url: str | None = None
-    profile: str | None = None
-    session: Any = field(default=None, repr=False)
-    credentials: Credentials | None = None
     protocol: Literal["json", "cbor"] = "json"
-    use_fips: bool | None = None
-    use_dualstack: bool | None = None
-    http: HttpSettings = field(default_factory=HttpSettings)
 
     def __post_init__(self) -> None:
         if self.region is not None and (not isinstance(self.region, str) or not _REGION.fullmatch(self.region)):
@@ -60,11 +52,6 @@ class ConnectionSettings:
                 raise UsageError(f"{name} goes with no endpoint_url: that one says where to connect")
         if self.profile is not None and (self.session is not None or self.credentials is not None):
             raise UsageError("profile goes with neither session nor credentials: each of them says who calls")
-
-
-def _resolve(settings: ConnectionSettings) -> AwsService:
-    """Ask AWS's chains for what the caller left open. Blocks."""
-    return find_service(SERVICE, settings)
 
 
 def current_backend() -> Literal["asyncio", "trio"]:
@@ -89,7 +76,7 @@ def _make_transport(settings: HttpSettings, ssl_context: ssl.SSLContext | None) 
         dial = AsyncioStream.connect if current_backend() == "asyncio" else AnyioStream.connect
         return Http1Transport(settings, ssl_context, dial)
     try:
-        from shardline.adapters.http_httpcore import HttpcoreTransport  # noqa: PLC0415 - an extra
+        from shardline.adapters.http.httpcore_transport import HttpcoreTransport  # noqa: PLC0415 - an extra
     except ImportError:
         raise UsageError("HTTP/2 needs an extra: pip install 'shardline[http2]'") from None
     return HttpcoreTransport(settings, ssl_context)
@@ -111,7 +98,7 @@ async def connect(settings: ConnectionSettings) -> Connection:
         UsageError: the settings lead nowhere.
     """
     # Not in a thread of anyio's pool: the program's exit waits for those, and an interrupt can keep them from ending.
-    service = await BlockingCalls[AwsService]().ask("service", lambda: _resolve(settings))
+    service = await BlockingCalls[AwsService]().ask("service", lambda: find_service(SERVICE, settings))
     codec: BodyCodec = awsjson if settings.protocol == "json" else awscbor
     transport = _make_transport(settings.http, service.ssl_context)
     http = service.connect(transport, target_prefix=TARGET_PREFIX, user_agent=_USER_AGENT, wall_time=time.time)

@@ -3,11 +3,11 @@
 The control-plane half of ``Client``. Methods are the AWS operations in snake case; a stream is a name or an ARN.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Final, Literal, TypeVar
 
 from shardline.adapters.kinesis import KinesisHttp, stream_members
-from shardline.aio.waiting import Wait, wait_limit, wait_until
+from shardline.aio.stream_waiters import Wait, wait_limit, wait_until
 from shardline.codec.envelope import BodyError
 from shardline.codec.shapes import (
     DescribeStreamConsumerResponse,
@@ -64,16 +64,9 @@ class ControlPlane:
     async def list_streams(self) -> list[StreamListing]:
         """All streams of the account and region, page by page."""
         streams: list[StreamListing] = []
-        params: dict[str, object] = {}
-        tokens = PageTokens(*_ENDLESS)
-        while True:
-            page = await self._ask("ListStreams", params, ListStreamsResponse)
+        async for page in self._pages("ListStreams", {}, ListStreamsResponse, _next_streams):
             streams.extend(page.stream_summaries or [StreamListing(name=name) for name in page.stream_names])
-            last = page.stream_names[-1] if page.has_more_streams and page.stream_names else None
-            start = value_of(tokens.follow(last and (page.next_token or last)), "ListStreams")
-            if start is None:
-                return streams
-            params = {"NextToken" if page.next_token else "ExclusiveStartStreamName": start}
+        return streams
 
     async def create_stream(
         self,
@@ -184,17 +177,13 @@ class ControlPlane:
 
     async def list_stream_consumers(self, stream: str) -> list[StreamConsumer]:
         """All registered consumers of a stream, page by page."""
-        arn = await self._arn_of(stream)
         consumers: list[StreamConsumer] = []
-        params: dict[str, object] = {"StreamARN": arn}
-        tokens = PageTokens(*_ENDLESS)
-        while True:
-            page = await self._ask("ListStreamConsumers", params, ListStreamConsumersResponse)
+        params = {"StreamARN": await self._arn_of(stream)}
+        async for page in self._pages(
+            "ListStreamConsumers", params, ListStreamConsumersResponse, lambda page: ("NextToken", page.next_token)
+        ):
             consumers.extend(page.consumers)
-            token = value_of(tokens.follow(page.next_token), "ListStreamConsumers")
-            if token is None:
-                return consumers
-            params = {"StreamARN": arn, "NextToken": token}
+        return consumers
 
     async def update_max_record_size(self, stream: str, kib: int) -> None:
         """Set the largest record that the stream takes: 1024 to 10240 KiB."""
@@ -220,18 +209,29 @@ class ControlPlane:
 
     async def list_tags_for_stream(self, stream: str) -> dict[str, str]:
         """All tags of a stream, page by page."""
-        members = stream_members(parse_stream(stream))
         tags: dict[str, str] = {}
-        params = members
-        tokens = PageTokens(*_ENDLESS)
-        while True:
-            page = await self._ask("ListTagsForStream", params, ListTagsForStreamResponse)
+        params = stream_members(parse_stream(stream))
+        async for page in self._pages("ListTagsForStream", params, ListTagsForStreamResponse, _next_tags):
             tags.update({tag.key: tag.value or "" for tag in page.tags})
-            last = page.tags[-1].key if page.has_more_tags and page.tags else None
-            start = value_of(tokens.follow(last), "ListTagsForStream")
-            if start is None:
-                return tags
-            params = members | {"ExclusiveStartTagKey": start}
+        return tags
+
+    async def _pages(
+        self,
+        operation: str,
+        params: Mapping[str, object],
+        shape: type[T],
+        follow: Callable[[T], tuple[str, str | None]],
+    ) -> AsyncIterator[T]:
+        """Every page of a listing. ``follow`` names the member that asks for the next one, and its value."""
+        tokens, more = PageTokens(*_ENDLESS), params
+        while True:
+            page = await self._ask(operation, more, shape)
+            yield page
+            member, value = follow(page)
+            token = value_of(tokens.follow(value), operation)
+            if token is None:
+                return
+            more = {**params, member: token}
 
     async def _ask(self, operation: str, params: Mapping[str, object], shape: type[T]) -> T:
         try:
@@ -264,6 +264,16 @@ class ControlPlane:
         if arn is None and stream is not None and name is not None:
             return {"StreamARN": await self._arn_of(stream), "ConsumerName": name}
         raise UsageError("name a consumer by its ARN alone, or by stream= and name= together")
+
+
+def _next_streams(page: ListStreamsResponse) -> tuple[str, str | None]:
+    last = page.stream_names[-1] if page.has_more_streams and page.stream_names else None
+    by_token = last and page.next_token
+    return ("NextToken", by_token) if by_token else ("ExclusiveStartStreamName", last)
+
+
+def _next_tags(page: ListTagsForStreamResponse) -> tuple[str, str | None]:
+    return "ExclusiveStartTagKey", page.tags[-1].key if page.has_more_tags and page.tags else None
 
 
 def value_of(answer: T | Failure, operation: str) -> T:

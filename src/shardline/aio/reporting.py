@@ -15,16 +15,16 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
-from shardline.aio.user_code import Contained
-from shardline.core import events as produced
+from shardline.aio.loop.callbacks import Contained
+from shardline.core import producer_events as produced
 from shardline.core.clock import NEVER
-from shardline.core.consumer import events as consumed
-from shardline.core.consumer.store_health import StoreTrouble, trouble_of
+from shardline.core.consumer import consumer_events as consumed
+from shardline.core.consumer.store_outages import StoreTrouble, trouble_of
 from shardline.core.failures import Failure, FailureKind
 from shardline.ports import EventSink
 
 ConsumerSink: TypeAlias = Callable[[consumed.Event], object]
-"""Takes the events of a consumer: see ``shardline.core.consumer.events``."""
+"""Takes the events of a consumer: see ``shardline.core.consumer.consumer_events``."""
 
 CLOSED: Final = Failure(FailureKind.TRANSIENT, "Cancelled", "the consumer was closed during the request")
 """The outcome of a request that ``close`` cut short: it is not reported."""

@@ -2,11 +2,11 @@
 
 Invariants:
 
-- U1: a subscription is opened by the first ``anext`` (or ``async with``) and closed by its end, an error, a cancelled
+- A subscription is opened by the first ``anext`` (or ``async with``) and closed by its end, an error, a cancelled
   ``anext`` or ``aclose``, which may come from another task: the one that waits for an event then sees the end.
-- U2: it ends when the service ends it (after at most 5 minutes): continue with a new one after the last
+- It ends when the service ends it (after at most 5 minutes): continue with a new one after the last
   ``continuation_sequence_number``.
-- U3: when it is closed its connection is, also under cancellation. One that is dropped unclosed gives its connection
+- When it is closed its connection is, also under cancellation. One that is dropped unclosed gives its connection
   back when it is collected.
 """
 
@@ -75,7 +75,7 @@ class Subscription:
             await self._left.wait()
 
     async def _step(self, *, wanted: bool) -> SubscribeToShardEvent | None:
-        """Open if need be, then get the next event if one is ``wanted``. Whatever else comes of it closes (U1)."""
+        """Open if need be, then get the next event if one is ``wanted``. Whatever else comes of it closes."""
         if self._inside is not None:
             raise UsageError("a Subscription is read by one task at a time")
         self._inside, self._left = scope, left = anyio.CancelScope(), anyio.Event()

@@ -1,11 +1,11 @@
 """The commands of ``shardline``.
 
-A command ``x`` is the attribute ``x`` of the module ``shardline.cli.x``.
+A command ``x`` is the attribute ``x`` of the module ``shardline.cli.x.x_command``.
 
 Invariants:
 
-- CM1: a command is loaded when it is called: ``--version``, ``--help`` and completion stay quick.
-- CM2: the summary that ``--help`` shows of a command is the first sentence of the command's own help.
+- A command is loaded when it is called: ``--version``, ``--help`` and completion stay quick.
+- The summary that ``--help`` shows of a command is the first sentence of the command's own help.
 """
 
 from importlib import import_module
@@ -30,7 +30,7 @@ COMMANDS: Final = {
 
 
 class Commands(click.Group):
-    """The commands by name, each from the module of that name (CM1)."""
+    """The commands by name, each from the module of that name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -40,7 +40,7 @@ class Commands(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"shardline.cli.{cmd_name}"), cmd_name)
+        command: click.Command = getattr(import_module(f"shardline.cli.{cmd_name}.{cmd_name}_command"), cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -2,14 +2,15 @@
 
 Invariants:
 
-- IN1: Ctrl-C and SIGTERM cancel the stage that runs, and nothing else: what comes after it is done in good order.
-- IN2: each stage is cancelled by a signal of its own: a second Ctrl-C ends the draining that the first one began.
+- Ctrl-C and SIGTERM cancel the stage that runs, and nothing else: what comes after it is done in good order.
+- Each stage is cancelled by a signal of its own: a second Ctrl-C ends the draining that the first one began.
 """
 
 import asyncio
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Final, final
 
 import anyio
@@ -43,28 +44,26 @@ class Interrupts:
         assert self.first is not None, "only asked after a signal"
         return _BEYOND_SIGNALS + self.first
 
-    def handle_signal(self, number: int) -> None:
-        if self.first is None:
-            self.first = number
+    def cancel_stage(self) -> None:
         if self._stage is not None:
             self._stage.cancel()
 
 
 @contextmanager
-def interrupts() -> Generator[Interrupts]:
-    """Take Ctrl-C and SIGTERM over from Python, inside of a running event loop."""
+def interrupts(numbers: Sequence[signal.Signals] = _SIGNALS) -> Generator[Interrupts]:
+    """Take these signals over from Python, inside of a running event loop."""
     heard = Interrupts()
     loop = asyncio.get_running_loop()
-    taken: list[signal.Signals] = []
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        del frame
+        heard.first = heard.first or number
+        loop.call_soon_threadsafe(heard.cancel_stage)
+
     try:
-        for one in _SIGNALS:
-            try:
-                loop.add_signal_handler(one, heard.handle_signal, one)
-            except NotImplementedError:  # Windows: Ctrl-C then breaks the command off
-                break
-            taken.append(one)
+        for one in numbers:
+            signal.signal(one, hear)
         yield heard
     finally:
-        for one in taken:
-            loop.remove_signal_handler(one)
+        for one in numbers:
             signal.signal(one, signal.SIG_IGN)  # what still comes would only break off the end

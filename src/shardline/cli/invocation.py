@@ -2,9 +2,9 @@
 
 Invariants:
 
-- CL1: these options may stand before or after the command's name; the last one counts.
-- CL2: an error is one sentence on standard error, with its traceback only under ``-v``: see ``mistakes``.
-- CL3: standard output carries only results: it can be piped. The library's log is shown only under ``-v``.
+- These options may stand before or after the command's name; the last one counts.
+- An error is one sentence on standard error, with its traceback only under ``-v``: see ``mistakes``.
+- Standard output carries only results: it can be piped. The library's log is shown only under ``-v``.
 """
 
 import logging
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
 import click
 
-from shardline.cli.mistakes import as_click, sole_error
+from shardline.cli.error_messages import as_click, sole_error
 
 if TYPE_CHECKING:
     from shardline.aio.client import Client
@@ -46,7 +46,7 @@ class Invocation:
         return Client(endpoint_url=self.endpoint_url, region=self.region, profile=self.profile, **settings)
 
     def run(self, command: Callable[[*_Arguments], Awaitable[_Result]], *arguments: *_Arguments) -> _Result:
-        """Run the command to its end. What goes wrong becomes a sentence and an exit code (CL2)."""
+        """Run the command to its end. What goes wrong becomes a sentence and an exit code."""
         import anyio  # noqa: PLC0415 - as above
 
         self._set_up_log()
@@ -70,7 +70,7 @@ class Invocation:
         return (region or "the region of the AWS settings") + ("" if endpoint is None else f" at {endpoint}")
 
     def _set_up_log(self) -> None:
-        """CL3. What a command has to tell of failures it tells itself."""
+        """What a command has to tell of failures it tells itself."""
         log = logging.getLogger("shardline")
         log.propagate = False
         handler: logging.Handler = logging.StreamHandler() if self.verbose else logging.NullHandler()
@@ -96,7 +96,7 @@ UTF8: Final = _Utf8()
 
 
 def global_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of all commands (CL1); they reach it as the ``Invocation`` of ``click.pass_obj``."""
+    """Give a command the options of all commands; they reach it as the ``Invocation`` of ``click.pass_obj``."""
     return only_options(*_OPTIONS)(command)
 
 

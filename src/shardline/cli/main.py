@@ -53,8 +53,8 @@ def _run() -> str | int | None:
     if find_spec("rich") is None:  # of the same extra
         return _NEEDS_EXTRA
     from shardline.cli.commands import shardline  # noqa: PLC0415 - needs click
+    from shardline.cli.error_messages import as_click, show_error  # noqa: PLC0415
     from shardline.cli.invocation import Invocation  # noqa: PLC0415
-    from shardline.cli.mistakes import as_click, show_error  # noqa: PLC0415
 
     try:
         code: object = shardline.main(prog_name="shardline", standalone_mode=False)
@@ -72,6 +72,6 @@ def _run() -> str | int | None:
 def _report_lost_output(problem: OSError) -> None:
     import click  # noqa: PLC0415 - as above
 
-    from shardline.cli.mistakes import show_error  # noqa: PLC0415
+    from shardline.cli.error_messages import show_error  # noqa: PLC0415
 
     show_error(click.ClickException(f"standard output cannot be written: {problem.strerror or problem}"))

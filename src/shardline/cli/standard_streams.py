@@ -2,11 +2,11 @@
 
 Invariants:
 
-- SO1: a reader that has gone (``| head -1``) changes nothing: the command does its work, prints nowhere, and ends with
+- A reader that has gone (``| head -1``) changes nothing: the command does its work, prints nowhere, and ends with
   the exit code that it would have had.
-- SO2: any other failure to write standard output (a full disk) is kept: ``main`` reports it at the end, and the exit
+- Any other failure to write standard output (a full disk) is kept: ``main`` reports it at the end, and the exit
   code is not 0.
-- SO3: standard error is only for people: if it cannot be written, nothing happens.
+- Standard error is only for people: if it cannot be written, nothing happens.
 """
 
 import io
@@ -51,7 +51,7 @@ def guard() -> None:
 
 
 def take_problem() -> OSError | None:
-    """Write what is left to standard output; give why it can no longer be written (SO2), once."""
+    """Write what is left to standard output; give why it can no longer be written, once."""
     sys.stdout.flush()
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if not isinstance(raw, _Forgiving):

@@ -2,11 +2,11 @@
 
 Invariants:
 
-- TE1: there is colour only where rich sees a terminal that wants it (``NO_COLOR`` is heard), and nothing is cut off
+- There is colour only where rich sees a terminal that wants it (``NO_COLOR`` is heard), and nothing is cut off
   where there is none: a name in a pipe is the whole name.
-- TE2: every text that comes from outside is printed as it is: no markup is read in it, and on a terminal no control
+- Every text that comes from outside is printed as it is: no markup is read in it, and on a terminal no control
   character of it acts.
-- TE3: notices go to standard error, and progress only to a terminal.
+- Notices go to standard error, and progress only to a terminal.
 """
 
 import re
@@ -26,7 +26,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def console(*, err: bool = False) -> Console:
-    """Where to print (TE1)."""
+    """Where to print."""
     stream = sys.stderr if err else sys.stdout
     width = None if stream.isatty() else _WIDE
     return Console(file=stream, width=width, highlight=False, markup=False, emoji=False, soft_wrap=width is not None)
@@ -61,7 +61,7 @@ def notice(text: str) -> None:
 
 @contextmanager
 def waiting(text: str) -> Generator[None]:
-    """Say what is waited for: while it lasts on a terminal, else in a line if it takes long (TE3)."""
+    """Say what is waited for: while it lasts on a terminal, else in a line if it takes long."""
     out = console(err=True)
     if out.is_terminal:
         with out.status(f"{printable(text)} ..."):
@@ -77,7 +77,7 @@ def waiting(text: str) -> Generator[None]:
 
 
 def printable(text: str) -> str:
-    """The text without anything that a terminal would act upon (TE2)."""
+    """The text without anything that a terminal would act upon."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 

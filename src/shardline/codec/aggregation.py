@@ -10,13 +10,13 @@ those of every writer::
 
 Invariants:
 
-- AG1: ``encode_aggregate`` writes byte for byte what the KPL writes: all partition keys, all explicit hash keys, all
+- ``encode_aggregate`` writes byte for byte what the KPL writes: all partition keys, all explicit hash keys, all
   records; the two tables in order of first use and without repetition, the fields of a record in order.
-- AG4: whatever is no valid aggregate is a plain record: ``split_columns`` answers ``None`` and never raises. It never
+- Whatever is no valid aggregate is a plain record: ``split_columns`` answers ``None`` and never raises. It never
   hands out a part of an aggregate without the rest.
-- AG5: an explicit hash key belongs to a record only if the record itself names one.
-- AG6: of a field that occurs twice in a record the last counts; tags and unknown fields are stepped over.
-- AG7: splitting takes time and memory linear in the bytes that are there, whatever lengths and indices they claim.
+- An explicit hash key belongs to a record only if the record itself names one.
+- Of a field that occurs twice in a record the last counts; tags and unknown fields are stepped over.
+- Splitting takes time and memory linear in the bytes that are there, whatever lengths and indices they claim.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -67,7 +67,7 @@ class Columns(NamedTuple):
 
 
 def encode_aggregate(keys: Sequence[str], payloads: Sequence[bytes], explicit_hash_keys: Mapping[int, str]) -> bytes:
-    """The aggregate of these records (AG1).
+    """The aggregate of these records.
 
     Args:
         keys: the partition key of each record.
@@ -129,7 +129,7 @@ def is_framed(data: bytes | bytearray | memoryview) -> bool:
 
 
 def split_columns(data: bytes | bytearray | memoryview) -> Columns | None:
-    """The records of an aggregate, at least one; ``None`` for a plain record, which is everything else (AG4).
+    """The records of an aggregate, at least one; ``None`` for a plain record, which is everything else.
 
     An explicit hash key is handed out as it was written: a foreign writer may have put any text there.
     """
@@ -147,7 +147,7 @@ def split_columns(data: bytes | bytearray | memoryview) -> Columns | None:
 class _Reader:
     """Reads the message of one framed aggregate. Tables may stand after the records that refer to them.
 
-    No bound is checked field by field (PB3): reading past the end of the message meets the MD5 and then ``IndexError``,
+    No bound is checked field by field: reading past the end of the message meets the MD5 and then ``IndexError``,
     and a position that is not exactly at the end afterwards condemns the whole.
     """
 
@@ -185,7 +185,7 @@ class _Reader:
         """Read the keys at ``at`` that are as long as the first. Returns where the next field starts.
 
         Keys of one length, UUIDs say, stand in a grid: heads and texts repeat at equal distances, and reading them so
-        takes half the time. Only the start of a message is tried, for every try looks through all of it (AG7).
+        takes half the time. Only the start of a message is tried, for every try looks through all of it.
         """
         blob = self._blob
         size, stop = blob[at + 1], self._stop

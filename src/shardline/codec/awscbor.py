@@ -5,9 +5,9 @@ of ``awsjson``, and take and give the same values.
 
 Invariants:
 
-- B1: times are tag 1 with integer *milliseconds* (RFC 8949 says seconds; AWS does not).
-- B2: a body that does not fit raises ``BodyError`` and nothing else.
-- B3: an answer in JSON is read as JSON: the service's front end sends such answers even to CBOR requests.
+- Times are tag 1 with integer *milliseconds* (RFC 8949 says seconds; AWS does not).
+- A body that does not fit raises ``BodyError`` and nothing else.
+- An answer in JSON is read as JSON: the service's front end sends such answers even to CBOR requests.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,16 +25,11 @@ CONTENT_TYPE: Final = "application/x-amz-cbor-1.1"
 T = TypeVar("T")
 
 
-def _text(value: str) -> bytes:
-    raw = value.encode()
-    return cbor.head(cbor.TEXT, len(raw)) + raw
-
-
-_DATA: Final = _text("Data")
-_KEY: Final = _text("PartitionKey")
-_HASH: Final = _text("ExplicitHashKey")
+_DATA: Final = cbor.text("Data")
+_KEY: Final = cbor.text("PartitionKey")
+_HASH: Final = cbor.text("ExplicitHashKey")
 _MAP_OF: Final = (b"\xa0", b"\xa1", b"\xa2", b"\xa3")
-_OPENING: Final = b"\xa2" + _text("Records")
+_OPENING: Final = b"\xa2" + cbor.text("Records")
 
 
 def encode_put_records(stream: StreamRef, entries: Sequence[Entry]) -> bytearray:
@@ -49,17 +44,17 @@ def encode_put_records(stream: StreamRef, entries: Sequence[Entry]) -> bytearray
         body += data
         if key is not None:
             body += _KEY
-            body += _text(key)
+            body += cbor.text(key)
         if explicit_hash_key is not None:
             body += _HASH
-            body += _text(explicit_hash_key)
-    body += _text("StreamName" if stream.arn is None else "StreamARN")
-    body += _text(str(stream))
+            body += cbor.text(explicit_hash_key)
+    body += cbor.text("StreamName" if stream.arn is None else "StreamARN")
+    body += cbor.text(str(stream))
     return body
 
 
 def encode(params: Mapping[str, object]) -> bytes:
-    """The body of any request: dicts, lists, text, numbers, booleans, bytes and aware datetimes (B1).
+    """The body of any request: dicts, lists, text, numbers, booleans, bytes and aware datetimes.
 
     Raises:
         BodyError: a value that has no form in CBOR.
@@ -71,7 +66,7 @@ def encode(params: Mapping[str, object]) -> bytes:
 
 
 def decode(body: bytes, shape: type[T]) -> T:
-    """The answer as a struct (B2, B3)."""
+    """The answer as a struct."""
     if body[:1] == b"{":
         return awsjson.decode(body, shape)
     try:
@@ -81,7 +76,7 @@ def decode(body: bytes, shape: type[T]) -> T:
 
 
 def decode_any(body: bytes) -> dict[str, object]:
-    """The answer of any operation as it stands (B2, B3)."""
+    """The answer of any operation as it stands."""
     if body[:1] == b"{":
         return awsjson.decode_any(body)
     return cast("dict[str, object]", decode(body, dict[str, Any]))

@@ -4,9 +4,9 @@ The default protocol. A PutRecords of large entries is joined by hand; answers a
 
 Invariants:
 
-- J1: what ``encode*`` writes, botocore's serialiser writes too, member by member (not byte by byte).
-- J2: blobs are base64, times are seconds since 1970 with milliseconds, rounded down (as in ``awscbor``).
-- J3: a body that does not fit raises ``BodyError`` and nothing else.
+- What ``encode*`` writes, botocore's serialiser writes too, member by member (not byte by byte).
+- Blobs are base64, times are seconds since 1970 with milliseconds, rounded down (as in ``awscbor``).
+- A body that does not fit raises ``BodyError`` and nothing else.
 """
 
 import binascii
@@ -128,7 +128,7 @@ def encode(params: Mapping[str, object]) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Times as numbers (J2); bytes become base64 in the encoder."""
+    """Times as numbers; bytes become base64 in the encoder."""
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             raise BodyError(f"a time needs a time zone: {value!r} has none")
@@ -147,7 +147,7 @@ def _plain(value: object) -> object:
 
 
 def decode(body: bytes, shape: type[T]) -> T:
-    """The answer as a struct (J3)."""
+    """The answer as a struct."""
     if shape is GetRecordsResponse or shape is SubscribeToShardEvent:
         first = body.find(b'"SequenceNumber"')
         second = body.find(b'"SequenceNumber"', first + 1)
@@ -183,7 +183,7 @@ def _decode_large(body: bytes, shape: type[Any]) -> GetRecordsResponse | Subscri
 
 
 def decode_any(body: bytes) -> dict[str, object]:
-    """The answer of any operation as it stands, with ``Data`` of records as bytes (J3)."""
+    """The answer of any operation as it stands, with ``Data`` of records as bytes."""
     if not body:
         return {}
     answer = decode(body, dict[str, Any])

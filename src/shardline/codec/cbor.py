@@ -5,14 +5,14 @@ epoch *milliseconds*, where the RFC says seconds.
 
 Invariants:
 
-- CB1: what ``encode`` accepts, ``decode`` gives back: byte strings as ``bytes``, sequences as lists, mappings as dicts.
-- CB2: an aware datetime is written as tag 1 and whole milliseconds, rounded down; tag 1 is read as float seconds since
+- What ``encode`` accepts, ``decode`` gives back: byte strings as ``bytes``, sequences as lists, mappings as dicts.
+- An aware datetime is written as tag 1 and whole milliseconds, rounded down; tag 1 is read as float seconds since
   1970. Any other tag is dropped and its content kept, but for big numbers (tags 2 and 3), which become ints.
-- CB3: definite and indefinite lengths, and floats of all three widths, are read alike. Of two equal keys the last wins.
-- CB4: for any bytes ``decode`` returns a value or raises ``CborError``, and nothing else: truncated or left-over input,
+- Definite and indefinite lengths, and floats of all three widths, are read alike. Of two equal keys the last wins.
+- For any bytes ``decode`` returns a value or raises ``CborError``, and nothing else: truncated or left-over input,
   reserved heads, unassigned simple values, keys that are no text, broken UTF-8, more than ``MAX_DEPTH`` levels.
-- CB5: time and memory are linear in the input: a declared length beyond what is left fails before anything is made.
-- CB6: ``encode`` refuses with ``CborError`` what has no such form; the message names the type and never the value.
+- Time and memory are linear in the input: a declared length beyond what is left fails before anything is made.
+- ``encode`` refuses with ``CborError`` what has no such form; the message names the type and never the value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,12 +74,12 @@ class CborError(ValueError):
 
 
 def encode(value: object) -> bytes:
-    """The bytes of ``value`` (CB1, CB2).
+    """The bytes of ``value``.
 
     None, bool, int (-2**64 to 2**64 - 1), float, str, bytes-like, list, tuple, mappings with str keys, aware datetime.
 
     Raises:
-        CborError: another type, an int or a nesting out of bounds, or text with a lone surrogate (CB6).
+        CborError: another type, an int or a nesting out of bounds, or text with a lone surrogate.
     """
     parts: list[bytes] = []
     _append(parts, cast("_Input", value), MAX_DEPTH, {})
@@ -109,7 +109,7 @@ def head(major: int, length: int) -> bytes:
 def _append(parts: list[bytes], value: _Input, levels: int, keys: dict[str, bytes]) -> None:
     """``levels`` may still open; ``keys`` remembers the bytes of the keys seen: they are few, and come often."""
     if isinstance(value, str):
-        parts.append(_text(value))
+        parts.append(text(value))
     elif isinstance(value, (bytes, bytearray, memoryview)):
         raw = bytes(value)
         parts.append(head(BYTES, len(raw)))
@@ -122,7 +122,7 @@ def _append(parts: list[bytes], value: _Input, levels: int, keys: dict[str, byte
                 raise CborError(f"a CBOR map of AWS has str keys, not {type(key).__name__}")
             known = keys.get(key)
             if known is None:
-                known = keys[key] = _text(key)
+                known = keys[key] = text(key)
             parts.append(known)
             _append(parts, item, levels - 1, keys)
     elif isinstance(value, (list, tuple)):
@@ -137,9 +137,10 @@ def _append(parts: list[bytes], value: _Input, levels: int, keys: dict[str, byte
         parts.append(_scalar(value))
 
 
-def _text(text: str) -> bytes:
+def text(value: str) -> bytes:
+    """A text with its head."""
     try:
-        raw = text.encode()
+        raw = value.encode()
     except UnicodeEncodeError:
         raise CborError("a str with a lone surrogate cannot be written as CBOR text") from None
     return head(TEXT, len(raw)) + raw
@@ -171,10 +172,10 @@ def _integer(value: int) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview) -> CborValue:
-    """The one item that ``data`` holds (CB1 to CB5).
+    """The one item that ``data`` holds.
 
     Raises:
-        CborError: the bytes are not exactly one well-formed item of this subset (CB4).
+        CborError: the bytes are not exactly one well-formed item of this subset.
     """
     if not isinstance(data, bytes):
         data = bytes(data)
@@ -214,7 +215,7 @@ def _item(data: bytes, at: int, levels: int, keys: dict[bytes, str]) -> tuple[Cb
     _check_levels(levels)
     if major == TAG:
         return _tagged(data, at, length, levels - 1, keys)
-    # Each item has a byte at least, each entry two: a count beyond that is a lie, refused before any work (CB5).
+    # Each item has a byte at least, each entry two: a count beyond that is a lie, refused before any work.
     if length * (major - ARRAY + 1) > len(data) - at:
         raise _truncated()
     if major == ARRAY:

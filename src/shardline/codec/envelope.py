@@ -5,10 +5,10 @@ in plain text or with nothing at all.
 
 Invariants:
 
-- V1: every answer yields a code and a message, whatever its body holds; nothing is raised.
-- V2: the code is bare: without the namespace before ``#`` and the address after ``:``.
-- V3: the message is at most 1,000 characters: an HTML page does not end up in a log.
-- V4: no secret of the request is in it, whole or cut off: a service may tell what it was asked, with the session token.
+- Every answer yields a code and a message, whatever its body holds; nothing is raised.
+- The code is bare: without the namespace before ``#`` and the address after ``:``.
+- The message is at most 1,000 characters: an HTML page does not end up in a log.
+- No secret of the request is in it, whole or cut off: a service may tell what it was asked, with the session token.
 """
 
 import re
@@ -66,7 +66,7 @@ def request_id_of(headers: Mapping[str, str]) -> str | None:
 
 
 def read_error(status: int, headers: Mapping[str, str], body: bytes, secrets: Iterable[str] = ()) -> ErrorAnswer:
-    """The facts of an error answer (V1), with stars for ``secrets`` (V4). Header names are lower case."""
+    """The facts of an error answer, with stars for ``secrets``. Header names are lower case."""
     hide = _Stars(secrets)
     fields = _fields(body)
     error_type = bare_code(hide(headers.get("x-amzn-errortype") or _text(fields, "__type")))
@@ -83,7 +83,7 @@ def read_error(status: int, headers: Mapping[str, str], body: bytes, secrets: It
 
 
 def bare_code(declared: str) -> str:
-    """``com.amazonaws.kinesis#X:http://...`` is ``X`` (V2)."""
+    """``com.amazonaws.kinesis#X:http://...`` is ``X``."""
     return declared.split(":", 1)[0].rsplit("#", 1)[-1].strip()[:_MESSAGE_MAX]
 
 
@@ -110,7 +110,7 @@ def _text(fields: Mapping[str, object] | None, name: str) -> str:
 
 @final
 class _Stars:
-    """What puts stars for secrets, also in the spelling of a URL, of a page or of a program (V4)."""
+    """What puts stars for secrets, also in the spelling of a URL, of a page or of a program."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets = sorted((secret for secret in secrets if len(secret) >= _SECRET_MIN), key=len, reverse=True)

@@ -5,14 +5,14 @@ of its headers, the CRC-32 of these two; the headers; the payload; the CRC-32 of
 
 Invariants:
 
-- EV1: the messages do not depend on how the bytes were cut into chunks, also when a broken frame follows them.
-- EV2: no message is handed out whose checksums, lengths or headers are not right: two equal header names, an unknown
+- The messages do not depend on how the bytes were cut into chunks, also when a broken frame follows them.
+- No message is handed out whose checksums, lengths or headers are not right: two equal header names, an unknown
   type, a value that overruns, broken UTF-8 or a time outside the years 1 to 9999 break the frame.
-- EV3: a frame whose prelude says too much (headers over 128 KiB, payload over 24 MiB) is refused at its twelfth byte.
-- EV4: for any bytes ``feed`` and ``close`` return or raise ``FrameError``, and nothing else. After the first error
+- A frame whose prelude says too much (headers over 128 KiB, payload over 24 MiB) is refused at its twelfth byte.
+- For any bytes ``feed`` and ``close`` return or raise ``FrameError``, and nothing else. After the first error
   every call raises: where a frame is broken, the start of the next is unknown.
-- EV5: each byte is copied a fixed number of times, whatever the sizes of chunks and frames.
-- EV6: ``encode_message`` writes only frames that the decoders of AWS read: names of 1 to 127 bytes, strings and bytes
+- Each byte is copied a fixed number of times, whatever the sizes of chunks and frames.
+- ``encode_message`` writes only frames that the decoders of AWS read: names of 1 to 127 bytes, strings and bytes
   of up to 32,767 (the AWS C runtime holds lengths in signed integers). Its errors name types, never values.
 """
 
@@ -71,7 +71,7 @@ class Message(NamedTuple):
 
 
 def encode_message(headers: Mapping[str, HeaderValue], payload: bytes) -> bytes:
-    """The frame of one message (EV6).
+    """The frame of one message.
 
     An int is written in four bytes if it fits, else in eight; an aware datetime as whole milliseconds, rounded down.
 
@@ -159,12 +159,12 @@ class MessageDecoder:
         self._failure: str | None = None
 
     def feed(self, chunk: bytes) -> list[Message]:
-        """The messages that ``chunk`` completes (EV1, EV2).
+        """The messages that ``chunk`` completes.
 
         If a broken frame follows intact ones in the same chunk, these are returned, and the next call raises.
 
         Raises:
-            FrameError: the stream is broken here, or was before (EV4).
+            FrameError: the stream is broken here, or was before.
         """
         if self._failure is not None:
             raise FrameError(self._failure)
@@ -191,7 +191,7 @@ class MessageDecoder:
         """Say that the stream is over.
 
         Raises:
-            FrameError: it ended inside a frame, or was broken before (EV4).
+            FrameError: it ended inside a frame, or was broken before.
         """
         if self._failure is None and self._unread:
             self._fail(f"the event stream ended inside a frame, after {len(self._unread)} bytes of it")

@@ -5,10 +5,10 @@ length, in chunks, or until the connection ends.
 
 Invariants:
 
-- HP1: feeding an answer in any pieces gives the same result.
-- HP2: what is no HTTP/1.x answer, or breaks its own rules, is an ``HttpError``; nothing else is raised.
-- HP3: the head is at most 64 KiB, and at most 64 MiB of a body wait to be taken: a server cannot make us keep more.
-- HP4: ``keep_alive`` is true only if the connection can carry another request: the answer is complete by its own
+- Feeding an answer in any pieces gives the same result.
+- What is no HTTP/1.x answer, or breaks its own rules, is an ``HttpError``; nothing else is raised.
+- The head is at most 64 KiB, and at most 64 MiB of a body wait to be taken: a server cannot make us keep more.
+- ``keep_alive`` is true only if the connection can carry another request: the answer is complete by its own
   account, nobody asked to close, and nothing followed it.
 """
 
@@ -83,7 +83,7 @@ class AnswerReader:
     def feed(self, data: bytes) -> None:
         """Take what arrived."""
         if self.complete:
-            self.keep_alive = self.keep_alive and not data  # HP4: nobody asked for this
+            self.keep_alive = self.keep_alive and not data  # Nobody asked for this
             return
         if self.status:
             self._feed_body(data)
@@ -221,7 +221,7 @@ class AnswerReader:
         self.complete = True
         self._buffer = b""
         if after:
-            self.keep_alive = False  # HP4
+            self.keep_alive = False
 
 
 def _length(text: str) -> int:

@@ -4,11 +4,11 @@ Varints, length-delimited fields, and a way around fields that we do not know: n
 
 Invariants:
 
-- PB1: a varint is written in as few bytes as it needs, and read with at most 10 bytes and 64 bits, padded or not.
-- PB2: an unknown field of wire type 0, 1, 2 or 5 is stepped over in constant memory. Groups (3 and 4) count as broken:
+- A varint is written in as few bytes as it needs, and read with at most 10 bytes and 64 bits, padded or not.
+- An unknown field of wire type 0, 1, 2 or 5 is stepped over in constant memory. Groups (3 and 4) count as broken:
   they were deprecated before the KPL was born, no writer of aggregates has any, and they are the only nesting of a
   format that can otherwise be stepped over without a stack.
-- PB3: a reader either advances or raises ``WireError`` or ``IndexError``. A declared length only moves the position, it
+- A reader either advances or raises ``WireError`` or ``IndexError``. A declared length only moves the position, it
   allocates nothing; whoever called compares the position with the end, once.
 """
 
@@ -31,7 +31,7 @@ class WireError(ValueError):
 
 
 def encode_varint(value: int) -> bytes:
-    """``value`` (0 or more) in groups of seven bits, lowest first (PB1)."""
+    """``value`` (0 or more) in groups of seven bits, lowest first."""
     encoded = bytearray()
     while value > ONE_BYTE_MAX:
         encoded.append(value & 0x7F | 0x80)
@@ -46,7 +46,7 @@ def varint_size(value: int) -> int:
 
 
 def read_varint(buffer: bytes, at: int) -> tuple[int, int]:
-    """The varint that starts at ``at``, and where the next byte after it is (PB1).
+    """The varint that starts at ``at``, and where the next byte after it is.
 
     Raises:
         WireError: it is longer than 10 bytes, or does not fit into 64 bits.
@@ -70,7 +70,7 @@ def read_varint(buffer: bytes, at: int) -> tuple[int, int]:
 
 
 def skip_unknown(buffer: bytes, at: int, known: int) -> int:
-    """Step over the field whose tag starts at ``at``: where the next one starts, which may be past the end (PB2, PB3).
+    """Step over the field whose tag starts at ``at``: where the next one starts, which may be past the end.
 
     A field number from 1 to ``known`` is refused. Its reader looked for the one byte that starts it and found another:
     the wire type is wrong, or the tag is padded.

@@ -5,10 +5,10 @@ function, in a Firehose transformation.
 
 Invariants:
 
-- RR1: everything that goes into an aggregate is checked first, and an error says which record is at fault.
-- RR2: ``deaggregate`` loses nothing and keeps the order. A plain record comes back as one record, its data unchanged.
-- RR3: the records of one aggregate share what the service said about it, and count ``sub_sequence`` from 0.
-- RR4: what came out of an aggregate is not opened again: a payload may look like an aggregate and be none (P12).
+- Everything that goes into an aggregate is checked first, and an error says which record is at fault.
+- ``deaggregate`` loses nothing and keeps the order. A plain record comes back as one record, its data unchanged.
+- The records of one aggregate share what the service said about it, and count ``sub_sequence`` from 0.
+- What came out of an aggregate is not opened again: a payload may look like an aggregate and be none (P12).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -113,7 +113,7 @@ def deaggregate(records: Raw | Page | Iterable[Raw]) -> list[Record]:
 
 
 def _members(outer: Record, columns: Columns) -> Iterator[Record]:
-    """The records inside of an aggregate, each with what is known about the aggregate (RR3)."""
+    """The records inside of an aggregate, each with what is known about the aggregate."""
     return map(
         Record,
         columns.payloads,
@@ -129,7 +129,7 @@ def _members(outer: Record, columns: Columns) -> Iterator[Record]:
 
 
 def _check_user_tuple(record: object) -> tuple[str, bytes, str | None, int]:
-    """Key, data, explicit hash key and effective hash key of a record to aggregate (RR1)."""
+    """Key, data, explicit hash key and effective hash key of a record to aggregate."""
     if not isinstance(record, (tuple, list)):
         raise UsageError(f"expected a tuple (key, data) or (key, data, explicit hash key), not {_kind(record)}")
     fields = cast("tuple[object, ...] | list[object]", record)
@@ -233,7 +233,7 @@ def _from_firehose(record: Mapping[str, object], stream: str | None) -> Record:
         shard_id=_text(metadata, "shardId"),
         arrived_at=_arrival(metadata or record, "approximateArrivalTimestamp", per_second=1000),
         stream=stream,
-        aggregated=sub_sequence > 0,  # Firehose opened the aggregate already (RR4)
+        aggregated=sub_sequence > 0,  # Firehose opened the aggregate already
     )
 
 

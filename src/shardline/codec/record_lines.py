@@ -1,18 +1,18 @@
 """Writes a record as a line of JSON, and reads it back.
 
 One format for every file of records: what ``put --failed`` and the consumer's dead letters write, and ``tail --output
-json`` prints, ``put --records`` (``--retry``) reads. docs/cli.md describes it under "Files of records"::
+json`` prints, ``put --records`` (``--retry``) reads. docs/reference/cli/record-files.md describes it::
 
     {"version": 1, "key": "customer-7", "data": "order 1", "error": "Expired", "message": "..."}
     {"version": 1, "key": null, "data_base64": "AAEC/w=="}
 
 Invariants:
 
-- RL1: data that is valid UTF-8 is text under ``data``, other data is base64 under ``data_base64``. What is read back is
+- Data that is valid UTF-8 is text under ``data``, other data is base64 under ``data_base64``. What is read back is
   byte for byte what was written.
-- RL2: unknown members are ignored, so that a command may add what it knows about a record. A member that a reader must
+- Unknown members are ignored, so that a command may add what it knows about a record. A member that a reader must
   not ignore (one that changes what is put) raises ``VERSION``: an older reader then refuses the line.
-- RL3: a line whose data could be misread is refused: Shardline's dead letters once had base64 under ``data``, and no
+- A line whose data could be misread is refused: Shardline's dead letters once had base64 under ``data``, and no
   version.
 """
 
@@ -46,7 +46,7 @@ class _Line(msgspec.Struct):
     data_base64: str | None = None
     error: str | None = None
     buried_at: float | None = None
-    """Only dead letters of the old format have it (RL3)."""
+    """Only dead letters of the old format have it."""
 
 
 NO_KEY: Final = "NoKey"

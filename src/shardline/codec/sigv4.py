@@ -4,11 +4,11 @@ AWS Signature Version 4 of a POST without a query, signed like ``botocore.auth.S
 
 Invariants:
 
-- SG1: for the same request, credentials and second the result equals botocore's: every header is signed but those that
+- For the same request, credentials and second the result equals botocore's: every header is signed but those that
   proxies and tracers may change, names in lower case, white space folded, the path without dots and double slashes.
-- SG2: the headers that ``sign`` sets (and ``Date``, which would compete) are refused among those it is given.
-- SG3: neither the secret key nor the session token is in a repr or in an exception, not even in its context.
-- SG4: what a signer remembers (the key of a day, the date of a second, the canonical form of a kind of request) is made
+- The headers that ``sign`` sets (and ``Date``, which would compete) are refused among those it is given.
+- Neither the secret key nor the session token is in a repr or in an exception, not even in its context.
+- What a signer remembers (the key of a day, the date of a second, the canonical form of a kind of request) is made
   whole before it is kept, and never changed: threads may share a signer. It is bounded.
 """
 
@@ -97,12 +97,12 @@ class Signer:
     def sign(
         self, *, host: str, path: str = "/", headers: Mapping[str, str], payload_sha256: str, timestamp: float
     ) -> dict[str, str]:
-        """The headers to add to a POST to ``https://host/path`` that is sent with ``headers`` (SG1).
+        """The headers to add to a POST to ``https://host/path`` that is sent with ``headers``.
 
         ``payload_sha256`` is the hash of the body, ``timestamp`` the wall time in seconds since 1970.
 
         Raises:
-            UsageError: a host, path, header or timestamp that no such request has, or a header that is set here (SG2).
+            UsageError: a host, path, header or timestamp that no such request has, or a header that is set here.
         """
         stamp = self._stamp
         if stamp is None or not stamp.second <= timestamp < stamp.second + 1:
@@ -114,7 +114,7 @@ class Signer:
             if len(self._plans) >= _PLANS_MAX:  # a header that differs each time must not fill the memory
                 self._plans.clear()
             self._plans[kind] = plan
-        if not payload_sha256.isascii():  # or encoding could fail below, with an exception that carries the token (SG3)
+        if not payload_sha256.isascii():  # or encoding could fail below, with an exception that carries the token
             raise UsageError("the hash of a payload is hexadecimal digits")
         date = stamp.date
         request = f"{plan.before_date}{date}{plan.after_date}{payload_sha256}"
@@ -216,5 +216,5 @@ def _check_unicode(text: str) -> None:
         pass
     else:
         return
-    # Raised out here: a UnicodeEncodeError carries the whole text, and would be the context of the other (SG3).
+    # Raised out here: a UnicodeEncodeError carries the whole text, and would be the context of the other.
     raise UsageError("what is signed must be valid Unicode: there is a lone surrogate in it")

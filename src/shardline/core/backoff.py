@@ -2,10 +2,10 @@
 
 Invariants:
 
-- B1: the n-th delay in a row lies between half of and all of ``min(longest, first * 2**(n - 1))``: jitter keeps many
+- The n-th delay in a row lies between half of and all of ``min(longest, first * 2**(n - 1))``: jitter keeps many
   waiters from returning together, and the lower half keeps any of them from returning at once.
-- B2: a success starts the row anew.
-- B3: a longer delay that the service asked for is kept, up to ``longest``: no answer may silence us for an hour.
+- A success starts the row anew.
+- A longer delay that the service asked for is kept, up to ``longest``: no answer may silence us for an hour.
 """
 
 from typing import Protocol, final
@@ -33,12 +33,12 @@ class Backoff:
         """How many there were since the last success."""
 
     def next_delay(self, asked: float | None = None) -> float:
-        """Count one more failure; the delay before the next try (B1), with what the service ``asked`` for (B3)."""
+        """Count one more failure; the delay before the next try, with what the service ``asked`` for."""
         ceiling = min(self._longest, self._first * 2.0 ** min(self.failures, 64))
         self.failures += 1
         drawn = ceiling * (0.5 + 0.5 * self._chance.random())
         return drawn if asked is None else max(drawn, min(asked, self._longest))
 
     def reset(self) -> None:
-        """It worked (B2)."""
+        """It worked."""
         self.failures = 0

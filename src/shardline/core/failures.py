@@ -4,12 +4,12 @@ Every expected failure is a ``Failure`` value; what to do about it is decided by
 
 Invariants:
 
-- F1: every error code and HTTP status has exactly one kind; an unknown code is judged by its status. A response that
+- Every error code and HTTP status has exactly one kind; an unknown code is judged by its status. A response that
   names no error type was not written by the service (a proxy, a firewall, a captive portal): it says nothing about the
   request, which is sent again.
-- F2: ``retryable`` says whether the *same* request may succeed later without the caller changing it.
-- F3: ``maybe_received`` is false only where the request cannot have reached the service.
-- F4: no failure carries a secret: it is built from the answer and our own words, never from the request.
+- ``retryable`` says whether the *same* request may succeed later without the caller changing it.
+- ``maybe_received`` is false only where the request cannot have reached the service.
+- No failure carries a secret: it is built from the answer and our own words, never from the request.
 """
 
 from enum import StrEnum
@@ -159,7 +159,6 @@ class Failure(NamedTuple):
 
     @property
     def retryable(self) -> bool:
-        """F2."""
         return self.kind in _RETRYABLE
 
     @property
@@ -177,7 +176,7 @@ class Failure(NamedTuple):
 
 
 def classify(code: str, status: int, message: str = "", *, is_typed: bool = True) -> FailureKind:
-    """The kind of an error answer (F1). ``is_typed``: it names the type of an AWS error."""
+    """The kind of an error answer. ``is_typed``: it names the type of an AWS error."""
     if not is_typed:  # also if its code looks like one of AWS's: other services have a ValidationError too
         return FailureKind.THROTTLED if status in _TOO_MANY else FailureKind.TRANSIENT
     kind = KIND_BY_CODE.get(code)

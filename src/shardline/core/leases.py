@@ -9,21 +9,21 @@ still drains while ``owner`` already names the next.
 
 Invariants (L1 to L6 are of docs/guarantees.md):
 
-- W1: whatever changes the holder or the checkpoint, and every renewal, is conditional on the counter and adds 1 to it
-  (L4): of two writers who saw the same row one is refused, and a zombie's commit always is. A take may add more (W8).
-- W2: renewals, commits, releases and the end of a hand-over are the holder's alone. A commit is also a renewal.
-- W3: asking for a hand-over changes no holder, nor does calling it off, so they leave the counter alone: the holder's
+- Whatever changes the holder or the checkpoint, and every renewal, is conditional on the counter and adds 1 to it
+  (L4): of two writers who saw the same row one is refused, and a zombie's commit always is. A take may add more.
+- Renewals, commits, releases and the end of a hand-over are the holder's alone. A commit is also a renewal.
+- Asking for a hand-over changes no holder, nor does calling it off, so they leave the counter alone: the holder's
   next write still goes through, and its answer, the row as it then stands, is how the holder learns of it.
-- W4: nobody commits to, takes or asks for a finished lease (C3: SHARD_END comes last).
-- W5: a refusal carries the row that refused. Facts about the shard's topology (children) need no fence: all who write
+- Nobody commits to, takes or asks for a finished lease (C3: SHARD_END comes last).
+- A refusal carries the row that refused. Facts about the shard's topology (children) need no fence: all who write
   them write the same.
-- W6: no operation retries itself. After an answer was lost, the same operation is sent again, and a refusal is held
+- No operation retries itself. After an answer was lost, the same operation is sent again, and a refusal is held
   against ``landed``: it may have been refused by its own effect.
-- W7: a reset is an operator's, never a worker's: it may take a checkpoint back, also from SHARD_END. It is conditional
+- A reset is an operator's, never a worker's: it may take a checkpoint back, also from SHARD_END. It is conditional
   on all that was seen of the holder, and leaves none: whoever held the lease is refused from then on.
-- W8: what a take makes of the counter is the fencing token. It is at least the take's ``floor``, which lies above all
+- What a take makes of the counter is the fencing token. It is at least the take's ``floor``, which lies above all
   earlier tokens even if the store has lost them (``core.consumer.token_floor``).
-- W9: a take says which process took the lease, and how long that may be silent. Whoever lets go of a lease removes it.
+- A take says which process took the lease, and how long that may be silent. Whoever lets go of a lease removes it.
 """
 
 from dataclasses import dataclass, replace
@@ -91,9 +91,9 @@ class TakeLease:
     by: str
     seen: Fence
     incarnation: Incarnation | None = None
-    """The process that takes it (W9); ``None`` leaves what the row says, as a KCL does."""
+    """The process that takes it; ``None`` leaves what the row says, as a KCL does."""
     floor: int = 0
-    """The least that the token may be (W8); 0 asks for none. A store with a clock of its own raises it to its time."""
+    """The least that the token may be; 0 asks for none. A store with a clock of its own raises it to its time."""
 
     def __post_init__(self) -> None:
         if self.incarnation is not None and self.incarnation.owner != self.by:
@@ -124,7 +124,7 @@ class TakeLease:
 @final
 @dataclass(frozen=True, slots=True)
 class AskHandOver:
-    """Ask a live owner for its lease (the KCL 3 protocol): ``by`` becomes the owner, the old one drains (W3)."""
+    """Ask a live owner for its lease (the KCL 3 protocol): ``by`` becomes the owner, the old one drains."""
 
     shard_id: str
     by: str
@@ -147,7 +147,7 @@ class AskHandOver:
 @final
 @dataclass(frozen=True, slots=True)
 class CancelHandOver:
-    """Who asked wants it no more: ``owner``, who has not handed it over yet, is its owner again (W3)."""
+    """Who asked wants it no more: ``owner``, who has not handed it over yet, is its owner again."""
 
     shard_id: str
     by: str
@@ -237,7 +237,7 @@ class CommitCheckpoint:
 @final
 @dataclass(frozen=True, slots=True)
 class WriteChildren:
-    """Into which shards this one was split or merged (W5)."""
+    """Into which shards this one was split or merged."""
 
     shard_id: str
     child_ids: frozenset[str]
@@ -259,7 +259,7 @@ class WriteChildren:
 @final
 @dataclass(frozen=True, slots=True)
 class ResetLease:
-    """Put the checkpoint somewhere else, whoever holds the lease and whatever it said (W7)."""
+    """Put the checkpoint somewhere else, whoever holds the lease and whatever it said."""
 
     shard_id: str
     seen: Fence
@@ -341,7 +341,7 @@ def apply_to(rows: dict[str, Lease], operation: LeaseOperation) -> Lease | Refus
 
 
 def landed(operation: LeaseOperation, current: Lease | None) -> bool:
-    """Whether a refusal shows the operation's own effect (W6): an earlier attempt, whose answer was lost, got through.
+    """Whether a refusal shows the operation's own effect: an earlier attempt, whose answer was lost, got through.
 
     To be asked only where such an attempt was made: for anyone else the row is just someone else's. A true answer means
     what an accepted write would have meant at the time of the *first* attempt (L2), with ``current`` as the row.

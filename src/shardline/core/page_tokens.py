@@ -2,8 +2,8 @@
 
 Invariants:
 
-- PT1: an empty token is none.
-- PT2: a listing that hands out a token twice, or more of them than any has pages, has failed. Followed, it would never
+- An empty token is none.
+- A listing that hands out a token twice, or more of them than any has pages, has failed. Followed, it would never
   end, at as many requests a second as the service answers.
 """
 
@@ -32,7 +32,7 @@ class PageTokens:
         self._seen: set[str] = set()
 
     def follow(self, token: str | None) -> str | Failure | None:
-        """The token for the next page, ``None`` after the last one, or that the listing does not end (PT2)."""
+        """The token for the next page, ``None`` after the last one, or that the listing does not end."""
         if not token:
             return None
         if token in self._seen or len(self._seen) >= PAGES_MAX:

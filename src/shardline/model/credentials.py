@@ -2,8 +2,8 @@
 
 Invariants:
 
-- M1: neither repr, str nor any exception shows the secret key or the session token.
-- M2: a key can be sent in a header: no control character (the line end of a file, say), no lone surrogate.
+- Neither repr, str nor any exception shows the secret key or the session token.
+- A key can be sent in a header: no control character (the line end of a file, say), no lone surrogate.
 """
 
 import re

@@ -2,9 +2,9 @@
 
 Invariants:
 
-- H1: a partition key's hash key is the MD5 of its UTF-8 bytes, read as a big-endian integer.
-- H2: an explicit hash key is a canonical decimal, 0 to 2^128 - 1: no sign, space, leading zero or underscore.
-- H3: a ``HashRange`` is closed at both ends, and never empty.
+- A partition key's hash key is the MD5 of its UTF-8 bytes, read as a big-endian integer.
+- An explicit hash key is a canonical decimal, 0 to 2^128 - 1: no sign, space, leading zero or underscore.
+- A ``HashRange`` is closed at both ends, and never empty.
 """
 
 from dataclasses import dataclass
@@ -51,17 +51,17 @@ def check_partition_key(key: object) -> str:
 
 
 def hash_digest_of(key: str) -> bytes:
-    """The hash key of a partition key as 16 bytes (H1): they compare as the numbers do."""
+    """The hash key of a partition key as 16 bytes: they compare as the numbers do."""
     return md5(key.encode()).digest()
 
 
 def hash_key_of(key: str) -> int:
-    """The hash key of a partition key (H1)."""
+    """The hash key of a partition key."""
     return int.from_bytes(hash_digest_of(key), "big")
 
 
 def parse_explicit_hash_key(text: object) -> int:
-    """The value of an explicit hash key (H2).
+    """The value of an explicit hash key.
 
     Raises:
         UsageError: it is not the canonical decimal of a number from 0 to 2^128 - 1.
@@ -84,7 +84,7 @@ def parse_explicit_hash_key(text: object) -> int:
 @final
 @dataclass(frozen=True, slots=True, order=True)
 class HashRange:
-    """A closed, non-empty range of hash keys (H3)."""
+    """A closed, non-empty range of hash keys."""
 
     start: int
     end: int

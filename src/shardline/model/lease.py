@@ -5,10 +5,10 @@ The values only: how leases are taken, renewed and lost is decided in ``core/con
 
 Invariants:
 
-- E1: ``counter`` grows with every write by an owner. What a take makes of it is the fencing token.
-- E3: a lease at LATEST says since when (L6 of the guarantees): without that, each restart before the first commit would
+- ``counter`` grows with every write by an owner. What a take makes of it is the fencing token.
+- A lease at LATEST says since when (L6 of the guarantees): without that, each restart before the first commit would
   skip what arrived meanwhile.
-- E4: an incarnation counts only for the owner that it names. A Java KCL that takes a lease keeps attributes that it
+- An incarnation counts only for the owner that it names. A Java KCL that takes a lease keeps attributes that it
   does not know, so that a row may hold the incarnation of an earlier owner.
 """
 
@@ -54,7 +54,7 @@ class Incarnation(NamedTuple):
     """The process that took a lease, as it describes itself in the row."""
 
     owner: str
-    """The owner's name that it took the lease under: without that name it says nothing (E4)."""
+    """The owner's name that it took the lease under: without that name it says nothing."""
     id: str
     """Drawn anew by every consumer: two processes of one name differ in it, and so do two lives of one worker."""
     lease_duration: float
@@ -93,7 +93,7 @@ class Lease:
     throughput: float | None = None
     """KiB a second that the holder read lately, as the KCL counts them."""
     incarnation: Incarnation | None = None
-    """The process that took it last, if it said so. Ask ``incarnation_of``, which knows E4."""
+    """The process that took it last, if it said so. Ask ``incarnation_of``, which also understands older rows."""
 
     def __post_init__(self) -> None:
         if self.counter < 0 or self.owner_switches < 0:
@@ -113,7 +113,7 @@ class Lease:
         return self.owner if self.checkpoint_owner is None else self.checkpoint_owner
 
     def incarnation_of(self, owner: str | None) -> Incarnation | None:
-        """The process that took it under this name; ``None`` if the row does not say (E4)."""
+        """The process that took it under this name; ``None`` if the row does not say."""
         incarnation = self.incarnation
         return incarnation if incarnation is not None and incarnation.owner == owner else None
 
@@ -129,5 +129,5 @@ class Lease:
 
     @property
     def resume_at(self) -> Position:
-        """From where to read: the checkpoint, or the moment when LATEST was said (E3)."""
+        """From where to read: the checkpoint, or the moment when LATEST was said."""
         return self.checkpoint.position if self.latest_at is None else at_timestamp(self.latest_at)

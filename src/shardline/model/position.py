@@ -2,8 +2,8 @@
 
 Invariants:
 
-- N1: a position is exactly one of six kinds, and carries a sequence number or a time only where its kind needs it.
-- N2: ``SHARD_END`` is where a finished shard stands; it is no place to start reading from.
+- A position is exactly one of six kinds, and carries a sequence number or a time only where its kind needs it.
+- ``SHARD_END`` is where a finished shard stands; it is no place to start reading from.
 """
 
 import math
@@ -54,7 +54,7 @@ class Position:
 
     @property
     def can_start(self) -> bool:
-        """Whether a shard iterator can be had for it (N2)."""
+        """Whether a shard iterator can be had for it."""
         return self.kind is not PositionKind.SHARD_END
 
     def __str__(self) -> str:

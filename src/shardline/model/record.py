@@ -2,11 +2,11 @@
 
 Invariants:
 
-- R1: what ``check_entries`` lets through, the service does not refuse for its form: number, sizes, keys and types.
-- R2: the record limit is a property of the stream; here only the highest that a stream can have is enforced.
-- R3: where a record was read (``Origin``) makes no difference between two records: one that comes again is the same.
-- R4: a record that is read costs one allocation that the garbage collector never sees, and no Python code.
-- R5: ``lag`` is the age that a record had when it was handed out, to within 10 ms, however long it waited before and
+- What ``check_entries`` lets through, the service does not refuse for its form: number, sizes, keys and types.
+- The record limit is a property of the stream; here only the highest that a stream can have is enforced.
+- Where a record was read (``Origin``) makes no difference between two records: one that comes again is the same.
+- A record that is read costs one allocation that the garbage collector never sees, and no Python code.
+- ``lag`` is the age that a record had when it was handed out, to within 10 ms, however long it waited before and
   whenever it is asked for. A record that is handed out again has the lag of the last time.
 """
 
@@ -57,7 +57,7 @@ _Place: TypeAlias = tuple[int, str, int]  # compares as the sequence numbers do
 
 @final
 class Origin:
-    """How a page of records was read, and when its records were handed out: one object for all of them (R3)."""
+    """How a page of records was read, and when its records were handed out: one object for all of them."""
 
     __slots__ = ("_handed_out", "deserializer", "lease")
 
@@ -115,11 +115,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     aggregated: bool = False
     """Whether it came out of an aggregate."""
     origin: Origin = _UNKNOWN
-    """How it was read (R3)."""
+    """How it was read."""
 
     @property
     def lag(self) -> float | None:
-        """How many seconds after its arrival the record was handed to you (R5). ``None`` outside of a consumer."""
+        """How many seconds after its arrival the record was handed to you. ``None`` outside of a consumer."""
         handed_out_at = self.origin.handed_out_at(self)
         return None if handed_out_at is None or self.arrived_at is None else max(0.0, handed_out_at - self.arrived_at)
 
@@ -144,7 +144,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 def hand_out(records: Sequence[Record], at: float) -> None:
-    """Note that these records, which are in order, are handed out at that time (R5)."""
+    """Note that these records, which are in order, are handed out at that time."""
     place = 0
     while place < len(records):
         origin = records[place].origin

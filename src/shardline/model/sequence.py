@@ -2,10 +2,10 @@
 
 Invariants:
 
-- Q1: sequence numbers compare as numbers, never as text ("9" is before "10").
-- Q2: records of one aggregate share its sequence number and follow each other by sub-sequence, from 0.
-- Q3: a plain record has sub-sequence 0.
-- Q4: AWS's numbers begin with the second in which their shard was created (seen since 2014, not documented). Two shards
+- Sequence numbers compare as numbers, never as text ("9" is before "10").
+- Records of one aggregate share its sequence number and follow each other by sub-sequence, from 0.
+- A plain record has sub-sequence 0.
+- AWS's numbers begin with the second in which their shard was created (seen since 2014, not documented). Two shards
   of the same id, of a stream that was deleted and re-created, can be told apart by that, if a second lies between them.
 """
 
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Self, final
 from shardline.errors import UsageError
 from shardline.model.limits import SEQUENCE_NUMBER_MAX_DIGITS
 
-_LIFE_SHIFT: Final = 148  # what is left of a number: the digit 2, and the second in which the shard was created (Q4)
+_LIFE_SHIFT: Final = 148  # what is left of a number: the digit 2, and the second in which the shard was created
 _LIFE_LEAD: Final = 2 << 36
 _LIFE_DIGITS: Final = 56
 _DIGITS: Final = frozenset("0123456789")
@@ -63,7 +63,7 @@ ANY_NUMBER: Final = NumberRange("", ":")  # ":" follows the digits
 
 
 def numbers_of_shard(starting_number: str) -> NumberRange:
-    """The numbers of the shard that begins with this one (Q4); any, if it is not laid out as AWS's are.
+    """The numbers of the shard that begins with this one; any, if it is not laid out as AWS's are.
 
     They are as long as each other, so that they compare as text as they do as numbers.
     """

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- D1: a shard has no parent (created with its stream), one (a split) or two (a merge: parent and adjacent parent).
-- D2: a shard is closed once it has an ending sequence number; a closed shard never opens again.
+- A shard has no parent (created with its stream), one (a split) or two (a merge: parent and adjacent parent).
+- A shard is closed once it has an ending sequence number; a closed shard never opens again.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Shard:
 
     @property
     def parent_ids(self) -> tuple[str, ...]:
-        """None, one or two (D1)."""
+        """None, one or two."""
         return tuple(parent for parent in (self.parent_id, self.adjacent_parent_id) if parent is not None)
 
 

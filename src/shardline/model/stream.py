@@ -2,8 +2,8 @@
 
 Invariants:
 
-- T1: a stream is addressed by its name or by its ARN, never by both, and each is checked before anything is sent.
-- T2: a consumer (enhanced fan-out) is addressed by its ARN, which contains its stream's.
+- A stream is addressed by its name or by its ARN, never by both, and each is checked before anything is sent.
+- A consumer (enhanced fan-out) is addressed by its ARN, which contains its stream's.
 """
 
 import re
@@ -27,7 +27,7 @@ _NAME: Final = re.compile(rf"[a-zA-Z0-9_.-]{{1,{STREAM_NAME_MAX_LENGTH}}}")
 @final
 @dataclass(frozen=True, slots=True)
 class StreamRef:
-    """A stream as the caller named it (T1)."""
+    """A stream as the caller named it."""
 
     name: str
     arn: str | None = None
@@ -60,7 +60,7 @@ def parse_stream(text: object) -> StreamRef:
 
 
 def parse_consumer_arn(text: object) -> StreamRef:
-    """The stream that a registered consumer's ARN belongs to (T2).
+    """The stream that a registered consumer's ARN belongs to.
 
     Raises:
         UsageError: it is no consumer ARN.

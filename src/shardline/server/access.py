@@ -17,10 +17,10 @@ must not give a web page access to it, and on a shared machine other users must 
 
 Invariants:
 
-- AC1: a request with no ``Host``, or with one that is malformed or not allowed, is refused, for every path.
-- AC2: a control request that a page of another origin caused is refused, whatever it asks for.
-- AC3: tokens are compared in constant time, and shown nowhere: in no refusal and no ``repr``.
-- AC4: a host that was allowed before costs one lookup.
+- A request with no ``Host``, or with one that is malformed or not allowed, is refused, for every path.
+- A control request that a page of another origin caused is refused, whatever it asks for.
+- Tokens are compared in constant time, and shown nowhere: in no refusal and no ``repr``.
+- A host that was allowed before costs one lookup.
 """
 
 import hmac
@@ -68,11 +68,11 @@ class Access:
         return sorted([*self._names, *(f"*{suffix}" for suffix in self._suffixes)])
 
     def judge_host(self, host: str | None) -> Refused | None:
-        """Why a request for this host is refused, ``None`` if it is not (AC1).
+        """Why a request for this host is refused, ``None`` if it is not.
 
         ``host`` is the ``Host`` header, the ``:authority`` of HTTP/2, or the authority of a target that is a URL.
         """
-        if host in self._served:  # AC4
+        if host in self._served:
             return None
         if host is None:
             return _denied("the request has no Host header", 400)
@@ -89,7 +89,7 @@ class Access:
         return None
 
     def judge_control(self, headers: Mapping[str, str], *, has_body: bool, is_health: bool = False) -> Refused | None:
-        """Why a control request for an allowed host is refused, ``None`` if it is not (AC2)."""
+        """Why a control request for an allowed host is refused, ``None`` if it is not."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         if origin is not None and not _is_same_origin(origin, headers.get("host")):
             return _denied(f"a control request must not come from a web page of another origin: {_shown(origin)}")
@@ -104,7 +104,6 @@ class Access:
         return None
 
     def _has_token(self, authorization: str) -> bool:
-        """AC3."""
         scheme, _, given = authorization.partition(" ")
         is_right = hmac.compare_digest(given.strip().encode(errors="surrogateescape"), self._token or b"")
         return is_right and scheme.lower() == "bearer"
@@ -134,7 +133,7 @@ def check_allowed_host(name: object) -> str:
 
 
 def check_token(token: object) -> str:
-    """A token that a header can carry, and that takes long to guess. No message shows it (AC3).
+    """A token that a header can carry, and that takes long to guess. No message shows it.
 
     Raises:
         UsageError: it is too short, too long, or has other characters.

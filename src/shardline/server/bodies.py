@@ -3,7 +3,7 @@
 JSON 1.1 and CBOR 1.1 of the same values. In CBOR times are tagged; the members that are times are known by name.
 
 A request that speaks neither is refused in one of two further forms, as AWS refuses it: kinesalite's test/connection.js
-has recorded which (see docs/differences.md).
+has recorded which (see docs/tested/differences.md).
 """
 
 from collections.abc import Mapping

@@ -20,9 +20,9 @@ unknown path 404, a method that a path does not have 405.
 
 Invariants:
 
-- CT1: nothing that is sent raises, and nothing is half done: a list of rules with one that is wrong adds none.
-- CT2: the control path is neither hit by faults, nor signed, nor in the record of requests.
-- CT3: the health path costs the same however many streams and records there are.
+- Nothing that is sent raises, and nothing is half done: a list of rules with one that is wrong adds none.
+- The control path is neither hit by faults, nor signed, nor in the record of requests.
+- The health path costs the same however many streams and records there are.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,11 +31,11 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast, final
 import msgspec
 
 from shardline.errors import UsageError
-from shardline.server.clock import ServerClock
 from shardline.server.model.faults import Faults
 from shardline.server.model.service import Service
 from shardline.server.model.streams import ServerStream
-from shardline.server.requests_seen import RequestsSeen
+from shardline.server.request_log import RequestsSeen
+from shardline.server.server_clock import ServerClock
 
 PREFIX: Final = "/_shardline/"
 HEALTH_PATH: Final = f"{PREFIX}health"
@@ -55,14 +55,7 @@ class _Asked(NamedTuple):
 class Control:
     """The control path of one server."""
 
-    def __init__(
-        self,
-        service: Service,
-        clock: ServerClock,
-        *,
-        faults: Faults | None = None,
-        requests: RequestsSeen | None = None,
-    ) -> None:
+    def __init__(self, service: Service, clock: ServerClock, *, faults: Faults, requests: RequestsSeen) -> None:
         self._service = service
         self._clock = clock
         self._faults = faults
@@ -76,7 +69,7 @@ class Control:
         }
 
     def control(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Controlled:
-        """The status and the answer for a request under ``/_shardline/`` (CT1)."""
+        """The status and the answer for a request under ``/_shardline/``."""
         what, _, rest = path.removeprefix(PREFIX).strip("/").partition("/")
         methods = self._routes.get(what)
         if methods is None or (rest and what != "faults"):
@@ -93,28 +86,23 @@ class Control:
     # ---- health
 
     def _tell_health(self, _: _Asked) -> dict[str, Any]:
-        state = self._service.state  # CT3
+        state = self._service.state
         return {"status": "ok", "streams": len(state.streams), "records": state.records_held.value}
 
     # ---- faults
 
-    def _rules(self) -> Faults:
-        if self._faults is None:
-            raise UsageError("this server was started without faults")
-        return self._faults
-
     def _list_faults(self, _: _Asked) -> dict[str, Any]:
-        return {"faults": [one.to_dict() for one in self._rules().rules]}
+        return {"faults": [one.to_dict() for one in self._faults.rules]}
 
     def _add_faults(self, asked: _Asked) -> dict[str, Any]:
         sent = _read(asked.body)
         several = cast("list[object]", sent) if isinstance(sent, list) else [sent]
         if not all(isinstance(one, dict) for one in several):
             raise UsageError("a fault is a JSON object, or a list of them")
-        return {"faults": [one.to_dict() for one in self._rules().load(cast("list[dict[str, object]]", several))]}
+        return {"faults": [one.to_dict() for one in self._faults.load(cast("list[dict[str, object]]", several))]}
 
     def _remove_faults(self, asked: _Asked) -> dict[str, Any]:
-        found = [one for one in self._rules().rules if asked.rest in {"", str(one.id)}]
+        found = [one for one in self._faults.rules if asked.rest in {"", str(one.id)}]
         if asked.rest and not found:
             raise UsageError(f"there is no fault {asked.rest}: it was removed, or is used up")
         for one in found:
@@ -122,11 +110,6 @@ class Control:
         return {"removed": len(found)}
 
     # ---- requests
-
-    def _seen(self) -> RequestsSeen:
-        if self._requests is None:
-            raise UsageError("this server was started without a record of requests")
-        return self._requests
 
     def _list_requests(self, asked: _Asked) -> dict[str, Any]:
         query = asked.query
@@ -136,13 +119,13 @@ class Control:
             raise UsageError(f"requests are filtered by operation, stream, error and limit, not by {unknown[0]!r}")
         if not limit.isascii() or not limit.isdigit() or len(limit) > 9:  # noqa: PLR2004 - no more can be kept
             raise UsageError(f"limit is a whole number from 0, not {limit!r}")
-        found = self._seen().find(query.get("operation"), stream=query.get("stream"), error=query.get("error"))
+        found = self._requests.find(query.get("operation"), stream=query.get("stream"), error=query.get("error"))
         shown = found[max(0, len(found) - int(limit)) :]
-        return {"total": self._seen().total, "requests": [one.to_dict() for one in shown]}
+        return {"total": self._requests.total, "requests": [one.to_dict() for one in shown]}
 
     def _forget_requests(self, _: _Asked) -> dict[str, Any]:
-        forgotten = len(self._seen())
-        self._seen().clear()
+        forgotten = len(self._requests)
+        self._requests.clear()
         return {"removed": forgotten}
 
     # ---- clock
@@ -159,7 +142,7 @@ class Control:
             raise UsageError("the clock cannot freeze and resume at once")
         if any(wanted.get(name, True) is not True for name in ("freeze", "resume")):
             raise UsageError("freeze and resume are true, or not there")
-        seconds = self._clock.check_advance(wanted.get("advance", 0))  # before anything is done (CT1)
+        seconds = self._clock.check_advance(wanted.get("advance", 0))  # before anything is done
         if "freeze" in wanted:
             self._clock.freeze()
         if "resume" in wanted:
@@ -180,7 +163,7 @@ def _summary(stream: ServerStream) -> dict[str, Any]:
         {
             "id": shard.shard_id,
             "is_open": shard.is_open,
-            "records": len(shard.log.records),
+            "records": len(shard.log),
             "written": shard.log.next - 1,
             "written_bytes": shard.log.total_bytes,
         }

@@ -5,11 +5,10 @@ It is called by one thread; a shell sends what it gives, and brings about its ``
 
 Invariants:
 
-- EP1: every request gets a ``Reply``; nothing raises: a bug of ours is InternalFailure, and a line in the log.
-- EP2: what a request stored is kept before its reply exists. What cannot be kept is not acknowledged: InternalFailure,
+- Every request gets a ``Reply``; nothing raises: a bug of ours is InternalFailure, and a line in the log.
+- What a request stored is kept before its reply exists. What cannot be kept is not acknowledged: InternalFailure,
   and one line in the log until it can be kept again.
-- EP3: one request is one call of the model, or none where a fault or a refusal comes first.
-- EP4: without faults, signatures and a record of requests a request costs no more than if there were no such things.
+- One request is one call of the model, or none where a fault or a refusal comes first.
 """
 
 import logging
@@ -22,7 +21,6 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, final
 
 from shardline.codec.eventstream import encode_headers, encode_message, frame_message
 from shardline.server import bodies
-from shardline.server.clock import ServerClock
 from shardline.server.model.consumers import ServerSubscription
 from shardline.server.model.fault_rules import Plan, ReplyPlan
 from shardline.server.model.faults import Faults
@@ -30,7 +28,8 @@ from shardline.server.model.inputs import INPUTS
 from shardline.server.model.refusals import Refused, internal_failure, is_unreadable, unknown_operation
 from shardline.server.model.service import Answer, Service
 from shardline.server.model.targets import Target, target_of
-from shardline.server.requests_seen import RequestsSeen, Seen
+from shardline.server.request_log import RequestsSeen, Seen, counts_of
+from shardline.server.server_clock import ServerClock
 from shardline.server.signatures import Signatures, access_key_of
 from shardline.server.wakeups import Wakeups
 
@@ -139,9 +138,8 @@ class Endpoint:
         self._service = service
         self._clock = clock
         self._on_handled = on_handled
-        self._faults = faults
         self._signatures = signatures
-        self._requests = requests
+        self._requests = RequestsSeen() if requests is None else requests
         self._is_failing = False
         self._chance = Random()  # noqa: S311 - request ids need not be secret, and must not move the model's seed
         if faults is not None:
@@ -150,36 +148,24 @@ class Endpoint:
     def reply(self, headers: Mapping[str, str], body: bytes, *, method: str = "POST", path: str = "/") -> Reply:
         """Answer a request. Headers are looked up by their lower-case names."""
         form = bodies.form_of(method, headers, has_body=bool(body))
-        try:
-            now = self._clock.now()
-            is_watched = self._signatures is not None or self._requests is not None
-            if is_watched or (self._faults is not None and self._faults.for_requests):
-                return self._begin(_Call(method, path, headers, body, form=form, now=now))
-            try:
-                operation = _operation(headers, form, body)
-                answer = self._service.handle(operation, bodies.read_request(operation, form, body), now)
-            except Refused as refusal:
-                answer = Answer(refusal=refusal)
-            answer = self._keep(answer)
-            reply = self._encode(answer, form, now)
-            # a rule may have come from another thread since it was looked for, above
-            return reply if answer.plan is None else apply_faults(reply, answer.plan)
-        except Exception:  # noqa: BLE001 - a bug of ours
-            return self._fail(form)
+        return self._guard(self._begin, _Call(method, path, headers, body, form=form, now=self._clock.now()))
 
     def refuse(self, headers: Mapping[str, str], refusal: Refused) -> Reply:
         """What goes back for a request that is refused before its body is read: the message must not be lost."""
         form = bodies.CBOR if bodies.content_type(headers) == bodies.CBOR else bodies.JSON
         return self._encode(Answer(refusal=refusal), form, self._clock.now())
 
-    def _fail(self, form: str) -> Reply:
-        """A bug of ours (EP1)."""
-        _log.exception("a request failed")
+    def _guard(self, step: "Callable[[_Call], Reply]", call: "_Call") -> Reply:
+        """What a step replies; a bug of ours is a reply too."""
+        try:
+            return step(call)
+        except Exception:  # noqa: BLE001 - a bug of ours
+            _log.exception("a request failed")
         refusal = internal_failure("The request could not be processed: see the log of the server.")
-        return self._encode(Answer(refusal=refusal), form, self._clock.now())
+        return self._encode(Answer(refusal=refusal), call.form, self._clock.now())
 
     def _keep(self, answer: Answer) -> Answer:
-        """The answer, once all that was stored is kept (EP2)."""
+        """The answer, once all that was stored is kept."""
         self.wakeups.look()
         if self._on_handled is None:
             return answer
@@ -196,7 +182,7 @@ class Endpoint:
         return answer
 
     def _begin(self, call: "_Call") -> Reply:
-        """The long way: what is wrong with the request, and what befalls it."""
+        """What is wrong with the request, and what befalls it."""
         try:
             call.operation = _operation(call.headers, call.form, call.body)
             call.members = bodies.read_request(call.operation, call.form, call.body)
@@ -209,7 +195,7 @@ class Endpoint:
         if self._signatures is not None and is_known and not is_unreadable(call.refusal):
             call.refusal = self._check_signature(call) or call.refusal
         if call.plan is not None and call.plan.waits_first:
-            return Reply(0, {}, trouble=Trouble(call.plan.delay, partial(self._resume, call)))
+            return Reply(0, {}, trouble=Trouble(call.plan.delay, partial(self._guard, self._carry_out, call)))
         return self._carry_out(call)
 
     def _check_signature(self, call: "_Call") -> Refused | None:
@@ -220,16 +206,9 @@ class Endpoint:
             call.method, call.path, call.headers, call.body, call.now + skew, machine_now=machine_now
         )
 
-    def _resume(self, call: "_Call") -> Reply:
-        try:
-            return self._carry_out(call)
-        except Exception:  # noqa: BLE001 - a bug of ours
-            return self._fail(call.form)
-
     def _carry_out(self, call: "_Call") -> Reply:
         now = self._clock.now()
-        if self._requests is not None:  # before it is handled: DeleteChannel deletes what tells its stream
-            call.target = target_of(call.members, self._service.state)
+        target = target_of(call.members, self._service.state)  # before: DeleteChannel deletes what tells its stream
         if call.refusal is None and call.members is not None:
             answer = self._service.handle(call.operation, call.members, now, call.plan)
         else:
@@ -239,24 +218,24 @@ class Endpoint:
         reply = self._encode(answer, call.form, now + (0.0 if plan is None else plan.skew))
         if plan is not None:
             reply = apply_faults(reply, plan)
-        if self._requests is not None:
-            self._requests.add(self._seen(call, answer, reply, keep_body=self._requests.keeps_bodies))
+        self._requests.add(self._seen(call, answer, reply, target))
         return reply
 
-    def _seen(self, call: "_Call", answer: Answer, reply: Reply, *, keep_body: bool) -> Seen:
+    def _seen(self, call: "_Call", answer: Answer, reply: Reply, target: Target) -> Seen:
         is_silent = reply.trouble is not None and reply.trouble.is_silent
-        return Seen.of(
-            call.operation,
-            call.members,
-            answer.body,
-            call.target,
+        entries, failed, stored_in = counts_of(call.members, answer.body)
+        return Seen(
+            operation=call.operation,
+            stream=target.stream,
+            shards=frozenset({*target.shards, *stored_in}),
+            entries=entries,
+            failed_entries=failed,
+            size=len(call.body),
             at=call.now,
             status=None if is_silent else reply.status,
             error=None if answer.refusal is None else answer.refusal.code,
             was_handled=call.refusal is None and (call.plan is None or call.plan.is_handled),
             access_key=access_key_of(call.headers, call.path),
-            size=len(call.body),
-            body=call.body if keep_body else None,
         )
 
     def _encode(self, answer: Answer, form: str, now: float) -> Reply:
@@ -282,7 +261,7 @@ class Endpoint:
 
 @final
 class _Call:
-    """One request on the long way."""
+    """One request."""
 
     def __init__(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, form: str, now: float
@@ -296,7 +275,6 @@ class _Call:
         self.operation = ""
         self.members: Struct | None = None
         self.plan: Plan | None = None
-        self.target = Target(None)
         self.refusal: Refused | None = None
 
 

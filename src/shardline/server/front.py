@@ -5,11 +5,11 @@ The one door that every shell goes through: a request that ``Access`` lets in go
 
 Invariants:
 
-- FR1: every request gets a ``Reply``; nothing raises. A bug in the control path is answered with status 500 in that
+- Every request gets a ``Reply``; nothing raises. A bug in the control path is answered with status 500 in that
   path's own form, and is logged.
-- FR2: a reply depends on the request alone, not on the version of HTTP: the shells hand over the same four values.
-- FR3: a request for ``/``, the path of every call of Kinesis, is not searched for a control path.
-- FR4: no request reaches ``Control`` or the ``Endpoint`` unless ``Access`` let it in; a refusal has the form of the
+- A reply depends on the request alone, not on the version of HTTP: the shells hand over the same four values.
+- A request for ``/``, the path of every call of Kinesis, is not searched for a control path.
+- No request reaches ``Control`` or the ``Endpoint`` unless ``Access`` let it in; a refusal has the form of the
   path that was asked for.
 """
 
@@ -47,7 +47,7 @@ class Front:
         their lower-case names, and hold ``host`` for HTTP/2 too (from ``:authority``).
         """
         denied = self._access.judge_host(headers.get("host"))
-        if target != "/":  # FR3
+        if target != "/":
             authority, target = _split(target)
             path, _, query = target.partition("?")
             path = unquote(path)
@@ -73,9 +73,12 @@ class Front:
     @staticmethod
     def _to_control(control: Control, method: str, path: str, query: str, body: bytes) -> Reply:
         try:
-            status, answer = control.control(method, path, _first_values(query), body)
+            # of a name that comes twice in a query, the first counts
+            status, answer = control.control(
+                method, path, dict(reversed(parse_qsl(query, keep_blank_values=True))), body
+            )
             return _in_json(status, answer)
-        except Exception:  # noqa: BLE001 - a bug of ours (FR1)
+        except Exception:  # noqa: BLE001 - a bug of ours
             _log.exception("a control request failed")
             return _in_json(500, {"error": "internal error: the log of the server says more"})
 
@@ -97,8 +100,3 @@ def _split(target: str) -> tuple[str | None, str]:
         return None, target
     authority, slash, path = rest.partition("/")
     return authority, f"/{path}" if slash else "/"
-
-
-def _first_values(query: str) -> dict[str, str]:
-    """The members of a query. Of a name that comes twice, the first counts."""
-    return dict(reversed(parse_qsl(query, keep_blank_values=True)))

@@ -5,16 +5,16 @@ One connection at a time, on the sans-I/O library ``h2``: this shell moves its b
 
 Invariants:
 
-- HX1: a client gets what it would get over HTTP/1.1: status, headers, body, delays and pushes.
-- HX2: a reset or a close that a fault brings is that of the whole connection, as a proxy's would be: requests beside it
+- A client gets what it would get over HTTP/1.1: status, headers, body, delays and pushes.
+- A reset or a close that a fault brings is that of the whole connection, as a proxy's would be: requests beside it
   go with it.
-- HX3: what a client makes the server keep is bounded. A body has at most 64 MiB (nothing is kept of a larger one, which
+- What a client makes the server keep is bounded. A body has at most 64 MiB (nothing is kept of a larger one, which
   is refused), the bodies of a connection together at most four times that. A client that does not read its answers gets
   no more of them, and is not read. A client that opens and resets streams in a flood loses its connection.
-- HX4: after the client's GOAWAY established streams go on to their ends (RFC 9113, 6.8).
-- HX5: nothing that a client sends raises, or is logged: it ends its own stream or connection.
-- HX6: a stream that its client reset sends nothing more and ends its subscription at once. A request that was complete
-  is carried out all the same, late where a fault delays it, as over HTTP/1.1, unless it waited for its client (HX3).
+- After the client's GOAWAY established streams go on to their ends (RFC 9113, 6.8).
+- Nothing that a client sends raises, or is logged: it ends its own stream or connection.
+- A stream that its client reset sends nothing more and ends its subscription at once. A request that was complete
+  is carried out all the same, late where a fault delays it, as over HTTP/1.1, unless it waited for its client.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class Http2Connection(asyncio.Protocol):
         self._frames = H2Connection(H2Configuration(client_side=False, validate_outbound_headers=False))
         self._incoming = GoawayFilter()
         self._streams: dict[int, _Stream] = {}
-        self._tasks: set[asyncio.Task[None]] = set()  # of streams that are gone, too (HX6)
+        self._tasks: set[asyncio.Task[None]] = set()  # of streams that are gone, too
         self._held = 0  # bytes of requests that were not carried out
         self._unsent = 0  # bytes of answers that the client does not take yet
         self._unflushed = 0  # bytes of answers that h2 holds
@@ -152,7 +152,7 @@ class Http2Connection(asyncio.Protocol):
         self.resume_writing()  # those who wait find their streams gone
 
     def abort(self) -> None:
-        """End it at once, with all that is in progress (HS3)."""
+        """End it at once, with all that is in progress."""
         if not self._is_closing:
             self._say_goodbye(ErrorCodes.NO_ERROR)
             self._flush()
@@ -203,9 +203,7 @@ class Http2Connection(asyncio.Protocol):
             stream.parts.append(event.data)
         elif stream.parts:
             self._forget_body(stream)
-        if (
-            self._held > _BODIES_MAX or stream.size > 2 * BODY_MAX
-        ):  # refused at its end, unless that does not come (HX3)
+        if self._held > _BODIES_MAX or stream.size > 2 * BODY_MAX:  # refused at its end, unless that does not come
             self._refuse_stream(stream, ErrorCodes.ENHANCE_YOUR_CALM)
 
     def _forget_body(self, stream: _Stream) -> None:
@@ -217,7 +215,7 @@ class Http2Connection(asyncio.Protocol):
         self._drop(stream)
 
     def _drop(self, stream: _Stream) -> None:
-        """Nothing more is sent on it (HX6)."""
+        """Nothing more is sent on it."""
         stream.is_gone = True
         self._forget_body(stream)
         self._streams.pop(stream.number, None)
@@ -228,7 +226,7 @@ class Http2Connection(asyncio.Protocol):
         _wake(stream.waiter)
 
     def _count_reset(self) -> None:
-        """A client that resets streams faster than one with a use for it would (HX3)."""
+        """A client that resets streams faster than one with a use for it would."""
         elapsed, self._reset_at = self._heard_at - self._reset_at, self._heard_at
         self._resets_left = min(_RESETS_AT_ONCE, self._resets_left + elapsed * _RESETS_PER_SECOND) - 1
         if self._resets_left < 0:
@@ -238,7 +236,7 @@ class Http2Connection(asyncio.Protocol):
     # ---- what goes out
 
     def _serve(self, stream: _Stream) -> None:
-        """The request is complete. It waits where the client does not even take the answers that it has (HX3)."""
+        """The request is complete. It waits where the client does not even take the answers that it has."""
         stream.is_complete = True
         if self._unsent > _UNSENT_MAX:
             self._deferred.append(stream)
@@ -293,7 +291,7 @@ class Http2Connection(asyncio.Protocol):
                 self._send_head(stream, reply)
                 await self._send(stream, reply.body, is_last=True)
         except (ConnectionError, ProtocolError):
-            self._drop(stream)  # the client has gone, or has reset the stream: nothing is left to do (HX5)
+            self._drop(stream)  # the client has gone, or has reset the stream: nothing is left to do
         except Exception:  # noqa: BLE001 - a bug of ours
             _log.exception("a request failed")
             self.abort()
@@ -325,7 +323,7 @@ class Http2Connection(asyncio.Protocol):
             await self._send(stream, b"", is_last=True)
 
     async def _break_off(self, stream: _Stream, reply: Reply, trouble: Trouble) -> None:
-        """Send as much as is meant to be sent, then end the connection (HX2)."""
+        """Send as much as is meant to be sent, then end the connection."""
         if not trouble.is_silent:
             self._send_head(stream, reply)
             await self._send(stream, reply.body[: trouble.cut])
@@ -404,7 +402,7 @@ class Http2Connection(asyncio.Protocol):
         if data:
             self._transport.write(data)
             if self._is_full and self._transport.get_write_buffer_size() > _UNREAD_MAX:
-                self._transport.pause_reading()  # a client that reads nothing, and wants more (HX3)
+                self._transport.pause_reading()  # a client that reads nothing, and wants more
 
     # ---- its end
 
@@ -413,7 +411,7 @@ class Http2Connection(asyncio.Protocol):
         self._close_if_done()
 
     def _close_if_done(self) -> None:
-        """The client opens no more streams, and has all its answers (HX4)."""
+        """The client opens no more streams, and has all its answers."""
         if self._incoming.saw_goaway and not self._streams and not self._is_closing:
             self._close()
 

@@ -5,8 +5,8 @@ closes the whole connection on it. The AWS SDK for JavaScript sends it as soon a
 
 Invariants:
 
-- GF1: bytes are passed on unchanged and in order, however they are cut, but for whole GOAWAY frames.
-- GF2: at most the nine bytes of a frame's head are held back. A malformed GOAWAY is passed on: ``h2`` refuses it.
+- Bytes are passed on unchanged and in order, however they are cut, but for whole GOAWAY frames.
+- At most the nine bytes of a frame's head are held back. A malformed GOAWAY is passed on: ``h2`` refuses it.
 """
 
 from typing import Final, final

@@ -10,12 +10,12 @@ aws-sdk-php issue 2469.
 
 Invariants:
 
-- SC1: a request passes only if its signature is that of a known key over this method, path, query, body and these
+- A request passes only if its signature is that of a known key over this method, path, query, body and these
   headers, in this region and service, and its date is within the tolerance of the server's time, or of the machine's:
   a test may have moved the server's clock, and clients still sign by theirs. A presigned request also passes until it
   expires (``X-Amz-Expires``).
-- SC2: host, the date, and every ``x-amz-`` header that came must be among the signed ones.
-- SC3: signatures are compared in constant time; no refusal shows a secret or the right signature.
+- Host, the date, and every ``x-amz-`` header that came must be among the signed ones.
+- Signatures are compared in constant time; no refusal shows a secret or the right signature.
 """
 
 import hashlib
@@ -42,6 +42,8 @@ _ACCESS_KEY: Final = re.compile(r"Credential=([^/,\s%]+)(?:/|%2F)", re.IGNORECAS
 _KEYS_KEPT: Final = 256
 _IN_HEADER: Final = ("Credential", "Signature", "SignedHeaders")
 _IN_QUERY: Final = ("X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Signature", "X-Amz-SignedHeaders", "X-Amz-Date")
+_SERVICE: Final = "kinesis"
+_TOLERANCE: Final = 300.0  # seconds
 _EXPIRES: Final = re.compile(r"[0-9]{1,6}")
 _EXPIRES_MOST: Final = 604_800  # [API] signing: a week
 
@@ -75,37 +77,21 @@ class _Claim(NamedTuple):
 class Signatures:
     """Checks signatures against known keys: ``{access_key: (secret, session_token or None)}``.
 
-    ``expire`` names a session token that was good once; ``rotate`` replaces the keys.
+    ``rotate`` replaces the keys.
 
     Raises:
-        UsageError: there is no key, or the tolerance is negative.
+        UsageError: there is no key.
     """
 
-    def __init__(
-        self,
-        credentials: Mapping[str, tuple[str, str | None]],
-        region: str,
-        service: str = "kinesis",
-        *,
-        tolerance: float = 300.0,
-    ) -> None:
+    def __init__(self, credentials: Mapping[str, tuple[str, str | None]], region: str) -> None:
         if not credentials:
             raise UsageError("signatures cannot be checked without a key: credentials is empty")
-        if not tolerance >= 0:
-            raise UsageError(f"tolerance must be a number of seconds from 0, not {tolerance!r}")
         self._credentials = dict(credentials)
         self._region = region
-        self._service = service
-        self._tolerance = tolerance
-        self._expired: set[str] = set()
         self._keys: dict[tuple[str, str], bytes] = {}
 
     def __repr__(self) -> str:
-        return f"<Signatures of {len(self._credentials)} keys, {self._region}, {self._service}>"
-
-    def expire(self, session_token: str) -> None:
-        """From now on this token has expired."""
-        self._expired.add(session_token)
+        return f"<Signatures of {len(self._credentials)} keys, {self._region}, {_SERVICE}>"
 
     def rotate(self, credentials: Mapping[str, tuple[str, str | None]]) -> None:
         """From now on these are the known keys, and no others."""
@@ -122,7 +108,7 @@ class Signatures:
         *,
         machine_now: float | None = None,
     ) -> Refused | None:
-        """Why the request is not believed, ``None`` if it is (SC1)."""
+        """Why the request is not believed, ``None`` if it is."""
         try:
             self._check(method, path, headers, body, (now,) if machine_now is None else (now, machine_now))
         except Refused as refusal:
@@ -148,21 +134,19 @@ class Signatures:
         right = hmac.new(self._key(claim, secret), text.encode(), "sha256").hexdigest()
         if not hmac.compare_digest(right.encode(), claim.signature.encode(errors="surrogateescape")):
             raise _wrong(_MISMATCH)
-        if claim.token in self._expired:
-            raise Refused("ExpiredTokenException", "The security token included in the request is expired")
         if (claim.token or "") != (token or ""):
             raise Refused("UnrecognizedClientException", _UNKNOWN)
 
     def _check_time(self, claim: _Claim, moments: tuple[float, ...]) -> None:
         signed_at = datetime.strptime(claim.date, _FORMAT).replace(tzinfo=UTC).timestamp()
-        life = self._tolerance if claim.expires is None else float(claim.expires)
-        if any(moment - life <= signed_at <= moment + self._tolerance for moment in moments):
+        life = _TOLERANCE if claim.expires is None else float(claim.expires)
+        if any(moment - life <= signed_at <= moment + _TOLERANCE for moment in moments):
             return
         now, date = moments[0], claim.date
         if signed_at < now - life:
             bound, minutes = _written(now - life), f"{life / 60:g} min."
             raise _wrong(f"Signature expired: {date} is now earlier than {bound} ({_written(now)} - {minutes})")
-        bound, minutes = _written(now + self._tolerance), f"{self._tolerance / 60:g} min."
+        bound, minutes = _written(now + _TOLERANCE), f"{_TOLERANCE / 60:g} min."
         raise _wrong(f"Signature not yet current: {date} is still later than {bound} ({_written(now)} + {minutes})")
 
     def _check_scope(self, claim: _Claim) -> None:
@@ -170,22 +154,23 @@ class Signatures:
             wanted = "Credential must have exactly 5 slash-delimited elements, e.g. keyid/date/region/service/term"
             raise _incomplete(f"{wanted}, got '{claim.credential}'")
         _, day, region, service, terminator = claim.scope
-        problems: list[str] = []
-        if region != self._region:
-            problems.append(f"Credential should be scoped to a valid region, not '{region}'. ")
-        if service != self._service:
-            problems.append(f"Credential should be scoped to correct service: '{self._service}'. ")
-        if terminator != "aws4_request":
-            problems.append(
-                f"Credential should be scoped with a valid terminator: 'aws4_request', not '{terminator}'. "
-            )
-        if day != claim.date[:8]:
-            problems.append(
-                f"Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP: "
-                f"'{day}' != '{claim.date[:8]}', from '{claim.date}'."
-            )
-        if problems:
-            raise _wrong("".join(problems))
+        problems = (
+            (region != self._region, f"Credential should be scoped to a valid region, not '{region}'. "),
+            (service != _SERVICE, f"Credential should be scoped to correct service: '{_SERVICE}'. "),
+            (
+                terminator != "aws4_request",
+                f"Credential should be scoped with a valid terminator: 'aws4_request', not '{terminator}'. ",
+            ),
+            (
+                day != claim.date[:8],
+                (
+                    "Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP: "
+                    f"'{day}' != '{claim.date[:8]}', from '{claim.date}'."
+                ),
+            ),
+        )
+        if any(is_wrong for is_wrong, _ in problems):
+            raise _wrong("".join(text for is_wrong, text in problems if is_wrong))
 
     def _key(self, claim: _Claim, secret: str) -> bytes:
         access_key, day, *rest = claim.scope
@@ -256,7 +241,7 @@ def _read_date(text: str, *, is_rfc: bool = False) -> str:
 
 
 def _check_signed(claim: _Claim, headers: Mapping[str, str]) -> None:
-    """SC2. The date of a presigned request is in the query, all of which is signed."""
+    """The date of a presigned request is in the query, all of which is signed."""
     if "host" not in claim.signed:
         raise _wrong("'Host' or ':authority' must be a 'SignedHeader' in the AWS Authorization.")
     required = {name for name in headers if name.startswith("x-amz-")}

@@ -6,13 +6,13 @@ a request of 500 records costs a handful of rows.
 
 Invariants:
 
-- PS1: what was acknowledged is there after a restart: ``keep`` commits it before the reply goes out (EP2).
-- PS2: each shard's records come back in order, without gaps, with the sequence numbers and times that they had, and the
+- What was acknowledged is there after a restart: ``keep`` commits it before the reply goes out.
+- Each shard's records come back in order, without gaps, with the sequence numbers and times that they had, and the
   next one goes on from there, also when all of them have been trimmed.
-- PS3: iterators and page tokens handed out before a restart stay good: their secret is kept.
-- PS4: one process at a time: a second is refused. So is a file that is no such database, of a later version or of
+- Iterators and page tokens handed out before a restart stay good: their secret is kept.
+- One process at a time: a second is refused. So is a file that is no such database, of a later version or of
   another account, and it is left as it was.
-- PS5: what ``keep`` could not write stays with it, and goes with the next one: a full disk leaves no gap.
+- What ``keep`` could not write stays with it, and goes with the next one: a full disk leaves no gap.
 """
 
 import sqlite3
@@ -25,13 +25,13 @@ import msgspec
 
 from shardline.errors import UsageError
 from shardline.server.model.commitment import Commitment
+from shardline.server.model.next_tokens import Tokens
 from shardline.server.model.service import Service
 from shardline.server.model.settings import ServiceSettings
 from shardline.server.model.shard_log import StoredRecord
 from shardline.server.model.state import ServiceState, Stored
 from shardline.server.model.streams import ServerStream
-from shardline.server.model.tokens import Tokens
-from shardline.server.written_streams import WrittenStream, restore_stream, write_stream
+from shardline.server.stream_rows import WrittenStream, restore_stream, write_stream
 
 if TYPE_CHECKING:
     from random import Random
@@ -87,7 +87,7 @@ class Storage:
         """The service as the file has it; a new one where there is no file.
 
         Raises:
-            UsageError: the file cannot be used (PS4).
+            UsageError: the file cannot be used.
         """
         database = _connect(Path(path))
         with ExitStack() as undo:
@@ -110,7 +110,7 @@ class Storage:
     # ---- writing
 
     def keep(self) -> None:
-        """Write what the service has changed since the last time (PS1). Where nothing has, it costs nothing."""
+        """Write what the service has changed since the last time. Where nothing has, it costs nothing."""
         service = self.service
         self._unwritten += service.take_stored()
         self._unwritten_streams |= service.take_changed()
@@ -124,7 +124,7 @@ class Storage:
             _in_transaction(self._database, lambda: self._write(commitment if is_new else None, sweeps=sweeps))
             ids = self._ids
         finally:
-            self._ids = ids  # rows that were made in vain have no ids (PS5)
+            self._ids = ids  # rows that were made in vain have no ids
         self._unwritten.clear()
         self._unwritten_streams.clear()
         self._commitment = commitment
@@ -175,7 +175,7 @@ class Storage:
         return [(known[0], stored.shard.index, stored.first, first.arrived_at, _or_none(first.encryption), body)]
 
     def _sweep(self) -> None:
-        """Delete what has been trimmed. The description that goes with it says where each shard now begins (PS2)."""
+        """Delete what has been trimmed. The description that goes with it says where each shard now begins."""
         state = self.service.state
         for name, (stream_id, stream) in list(self._ids.items()):
             stream.trim(state.now)
@@ -251,7 +251,7 @@ class _DamagedError(Exception):
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """The file, locked for us, and known to be ours; nothing is written to a file that is not (PS4)."""
+    """The file, locked for us, and known to be ours; nothing is written to a file that is not."""
     try:
         database = sqlite3.connect(path, isolation_level=None, timeout=0.0, check_same_thread=False)
     except sqlite3.OperationalError as error:
@@ -306,11 +306,11 @@ def _in_transaction(database: sqlite3.Connection, work: Callable[[], None], kind
 
 
 def _latest(stream: ServerStream, state: ServiceState) -> float:
-    """The latest time that a stream has seen: the service's time goes on from there (SV1), whatever the clock says."""
+    """The latest time that a stream has seen: the service's time goes on from there, whatever the clock says."""
     consumers, channels = state.consumers_of(stream), state.channels_of(stream)
     times = [stream.created_at, *(one.created_at for one in consumers), *(one.created_at for one in channels)]
     for shard in stream.shards.values():
-        times += [shard.created_at, shard.closed_at or 0.0, *(one.arrived_at for one in shard.log.records[-1:])]
+        times += [shard.created_at, shard.closed_at or 0.0, shard.log.arrival_of(shard.log.next - 1) or 0.0]
     return max(times)
 
 

@@ -5,19 +5,19 @@ the shard closed, its stream or consumer is gone, another subscription took its 
 
 Invariants:
 
-- WU1: a subscription that waits is woken when its ``due_at`` has come, when its log was touched, and when the clock was
+- A subscription that waits is woken when its ``due_at`` has come, when its log was touched, and when the clock was
   moved or a fault was added. Waking it too often is harmless.
-- WU2: an idle subscription costs one timer; without subscriptions a request costs the test of an empty set.
-- WU3: changes that the model carries out later (a reshard, a deletion) are carried out when they are due, also if no
+- An idle subscription costs one timer; without subscriptions a request costs the test of an empty set.
+- Changes that the model carries out later (a reshard, a deletion) are carried out when they are due, also if no
   request comes, while a subscription waits for them.
 """
 
 import asyncio
 from typing import TYPE_CHECKING, Final, final
 
-from shardline.server.clock import ServerClock
 from shardline.server.model.consumers import ServerSubscription
 from shardline.server.model.state import ServiceState
+from shardline.server.server_clock import ServerClock
 
 if TYPE_CHECKING:
     from shardline.server.model.shard_log import ShardLog
@@ -39,7 +39,7 @@ class Wakeups:
         self._timer_at: float | None = None
 
     async def wait(self, subscription: ServerSubscription) -> None:
-        """Return when there may be something to push (WU1)."""
+        """Return when there may be something to push."""
         if subscription.ended:
             return
         loop = asyncio.get_running_loop()
@@ -93,7 +93,7 @@ class Wakeups:
             self.look()
 
     def _set_timer(self) -> None:
-        """Come back when the model has something to carry out (WU3)."""
+        """Come back when the model has something to carry out."""
         due_at = self._state.due_at
         if due_at == self._timer_at:
             return

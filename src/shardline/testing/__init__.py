@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from shardline.server.model.settings import Delays as Delays
     from shardline.server.model.settings import Limits as Limits
-    from shardline.testing.local_clock import LocalClock as LocalClock
+    from shardline.testing.local_kinesis import LocalClock as LocalClock
     from shardline.testing.local_kinesis import LocalKinesis as LocalKinesis
     from shardline.testing.local_streams import LocalStream as LocalStream
 else:  # hidden from type checkers: one that saw __getattr__ would believe every misspelt name
@@ -28,7 +28,7 @@ __all__ = ["Delays", "Limits", "LocalClock", "LocalKinesis", "LocalStream"]
 _HOMES = {
     "Delays": "server.model.settings",
     "Limits": "server.model.settings",
-    "LocalClock": "testing.local_clock",
+    "LocalClock": "testing.local_kinesis",
     "LocalKinesis": "testing.local_kinesis",
     "LocalStream": "testing.local_streams",
 }

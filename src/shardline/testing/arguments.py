@@ -46,14 +46,15 @@ def check_place(*, host: object, region: object, account_id: object) -> None:
 
 def check_access(allow_host: object, host: str, token: object) -> Access:
     """The hosts that clients may call: the name that the server listens on is one; addresses are always allowed."""
-    if allow_host is None:
-        names: list[object] = []
-    elif isinstance(allow_host, str) or not isinstance(allow_host, Iterable):
-        names = [allow_host]
-    else:
-        names = list(cast("Iterable[object]", allow_host))
-    own = host_of(host)
-    return Access([*names, *([] if own is None else [own])], token=token)
+    return Access([*_several(allow_host), *_several(host_of(host))], token=token)
+
+
+def _several(given: object) -> list[object]:
+    """One, or several, or none."""
+    if given is None:
+        return []
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    return list(cast("Iterable[object]", given)) if several else [given]
 
 
 def check_seed(seed: object) -> None:
@@ -80,11 +81,7 @@ def check_stream(stream: object) -> str:
 
 def check_streams(streams: object) -> list[str]:
     """The names of one stream, or of several, or of none."""
-    if streams is None:
-        return []
-    if isinstance(streams, str) or not isinstance(streams, Iterable):
-        return [check_stream(streams)]
-    return [check_stream(name) for name in cast("Iterable[object]", streams)]
+    return [check_stream(name) for name in _several(streams)]
 
 
 def check_delays(delays: object) -> Delays:

@@ -9,16 +9,18 @@ and no account. It works the same as ``with`` and as ``async with`` (asyncio and
 
 Invariants:
 
-- LK1: leaving the block ends the server, whatever happened inside; so does a start that fails or is cancelled.
-- LK2: ``create_stream`` and ``streams`` go past HTTP, limits of rates, faults and signatures.
-- LK3: everything here may be called from any thread while the server runs.
-- LK4: it can be started again when it was stopped: at the same address, with the clock, faults and requests that it
+- Leaving the block ends the server, whatever happened inside; so does a start that fails or is cancelled.
+- ``create_stream`` and ``streams`` go past HTTP, limits of rates, faults and signatures.
+- Everything here may be called from any thread while the server runs.
+- It can be started again when it was stopped: at the same address, with the clock, faults and requests that it
   had; its streams are gone, unless ``data`` has kept them.
+- The clock is moved between two requests, never inside one.
+- What has come due is carried out when ``advance`` returns: statuses, resharding, retention.
+- It can be set before the server starts, and keeps its time over a restart.
 """
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, final
 
 import anyio.to_thread
@@ -26,16 +28,13 @@ import anyio.to_thread
 from shardline.errors import Closed, UsageError
 from shardline.model.credentials import Credentials
 from shardline.server.model import inputs
-from shardline.server.model.faults import Faults
 from shardline.server.model.management import create_stream
 from shardline.server.model.refusals import Refused
 from shardline.server.model.settings import Delays, Limits, ServiceSettings
 from shardline.server.model.state import ServiceState
-from shardline.server.requests_seen import RequestsSeen
-from shardline.server.running import RunningServer, ServerSettings, Traffic
+from shardline.server.running_server import RunningServer, ServerSettings, Traffic
 from shardline.server.signatures import Signatures
 from shardline.testing import arguments
-from shardline.testing.local_clock import LocalClock
 from shardline.testing.local_streams import LocalStream, LocalStreams, look
 
 if TYPE_CHECKING:
@@ -44,6 +43,49 @@ if TYPE_CHECKING:
 ACCESS_KEY: Final = "AKIASHARDLINELOCAL00"
 SECRET_KEY: Final = "shardline-local"  # noqa: S105 - the key of a server on loopback
 _NOT_STARTED: Final = "this LocalKinesis does not run: use 'with' or 'async with', or start()"
+
+
+@final
+class LocalClock:
+    """The server's clock. Seconds since 1970."""
+
+    def __init__(self, server: RunningServer) -> None:
+        self._server = server
+
+    def __repr__(self) -> str:
+        return f"<LocalClock {self.now():.3f}{', frozen' if self.is_frozen else ''}>"
+
+    def now(self) -> float:
+        """The time that it is for the server."""
+        return self._server.call(self._server.clock.now)
+
+    @property
+    def is_frozen(self) -> bool:
+        return self._server.clock.is_frozen
+
+    def freeze(self) -> None:
+        """Stop the clock where it is."""
+        self._server.call(self._server.clock.freeze)
+
+    def resume(self) -> None:
+        """Let the clock run on from where it is."""
+        self._server.call(self._server.clock.resume)
+
+    def advance(self, seconds: float) -> None:
+        """Move ahead by that much, at once; frozen or not.
+
+        Raises:
+            UsageError: it is no positive number: time does not go back.
+        """
+
+        def work() -> None:
+            server = self._server
+            server.clock.advance(seconds)
+            if server.service is not None:
+                server.service.state.advance(server.clock.now())
+                server.keep()
+
+        self._server.call(work)
 
 
 @final
@@ -120,7 +162,12 @@ class LocalKinesis:
             ),
             prepare=self._create_first_streams,
         )
-        self._clock = LocalClock(self._server)
+        self.clock: Final = LocalClock(self._server)
+        """The server's clock: ``freeze()``, ``advance(seconds)``, ``resume()``."""
+        self.faults: Final = self._server.faults
+        """What goes wrong on demand: ``faults.throttle(operation="PutRecords", count=3)``, and so on."""
+        self.requests: Final = self._server.requests
+        """The requests that came in, for assertions."""
 
     def start(self) -> None:
         """Start it; return when it answers.
@@ -139,24 +186,18 @@ class LocalKinesis:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     async def __aenter__(self) -> Self:
-        is_ready = False
         try:
             await anyio.to_thread.run_sync(self.start)
-            is_ready = True
-        finally:
-            if not is_ready:  # cancelled by asyncio's own means, the thread goes on and starts it: stop waits for that
-                await self._stop()
+        except BaseException:  # cancelled by asyncio's own means, the thread goes on and starts it: stop waits for that
+            await self._stop()
+            raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stop()
 
     async def _stop(self) -> None:
@@ -185,28 +226,13 @@ class LocalKinesis:
         return None if self._server.certificate is None else self._server.certificate.ca_path
 
     @property
-    def clock(self) -> LocalClock:
-        """The server's clock: ``freeze()``, ``advance(seconds)``, ``resume()``."""
-        return self._clock
-
-    @property
-    def faults(self) -> Faults:
-        """What goes wrong on demand: ``faults.throttle(operation="PutRecords", count=3)``, and so on."""
-        return self._server.faults
-
-    @property
-    def requests(self) -> RequestsSeen:
-        """The requests that came in, for assertions."""
-        return self._server.requests
-
-    @property
     def traffic(self) -> Traffic:
         """How many requests came in, and how many streams and records are there: counters, which cost nothing."""
         return self._server.traffic()
 
     @property
     def streams(self) -> Mapping[str, LocalStream]:
-        """What is stored, by the stream's name (LK2)."""
+        """What is stored, by the stream's name."""
         return LocalStreams(self._server)
 
     @property

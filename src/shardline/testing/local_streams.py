@@ -2,9 +2,9 @@
 
 Invariants:
 
-- LS1: what is shown is what is stored, past every limit, fault and signature; looking changes nothing.
-- LS2: it is shown as it is at the server's time: changes that have come due are carried out.
-- LS3: it can still be looked at when the server has ended.
+- What is shown is what is stored, past every limit, fault and signature; looking changes nothing.
+- It is shown as it is at the server's time: changes that have come due are carried out.
+- It can still be looked at when the server has ended.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,14 +17,14 @@ from shardline.model.shard import Shard
 from shardline.server.model.shards import ServerShard
 from shardline.server.model.state import ServiceState
 from shardline.server.model.streams import ServerStream
-from shardline.server.running import RunningServer
+from shardline.server.running_server import RunningServer
 
 T = TypeVar("T")
 
 
 @final
 class LocalStream:
-    """A stream as the server holds it (LS1)."""
+    """A stream as the server holds it."""
 
     def __init__(self, server: RunningServer, name: str) -> None:
         self._server = server
@@ -45,12 +45,12 @@ class LocalStream:
     @property
     def shards(self) -> list[Shard]:
         """All shards, closed ones too, in the order of their ids."""
-        return self._look(lambda stream: [_shard(shard) for shard in _in_order(stream)])
+        return self._look(lambda stream: [_shard(shard) for shard in stream.shards.values()])
 
     @property
     def records(self) -> list[Record]:
         """Every record that is stored, shard by shard, each in its order. Aggregates are not opened."""
-        return self._look(lambda stream: [one for shard in _in_order(stream) for one in _records(stream, shard)])
+        return self._look(lambda stream: [one for shard in stream.shards.values() for one in _records(stream, shard)])
 
     @property
     def record_count(self) -> int:
@@ -93,7 +93,7 @@ class LocalStreams(Mapping[str, LocalStream]):
 
 
 def look(server: RunningServer, read: Callable[[ServiceState], T]) -> T:
-    """What ``read`` finds or does in the service, at the server's time (LS2); what that changed is kept.
+    """What ``read`` finds or does in the service, at the server's time; what that changed is kept.
 
     Raises:
         Closed: the server was never started.
@@ -111,10 +111,6 @@ def look(server: RunningServer, read: Callable[[ServiceState], T]) -> T:
     if server.service is None:
         raise Closed("this LocalKinesis does not run: use 'with' or 'async with', or start()")
     return server.call(work)
-
-
-def _in_order(stream: ServerStream) -> list[ServerShard]:
-    return sorted(stream.shards.values(), key=lambda shard: shard.index)
 
 
 def _records(stream: ServerStream, shard: ServerShard) -> list[Record]:

@@ -1,7 +1,7 @@
 """The table: every scenario that is played, in the order in which it is listed.
 
 What AWS answers is known from its documentation (API reference and developer guide), and, for texts, from the tests of
-kinesalite, LocalStack and moto, which ran against AWS: docs/differences.md names them. Where AWS's text is not known the
+kinesalite, LocalStack and moto, which ran against AWS: docs/tested/differences.md names them. Where AWS's text is not known the
 table says ``ANY_TEXT``: a recording will have it.
 """
 

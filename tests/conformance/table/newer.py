@@ -40,7 +40,7 @@ def commitment(status):
 SCENARIOS = (
     Scenario(
         "resource-policy",
-        "A stream's policy is put, told and deleted",
+        "A stream's policy is put, returned and deleted",
         streams={"a": Stream(1)},
         steps=(
             Call("GetResourcePolicy", {"ResourceARN": "$a_arn"}, ok({"Policy": "{}"})),

@@ -1,12 +1,14 @@
 """Against which Kinesis, which stores and on which event loops do the tests of the consumer run?"""
 
 import gc
-from collections import defaultdict
+import threading
 from itertools import count
 
-import anyio
 import pytest
+from tests.reading import check_order, take
+from tests.shell.blocking import BlockingConsumer, kind_for
 
+import shardline.sync
 from shardline import Client, Consumer, ConsumerConfig
 from shardline.testing import LocalKinesis
 
@@ -25,7 +27,7 @@ groups = count(1)
 
 @pytest.fixture(params=["asyncio", "uvloop", "trio"])
 def event_loop_kind(request):
-    return request.param
+    return "asyncio" if request.param == "blocking" else request.param
 
 
 @pytest.fixture
@@ -51,24 +53,25 @@ def store(request, tmp_path):
     return "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/leases.db"
 
 
-def quick(arguments):
-    """A config of ``QUICK``, and of the arguments that belong there."""
-    knobs = {name: arguments.pop(name) for name in list(arguments) if name in ConsumerConfig.__dataclass_fields__}
-    return ConsumerConfig(**(QUICK | knobs))
+def maker(kind, connection):
+    """Make consumers of a kind, with ``QUICK`` and the arguments that belong into their config."""
 
-
-@pytest.fixture
-def quick_config():
-    return ConsumerConfig(**QUICK)
-
-
-@pytest.fixture
-def make_consumer(connection):
     def make(stream="s", **arguments):
-        config = quick(arguments)
-        return Consumer(stream, config=config, **({} if "client" in arguments else connection), **arguments)
+        knobs = {name: arguments.pop(name) for name in list(arguments) if name in ConsumerConfig.__dataclass_fields__}
+        config = ConsumerConfig(**(QUICK | knobs))
+        return kind(stream, config=config, **({} if "client" in arguments else connection), **arguments)
 
     return make
+
+
+@pytest.fixture
+def make_consumer(connection, request):
+    return maker(kind_for(request, Consumer, BlockingConsumer), connection)
+
+
+@pytest.fixture
+def make_sync_consumer(connection):
+    return maker(shardline.sync.Consumer, connection)
 
 
 @pytest.fixture
@@ -104,15 +107,7 @@ class Ledger:
         return [int(record.data) for record in self.records]
 
     def check_order(self):
-        """Records of a shard are in order, and those of a key too, over all shards."""
-        by_shard, by_key = defaultdict(list), defaultdict(list)
-        for record in self.records:
-            by_shard[record.shard_id].append(record.order)
-            by_key[record.key].append(int(record.data))
-        for orders in by_shard.values():
-            assert orders == sorted(orders)
-        for key, numbers in by_key.items():
-            assert numbers == sorted(numbers), key
+        check_order(self.records)
 
 
 @pytest.fixture
@@ -125,33 +120,9 @@ def make_ledger():
     return Ledger
 
 
-async def take(consumer, number, limit=10.0):
-    """The next ``number`` records, one by one, and no asking for more than these."""
-    records = []
-    with anyio.fail_after(limit):
-        async for record in consumer:
-            records.append(record)
-            if len(records) == number:
-                break
-    return records
-
-
 @pytest.fixture(name="take")
 def take_fixture():
     return take
-
-
-@pytest.fixture
-def eventually():
-    """Wait for what others are about to do."""
-
-    async def wait(true, limit=20.0):
-        with anyio.move_on_after(limit):
-            while not true():  # noqa: ASYNC110 - what is waited for rings no bell
-                await anyio.sleep(0.01)
-        assert true()
-
-    return wait
 
 
 @pytest.fixture(autouse=True)
@@ -159,3 +130,4 @@ def nothing_is_left_open():
     """What is unclosed warns when it is collected, and a warning is a failure here."""
     yield
     gc.collect()
+    assert "shardline consumer" not in {one.name for one in threading.enumerate()}

@@ -1,4 +1,4 @@
-"""What time is it, for leases? BC1 and BC2 are the invariants of ``shardline.aio.boot_clock``."""
+"""What time is it, for leases?"""
 
 import runpy
 import sys
@@ -6,21 +6,21 @@ import time
 
 import pytest
 
-from shardline.aio import boot_clock
+from shardline.aio.loop import boot_clock
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this clock")
-def test_bc1_it_is_the_clock_that_counts_suspension(monkeypatch):
+def test_it_is_the_clock_that_counts_suspension(monkeypatch):
     slept = 3_600.0
     monkeypatch.setattr(time, "clock_gettime", {time.CLOCK_BOOTTIME: 7.0 + slept, time.CLOCK_MONOTONIC: 7.0}.get)
     assert boot_clock.boot_time() == 7.0 + slept
 
 
-def test_bc1_where_there_is_none_it_is_the_monotonic_one(monkeypatch):
+def test_where_there_is_none_it_is_the_monotonic_one(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     assert runpy.run_path(boot_clock.__file__)["boot_time"] is time.monotonic
 
 
-def test_bc2_it_never_goes_back():
+def test_it_never_goes_back():
     times = [boot_clock.boot_time() for _ in range(10_000)]
     assert times == sorted(times)

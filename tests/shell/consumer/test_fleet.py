@@ -1,6 +1,5 @@
 """Do several workers share a stream: balanced, handed over in good order, taken over when one dies?"""
 
-import logging
 import time
 from collections import Counter, defaultdict
 from contextlib import AsyncExitStack
@@ -8,13 +7,12 @@ from dataclasses import replace
 
 import anyio
 import pytest
+from tests.shell.blocking import EVERY_API
 
 from shardline import StoreError, WaitTimeout
 from shardline.adapters.leases.memory import MemoryLeases
-from shardline.adapters.leases.sqlite import SqliteLeases
-from shardline.aio.consumer_driver import ConsumerDriver
-from shardline.core.consumer.coordinator import Coordinator
-from shardline.core.consumer.events import (
+from shardline.aio.consumer.consumer_driver import ConsumerDriver
+from shardline.core.consumer.consumer_events import (
     HandOverAsked,
     LeaseGained,
     LeaseLost,
@@ -22,6 +20,7 @@ from shardline.core.consumer.events import (
     Stalled,
     StoreFailed,
 )
+from shardline.core.consumer.coordinator import Coordinator
 from shardline.core.failures import Failure, FailureKind
 from shardline.testing import LocalKinesis
 
@@ -94,21 +93,6 @@ async def test_two_workers_balance_a_third_joins_and_one_leaves(make_consumer, p
     assert {len(by) for by in fleet.done.values()} == {1}, "moves in good order repeat nothing"
     for orders in fleet.orders.values():
         assert orders == sorted(orders)
-
-
-async def test_a_hand_over_finishes_what_the_user_has_first(make_consumer, put, group, eventually):
-    """The old owner commits before the new one begins: nothing is done twice."""
-    await put(range(60))
-    async with anyio.create_task_group() as tasks:
-        fleet = Fleet(make_consumer, tasks, group, "memory:")
-        first = await fleet.join("w1", pause=0.02)
-        await eventually(lambda: len(fleet.done) >= 6)
-        second = await fleet.join("w2", pause=0.02)
-        await eventually(lambda: len(fleet.done) == 60)
-        assert {name for by in fleet.done.values() for name in by} == {"w1", "w2"}
-        assert {len(by) for by in fleet.done.values()} == {1}
-        await first.close()
-        await second.close()
 
 
 async def test_a_hand_over_that_is_overdue_cancels_the_handler(make_consumer, put, group, eventually, complaints):
@@ -198,19 +182,6 @@ async def test_max_leases_is_kept_and_the_rest_is_left_to_others(make_consumer, 
         assert 0 < len(got) < 60
         async with make_consumer(group=group, store="memory:") as second:
             await eventually(lambda: loads(first, second) == [2, 4])
-
-
-async def test_a_bounded_run_waits_for_the_leases_of_a_dead_worker(make_consumer, put, group, eventually):
-    """They may be unread: only a worker that is seen to live answers for its own."""
-    await put(range(60))
-    first = make_consumer(group=group, store="memory:")
-    await first.start()
-    await eventually(lambda: loads(first) == [6])
-    first._session.driver.stop()
-    async with make_consumer(group=group, store="memory:", until="latest") as second:
-        with anyio.fail_after(8):
-            assert sorted([int(record.data) async for record in second]) == list(range(60))
-    await first.close()
 
 
 async def test_a_lease_that_comes_in_the_moment_of_the_end_is_not_read(make_consumer, group, eventually, monkeypatch):
@@ -452,14 +423,6 @@ async def test_a_store_that_is_down_at_first_is_waited_for(make_consumer, group,
     assert not store.open_failures
 
 
-async def test_a_store_that_cannot_be_used_says_so_at_the_start(make_consumer, group, tmp_path):
-    (tmp_path / "text").write_text("this is no database, and long enough to be none")
-    with pytest.raises(StoreError, match="cannot be used") as failed:
-        async with make_consumer(group=group, store=f"sqlite:///{tmp_path}/text"):
-            pass
-    assert failed.value.kind == "invalid"
-
-
 async def test_a_store_that_turns_out_unusable_ends_the_wait(make_consumer, group):
     store = FlakyStore(group)
     denied = Failure(FailureKind.DENIED, "No", "not you")
@@ -479,16 +442,6 @@ async def test_close_ends_in_time_though_the_store_is_down(make_consumer, put, g
         began = time.monotonic()
         await consumer.close(0.1)
     assert time.monotonic() - began < 4
-
-
-async def test_a_store_object_serves_workers_of_several_loops(make_consumer, group, tmp_path, put):
-    await put(range(10))
-    store = SqliteLeases(tmp_path / "leases.db", group, "s")
-    async with make_consumer(group=group, store=store, until="latest") as consumer:
-        assert len([record async for record in consumer]) == 10
-    async with make_consumer(group=group, store=store, until="latest") as consumer:
-        assert [record async for record in consumer] == []
-    await store.close()
 
 
 # ---- a blocked loop
@@ -526,25 +479,7 @@ async def test_a_sink_that_fails_harms_nothing(make_consumer, put, complaints):
     assert [level for level, text in complaints() if "the sink failed" in text] == ["ERROR"]
 
 
-async def test_the_log_has_no_data_and_no_keys(make_consumer, kinesis, caplog, client_of):
-    caplog.set_level(logging.DEBUG, logger="shardline")
-    async with client_of() as client:
-        await client.put_record("s", b"secret-data", "secret-key")
-    kinesis.faults.throttle(operation="GetRecords", count=3)
-
-    async def refuse(record):
-        raise ValueError
-
-    async with make_consumer() as consumer:
-        from shardline import FailurePolicy, HandlerFailed
-
-        with pytest.raises(HandlerFailed) as failed:
-            await consumer.run(refuse, policy=FailurePolicy(attempts=1))
-    text = caplog.text + str(failed.value)
-    assert "secret" not in text
-    assert "is ours" in text
-
-
+@EVERY_API
 async def test_wait_ready_tells_when_it_is_not(make_consumer, group):
     store = FlakyStore(group)
     store.is_down = True

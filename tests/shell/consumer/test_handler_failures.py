@@ -5,11 +5,16 @@ import re
 from collections import Counter
 
 import pytest
+from tests.shell.blocking import EVERY_API
 
-import shardline.sync
-from shardline import Consumer, ConsumerConfig, FailurePolicy, HandlerFailed
+from shardline import Consumer, FailurePolicy, HandlerFailed
 from shardline.core.clock import NEVER
-from shardline.core.consumer.events import DeadLetterFailed, HandlerRetried, HandlingStopped, RecordsDeadLettered
+from shardline.core.consumer.consumer_events import (
+    DeadLetterFailed,
+    HandlerRetried,
+    HandlingStopped,
+    RecordsDeadLettered,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -97,6 +102,7 @@ async def test_a_retry_is_a_warning_and_a_dead_letter_an_error(make_consumer, pu
     assert "tried 3 times" in buried[0].getMessage()
 
 
+@EVERY_API
 async def test_each_part_of_a_batch_that_is_taken_apart_is_told(make_consumer, put, sink):
     await put(range(8), keys=1)
     policy = FailurePolicy(attempts=1)
@@ -111,6 +117,7 @@ async def test_each_part_of_a_batch_that_is_taken_apart_is_told(make_consumer, p
     ]
 
 
+@EVERY_API
 async def test_a_handler_that_stops_the_run_is_told_and_counted(make_consumer, put, sink, complaints):
     await put(range(5), keys=1)
     async with make_consumer(sink=sink) as consumer:
@@ -187,28 +194,6 @@ async def test_what_was_counted_is_logged_while_nothing_else_happens(
 
         assert buried() == 1
         await eventually(lambda: buried() == 2)
-
-
-@pytest.mark.parametrize("batch", [None, 4])
-def test_the_blocking_consumer_tells_the_same(kinesis, connection, sink, caplog, batch):
-    from anyio import run
-
-    from shardline import Client
-
-    async def put():
-        async with Client(**connection) as client:
-            await client.put_records("s", [(b"%d" % number, "k") for number in range(8)])
-
-    run(put)
-    config = ConsumerConfig(scan_interval=0.05, idle_poll_interval=0.05)
-    with shardline.sync.Consumer("s", until="latest", sink=sink, config=config, **connection) as consumer:
-        consumer.run(fails_on(b"3"), batch=batch, policy=FailurePolicy(attempts=1), dead_letter=forget)
-        retries, buried, failed = counts_of(consumer)
-    assert (buried, failed) == (1, 0)
-    assert retries == (0 if batch is None else sink.kinds["HandlerRetried"])
-    assert sink.kinds["RecordsDeadLettered"] == 1
-    assert "fails_on.<locals>.handle (test_handler_failures.py:" in sink.events[-1].place
-    assert [one.levelname for one in caplog.records if "dead letters" in one.getMessage()] == ["ERROR"]
 
 
 def test_a_consumer_that_was_not_started_has_counted_nothing(connection):

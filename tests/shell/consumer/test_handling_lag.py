@@ -1,6 +1,5 @@
 """Does ``status()`` tell how far handling is behind, what is in hand, and that a handler is stuck?"""
 
-import threading
 import time
 
 import anyio
@@ -8,7 +7,7 @@ import pytest
 
 import shardline.sync
 from shardline import ConsumerConfig, FailurePolicy
-from shardline.core.consumer.events import HandlerRecovered, HandlerStuck
+from shardline.core.consumer.consumer_events import HandlerRecovered, HandlerStuck
 
 pytestmark = pytest.mark.anyio
 
@@ -60,10 +59,6 @@ def working(make_consumer):
     return consume
 
 
-async def ignore(record):
-    assert record.data
-
-
 def shard_at_work(status):
     [shard] = [shard for shard in status.shards if shard.in_hand or shard.prefetched]
     return shard
@@ -109,34 +104,6 @@ async def test_the_age_of_the_oldest_record_that_is_not_done(
         await eventually(lambda: 88.9 <= consumer.status().handling_lag <= 95 + (time.time() - began))
         go_on.set()
     assert consumer.status().in_hand == 0
-
-
-async def test_nothing_is_late_once_all_is_done(make_consumer, put, eventually):
-    await put(range(50))
-    async with make_consumer() as consumer, anyio.create_task_group() as tasks:
-        tasks.start_soon(consumer.run, ignore)
-        await eventually(lambda: [shard.handling_lag for shard in consumer.status().shards] == [0.0, 0.0])
-        status = consumer.status()
-        assert (status.in_hand, status.handler_started_at) == (0, None)
-        assert [shard.prefetched for shard in status.shards] == [0, 0]
-        await consumer.close()
-
-
-async def test_a_consumer_that_has_read_nothing_says_so(make_consumer):
-    status = make_consumer().status()
-    assert (status.handling_lag, status.reading_lag, status.in_hand, status.handler_started_at) == (None, None, 0, None)
-
-
-async def test_a_shard_that_cannot_be_read_falls_behind(make_consumer, put, kinesis, eventually):
-    await put(range(2))
-    async with make_consumer() as consumer, anyio.create_task_group() as tasks:
-        tasks.start_soon(consumer.run, ignore)
-        await eventually(lambda: consumer.status().handling_lag == 0.0)
-        kinesis.faults.unavailable(operation="GetRecords")
-        await eventually(lambda: (consumer.status().handling_lag or 0.0) > 0.5)
-        kinesis.faults.clear()
-        await eventually(lambda: consumer.status().handling_lag == 0.0)
-        await consumer.close()
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -211,17 +178,6 @@ async def test_a_handler_that_hangs_is_told_once_and_once_when_it_goes_on(
     assert f"the handler of {stuck.shard_id} has had record {stuck.sequence_number}/0 for 0." in said[0]
 
 
-async def test_a_quick_handler_is_never_stuck_however_much_it_has_to_do(make_consumer, put, sink):
-    await put(range(60), keys=1)
-
-    async def handle(record):
-        await anyio.sleep(0.02)
-
-    async with make_consumer(until="latest", stuck_after=0.3, sink=sink) as consumer:
-        await consumer.run(handle)
-    assert sink.events == []
-
-
 async def test_a_handler_that_fails_and_waits_for_its_retry_is_not_stuck(make_consumer, put, sink):
     """A restart would not help it: the health stays ok."""
     await put(range(1))
@@ -255,45 +211,6 @@ async def test_a_dead_letter_that_hangs_is_stuck(make_consumer, put, sink, event
             await eventually(lambda: consumer.status().health == "handler-stuck")
             hangs.set()
         await eventually(lambda: sink.kinds == ["HandlerStuck", "HandlerRecovered"])
-
-
-async def test_without_a_threshold_nothing_is_stuck(make_consumer, put, sink):
-    await put(range(1))
-
-    async def handle(record):
-        await anyio.sleep(0.5)
-        healths.append(consumer.status().health)
-
-    healths = []
-    async with make_consumer(until="latest", stuck_after=None, sink=sink) as consumer:
-        await consumer.run(handle)
-    assert (healths, sink.events) == (["ok"], [])
-
-
-async def test_a_thread_that_hangs_is_stuck_also_after_its_lease_is_gone(make_consumer, put, group, sink, eventually):
-    """It cannot be cancelled, and keeps its shard waiting in this process."""
-    await put(range(1))
-    hangs = threading.Event()
-    consumer = make_consumer(group=group, store="memory:", stuck_after=0.2, hand_over_timeout=0.3, sink=sink)
-    async with consumer, anyio.create_task_group() as tasks:
-        tasks.start_soon(consumer.run, lambda _: hangs.wait(20))
-        await eventually(lambda: consumer.status().health == "handler-stuck")
-        shard_id = sink.events[0].shard_id if sink.events else shard_at_work(consumer.status()).shard_id
-
-        def is_ours():
-            [shard] = [shard for shard in consumer.status().shards if shard.shard_id == shard_id]
-            return shard.state in ("reading", "handing-over")
-
-        async with make_consumer(group=group, store="memory:") as other:
-            await eventually(lambda: other.status().workers.get(other.worker_id, 0) >= 1)
-            if not is_ours():
-                assert consumer.status().health == "handler-stuck"
-        assert consumer.status().health == "handler-stuck"
-        hangs.set()
-        await eventually(lambda: consumer.status().health == "ok")
-        await consumer.close()
-    assert sink.kinds[:1] == ["HandlerStuck"]
-    assert sink.kinds[-1] == "HandlerRecovered"
 
 
 @pytest.mark.parametrize("way", ["loop", "batches", "run"])

@@ -4,7 +4,7 @@ import anyio
 import pytest
 from tests.sim.interrupting import interrupted
 
-from shardline.aio.host_tasks import running_task
+from shardline.aio.loop.host_tasks import running_task
 
 pytestmark = pytest.mark.anyio
 
@@ -90,7 +90,12 @@ async def test_an_interrupt_at_any_step_of_the_iterator_itself_loses_and_repeats
         settings = {"group": f"{group}-{after}", "store": "memory:", "ack": "manual" if way == "manual" else "auto"}
         async with make_consumer(until="latest", **settings) as consumer:
             seen, where = await read_all(
-                consumer, begin_of(way), after, anew=False, is_manual=way == "manual", within="aio/iteration.py"
+                consumer,
+                begin_of(way),
+                after,
+                anew=False,
+                is_manual=way == "manual",
+                within="aio/consumer/async_iteration.py",
             )
         assert sorted(int(record.data) for record in seen) == [0, 1, 2], where
         after += 1

@@ -6,17 +6,16 @@ from contextlib import closing
 
 import anyio
 import pytest
+from tests.shell.blocking import EVERY_API
 
 from shardline import StoreError
 from shardline.adapters.leases.memory import MemoryLeases
-from shardline.core.consumer.events import ConsumerFailed, ProgressLost, StoreFailed
+from shardline.core.consumer.consumer_events import ConsumerFailed, ProgressLost, StoreFailed
 from shardline.core.failures import Failure, FailureKind
-from shardline.sync import Consumer as SyncConsumer
 
 pytestmark = pytest.mark.anyio
 
 DENIED = Failure(FailureKind.DENIED, "AccessDeniedException", "you may not", 400, maybe_received=False)
-GONE = Failure(FailureKind.NOT_FOUND, "ResourceNotFoundException", "no such table", 400, maybe_received=False)
 
 
 class BrokenStore:
@@ -73,6 +72,7 @@ async def read(consumer, way):
         await consumer.run(handle)
 
 
+@EVERY_API
 @pytest.mark.parametrize("way", ["iteration", "batches", "run"])
 @pytest.mark.parametrize("how", ["deleted", "replaced", "dropped"])
 async def test_a_file_that_is_gone_for_longer_than_a_lease_ends_the_consumer(
@@ -94,33 +94,6 @@ async def test_a_file_that_is_gone_for_longer_than_a_lease_ends_the_consumer(
     assert any(level == "ERROR" and "the lease store cannot be used" in text for level, text in complaints())
 
 
-async def test_a_file_that_is_moved_back_in_time_ends_nothing(make_consumer, put, group, tmp_path, ledger, eventually):
-    path = tmp_path / "leases.db"
-    settings = {"group": group, "store": f"sqlite:///{path}", "lease_duration": 5.0}
-    async with make_consumer(**settings) as consumer, anyio.create_task_group() as tasks:
-
-        async def handle(record):
-            ledger(record)
-
-        tasks.start_soon(consumer.run, handle)
-        await consumer.wait_ready()
-        path.rename(tmp_path / "elsewhere.db")
-        await eventually(lambda: consumer.status().health == "store-down")
-        (tmp_path / "elsewhere.db").rename(path)
-        await put(range(20))
-        await eventually(lambda: consumer.status().health == "ok" and len(ledger.records) == 20)
-        await consumer.close()
-
-
-async def test_a_table_that_is_gone_ends_the_consumer(make_consumer, group):
-    store = BrokenStore(group)
-    async with make_consumer(group=group, store=store) as consumer:
-        await consumer.wait_ready()
-        store.failure = GONE
-        with pytest.raises(StoreError, match="no such table"), anyio.fail_after(15):
-            await read(consumer, "iteration")
-
-
 @pytest.mark.parametrize("writes_only", [False, True])
 async def test_a_store_that_denies_access_is_tried_for_store_patience(make_consumer, group, complaints, writes_only):
     store, events = BrokenStore(group), []
@@ -134,26 +107,6 @@ async def test_a_store_that_denies_access_is_tried_for_store_patience(make_consu
     assert (failed.value.kind, failed.value.code) == ("denied", "AccessDeniedException")
     assert any(isinstance(event, StoreFailed) and event.gives_up_at > 0 for event in events)
     assert any(level == "ERROR" and "store_patience" in text for level, text in complaints())
-
-
-async def test_a_store_that_denies_access_for_a_moment_ends_nothing(make_consumer, put, group, eventually, ledger):
-    store = BrokenStore(group)
-    async with (
-        make_consumer(group=group, store=store, store_patience=60.0) as consumer,
-        anyio.create_task_group() as tasks,
-    ):
-
-        async def handle(record):
-            ledger(record)
-
-        tasks.start_soon(consumer.run, handle)
-        await consumer.wait_ready()
-        store.failure = DENIED
-        await anyio.sleep(2.0)  # two leases: they lapse
-        store.failure = None
-        await put(range(20))
-        await eventually(lambda: {*ledger.numbers} == {*range(20)})
-        await consumer.close()
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
@@ -184,17 +137,3 @@ async def test_a_store_that_comes_back_empty_is_reported(
         await consumer.close()
     assert [event.shards for event in events if isinstance(event, ProgressLost)] == [2]
     assert any(level == "ERROR" and "progress was lost" in text and "2 shards" in text for level, text in complaints())
-
-
-def test_the_blocking_consumer_ends_too(connection, quick_config, group, tmp_path):
-    path = tmp_path / "leases.db"
-    with SyncConsumer("s", group=group, store=f"sqlite:///{path}", config=quick_config, **connection) as consumer:
-        consumer.wait_ready()
-        take_away(path, "deleted")
-        with pytest.raises(StoreError):
-            for _ in consumer:
-                pass
-        with pytest.raises(StoreError):
-            consumer.wait_ready()
-        with pytest.raises(StoreError):
-            consumer.run(print)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import anyio
 import pytest
 
-from shardline.core.consumer.events import LeaseGained, LeaseReleased
+from shardline.core.consumer.consumer_events import LeaseGained, LeaseReleased
 from shardline.testing import LocalKinesis
 
 pytestmark = pytest.mark.anyio
@@ -136,29 +136,6 @@ async def test_a_restart_in_the_middle_of_a_reshard_repeats_and_skips_nothing(
     check_parents_first(kinesis, seen)
 
 
-async def test_two_workers_follow_a_reshard(make_consumer, put, kinesis, client_of, group, store, eventually):
-    seen = []
-    async with client_of() as client, anyio.create_task_group() as tasks:
-
-        async def handle(record):
-            seen.append(record)
-
-        workers = [make_consumer(group=group, store=store, worker_id=name) for name in ("w1", "w2")]
-        for worker in workers:
-            await worker.start()
-            tasks.start_soon(worker.run, handle)
-        await put(range(100), keys=10)
-        await split(client, kinesis)
-        await put(range(100, 200), keys=10)
-        await resize(client, kinesis, 4)
-        await put(range(200, 300), keys=10)
-        await eventually(lambda: len({int(one.data) for one in seen}) == 300)
-        for worker in workers:
-            await worker.close()
-    assert sorted(int(one.data) for one in seen) == list(range(300))
-    check_parents_first(kinesis, seen)
-
-
 async def test_latest_skips_what_was_before_and_a_restart_before_the_first_commit_skips_nothing(
     make_consumer, put, kinesis, group, store
 ):
@@ -203,13 +180,3 @@ async def test_children_are_found_at_once(make_consumer, put, kinesis, client_of
     finished = [event.shard_id for event in events if isinstance(event, LeaseReleased) and event.finished]
     assert len(finished) == 1
     assert len({event.shard_id for event in events if isinstance(event, LeaseGained)}) == 4
-
-
-async def test_an_empty_shard_that_was_split_is_passed(make_consumer, kinesis, client_of):
-    async with client_of() as client:
-        await split(client, kinesis)
-        await merge(client, kinesis)
-    async with make_consumer(until="latest") as consumer:
-        with anyio.fail_after(8):
-            assert [batch async for batch in consumer.batches()] == []
-        assert [one.state for one in consumer.status().shards if one.state == "reading"]

@@ -2,15 +2,17 @@
 
 import anyio
 import pytest
+from tests.shell.blocking import EVERY_API
 
 from shardline import ServiceError, StreamRecreated, aggregate
-from shardline.core.consumer import events as told
-from shardline.core.consumer.events import PositionLost, ReadFailed, RecordsTrimmed
+from shardline.core.consumer import consumer_events as told
+from shardline.core.consumer.consumer_events import PositionLost, ReadFailed, RecordsTrimmed
 from shardline.testing import LocalKinesis
 
 pytestmark = pytest.mark.anyio
 
 
+@EVERY_API
 async def test_a_stream_that_is_not_there_is_told(make_consumer):
     async with make_consumer("nosuch") as consumer:
         with pytest.raises(ServiceError) as failed:
@@ -33,13 +35,6 @@ async def test_denied_is_told(make_consumer, kinesis, put, operation):
         with pytest.raises(ServiceError, match="not you"), anyio.fail_after(5):
             async for _ in consumer:
                 pass
-
-
-async def test_a_denied_summary_is_done_without(make_consumer, kinesis, put):
-    await put(range(5))
-    kinesis.faults.error("AccessDeniedException", "not you", operation="DescribeStreamSummary", status=400)
-    async with make_consumer(until="latest") as consumer:
-        assert len([record async for record in consumer]) == 5
 
 
 async def test_expired_iterators_are_made_anew(make_consumer, kinesis, put, ledger):
@@ -101,54 +96,9 @@ async def test_records_that_retention_took_are_told_loudly(make_consumer, kinesi
     assert any(level == "ERROR" for level, _ in complaints())
 
 
-async def test_a_retention_that_is_shortened_under_a_slow_reader_is_told_loudly(
-    make_consumer, kinesis, put, client_of, complaints, eventually
-):
-    """2,000 records, 30 hours old; the reader has 100 of them when 48 hours become 24."""
-    async with client_of() as client:
-        await client.call("IncreaseStreamRetentionPeriod", {"StreamName": "s", "RetentionPeriodHours": 48})
-        await put(range(2_000), keys=1)
-        kinesis.clock.advance(30 * 3600)
-        events = []
-        settings = {"page_max_records": 100, "prefetch_max_bytes": 65_536, "list_interval": 3_600.0}
-        async with make_consumer(sink=events.append, **settings) as consumer:
-            seen = []
-            async for record in consumer:
-                seen.append(int(record.data))
-                if len(seen) == 100:
-                    break
-            await client.call("DecreaseStreamRetentionPeriod", {"StreamName": "s", "RetentionPeriodHours": 24})
-            await put(range(2_000, 2_010), keys=1)
-            async for record in consumer:
-                seen.append(int(record.data))
-                if seen[-1] == 2_009:
-                    break
-            assert len(seen) < 1_500  # most of them are gone
-            await eventually(lambda: any(isinstance(event, RecordsTrimmed) for event in events))
-    assert any(level == "ERROR" and "retention" in text for level, text in complaints())
-
-
-async def test_a_retention_that_is_raised_under_a_slow_reader_is_no_loss(make_consumer, kinesis, put, client_of):
-    events = []
-    await put(range(500), keys=1)
-    kinesis.clock.advance(23 * 3600)
-    settings = {"page_max_records": 20, "prefetch_max_bytes": 65_536, "list_interval": 3_600.0}
-    async with client_of() as client, make_consumer(sink=events.append, **settings) as consumer:
-        seen = []
-        async for record in consumer:
-            seen.append(int(record.data))
-            if len(seen) == 20:
-                await client.call("IncreaseStreamRetentionPeriod", {"StreamName": "s", "RetentionPeriodHours": 168})
-                kinesis.clock.advance(7 * 3600)
-            if len(seen) == 500:
-                break
-    assert seen == list(range(500))
-    assert not any(isinstance(event, RecordsTrimmed) for event in events)
-
-
-async def test_a_stream_that_was_made_anew_stops_the_consumer(
-    make_consumer, kinesis, put, group, client_of, complaints
-):
+@pytest.fixture
+async def recreated(make_consumer, kinesis, put, group, client_of):
+    """A group read the stream; then the stream was deleted and re-created, and has other records."""
     await put(range(20))
     async with make_consumer(group=group, store="memory:", until="latest") as consumer:
         assert len([record async for record in consumer]) == 20
@@ -157,6 +107,9 @@ async def test_a_stream_that_was_made_anew_stops_the_consumer(
         kinesis.clock.advance(10)
         await client.create_stream("s", shards=2, wait=True)
     await put(range(20, 30))
+
+
+async def test_a_stream_that_was_made_anew_stops_the_consumer(make_consumer, recreated, group, complaints):
     async with make_consumer(group=group, store="memory:") as consumer:
         with pytest.raises(StreamRecreated), anyio.fail_after(8):
             async for _ in consumer:
@@ -196,35 +149,9 @@ async def test_a_stream_that_is_missing_for_seconds_is_read_again_when_it_is_bac
     assert any(level == "ERROR" and "the stream is missing" in text for level, text in complaints())
 
 
-async def test_a_stream_that_is_missing_ends_the_consumer_by_default(make_consumer, put, group, client_of):
-    await put(range(20))
-    async with client_of() as client, make_consumer(group=group, store="memory:") as consumer:
-        await consumer.wait_ready()
-        await client.delete_stream("s", wait=True)
-        with pytest.raises(ServiceError, match="ResourceNotFoundException"), anyio.fail_after(20):
-            async for _ in consumer:
-                pass
-
-
-async def test_a_stream_that_was_made_anew_is_read_from_the_start_if_told(
-    make_consumer, kinesis, put, group, client_of
-):
-    await put(range(20))
-    async with make_consumer(group=group, store="memory:", until="latest") as consumer:
-        assert len([record async for record in consumer]) == 20
-    async with client_of() as client:
-        await client.delete_stream("s", wait=True)
-        kinesis.clock.advance(10)
-        await client.create_stream("s", shards=2, wait=True)
-    await put(range(20, 30))
+async def test_a_stream_that_was_made_anew_is_read_from_the_start_if_told(make_consumer, recreated, group, take):
     async with make_consumer(group=group, store="memory:", if_recreated="restart") as consumer:
-        seen = set()
-        with anyio.fail_after(8):
-            async for record in consumer:
-                seen.add(int(record.data))
-                if len(seen) == 10:
-                    break
-    assert seen == set(range(20, 30))
+        assert {int(record.data) for record in await take(consumer, 10)} == set(range(20, 30))
 
 
 async def test_the_limits_of_a_shard_are_kept(put, group):

@@ -1,21 +1,17 @@
 """With manual acknowledgements a shard pauses when too many records are not acknowledged, and goes on when some are."""
 
-import threading
-import time
-
 import anyio
 import pytest
+from tests.shell.blocking import EVERY_API
 
-from shardline import ConsumerConfig, ProducerConfig
-from shardline.core.consumer.events import TooManyUnacknowledged
-from shardline.sync import Consumer as SyncConsumer
-from shardline.sync import Producer
+from shardline.core.consumer.consumer_events import TooManyUnacknowledged
 
 pytestmark = pytest.mark.anyio
 
 MANUAL = {"ack": "manual", "max_unacknowledged": 100}
 
 
+@EVERY_API
 @pytest.mark.parametrize("way", ["iteration", "batches", "run"])
 async def test_no_more_are_handed_out_until_some_are_acknowledged(
     make_consumer, put, group, ledger, eventually, complaints, way
@@ -82,29 +78,3 @@ async def test_one_shard_that_is_full_delays_no_other(make_consumer, put, group,
         await anyio.sleep(0.3)
         assert seen.count(stuck) == 100
         await consumer.close()
-
-
-def test_the_blocking_consumer_pauses_too(connection, group):
-    with Producer("s", config=ProducerConfig(aggregation=False), **connection) as producer:
-        for number in range(1_000):
-            producer.put(b"%d" % number, key=f"k{number % 50}")
-    config = ConsumerConfig(page_max_records=50, scan_interval=0.05, checkpoint_interval=0.05, **MANUAL)
-    seen = []
-    with SyncConsumer("s", group=group, store="memory:", config=config, until="latest", **connection) as consumer:
-        reader = threading.Thread(target=lambda: seen.extend(consumer), daemon=True)
-        reader.start()
-        deadline = time.monotonic() + 20.0
-        while len(seen) < 200 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert len(seen) >= 200
-        time.sleep(0.5)
-        assert len(seen) <= 2 * (100 + 50)  # a page may exceed it
-        acknowledged = 0
-        while acknowledged < 1_000 and reader.is_alive():
-            while acknowledged < len(seen):
-                consumer.ack(seen[acknowledged])
-                acknowledged += 1
-            time.sleep(0.005)
-        reader.join(30)
-        assert not reader.is_alive()
-    assert sorted(int(record.data) for record in seen) == list(range(1_000))

@@ -7,6 +7,7 @@ import textwrap
 
 import pytest
 from tests.programs import command_for
+from tests.shell.blocking import BlockingProducer, kind_for
 
 import shardline.sync
 from shardline import Producer, ProducerConfig, deaggregate
@@ -17,7 +18,7 @@ QUICK = {"linger": 0.005, "record_ttl": 10.0, "retry_backoff": 0.01, "retry_back
 
 @pytest.fixture(params=["asyncio", "uvloop", "trio"])
 def event_loop_kind(request):
-    return request.param
+    return "asyncio" if request.param == "blocking" else request.param
 
 
 @pytest.fixture
@@ -44,9 +45,11 @@ def settings(kinesis, arguments):
 
 
 @pytest.fixture
-def make_producer(kinesis):
+def make_producer(kinesis, request):
+    kind = kind_for(request, Producer, BlockingProducer)
+
     def make(stream="s", **arguments):
-        return Producer(stream, **settings(kinesis, arguments))
+        return kind(stream, **settings(kinesis, arguments))
 
     return make
 
@@ -125,3 +128,14 @@ LOOPS = {{"asyncio": {{}}, "uvloop": {{"backend_options": {{"use_uvloop": True}}
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def run_to_end(run_program):
+    """Run a program to its end; give what it printed, what it complained of, and its exit code."""
+
+    def run(source, *arguments):
+        process = run_program(source, *arguments)
+        return *process.communicate(timeout=60), process.returncode
+
+    return run

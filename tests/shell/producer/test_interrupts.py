@@ -15,7 +15,7 @@ import trio
 from tests.sim.interrupting import entered_once_more, interrupted
 
 from shardline import BufferFull, Closed
-from shardline.aio.host_tasks import HostTasks, spawn
+from shardline.aio.loop.host_tasks import HostTasks, spawn
 
 
 async def press_ctrl_c():
@@ -186,7 +186,7 @@ async def test_p1_a_record_that_a_signal_handler_puts_while_the_loop_waits_is_se
         assert [delivery.delivered for delivery in deliveries] == [True], "before anything else woke the loop"
 
 
-def test_sp3_a_signal_handler_may_put_and_close_the_producer_that_it_interrupts(make_sync_producer, stored, alarm):
+def test_a_signal_handler_may_put_and_close_the_producer_that_it_interrupts(make_sync_producer, stored, alarm):
     chance = random.Random(3)
     deliveries, nested = [], []
     with make_sync_producer(linger=0.01, request_max_entries=50) as producer:
@@ -210,7 +210,7 @@ def test_sp3_a_signal_handler_may_put_and_close_the_producer_that_it_interrupts(
     assert len(nested) == 300
 
 
-def test_sp3_a_close_in_the_middle_of_a_put_comes_after_it_also_if_the_handler_exits(make_sync_producer):
+def test_a_close_in_the_middle_of_a_put_comes_after_it_also_if_the_handler_exits(make_sync_producer):
     """Wherever in the put a handler may run."""
     for after in count():
         producer = make_sync_producer(linger=0.0)
@@ -222,11 +222,11 @@ def test_sp3_a_close_in_the_middle_of_a_put_comes_after_it_also_if_the_handler_e
             sys.exit(3)
 
         try:
-            with entered_once_more(after, stop, "shardline/sync/producer.py") as once_more:
+            with entered_once_more(after, stop, "shardline/sync/blocking_producer.py") as once_more:
                 producer.put(b"2", key="k")
         except (SystemExit, Closed):
             assert once_more.where is not None
-        assert (once_more.where is None) == producer._thread.is_alive()
+        assert (once_more.where is None) == producer._thread._thread.is_alive()
         assert producer.close() == []
         assert first.delivered
         if once_more.where is None:

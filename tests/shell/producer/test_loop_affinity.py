@@ -2,10 +2,10 @@
 
 import asyncio
 import threading
-import time
 
 import anyio
 import pytest
+from tests.shell.blocking import EVERY_API
 
 from shardline import Closed, Producer, UsageError
 
@@ -130,6 +130,7 @@ def test_one_that_could_not_be_made_has_a_repr(kind):
     assert repr(made) == "<Producer, not made>"
 
 
+@EVERY_API
 @pytest.mark.anyio
 async def test_a_second_close_without_time_cuts_the_first_short(make_producer, kinesis):
     kinesis.faults.throttle(operation="PutRecords")
@@ -141,17 +142,3 @@ async def test_a_second_close_without_time_cuts_the_first_short(make_producer, k
         await anyio.sleep(0.05)
         with anyio.fail_after(5):
             assert await producer.close(timeout=0) == [delivery]
-
-
-def test_a_second_close_of_the_blocking_producer_cuts_the_first_short(make_sync_producer, kinesis):
-    kinesis.faults.throttle(operation="PutRecords")
-    producer = make_sync_producer()
-    producer.start()
-    delivery = producer.put(b"x", key="k")
-    first = threading.Thread(target=producer.close, args=(8.0,))
-    first.start()
-    time.sleep(0.05)
-    began_at = time.monotonic()
-    assert producer.close(timeout=0) == [delivery]
-    first.join()
-    assert time.monotonic() - began_at < 5

@@ -105,69 +105,57 @@ def test_a_loop_that_ends_with_an_open_producer_says_what_is_lost(run_program, l
     assert "Traceback" not in err
 
 
-def test_a_loop_that_was_just_abandoned_is_reported_at_exit(run_program):
-    process = run_program(
-        """
-        import asyncio
-        from shardline import Producer, ProducerConfig
-        async def main():
-            global producer
-            producer = Producer("s", **CONNECTION, config=ProducerConfig(linger=5))
-            await producer.start()
-            await producer.put(b"x", key="k")
-        loop = asyncio.new_event_loop()
-        loop.run_until_complete(main())
-        """
-    )
-    _, err = process.communicate(timeout=40)
-    assert "<Producer s, open, 1 outstanding> was never closed: its undelivered records are lost" in err
-
-
-def test_a_blocking_producer_left_at_exit_says_so(run_program):
-    process = run_program(
-        """
-        from shardline import ProducerConfig
-        from shardline.sync import Producer
+LEFT_AT_EXIT = {
+    "a loop that was abandoned": """
+    import asyncio
+    from shardline import Producer, ProducerConfig
+    async def main():
+        global producer
         producer = Producer("s", **CONNECTION, config=ProducerConfig(linger=5))
-        producer.start()
-        producer.put(b"x", key="k")
-        """
-    )
-    _, err = process.communicate(timeout=40)
+        await producer.start()
+        await producer.put(b"x", key="k")
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(main())
+    """,
+    "a blocking producer": """
+    from shardline import ProducerConfig
+    from shardline.sync import Producer
+    producer = Producer("s", **CONNECTION, config=ProducerConfig(linger=5))
+    producer.start()
+    producer.put(b"x", key="k")
+    """,
+    # The interpreter stops daemon threads where they are, also in the middle of a line of the log.
+    "a lock of a thread that is gone": """
+    import atexit, logging, threading
+    from shardline import ProducerConfig
+    at_exit, is_held = threading.Event(), threading.Event()
+    # Not a function of this module: the thread would keep the module alive, and so the producer.
+    hold = "at_exit.wait(); lock.acquire(); is_held.set(); at_exit.__class__().wait()"
+    names = {"at_exit": at_exit, "is_held": is_held, "lock": logging.lastResort.lock}
+    threading.Thread(target=exec, args=(hold, names), daemon=True).start()
+    def take():
+        at_exit.set()
+        is_held.wait()
+    atexit.unregister(logging.shutdown)  # it takes the lock too
+    atexit.register(take)  # before the import: it comes after what the producer does at exit
+    from shardline.sync import Producer
+    producer = Producer("s", **CONNECTION, config=ProducerConfig(linger=5))
+    producer.start()
+    producer.put(b"x", key="k")
+    """,
+}
+
+
+@pytest.mark.parametrize("program", LEFT_AT_EXIT.values(), ids=LEFT_AT_EXIT)
+def test_a_producer_that_is_left_open_at_exit_says_so(run_to_end, program):
+    _, err, code = run_to_end(program)
     assert "<Producer s, open, 1 outstanding> was never closed: its undelivered records are lost" in err
-    assert process.returncode == 0
+    assert code == 0
 
 
-def test_a_blocking_producer_left_at_exit_waits_for_no_lock_of_a_thread_that_is_gone(run_program):
-    """The interpreter stops daemon threads where they are, also in the middle of a line of the log."""
-    process = run_program(
-        """
-        import atexit, logging, threading
-        from shardline import ProducerConfig
-        at_exit, is_held = threading.Event(), threading.Event()
-        # Not a function of this module: the thread would keep the module alive, and so the producer.
-        hold = "at_exit.wait(); lock.acquire(); is_held.set(); at_exit.__class__().wait()"
-        names = {"at_exit": at_exit, "is_held": is_held, "lock": logging.lastResort.lock}
-        threading.Thread(target=exec, args=(hold, names), daemon=True).start()
-        def take():
-            at_exit.set()
-            is_held.wait()
-        atexit.unregister(logging.shutdown)  # it takes the lock too
-        atexit.register(take)  # before the import: it comes after what the producer does at exit
-        from shardline.sync import Producer
-        producer = Producer("s", **CONNECTION, config=ProducerConfig(linger=5))
-        producer.start()
-        producer.put(b"x", key="k")
-        """
-    )
-    _, err = process.communicate(timeout=40)
-    assert "<Producer s, open, 1 outstanding> was never closed: its undelivered records are lost" in err
-    assert process.returncode == 0
-
-
-def test_one_that_is_closed_at_exit_delivers_also_where_it_must_connect_first(run_program, stored):
+def test_one_that_is_closed_at_exit_delivers_also_where_it_must_connect_first(run_to_end, stored):
     """By then asyncio's executor, which its own name look-up uses, takes no more work."""
-    process = run_program(
+    done = run_to_end(
         """
         import atexit
         from shardline import ProducerConfig
@@ -179,13 +167,12 @@ def test_one_that_is_closed_at_exit_delivers_also_where_it_must_connect_first(ru
         producer.put_many([(f"k{n}", b"x") for n in range(50)])
         """
     )
-    _, err = process.communicate(timeout=40)
-    assert (err, process.returncode) == ("", 0)
+    assert done == ("", "", 0)
     assert len(stored()) == 50
 
 
-def test_one_that_delivered_everything_is_quiet_at_exit(run_program, stored):
-    process = run_program(
+def test_one_that_delivered_everything_is_quiet_at_exit(run_to_end, stored):
+    done = run_to_end(
         """
         from shardline.sync import Producer
         producer = Producer("s", **CONNECTION)
@@ -193,8 +180,7 @@ def test_one_that_delivered_everything_is_quiet_at_exit(run_program, stored):
         producer.put(b"x", key="k").result()
         """
     )
-    _, err = process.communicate(timeout=40)
-    assert (err, process.returncode) == ("", 0)
+    assert done == ("", "", 0)
     assert len(stored()) == 1
 
 
@@ -216,8 +202,8 @@ def in_child(work):
 """
 
 
-def test_after_a_fork_the_blocking_producer_refuses_and_a_new_one_works(run_program, stored):
-    process = run_program(
+def test_after_a_fork_the_blocking_producer_refuses_and_a_new_one_works(run_to_end, stored):
+    done = run_to_end(
         FORK
         + """
 from shardline import Closed, DeliveryFailed, ProducerConfig
@@ -247,14 +233,13 @@ assert delivery.result(5)
 print(producer.close())
 """
     )
-    out, err = process.communicate(timeout=20)
-    assert (out, err, process.returncode) == ("[]\n", "", 0)
+    assert done == ("[]\n", "", 0)
     assert sorted(data for _, data in stored()) == [b"child", b"first", b"parent"]
 
 
-def test_p1_a_fork_at_any_moment_leaves_a_child_that_refuses_and_ends_its_copies(run_program):
+def test_p1_a_fork_at_any_moment_leaves_a_child_that_refuses_and_ends_its_copies(run_to_end):
     """Other threads are in the middle of puts, and the network thread sorts, sends and settles."""
-    process = run_program(
+    done = run_to_end(
         FORK
         + """
 import random, threading, time
@@ -294,17 +279,17 @@ for thread in threads:
 print(producer.close(), all(one.delivered for mine in deliveries for one in mine), producer.outstanding)
 """
     )
-    out, err = process.communicate(timeout=60)
-    assert (out, err, process.returncode) == ("[] True 0\n", "", 0)
+    assert done == ("[] True 0\n", "", 0)
 
 
-def test_p1_a_signal_handler_that_forks_in_the_middle_of_a_put_leaves_a_child_that_refuses(run_program):
+def test_p1_a_signal_handler_that_forks_in_the_middle_of_a_put_leaves_a_child_that_refuses(run_to_end):
     """Its thread has the producer's lock, and the lock under which waiters enter."""
-    process = run_program(
+    done = run_to_end(
         FORK
         + """
 from shardline import Closed, ProducerConfig
-from shardline.sync import Producer, delivery as sync_delivery
+from shardline.sync import Producer
+from shardline.sync import blocking_delivery as sync_delivery
 producer = Producer("s", **CONNECTION, config=ProducerConfig(linger=0.2))
 producer.start()
 assert producer.put(b"first", key="k").result(5)
@@ -324,12 +309,11 @@ with producer._lock, sync_delivery._Entering.lock:
 print(waiting.result(5).attempt_count, producer.close())
 """
     )
-    out, err = process.communicate(timeout=20)
-    assert (out, err, process.returncode) == ("1 []\n", "", 0)
+    assert done == ("1 []\n", "", 0)
 
 
-def test_after_a_fork_the_async_producer_refuses(run_program, stored):
-    process = run_program(
+def test_after_a_fork_the_async_producer_refuses(run_to_end, stored):
+    done = run_to_end(
         FORK
         + """
 import asyncio
@@ -357,8 +341,7 @@ async def main():
 asyncio.run(main())
 """
     )
-    out, err = process.communicate(timeout=20)
-    assert (out, err, process.returncode) == ("", "", 0)
+    assert done == ("", "", 0)
     assert stored() == [("k", b"parent")]
 
 
@@ -391,8 +374,8 @@ def test_a_worker_of_multiprocessing_is_refused_too(run_program):
     assert (err, process.returncode) == ("", 0)
 
 
-def test_a_producer_that_was_not_started_may_cross_a_fork(run_program, stored):
-    process = run_program(
+def test_a_producer_that_was_not_started_may_cross_a_fork(run_to_end, stored):
+    done = run_to_end(
         FORK
         + """
 from shardline.sync import Producer
@@ -403,6 +386,5 @@ def work():
 assert in_child(work) == 0
 """
     )
-    out, err = process.communicate(timeout=20)
-    assert (out, err, process.returncode) == ("", "", 0)
+    assert done == ("", "", 0)
     assert stored() == [("k", b"child")]

@@ -2,9 +2,9 @@
 
 import array
 import enum
-import time
 
 import pytest
+from tests.shell.blocking import EVERY_API
 
 from shardline import UsageError, aggregate, deaggregate
 
@@ -88,8 +88,10 @@ RIGHT = {
 }
 
 
+@EVERY_API
 @pytest.mark.parametrize(("records", "said"), WRONG.values(), ids=WRONG)
 async def test_wrong_input_is_refused_and_harms_nothing(make_producer, stored, eventually, records, said):
+    """A defect of aiokpl (aiokpl_b11)."""
     async with make_producer() as producer:
         await (await producer.put(b"good", key="k"))
         await eventually(lambda: producer._machine.intake.record_max_bytes == 1_048_576)  # the stream has said it
@@ -102,23 +104,6 @@ async def test_wrong_input_is_refused_and_harms_nothing(make_producer, stored, e
             await producer.put_many([("k", b"good"), *records])
         assert producer.outstanding == 0
         await (await producer.put(b"good", key="k"))
-    assert len(stored()) == 2
-
-
-@pytest.mark.parametrize(("records", "said"), WRONG.values(), ids=WRONG)
-def test_the_blocking_producer_refuses_the_same(make_sync_producer, stored, records, said):
-    with make_sync_producer() as producer:
-        producer.put(b"good", key="k").result(5)
-        while producer._machine.intake.record_max_bytes != 1_048_576:
-            time.sleep(0.001)
-        key, data, hash_key = (*records[0], None)[:3]
-        for put in (producer.put, producer.put_nowait):
-            with pytest.raises(UsageError, match=said):
-                put(data, key=key, explicit_hash_key=hash_key)
-        with pytest.raises(UsageError, match=f"record 1: .*{said}"):
-            producer.put_many([("k", b"good"), *records])
-        assert producer.outstanding == 0
-        producer.put(b"good", key="k").result(5)
     assert len(stored()) == 2
 
 
@@ -144,6 +129,7 @@ async def test_a_bytearray_may_be_changed_after_the_put(make_producer, stored):
     assert stored() == [("k", b"before")]
 
 
+@EVERY_API
 @pytest.mark.parametrize(
     ("records", "said"),
     [
@@ -160,21 +146,16 @@ async def test_a_bytearray_may_be_changed_after_the_put(make_producer, stored):
         ({"k": b"x"}, "record 0: not a tuple"),
     ],
 )
-async def test_put_many_says_which_record_is_wrong_and_accepts_none(
-    make_producer, make_sync_producer, stored, records, said
-):
+async def test_put_many_says_which_record_is_wrong_and_accepts_none(make_producer, stored, records, said):
     async with make_producer() as producer:
         with pytest.raises(UsageError, match=said):
             await producer.put_many(records)
         assert producer.outstanding == 0
-    with make_sync_producer() as producer:
-        with pytest.raises(UsageError, match=said):
-            producer.put_many(records)
-        assert producer.outstanding == 0
     assert stored() == []
 
 
-async def test_what_a_generator_raises_is_not_taken_for_a_wrong_argument(make_producer, make_sync_producer):
+@EVERY_API
+async def test_what_a_generator_raises_is_not_taken_for_a_wrong_argument(make_producer):
     def broken():
         yield ("k", b"x")
         yield 1 + "one"
@@ -183,8 +164,6 @@ async def test_what_a_generator_raises_is_not_taken_for_a_wrong_argument(make_pr
         with pytest.raises(TypeError, match="unsupported operand"):
             await producer.put_many(broken())
         assert producer.outstanding == 0
-    with make_sync_producer() as producer, pytest.raises(TypeError, match="unsupported operand"):
-        producer.put_many(broken())
 
 
 @pytest.mark.parametrize("company", [0, 5])

@@ -6,8 +6,9 @@ import threading
 
 import anyio
 import pytest
+from tests.shell.blocking import EVERY_API
 
-import shardline.aio.driver as driver_module
+import shardline.aio.producer.producer_driver as driver_module
 from shardline import Closed, Producer, Undelivered
 from shardline.testing import LocalKinesis
 
@@ -22,6 +23,7 @@ async def everyone_ended(deliveries):
 # ---- start and close
 
 
+@EVERY_API
 async def test_nothing_works_before_the_start(make_producer):
     producer = make_producer()
     assert "not started" in repr(producer)
@@ -33,6 +35,7 @@ async def test_nothing_works_before_the_start(make_producer):
     assert (producer.outstanding, producer.stats().requests) == (0, 0)
 
 
+@EVERY_API
 async def test_nothing_works_after_the_close(make_producer):
     async with make_producer() as producer:
         assert "open" in repr(producer)
@@ -49,6 +52,7 @@ async def test_nothing_works_after_the_close(make_producer):
     assert await producer.close() == []
 
 
+@EVERY_API
 async def test_what_was_closed_before_the_start_does_not_start(make_producer, kinesis):
     producer = make_producer()
     assert await producer.close() == []
@@ -63,8 +67,8 @@ async def test_a_close_while_it_starts_wins(make_producer, monkeypatch):
     import shardline.aio.connection as connection_module
 
     go_on = threading.Event()
-    resolve = connection_module._resolve
-    monkeypatch.setattr(connection_module, "_resolve", lambda settings: go_on.wait(5) and resolve(settings))
+    find = connection_module.find_service
+    monkeypatch.setattr(connection_module, "find_service", lambda *asked: go_on.wait(5) and find(*asked))
     producer = make_producer()
     refused = []
 
@@ -84,8 +88,9 @@ async def test_a_close_while_it_starts_wins(make_producer, monkeypatch):
         producer.put_nowait(b"x", key="k")
 
 
+@EVERY_API
 async def test_start_and_close_come_from_different_tasks(make_producer, stored):
-    """As the hooks of web frameworks do. B6."""
+    """As the hooks of web frameworks do (aiokpl_b6)."""
     producer = make_producer()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(producer.start)
@@ -109,6 +114,7 @@ async def test_it_outlives_the_cancelled_task_that_started_it(make_producer, sto
     assert [data for _, data in stored()] == [b"x", b"y"]
 
 
+@EVERY_API
 async def test_starting_twice_and_at_once_is_harmless(make_producer, kinesis):
     producer = make_producer()
     async with anyio.create_task_group() as tasks:
@@ -120,6 +126,7 @@ async def test_starting_twice_and_at_once_is_harmless(make_producer, kinesis):
     assert kinesis.requests.count("ListShards") == 1
 
 
+@EVERY_API
 async def test_closing_twice_and_at_once_gives_the_same(make_producer, kinesis):
     kinesis.faults.throttle(operation="PutRecords")
     producer = make_producer()
@@ -138,6 +145,7 @@ async def test_closing_twice_and_at_once_gives_the_same(make_producer, kinesis):
     assert delivery.done
 
 
+@EVERY_API
 async def test_close_hands_back_what_was_not_delivered_in_time(make_producer, kinesis):
     kinesis.faults.throttle(operation="PutRecords")
     producer = make_producer()
@@ -245,8 +253,9 @@ async def test_a_flush_that_meets_the_close_ends(make_producer, kinesis):
 # ---- leaving the block
 
 
+@EVERY_API
 async def test_an_exception_in_the_block_is_passed_on_after_everything_is_delivered(make_producer, stored):
-    """B5."""
+    """A defect of aiokpl (aiokpl_b5)."""
     with pytest.raises(KeyError, match="mine") as caught:  # noqa: PT012 - the block is what is tested
         async with make_producer() as producer:
             deliveries = await producer.put_many([("k", b"%d" % number) for number in range(300)])
@@ -324,7 +333,6 @@ async def test_many_cancellations_end_every_delivery(make_producer):
 
 
 async def test_a_machine_that_breaks_ends_everything_and_refuses_more(make_producer, complaints, monkeypatch):
-    """DR2, DR4."""
     async with make_producer(buffer_max_records=20, linger=0.05) as producer:
         deliveries = await producer.put_many([("k", b"%d" % number) for number in range(20)])
         refused = []

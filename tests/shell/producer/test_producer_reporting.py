@@ -6,9 +6,9 @@ import logging
 import anyio
 import pytest
 
-import shardline.aio.driver as driver_module
+import shardline.aio.producer.producer_driver as driver_module
 from shardline import DeliveryFailed
-from shardline.core.events import RecordsDelivered, RecordsRetried, RequestAnswered, ShardsChanged
+from shardline.core.producer_events import RecordsDelivered, RecordsRetried, RequestAnswered, ShardsChanged
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +36,7 @@ async def test_every_record_that_was_given_up_is_handed_over(make_producer, kine
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 async def test_what_the_close_gives_up_is_handed_over_too(make_producer, kinesis, complaints, kind):
-    """DR5: the end is when it matters most."""
+    """The end is when it matters most."""
     kinesis.faults.throttle(operation="PutRecords")
     handed = []
 
@@ -142,7 +142,7 @@ def test_hooks_of_the_blocking_producer(make_sync_producer, kinesis):
 
 @pytest.mark.parametrize("error", ERRORS)
 async def test_a_sink_that_raises_harms_nothing(make_producer, complaints, stored, error):
-    """B8."""
+    """A defect of aiokpl (aiokpl_b8)."""
     calls = []
 
     def sink(event):

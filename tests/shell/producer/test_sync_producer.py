@@ -9,13 +9,13 @@ from itertools import count
 import pytest
 from tests.sim.interrupting import interrupted
 
-from shardline import BufferFull, Closed, UsageError
-from shardline.core.producer.config import ProducerConfig
+from shardline import BufferFull, Closed
+from shardline.aio.loop.latch import Latch
 from shardline.core.producer.intake import Intake, Put
-from shardline.core.producer.record import BufferedRecord
-from shardline.sync import Delivery, Producer
-from shardline.sync.gate import Gate
-from shardline.sync.room import RoomLine
+from shardline.core.producer.producer_config import ProducerConfig
+from shardline.core.producer.producer_record import BufferedRecord
+from shardline.sync import Producer
+from shardline.sync.blocking_backpressure import RoomLine
 
 
 def in_threads(number_of_threads, work):
@@ -38,16 +38,6 @@ def in_threads(number_of_threads, work):
         raise errors[0]
 
 
-def test_a_record_is_put_and_its_receipt_says_where_it_lies(make_sync_producer, stream):
-    with make_sync_producer() as producer:
-        delivery = producer.put(b"hello", key="user-1")
-        assert isinstance(delivery, Delivery)
-        receipt = delivery.result(timeout=5)
-        assert (delivery.done, delivery.delivered, producer.outstanding) == (True, True, 0)
-    [record] = stream.records
-    assert (record.key, record.data, record.sequence_number) == ("user-1", b"hello", receipt.sequence_number)
-
-
 def test_many_threads_put_and_every_record_arrives_once(make_sync_producer, stored, all_in_range):
     with make_sync_producer() as producer:
 
@@ -64,76 +54,7 @@ def test_many_threads_put_and_every_record_arrives_once(make_sync_producer, stor
     assert all_in_range()
 
 
-def test_put_nowait_put_many_flush_and_serializer(make_sync_producer, stored):
-    with make_sync_producer(serializer=lambda value: str(value).encode(), linger=1.0) as producer:
-        deliveries = [producer.put_nowait(1, key="a"), *producer.put_many([("b", 2), (None, 3), ("c", 4, "0")])]
-        assert producer.outstanding == 4
-        assert producer.flush() == []
-        assert all(delivery.delivered for delivery in deliveries)
-        assert producer.flush(timeout=0) == []
-    assert sorted(data for _, data in stored()) == [b"1", b"2", b"3", b"4"]
-
-
-def test_flush_gives_what_is_not_delivered_in_time(make_sync_producer, kinesis):
-    kinesis.faults.throttle(operation="PutRecords")
-    with make_sync_producer(close_timeout=0) as producer:
-        delivery = producer.put(b"x", key="k")
-        assert producer.flush(timeout=0.05) == [delivery]
-        assert not delivery.done
-    assert delivery.outcome().code == "Closed"
-
-
-def test_everything_is_found_in_the_environment(kinesis, monkeypatch, stored):
-    for name, value in kinesis.environment.items():
-        monkeypatch.setenv(name, value)
-    with Producer("s") as producer:
-        producer.put(b"x", key="k").result(5)
-    assert stored() == [("k", b"x")]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"regoin": "eu-west-1"}, "regoin"),
-        ({"client": object()}, "client"),
-        ({"config": {}}, "config"),
-        ({"serializer": 1}, "serializer"),
-        ({"sink": 1}, "sink"),
-        ({"on_failure": 1}, "on_failure"),
-        ({"close_timeout": -1}, "close_timeout"),
-    ],
-)
-def test_wrong_arguments_are_named(arguments, said):
-    with pytest.raises(UsageError, match=said):
-        Producer("s", **arguments)
-
-
-def test_no_region_is_said_at_the_start_and_can_be_mended(kinesis, monkeypatch, stored):
-    producer = Producer("s", endpoint_url=kinesis.endpoint_url, credentials=kinesis.credentials)
-    for _ in range(2):
-        with pytest.raises(UsageError, match="region"):
-            producer.start()
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    with producer:
-        producer.put(b"x", key="k").result(5)
-    assert stored() == [("k", b"x")]
-
-
 # ---- room
-
-
-def test_the_buffer_is_bounded_and_everyone_gets_through(make_sync_producer, stored):
-    highest = []
-    with make_sync_producer(buffer_max_records=10) as producer:
-
-        def work(number):
-            for place in range(50):
-                producer.put(b"%d" % place, key=f"thread-{number}")
-                highest.append(producer.outstanding)
-
-        in_threads(6, work)
-    assert max(highest) <= 10
-    assert len(stored()) == 300
 
 
 def test_without_room_put_gives_up_after_its_timeout_and_put_nowait_at_once(make_sync_producer, kinesis):
@@ -159,31 +80,12 @@ def test_a_put_that_is_refused_does_not_disturb_the_network_thread(make_sync_pro
     with make_sync_producer(buffer_max_records=1, close_timeout=0) as producer:
         producer.put(b"x", key="k")
         wakes = []
-        monkeypatch.setattr(producer._network, "wake", lambda: wakes.append(1))
+        monkeypatch.setattr(producer._driver, "wake", lambda: wakes.append(1))
         for _ in range(3):
             with pytest.raises(BufferFull):
                 producer.put_nowait(b"y", key="k")
         assert wakes == []
         monkeypatch.undo()
-
-
-def test_a_large_record_is_not_overtaken_for_ever_by_small_ones(make_sync_producer, stored):
-    with make_sync_producer(buffer_max_bytes=1024, linger=0.0) as producer:
-        stop = threading.Event()
-
-        def work(number):
-            if number:
-                while not stop.is_set():
-                    producer.put(b"x" * 100, key="small")
-                return
-            try:
-                time.sleep(0.02)
-                producer.put(b"y" * 1000, key="large", timeout=5)
-            finally:
-                stop.set()
-
-        in_threads(5, work)
-    assert ("large", b"y" * 1000) in stored()
 
 
 def test_p7_room_is_given_in_the_order_of_waiting_and_who_is_out_of_time_leaves():
@@ -221,7 +123,7 @@ def test_p7_room_is_given_in_the_order_of_waiting_and_who_is_out_of_time_leaves(
 
 
 def test_a_blocked_put_and_a_running_flush_hold_up_nobody(make_sync_producer, kinesis):
-    """B10."""
+    """A defect of aiokpl (aiokpl_b10)."""
     kinesis.faults.throttle(operation="PutRecords")
     with make_sync_producer(buffer_max_records=2, close_timeout=0) as producer:
         first = producer.put(b"1", key="k")
@@ -254,50 +156,6 @@ def test_a_blocked_put_and_a_running_flush_hold_up_nobody(make_sync_producer, ki
 
 
 # ---- beginning and end
-
-
-def test_nothing_works_before_the_start_nor_after_the_close(make_sync_producer):
-    producer = make_sync_producer()
-    uses = [lambda: producer.put(b"x", key="k"), lambda: producer.put_many([("k", b"x")]), producer.flush]
-    for use in uses:
-        with pytest.raises(Closed, match="not started"):
-            use()
-    with producer:
-        producer.start()  # harmless
-    for use in [*uses, producer.start]:
-        with pytest.raises(Closed, match="is closed"):
-            use()
-    assert producer.close() == []
-    other = make_sync_producer()
-    assert other.close() == []
-    with pytest.raises(Closed, match="is closed"):
-        other.start()
-
-
-def test_start_and_close_come_from_different_threads_and_at_once(make_sync_producer, stored):
-    producer = make_sync_producer()
-    in_threads(4, lambda _: producer.start())
-    in_threads(4, lambda number: producer.put(b"%d" % number, key="k"))
-    in_threads(4, lambda _: producer.close())
-    assert len(stored()) == 4
-    assert not [thread for thread in threading.enumerate() if thread.name == "shardline producer"]
-
-
-def test_close_hands_back_what_was_not_delivered_to_everyone(make_sync_producer, kinesis):
-    kinesis.faults.throttle(operation="PutRecords")
-    producer = make_sync_producer()
-    producer.start()
-    delivery = producer.put(b"x", key="k")
-    assert producer.close(0.05) == [delivery]
-    assert producer.close() == [delivery]
-
-
-def test_an_exception_in_the_block_is_passed_on_after_everything_is_delivered(make_sync_producer, stored):
-    with pytest.raises(KeyError, match="mine"), make_sync_producer() as producer:  # noqa: PT012 - the block is tested
-        deliveries = producer.put_many([("k", b"%d" % number) for number in range(300)])
-        raise KeyError("mine")
-    assert all(delivery.delivered for delivery in deliveries)
-    assert len(stored()) == 300
 
 
 @pytest.mark.parametrize("drain", [True, False])
@@ -338,7 +196,7 @@ def test_an_interrupt_while_it_starts_leaves_no_thread(make_sync_producer, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Gate, "wait", interrupted)
+        patch.setattr(Latch, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             producer.start()
     until = time.monotonic() + 5
@@ -351,7 +209,7 @@ def test_an_interrupt_while_it_starts_leaves_no_thread(make_sync_producer, monke
 def test_a_producer_that_is_dropped_says_so_and_delivers(make_sync_producer, complaints):
     producer = make_sync_producer(linger=0.05)
     producer.start()
-    thread = producer._thread
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "shardline producer"]
     delivery = producer.put(b"x", key="k")
     with pytest.warns(ResourceWarning, match="1 outstanding> was never closed"):  # noqa: PT031 - at either
         del producer
@@ -386,7 +244,7 @@ def test_p7_a_thread_that_is_interrupted_in_its_turn_passes_it_on(make_sync_prod
             ended = []
 
             def put_and_be_interrupted(after=after, ended=ended):
-                with interrupted(after, "shardline/sync/room.py", steps="signal") as seen:
+                with interrupted(after, "shardline/sync/blocking_backpressure.py", steps="signal") as seen:
                     producer.put(b"second", key="k")
                 ended.append(seen.where)
 
@@ -416,7 +274,7 @@ def test_p9_records_are_dated_in_the_order_in_which_they_are_accepted(make_sync_
         producer.put(b"0", key="k")
         clock = time.monotonic
         for number in range(1, 20):
-            monkeypatch.setattr("shardline.sync.producer._clock", lambda late=number % 2: clock() - 0.1 * late)
+            monkeypatch.setattr("shardline.sync.blocking_producer._clock", lambda late=number % 2: clock() - 0.1 * late)
             producer.put(b"%d" % number, key="k")
         monkeypatch.undo()
         assert producer.flush(5) == []

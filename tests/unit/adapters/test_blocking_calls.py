@@ -1,4 +1,4 @@
-"""Who waits for a call that blocks? BC1 to BC3 are the invariants of ``shardline.adapters.blocking_calls``."""
+"""Who waits for a call that blocks?"""
 
 import asyncio
 import contextvars
@@ -8,6 +8,7 @@ import time
 import anyio
 import pytest
 
+from shardline.adapters import blocking_calls
 from shardline.adapters.blocking_calls import BlockingCalls
 
 pytestmark = pytest.mark.anyio
@@ -45,8 +46,20 @@ async def test_it_runs_in_a_daemon_thread_with_the_callers_context():
     assert value == "mine"
 
 
-async def test_bc1_who_waits_can_leave_and_the_next_gets_the_outcome_of_the_same_call():
-    """BC2 too."""
+async def test_that_a_wake_up_is_lost_or_half_done_does_not_matter(monkeypatch):
+    """As by a signal handler that raises in the event loop."""
+    make = blocking_calls.call_soon_from_threads
+
+    def lossy():
+        soon, lost = make(), []
+        return lambda call: soon(call) if lost else lost.append(call)
+
+    monkeypatch.setattr(blocking_calls, "call_soon_from_threads", lossy)
+    with anyio.fail_after(5):
+        assert await BlockingCalls().ask("a", lambda: 7) == 7
+
+
+async def test_who_waits_can_leave_and_the_next_gets_the_outcome_of_the_same_call():
     calls, slow = BlockingCalls(), Slow()
     for _ in range(3):
         with anyio.move_on_after(0.01) as scope:
@@ -57,7 +70,7 @@ async def test_bc1_who_waits_can_leave_and_the_next_gets_the_outcome_of_the_same
     assert slow.calls == 1
 
 
-async def test_bc2_many_share_one_call_and_other_questions_do_not_wait():
+async def test_many_share_one_call_and_other_questions_do_not_wait():
     calls, slow, found = BlockingCalls(), Slow(), []
 
     async def ask():
@@ -80,7 +93,7 @@ async def test_a_call_that_ended_is_made_again():
     assert len(asked) == 2
 
 
-def test_bc1_a_loop_ends_while_a_call_hangs():
+def test_a_loop_ends_while_a_call_hangs():
     slow = Slow()
 
     async def leave():
@@ -103,7 +116,7 @@ class NoThread:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
 
-async def test_bc3_where_no_thread_can_begin_any_more_the_caller_makes_the_call(monkeypatch):
+async def test_where_no_thread_can_begin_any_more_the_caller_makes_the_call(monkeypatch):
     class Ended:
         def is_alive(self):
             return False

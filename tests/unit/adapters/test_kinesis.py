@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import cbor2
 import pytest
 
-from shardline.adapters.http_failures import broken
+from shardline.adapters.http.http_failures import broken
 from shardline.adapters.kinesis import KinesisHttp, stream_members
 from shardline.codec import awscbor, awsjson
 from shardline.codec.envelope import BodyError

@@ -6,9 +6,9 @@ import logging
 import pytest
 
 from shardline.aio.reporting import CLOSED, ConsumerReporter, ProducerReporter, RateLimitedLog
-from shardline.core import events as produced
+from shardline.core import producer_events as produced
 from shardline.core.clock import NEVER
-from shardline.core.consumer import events as consumed
+from shardline.core.consumer import consumer_events as consumed
 from shardline.core.consumer.grant import Grant
 from shardline.core.failures import Failure, FailureKind
 from shardline.model.lease import Checkpoint

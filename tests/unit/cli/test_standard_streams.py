@@ -1,4 +1,4 @@
-"""SO1 to SO3 are invariants of ``cli.standard_streams``."""
+"""Tests of ``cli.standard_streams``."""
 
 import os
 import subprocess
@@ -25,19 +25,19 @@ def run(script):
     return subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30, check=False)
 
 
-def test_so1_a_reader_that_has_gone_changes_nothing():
+def test_a_reader_that_has_gone_changes_nothing():
     ended = run("| true; exit ${PIPESTATUS[0]}")
     assert (ended.returncode, ended.stderr) == (10, "to people\n" * 3)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-def test_so2_what_stopped_the_output_is_given_once():
+def test_what_stopped_the_output_is_given_once():
     ended = run("> /dev/full")
     assert (ended.returncode, ended.stderr) == (21, "to people\n" * 3)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-def test_so3_standard_error_may_be_lost():
+def test_standard_error_may_be_lost():
     ended = run("2> /dev/full")
     assert (ended.returncode, ended.stdout) == (10, f"{'x' * 100_000} €\n" * 3)
     assert run("2>&-").returncode == 10

@@ -1,4 +1,4 @@
-"""CBOR 1.1 by example. B1 to B3 are the invariants of ``shardline.codec.awscbor``."""
+"""CBOR 1.1 by example."""
 
 import base64
 import json
@@ -15,8 +15,6 @@ from shardline.codec.shapes import (
     GetRecordsResponse,
     GetShardIteratorResponse,
     ListShardsResponse,
-    PutRecordsResponse,
-    PutRecordsResult,
     RawRecord,
     SubscribeToShardEvent,
 )
@@ -91,7 +89,7 @@ def test_any_mapping_will_do(members):
         (datetime(2026, 11, 15, 14, 0, 0, 123_999, tzinfo=timezone(timedelta(hours=2))), 1_794_744_000_123),
     ],
 )
-def test_b1_times_are_tag_1_with_whole_milliseconds(when, milliseconds):
+def test_times_are_tag_1_with_whole_milliseconds(when, milliseconds):
     body = awscbor.encode({"Timestamp": when})
     assert loads(body) == {"Timestamp": ("milliseconds", milliseconds)}
     assert b"\xc1" in body
@@ -110,7 +108,7 @@ def endless():
     [object(), 1j, "\ud800", {"\ud800": 1}, {5: 1}, 2**64, datetime(2026, 1, 1), endless(), {1}],  # noqa: DTZ001
     ids=range(9),
 )
-def test_b2_a_value_without_a_form_in_cbor_is_refused(value):
+def test_a_value_without_a_form_in_cbor_is_refused(value):
     with pytest.raises(BodyError, match=r"^cannot be written as CBOR: "):
         awscbor.encode({"Value": value})
 
@@ -118,27 +116,8 @@ def test_b2_a_value_without_a_form_in_cbor_is_refused(value):
 # ---- answers
 
 
-def test_put_records_answers():
-    body = cbor2.dumps(
-        {
-            "FailedRecordCount": 1,
-            "Records": [
-                {"SequenceNumber": "5", "ShardId": "shardId-000000000000"},
-                {"ErrorCode": "InternalFailure", "ErrorMessage": "words"},
-            ],
-            "EncryptionType": "KMS",
-            "Unknown": {"a": [1]},
-        }
-    )
-    assert awscbor.decode(body, PutRecordsResponse) == PutRecordsResponse(
-        [PutRecordsResult("5", "shardId-000000000000"), PutRecordsResult(None, None, "InternalFailure", "words")],
-        1,
-        "KMS",
-    )
-
-
 @pytest.mark.parametrize("shape", [GetRecordsResponse, SubscribeToShardEvent])
-def test_b1_records_have_their_data_and_their_time_in_seconds(shape):
+def test_records_have_their_data_and_their_time_in_seconds(shape):
     records = [
         {
             "SequenceNumber": str(i),
@@ -168,26 +147,17 @@ def test_an_empty_answer_is_an_empty_object():
     assert awscbor.decode_any(b"") == {}
 
 
-def test_b3_an_answer_in_json_is_read_as_json():
+def test_an_answer_in_json_is_read_as_json():
     body = b'{"Records":[{"SequenceNumber":"1","Data":"eHk="}]}'
     assert awscbor.decode(body, GetRecordsResponse).records == [RawRecord(b"xy", "1")]
     assert awscbor.decode_any(body) == {"Records": [{"SequenceNumber": "1", "Data": b"xy"}]}
 
 
-def test_b3_a_broken_answer_in_json_is_a_body_error():
+def test_a_broken_answer_in_json_is_a_body_error():
     with pytest.raises(BodyError):
         awscbor.decode(b'{"Records":', GetRecordsResponse)
     with pytest.raises(BodyError):
         awscbor.decode_any(b'{"Records":5}')
-
-
-def test_any_answer_comes_as_it_stands():
-    answer = {"Records": [{"Data": b"xy"}], "Tags": {"a": [1, 2.5, None, True]}, "When": cbor2.CBORTag(1, 1_500)}
-    assert awscbor.decode_any(cbor2.dumps(answer)) == {
-        "Records": [{"Data": b"xy"}],
-        "Tags": {"a": [1, 2.5, None, True]},
-        "When": 1.5,
-    }
 
 
 WRONG = [
@@ -220,7 +190,7 @@ WRONG = [
 
 @pytest.mark.parametrize("shape", [GetRecordsResponse, SubscribeToShardEvent])
 @pytest.mark.parametrize("answer", WRONG, ids=range(len(WRONG)))
-def test_b2_an_answer_that_does_not_fit_is_a_body_error_that_names_what_it_should_be(shape, answer):
+def test_an_answer_that_does_not_fit_is_a_body_error_that_names_what_it_should_be(shape, answer):
     with pytest.raises(BodyError, match=f"^not a {shape.__name__}: "):
         awscbor.decode(cbor2.dumps(answer), shape)
 
@@ -244,7 +214,7 @@ BROKEN = [
 
 @pytest.mark.parametrize("shape", [GetRecordsResponse, GetShardIteratorResponse, DescribeStreamSummaryResponse])
 @pytest.mark.parametrize("body", BROKEN, ids=range(len(BROKEN)))
-def test_b2_a_broken_body_is_a_body_error(shape, body):
+def test_a_broken_body_is_a_body_error(shape, body):
     with pytest.raises(BodyError, match=f"^not a {shape.__name__}: "):
         awscbor.decode(body, shape)
     with pytest.raises(BodyError):
@@ -252,6 +222,6 @@ def test_b2_a_broken_body_is_a_body_error(shape, body):
 
 
 @pytest.mark.parametrize("answer", [None, [], 5, "x", b"x"])
-def test_b2_any_answer_is_an_object(answer):
+def test_any_answer_is_an_object(answer):
     with pytest.raises(BodyError):
         awscbor.decode_any(cbor2.dumps(answer))

@@ -1,4 +1,4 @@
-"""JSON 1.1 by example. J1 to J3 are the invariants of ``shardline.codec.awsjson``."""
+"""JSON 1.1 by example."""
 
 import base64
 import json
@@ -17,7 +17,6 @@ from shardline.codec.shapes import (
     ListShardsResponse,
     ListStreamConsumersResponse,
     PutRecordsResponse,
-    PutRecordsResult,
     RawRecord,
     SubscribeToShardEvent,
 )
@@ -48,7 +47,7 @@ def body_of(*records, **more):
 # ---- requests
 
 
-def test_j1_put_records_by_name():
+def test_put_records_by_name():
     entries = [
         Entry(b"one", "key"),
         Entry(b"", 'quo"te\\ \x00\x1f\n ä 😀', "0"),
@@ -66,13 +65,13 @@ def test_j1_put_records_by_name():
     }
 
 
-def test_j1_put_records_by_arn():
+def test_put_records_by_arn():
     body = json.loads(awsjson.encode_put_records(parse_stream(ARN), [Entry(b"x", "k")]))
     assert body == {"Records": [{"Data": "eA==", "PartitionKey": "k"}], "StreamARN": ARN}
 
 
 @pytest.mark.parametrize(("stream", "member"), [("orders", "StreamName"), (ARN, "StreamARN")])
-def test_j1_put_records_of_much_data(stream, member):
+def test_put_records_of_much_data(stream, member):
     """Where base64 is most of the work, the body is written by hand."""
     data = bytes(range(256)) * 20
     entries = [
@@ -98,7 +97,7 @@ def test_put_records_of_nothing_is_valid_json_too():
     assert json.loads(awsjson.encode_put_records(parse_stream("orders"), [])) == {"Records": [], "StreamName": "orders"}
 
 
-def test_j1_any_request_is_written_with_its_values():
+def test_any_request_is_written_with_its_values():
     params = {
         "Text": "ä😀\x00",
         "Number": -5,
@@ -122,7 +121,7 @@ def test_j1_any_request_is_written_with_its_values():
 
 
 @pytest.mark.parametrize("members", [{}, {"StreamName": "orders", "Limit": 5}, {"Tags": {"a": "b"}}])
-def test_j1_any_mapping_will_do(members):
+def test_any_mapping_will_do(members):
     assert json.loads(awsjson.encode(MappingProxyType(members))) == members
 
 
@@ -131,7 +130,7 @@ def test_j1_any_mapping_will_do(members):
     [b"xy", bytearray(b"xy"), memoryview(b"xy"), memoryview(b"x1y2")[::2], memoryview(array("B", b"xy"))],
     ids=range(5),
 )
-def test_j2_blobs_are_base64(data):
+def test_blobs_are_base64(data):
     assert json.loads(awsjson.encode({"Data": data, "In": [{"Data": data}]})) == {
         "Data": "eHk=",
         "In": [{"Data": "eHk="}],
@@ -150,12 +149,12 @@ def test_j2_blobs_are_base64(data):
         (datetime(1969, 12, 31, 23, 59, 59, 999_500, tzinfo=UTC), -0.001),
     ],
 )
-def test_j2_times_are_seconds_with_milliseconds_rounded_down(when, seconds):
+def test_times_are_seconds_with_milliseconds_rounded_down(when, seconds):
     assert json.loads(awsjson.encode({"Timestamp": when, "In": [when]})) == {"Timestamp": seconds, "In": [seconds]}
 
 
 @pytest.mark.parametrize("when", [datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=NoZone())])  # noqa: DTZ001
-def test_j2_a_naive_time_is_refused(when):
+def test_a_naive_time_is_refused(when):
     with pytest.raises(BodyError, match="needs a time zone"):
         awsjson.encode({"Timestamp": when})
 
@@ -182,34 +181,12 @@ def endless():
     ],
     ids=range(10),
 )
-def test_j3_a_value_without_a_form_in_json_is_refused(value):
+def test_a_value_without_a_form_in_json_is_refused(value):
     with pytest.raises(BodyError):
         awsjson.encode({"Value": value})
 
 
 # ---- answers
-
-
-def test_put_records_answers():
-    body = json.dumps(
-        {
-            "FailedRecordCount": 1,
-            "Records": [
-                {"SequenceNumber": "5", "ShardId": "shardId-000000000000"},
-                {"ErrorCode": "InternalFailure", "ErrorMessage": "Internal service failure."},
-            ],
-            "EncryptionType": "KMS",
-            "Unknown": {"a": [1]},
-        }
-    ).encode()
-    assert awsjson.decode(body, PutRecordsResponse) == PutRecordsResponse(
-        [
-            PutRecordsResult("5", "shardId-000000000000"),
-            PutRecordsResult(None, None, "InternalFailure", "Internal service failure."),
-        ],
-        1,
-        "KMS",
-    )
 
 
 @pytest.fixture
@@ -314,7 +291,7 @@ def test_the_words_sequence_number_in_another_place_do_no_harm(shape, data, trap
     ],
     ids=range(15),
 )
-def test_j3_a_wrong_record_is_refused_both_ways(shape, member, value):
+def test_a_wrong_record_is_refused_both_ways(shape, member, value):
     wrong = record(SMALL, "2") | {member: value}
     for good in (SMALL, LARGE):
         body = body_of(record(good), record(good, "3"), wrong)
@@ -324,7 +301,7 @@ def test_j3_a_wrong_record_is_refused_both_ways(shape, member, value):
 
 @pytest.mark.parametrize("shape", PAGES)
 @pytest.mark.parametrize("missing", ["Data", "SequenceNumber"])
-def test_j3_a_record_without_its_data_or_number_is_refused(shape, missing):
+def test_a_record_without_its_data_or_number_is_refused(shape, missing):
     one = record(SMALL)
     del one[missing]
     for good in (SMALL, LARGE):
@@ -336,7 +313,7 @@ def test_j3_a_record_without_its_data_or_number_is_refused(shape, missing):
 @pytest.mark.parametrize(
     "body", [b"", b"{}", b'{"Records":null}', b'{"Records":{}}', b'{"Records":"x"}', b'{"Records":[null]}']
 )
-def test_j3_a_page_without_a_list_of_records_is_refused(shape, body):
+def test_a_page_without_a_list_of_records_is_refused(shape, body):
     with pytest.raises(BodyError, match=f"^not a {shape.__name__}: "):
         awsjson.decode(body, shape)
 
@@ -380,20 +357,12 @@ BROKEN = [
 
 @pytest.mark.parametrize("shape", [*PAGES, GetShardIteratorResponse, DescribeStreamSummaryResponse])
 @pytest.mark.parametrize("body", BROKEN, ids=range(len(BROKEN)))
-def test_j3_a_broken_body_is_a_body_error_that_names_what_it_should_be(shape, body):
+def test_a_broken_body_is_a_body_error_that_names_what_it_should_be(shape, body):
     with pytest.raises(BodyError, match=f"^not a {shape.__name__}: "):
         awsjson.decode(body, shape)
 
 
 # ---- any answer
-
-
-def test_any_answer_comes_as_it_stands_with_blobs_as_bytes():
-    answer = {"Records": [record(b"xy"), {"ErrorCode": "E"}], "Tags": {"a": [1, 2.5, None, True]}}
-    assert awsjson.decode_any(json.dumps(answer).encode()) == {
-        "Records": [{"SequenceNumber": "1", "Data": b"xy"}, {"ErrorCode": "E"}],
-        "Tags": {"a": [1, 2.5, None, True]},
-    }
 
 
 @pytest.mark.parametrize("body", [b"", b"{}"])
@@ -409,7 +378,7 @@ def test_any_answer_may_have_no_records(records):
 @pytest.mark.parametrize(
     "records", ["5", "true", "1.5", "[5]", "[null]", '["Data"]', '{"Data":1}', '[["Data"]]', '"Data"', "[[]]", '["x"]']
 )
-def test_j3_records_of_another_form_are_left_alone_or_refused(records):
+def test_records_of_another_form_are_left_alone_or_refused(records):
     body = f'{{"Records":{records}}}'.encode()
     try:
         answer = awsjson.decode_any(body)
@@ -420,13 +389,13 @@ def test_j3_records_of_another_form_are_left_alone_or_refused(records):
 
 
 @pytest.mark.parametrize("data", ["5", "null", "{}", "[]", '"e"', '"e h"', '"\\u00e4"', "true"])
-def test_j3_a_blob_that_is_no_base64_is_refused(data):
+def test_a_blob_that_is_no_base64_is_refused(data):
     with pytest.raises(BodyError, match=r"^not a list of records: "):
         awsjson.decode_any(f'{{"Records":[{{"Data":{data}}}]}}'.encode())
 
 
 @pytest.mark.parametrize("body", BROKEN, ids=range(len(BROKEN)))
-def test_j3_any_answer_that_is_broken_is_a_body_error(body):
+def test_any_answer_that_is_broken_is_a_body_error(body):
     try:
         answer = awsjson.decode_any(body)
     except BodyError:

@@ -1,4 +1,4 @@
-"""Event stream frames by example. EV1 to EV6 are the invariants of ``shardline.codec.eventstream``."""
+"""Event stream frames by example."""
 
 import struct
 import tracemalloc
@@ -80,8 +80,6 @@ def test_a_known_frame():
 
 
 class TestChunks:
-    """EV1."""
-
     messages = (Message(EVENT, b"x" * 300), Message({}, b""), Message({"n": 2**40, "t": False}, b""), Message({}, b"y"))
     stream = b"".join(encode_message(m.headers, m.payload) for m in messages)
 
@@ -152,7 +150,7 @@ class TestChunks:
         (frame(header(b"a", 8, struct.pack(">q", 2**63 - 1))), "years 1 to 9999"),
     ],
 )
-def test_ev2_ev4_a_broken_frame_is_refused_for_good(data, why):
+def test_a_broken_frame_is_refused_for_good(data, why):
     decoder = MessageDecoder()
     for _ in range(2):
         with pytest.raises(FrameError, match=why):
@@ -169,8 +167,6 @@ def test_a_header_without_a_name_is_read():
 
 
 class TestGiants:
-    """EV3."""
-
     @pytest.mark.parametrize(
         ("total", "headers", "why"),
         [
@@ -197,8 +193,6 @@ class TestGiants:
 
 
 class TestEnd:
-    """EV4."""
-
     @pytest.mark.parametrize("left", [1, 11, 12, 13, 20])
     def test_inside_a_frame_is_an_error(self, left):
         decoder = MessageDecoder()
@@ -213,7 +207,7 @@ class TestEnd:
         assert len(decode(frame() * 3)) == 3
 
 
-def test_ev5_a_large_frame_in_small_chunks_costs_little_more_than_itself():
+def test_a_large_frame_in_small_chunks_costs_little_more_than_itself():
     size = 1_000_000
     data = encode_message({}, bytes(size))
     decoder = MessageDecoder()
@@ -229,8 +223,6 @@ def test_ev5_a_large_frame_in_small_chunks_costs_little_more_than_itself():
 
 
 class TestWriting:
-    """EV6."""
-
     @pytest.mark.parametrize(
         ("value", "raw"),
         [

@@ -1,4 +1,4 @@
-"""HTTP/1.1 requests and answers. HP1 to HP4 are the invariants of ``shardline.codec.http1``."""
+"""HTTP/1.1 requests and answers."""
 
 import pytest
 
@@ -44,7 +44,7 @@ class TestByLength:
         reader = read(ok(b"Content-Length: 0"))
         assert (reader.complete, reader.keep_alive, reader.take()) == (True, True, b"")
 
-    def test_hp1_in_single_bytes(self):
+    def test_in_single_bytes(self):
         data = ok(b"Content-Length: 5", body=b"hello")
         reader = read(*(data[at : at + 1] for at in range(len(data))))
         assert (reader.complete, reader.keep_alive, reader.take()) == (True, True, b"hello")
@@ -66,7 +66,7 @@ class TestByLength:
         assert read(ok(b"Content-Length: 1", b"Content-Length: 1", body=b"x")).take() == b"x"
 
     @pytest.mark.parametrize("length", [b"x", b"-1", b"", b"1, 2", b"+1", b"1" * 19, b"\xb2"])
-    def test_hp2_a_length_that_is_none(self, length):
+    def test_a_length_that_is_none(self, length):
         with pytest.raises(HttpError, match="content length"):
             read(ok(b"Content-Length: " + length))
 
@@ -77,7 +77,7 @@ class TestChunks:
         reader = read(ok(b"Transfer-Encoding: Chunked", body=body))
         assert (reader.complete, reader.keep_alive, reader.take()) == (True, True, b"abcde")
 
-    def test_hp1_in_single_bytes(self):
+    def test_in_single_bytes(self):
         data = ok(b"Transfer-Encoding: chunked", body=b"A\r\n0123456789\r\n0\r\n\r\n")
         reader = read(*(data[at : at + 1] for at in range(len(data))))
         assert (reader.complete, reader.keep_alive, reader.take()) == (True, True, b"0123456789")
@@ -95,11 +95,11 @@ class TestChunks:
         )
 
     @pytest.mark.parametrize("body", [b"x\r\n", b"\r\n", b"-1\r\n", b"1" * 17 + b"\r\n", b"1\r\nab\r\n", b"f" * 5000])
-    def test_hp2_chunks_that_break_the_rules(self, body):
+    def test_chunks_that_break_the_rules(self, body):
         with pytest.raises(HttpError):
             read(ok(b"Transfer-Encoding: chunked", body=body))
 
-    def test_hp2_another_transfer_encoding(self):
+    def test_another_transfer_encoding(self):
         with pytest.raises(HttpError, match="transfer encoding"):
             read(ok(b"Transfer-Encoding: gzip, chunked"))
 
@@ -119,7 +119,7 @@ class TestTheEnd:
             ok(b"Transfer-Encoding: chunked", body=b"5\r\n12345\r\n"),
         ],
     )
-    def test_hp2_an_end_in_the_middle_is_told(self, data):
+    def test_an_end_in_the_middle_is_told(self, data):
         with pytest.raises(CutShortError):
             read(data, end=True)
 
@@ -129,8 +129,6 @@ class TestTheEnd:
 
 
 class TestKeepAlive:
-    """HP4."""
-
     @pytest.mark.parametrize(
         ("head", "kept"),
         [
@@ -162,8 +160,6 @@ class TestKeepAlive:
 
 
 class TestBounds:
-    """HP3."""
-
     def test_a_head_without_end(self):
         with pytest.raises(HttpError, match="head of the answer is too long"):
             read(b"HTTP/1.1 200 OK\r\n", *[b"X: " + b"y" * 1000 + b"\r\n"] * (HEAD_MAX_BYTES // 1000 + 2))
@@ -206,7 +202,7 @@ class TestBounds:
         b"HTTP/1.1 200 OK\r\nName : space\r\n\r\n",
     ],
 )
-def test_hp2_what_is_no_answer(data):
+def test_what_is_no_answer(data):
     with pytest.raises(HttpError):
         read(data)
 

@@ -1,4 +1,4 @@
-"""The protobuf subset by example. PB1 to PB3 are the invariants of ``shardline.codec.protobuf``."""
+"""The protobuf subset by example."""
 
 import pytest
 
@@ -19,8 +19,6 @@ VARINTS = [
 
 
 class TestVarints:
-    """PB1."""
-
     @pytest.mark.parametrize(("value", "encoded"), VARINTS)
     def test_are_written_as_short_as_can_be(self, value, encoded):
         assert encode_varint(value).hex() == encoded
@@ -53,8 +51,6 @@ class TestVarints:
 
 
 class TestUnknownFields:
-    """PB2, PB3."""
-
     @pytest.mark.parametrize(
         "field",
         [

@@ -1,4 +1,4 @@
-"""Aggregating and opening raw records by example. RR1 to RR4 are the invariants of ``shardline.codec.raw_records``."""
+"""Aggregating and opening raw records by example."""
 
 from base64 import b64encode
 from datetime import UTC, datetime
@@ -79,8 +79,6 @@ def members(**facts):
 
 
 class TestAggregate:
-    """RR1."""
-
     def test_is_what_the_producer_makes(self):
         assert build_aggregate(MEMBERS) == AGGREGATE
 
@@ -126,7 +124,7 @@ class TestAggregate:
 
 
 class TestWithin:
-    """RR1: an aggregate holds records of one shard only."""
+    """An aggregate holds records of one shard only."""
 
     def test_everything_is_within_the_whole_ring(self):
         assert aggregate(MEMBERS, within=WHOLE_RING) == AGGREGATE
@@ -148,8 +146,6 @@ class TestWithin:
 
 
 class TestPayloads:
-    """RR2, RR3."""
-
     @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
     def test_alone(self, kind):
         assert deaggregate(kind(AGGREGATE)) == members()
@@ -163,8 +159,6 @@ class TestPayloads:
 
 
 class TestGetRecords:
-    """RR2, RR3."""
-
     FACTS = {"sequence_number": NUMBER, "arrived_at": ARRIVED_AT}  # noqa: RUF012 - not changed
 
     def test_plain(self):
@@ -186,8 +180,6 @@ class TestGetRecords:
 
 
 class TestLambda:
-    """RR2, RR3."""
-
     FACTS = {  # noqa: RUF012 - not changed
         "sequence_number": NUMBER,
         "arrived_at": ARRIVED_AT,
@@ -226,8 +218,6 @@ class TestLambda:
 
 
 class TestFirehose:
-    """RR2, RR3."""
-
     FACTS = {  # noqa: RUF012 - not changed
         "sequence_number": NUMBER,
         "arrived_at": ARRIVED_AT,
@@ -262,14 +252,11 @@ class TestFirehose:
 
     @pytest.mark.parametrize("number", ["3", 3])
     def test_what_firehose_took_out_of_an_aggregate_is_not_opened_again(self, number):
-        """RR4."""
         raw = from_firehose(AGGREGATE, kinesisRecordMetadata={"subsequenceNumber": number})
         assert deaggregate(raw) == [outer(AGGREGATE, **self.FACTS, sub_sequence=3, aggregated=True)]
 
 
 class TestOurRecords:
-    """RR2 to RR4."""
-
     def test_plain(self):
         record = Record(b"plain", "k", "7", "1", shard_id="s", arrived_at=1.0, stream="t")
         assert deaggregate(record) == [record]
@@ -289,8 +276,6 @@ class TestOurRecords:
 
 
 class TestMixtures:
-    """RR2."""
-
     def test_all_forms_together_keep_their_order(self):
         raw = [b"1", from_boto3(b"2"), {"Records": [from_lambda(b"3"), b"4"]}, from_firehose(b"5"), Record(b"6", "k")]
         assert [record.data for record in deaggregate(raw)] == [b"1", b"2", b"3", b"4", b"5", b"6"]
@@ -349,7 +334,7 @@ class TestMistakes:
 
 
 class TestWhatOurClientReads:
-    """RR2 and RR3 for records, pages and events of ``Client``."""
+    """For records, pages and events of ``Client`` too."""
 
     RAW = RawRecord(aggregate([("a", b"1"), ("b", b"2")]), "7", key="a", arrived_at=1.5)
     PLAIN = RawRecord(b"plain", "8", key=None, arrived_at=2.5)
@@ -373,7 +358,7 @@ class TestWhatOurClientReads:
         assert [record.key for record in deaggregate(self.RAW)] == ["a", "b"]
 
 
-def test_rr4_a_time_that_is_none_is_told():
+def test_a_time_that_is_none_is_told():
     """Regression: an OverflowError came out."""
     kinesis = {"data": "eA==", "partitionKey": "k", "sequenceNumber": NUMBER, "approximateArrivalTimestamp": 10**400}
     with pytest.raises(UsageError, match=r"record 0: .*is no time"):

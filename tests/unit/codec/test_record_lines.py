@@ -1,4 +1,4 @@
-"""RL1 to RL3 are invariants of ``codec.record_lines``."""
+"""Tests of ``codec.record_lines``."""
 
 import base64
 import json
@@ -19,7 +19,7 @@ OLD = (
 
 
 @given(KEYS, st.binary() | st.text(st.characters(codec="utf-8")).map(str.encode), st.none() | st.just("7"))
-def test_rl1_what_is_written_is_read_back(key, data, explicit_hash_key):
+def test_what_is_written_is_read_back(key, data, explicit_hash_key):
     record = PlainRecord(key, data, explicit_hash_key)
     line = line_of(record, error="Expired", message="too late", line=3, maybe_stored=True)
     assert line.count(b"\n") == 1
@@ -28,7 +28,7 @@ def test_rl1_what_is_written_is_read_back(key, data, explicit_hash_key):
     assert format_problem(line) is None
 
 
-def test_rl1_text_is_text_and_the_rest_is_base64():
+def test_text_is_text_and_the_rest_is_base64():
     assert json.loads(line_of(PlainRecord("k", "ü".encode()))) == {"version": 1, "key": "k", "data": "ü"}
     assert json.loads(line_of(PlainRecord(None, b"\xff"))) == {"version": 1, "key": None, "data_base64": "/w=="}
     text = base64.b64encode(b"text that looks like base64")
@@ -45,12 +45,12 @@ def test_what_is_no_record(line):
     assert format_problem(line) is None
 
 
-def test_rl2_unknown_members_are_ignored_and_a_version_is_optional():
+def test_unknown_members_are_ignored_and_a_version_is_optional():
     assert record_of(b'{"data": "x", "headers_to_come": {"a": 1}}') == PlainRecord(None, b"x")
 
 
 @pytest.mark.parametrize("version", [-1, 0, 2, 2_000])
-def test_rl2_another_version_is_refused(version):
+def test_another_version_is_refused(version):
     line = b'{"version": %d, "key": "k", "data": "x"}' % version
     message = f"a record in version {version} of the format: this Shardline reads version 1"
     assert format_problem(line) == message
@@ -58,7 +58,7 @@ def test_rl2_another_version_is_refused(version):
         record_of(line)
 
 
-def test_rl3_a_dead_letter_of_the_old_format_is_refused():
+def test_a_dead_letter_of_the_old_format_is_refused():
     assert "in the format of an older Shardline" in format_problem(OLD)
     with pytest.raises(UsageError, match="rename that member to data_base64, and remove buried_at"):
         record_of(OLD)

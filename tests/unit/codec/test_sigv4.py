@@ -1,4 +1,4 @@
-"""Signature Version 4 by example. SG1 to SG4 are the invariants of ``shardline.codec.sigv4``.
+"""Signature Version 4 by example.
 
 The expected signatures were made with ``botocore.auth.SigV4Auth`` 1.43.117; the comparison with the installed one, for
 any request, is in ``tests/properties/test_sigv4_properties.py``.
@@ -35,8 +35,6 @@ def signed_headers(added):
 
 
 class TestWhatIsSigned:
-    """SG1."""
-
     def test_with_lasting_keys(self):
         assert sign() == {
             "X-Amz-Date": "20231114T221320Z",
@@ -137,7 +135,7 @@ class TestWhatIsSigned:
 
 
 class TestWhatIsRefused:
-    """SG2 and what no request has."""
+    """Headers that no request of ours has."""
 
     @pytest.mark.parametrize("name", ["Authorization", "DATE", "x-amz-date", "X-Amz-Security-Token"])
     def test_headers_that_the_signature_sets(self, name):
@@ -197,8 +195,6 @@ class TestWhatIsRefused:
 
 
 class TestSecrets:
-    """SG3."""
-
     def test_no_representation_shows_them(self):
         credentials = Credentials("AKIDEXAMPLE", SECRET, TOKEN)
         by = Signer(credentials, region="eu-west-1", service="kinesis")
@@ -255,8 +251,6 @@ def assert_tells_nothing(error, *secrets):
 
 
 class TestMemory:
-    """SG4."""
-
     def test_a_signer_that_remembers_signs_like_a_new_one(self):
         by = signer(TOKEN)
         times = (NOW, NOW + 0.2, NOW + 1, NOW - 5, NOW + 86_400, NOW, 0.0, NOW)

@@ -1,4 +1,4 @@
-"""How long to wait after failures in a row. B1 to B3 are the invariants of ``shardline.core.backoff``."""
+"""How long to wait after failures in a row."""
 
 from random import Random
 
@@ -24,31 +24,31 @@ def delays(backoff, count):
     return [backoff.next_delay() for _ in range(count)]
 
 
-def test_b1_with_the_lowest_draw_each_delay_is_half_of_its_ceiling():
+def test_with_the_lowest_draw_each_delay_is_half_of_its_ceiling():
     assert delays(Backoff(1.0, 30.0, Fixed(0.0)), 7) == [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0]
 
 
-def test_b1_with_the_highest_draw_each_delay_is_all_of_its_ceiling():
+def test_with_the_highest_draw_each_delay_is_all_of_its_ceiling():
     assert delays(Backoff(1.0, 30.0, Fixed(ALMOST_ONE)), 7) == pytest.approx([1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0])
 
 
-def test_b1_the_ceiling_is_never_passed_however_many_fail():
+def test_the_ceiling_is_never_passed_however_many_fail():
     backoff = Backoff(0.001, 5.0, Fixed(ALMOST_ONE))
     drawn = delays(backoff, 3_000)
     assert max(drawn) <= 5.0
     assert drawn[-1] == pytest.approx(5.0)
 
 
-def test_b1_two_waiters_do_not_return_together():
+def test_two_waiters_do_not_return_together():
     first, second = (Backoff(1.0, 30.0, Random(seed)) for seed in (1, 2))
     assert all(one != other for one, other in zip(delays(first, 20), delays(second, 20), strict=True))
 
 
-def test_b1_the_same_chance_gives_the_same_delays():
+def test_the_same_chance_gives_the_same_delays():
     assert delays(Backoff(1.0, 30.0, Random(7)), 20) == delays(Backoff(1.0, 30.0, Random(7)), 20)
 
 
-def test_b2_a_success_starts_the_row_anew():
+def test_a_success_starts_the_row_anew():
     backoff = Backoff(1.0, 30.0, Fixed(0.0))
     assert delays(backoff, 3) == [0.5, 1.0, 2.0]
     assert backoff.failures == 3
@@ -60,7 +60,7 @@ def test_b2_a_success_starts_the_row_anew():
 @pytest.mark.parametrize(
     ("asked", "delay"), [(None, 0.5), (0.0, 0.5), (0.4, 0.5), (7.0, 7.0), (30.0, 30.0), (3600.0, 30.0)]
 )
-def test_b3_what_the_service_asks_for_is_kept_up_to_the_longest_delay(asked, delay):
+def test_what_the_service_asks_for_is_kept_up_to_the_longest_delay(asked, delay):
     backoff = Backoff(1.0, 30.0, Fixed(0.0))
     assert backoff.next_delay(asked) == delay
     assert backoff.failures == 1

@@ -1,4 +1,4 @@
-"""What went wrong and what follows. F1 to F4 are the invariants of ``shardline.core.failures``."""
+"""What went wrong and what follows."""
 
 import pytest
 from botocore.loaders import Loader
@@ -46,23 +46,23 @@ def modelled_errors():
 
 
 @pytest.mark.parametrize("code", modelled_errors())
-def test_f1_every_error_of_the_service_model_has_a_kind_of_its_own(code):
+def test_every_error_of_the_service_model_has_a_kind_of_its_own(code):
     assert code in KIND_BY_CODE
 
 
-def test_f1_the_service_model_was_really_read():
+def test_the_service_model_was_really_read():
     assert {"ProvisionedThroughputExceededException", "KMSThrottlingException"} < set(modelled_errors())
     assert len(modelled_errors()) >= 17
 
 
 @pytest.mark.parametrize(("code", "kind"), DATA_PLANE.items())
 @pytest.mark.parametrize("status", [400, 403, 500, 503])
-def test_f1_a_known_code_decides_whatever_the_status(code, kind, status):
+def test_a_known_code_decides_whatever_the_status(code, kind, status):
     assert classify(code, status) is kind
 
 
 @pytest.mark.parametrize("code", sorted(KIND_BY_CODE))
-def test_f1_classify_says_what_the_table_says(code):
+def test_classify_says_what_the_table_says(code):
     assert classify(code, 400, "some message") is KIND_BY_CODE[code]
 
 
@@ -89,13 +89,13 @@ def test_f1_classify_says_what_the_table_says(code):
         (599, K.TRANSIENT),
     ],
 )
-def test_f1_an_unknown_code_is_judged_by_its_status(status, kind):
+def test_an_unknown_code_is_judged_by_its_status(status, kind):
     assert classify("SomethingNew", status) is kind
     assert classify("", status) is kind
 
 
 @pytest.mark.parametrize("code", ["Forbidden", "ValidationError", "AccessDenied", "ResourceNotFoundException", ""])
-def test_f1_a_response_without_an_error_type_is_never_fatal(code):
+def test_a_response_without_an_error_type_is_never_fatal(code):
     for status in (*range(201, 600), 999):
         kind = classify(code, status, SKEWED[0], is_typed=False)
         assert kind is (K.THROTTLED if status in {429, 509} else K.TRANSIENT)
@@ -136,19 +136,19 @@ SKEWED = [
 
 @pytest.mark.parametrize("message", SKEWED)
 @pytest.mark.parametrize("code", ["InvalidSignatureException", "SignatureDoesNotMatch"])
-def test_f1_a_bad_signature_whose_words_tell_of_time_is_a_skewed_clock(code, message):
+def test_a_bad_signature_whose_words_tell_of_time_is_a_skewed_clock(code, message):
     assert classify(code, 403, message) is K.CLOCK_SKEW
 
 
 @pytest.mark.parametrize("code", ["InvalidSignatureException", "SignatureDoesNotMatch"])
-def test_f1_a_bad_signature_with_other_words_is_denied(code):
+def test_a_bad_signature_with_other_words_is_denied(code):
     words = "The request signature we calculated does not match the signature you provided."
     assert classify(code, 403, words) is K.DENIED
     assert classify(code, 403) is K.DENIED
 
 
 @pytest.mark.parametrize("code", ["AccessDeniedException", "ValidationException", "SomethingNew"])
-def test_f1_the_same_words_under_another_code_mean_nothing(code):
+def test_the_same_words_under_another_code_mean_nothing(code):
     assert classify(code, 400, SKEWED[0]) is not K.CLOCK_SKEW
 
 
@@ -156,11 +156,11 @@ RETRYABLE = {K.THROTTLED, K.TRANSIENT, K.EXPIRED_CREDENTIALS, K.CLOCK_SKEW, K.IN
 
 
 @pytest.mark.parametrize("kind", FailureKind)
-def test_f2_retryable_means_that_the_same_request_may_succeed_later(kind):
+def test_retryable_means_that_the_same_request_may_succeed_later(kind):
     assert Failure(kind, "Code", "words").retryable is (kind in RETRYABLE)
 
 
-def test_f3_a_failure_may_have_been_received_unless_said_otherwise():
+def test_a_failure_may_have_been_received_unless_said_otherwise():
     assert Failure(K.TRANSIENT, "ReadTimeout", "no answer").maybe_received
     assert not Failure(K.TRANSIENT, "ConnectTimeout", "no connection", maybe_received=False).maybe_received
 
@@ -244,7 +244,7 @@ def test_every_other_kind_becomes_a_request_error_whose_kind_is_plain_text(kind,
     assert error.kind == kind.value
 
 
-def test_f4_a_failure_has_no_place_for_the_request():
+def test_a_failure_has_no_place_for_the_request():
     assert set(Failure._fields) == {
         "kind",
         "code",

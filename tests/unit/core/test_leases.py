@@ -1,4 +1,4 @@
-"""When is each write to a lease allowed, and what does it do? W1 to W9 are the invariants of ``shardline.core.leases``."""
+"""When is each write to a lease allowed, and what does it do?"""
 
 from dataclasses import replace
 
@@ -182,13 +182,13 @@ def test_an_allowed_write_gives_the_row_as_it_then_stands(case):
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_w5_a_refused_write_gives_the_row_that_refused(case):
+def test_a_refused_write_gives_the_row_that_refused(case):
     row, operation = REFUSED[case]
     assert apply(row, operation) == Refused(row)
 
 
 @pytest.mark.parametrize("case", ALLOWED)
-def test_w1_the_counter_grows_with_every_write_but_those_that_need_no_fence(case):
+def test_the_counter_grows_with_every_write_but_those_that_need_no_fence(case):
     row, operation, expected = ALLOWED[case]
     if row is not None and expected is not None:
         unfenced = isinstance(operation, (AskHandOver, CancelHandOver, WriteChildren))
@@ -196,14 +196,14 @@ def test_w1_the_counter_grows_with_every_write_but_those_that_need_no_fence(case
 
 
 @pytest.mark.parametrize("case", ALLOWED)
-def test_w1_of_two_that_saw_the_same_row_one_is_refused(case):
+def test_of_two_that_saw_the_same_row_one_is_refused(case):
     row, operation, expected = ALLOWED[case]
     if row is not None and expected is not None and not isinstance(operation, WriteChildren):
         assert apply(expected, operation) == Refused(expected)
 
 
 @pytest.mark.parametrize("operation", [RENEW, COMMIT], ids=["renewal", "commit"])
-def test_w3_the_holder_learns_of_a_hand_over_from_its_next_write(operation):
+def test_the_holder_learns_of_a_hand_over_from_its_next_write(operation):
     asked = apply(HELD, ASK)
     answer = apply(asked, operation)
     assert isinstance(answer, Lease)
@@ -211,14 +211,14 @@ def test_w3_the_holder_learns_of_a_hand_over_from_its_next_write(operation):
 
 
 @pytest.mark.parametrize("operation", [RENEW, COMMIT, RELEASE, take(HELD)], ids=lambda one: type(one).__name__)
-def test_w7_after_a_reset_who_held_the_lease_writes_nothing(operation):
+def test_after_a_reset_who_held_the_lease_writes_nothing(operation):
     row = apply(HELD, reset(HELD))
     assert apply(row, operation) == Refused(row)
     if not isinstance(operation, ReleaseLease):  # for whom it makes no difference: it has let go
         assert not landed(operation, row)
 
 
-def test_w8_a_take_raises_the_counter_to_its_floor():
+def test_a_take_raises_the_counter_to_its_floor():
     operation = replace(take(HELD), floor=1_700_000_000_000)
     taken = apply(HELD, operation)
     assert taken.counter == operation.token == 1_700_000_000_000
@@ -228,7 +228,7 @@ def test_w8_a_take_raises_the_counter_to_its_floor():
     assert apply(taken, replace(RENEW, by="c", counter=taken.counter)).counter == taken.counter + 1
 
 
-def test_w9_nobody_takes_a_lease_as_someone_else():
+def test_nobody_takes_a_lease_as_someone_else():
     with pytest.raises(UsageError, match="cannot take"):
         TakeLease(SHARD, "b", FREE.fence, C)
 
@@ -249,11 +249,11 @@ def test_the_rows_of_a_group_keep_what_was_written_and_nothing_else():
     assert rows == {}
 
 
-# ---- W6: what a lost answer left behind
+# ---- what a lost answer left behind
 
 
 @pytest.mark.parametrize("case", ALLOWED)
-def test_w6_a_write_that_got_through_is_known_by_its_effect(case):
+def test_a_write_that_got_through_is_known_by_its_effect(case):
     _, operation, expected = ALLOWED[case]
     again = apply(expected, operation)
     if isinstance(again, Refused):
@@ -266,12 +266,12 @@ def test_w6_a_write_that_got_through_is_known_by_its_effect(case):
     "case",
     sorted(REFUSED.keys() - {"create what exists", "renew after another's write", "call off what nobody asked for"}),
 )
-def test_w6_what_another_wrote_is_not_taken_for_ones_own(case):
+def test_what_another_wrote_is_not_taken_for_ones_own(case):
     row, operation = REFUSED[case]
     assert not landed(operation, row)
 
 
-def test_w6_a_renewal_is_known_by_holder_and_counter():
+def test_a_renewal_is_known_by_holder_and_counter():
     assert landed(RENEW, replace(HELD, counter=5))
     assert landed(RENEW, replace(ASKED, counter=5))
     assert not landed(RENEW, HELD)
@@ -279,19 +279,19 @@ def test_w6_a_renewal_is_known_by_holder_and_counter():
     assert not landed(RENEW, replace(HELD, counter=5, owner="b"))
 
 
-def test_w6_a_commit_is_known_by_its_checkpoint_too():
+def test_a_commit_is_known_by_its_checkpoint_too():
     """The renewal before it may have got through instead: then the commit has not."""
     assert landed(COMMIT, replace(HELD, counter=5, checkpoint=FIVE))
     assert not landed(COMMIT, replace(HELD, counter=5))
 
 
-def test_w6_a_row_that_someone_made_is_not_ours_unless_it_is_the_same():
+def test_a_row_that_someone_made_is_not_ours_unless_it_is_the_same():
     assert landed(CREATE, FREE)
     assert not landed(CREATE, HELD)
     assert not landed(CREATE, None)
 
 
-def test_w6_children_that_are_there_are_written():
+def test_children_that_are_there_are_written():
     assert landed(CHILDREN, replace(HELD, child_ids=frozenset({"x", "y"})))
     assert not landed(CHILDREN, HELD)
 

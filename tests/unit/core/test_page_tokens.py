@@ -1,4 +1,4 @@
-"""Does a listing go on? PT1 and PT2 are the invariants of ``shardline.core.page_tokens``."""
+"""Does a listing go on?"""
 
 import pytest
 
@@ -9,16 +9,16 @@ ENDLESS = Failure(FailureKind.TRANSIENT, "BadShardList", "the pages of the shard
 
 
 @pytest.mark.parametrize("token", [None, ""])
-def test_pt1_without_a_token_it_is_the_last_page(token):
+def test_without_a_token_it_is_the_last_page(token):
     assert PageTokens().follow(token) is None
 
 
-def test_pt2_a_token_that_comes_again_is_no_way_to_the_end():
+def test_a_token_that_comes_again_is_no_way_to_the_end():
     tokens = PageTokens()
     assert [tokens.follow(token) for token in "aba"] == ["a", "b", ENDLESS]
 
 
-def test_pt2_nor_are_more_pages_than_any_stream_has():
+def test_nor_are_more_pages_than_any_stream_has():
     tokens = PageTokens()
     assert [tokens.follow(str(number)) for number in range(PAGES_MAX)] == [str(number) for number in range(PAGES_MAX)]
     assert tokens.follow("another") == ENDLESS

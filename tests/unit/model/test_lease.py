@@ -1,4 +1,4 @@
-"""Leases and checkpoints as values. E1 to E4 are the invariants of ``shardline.model.lease``."""
+"""Leases and checkpoints as values."""
 
 import math
 from dataclasses import replace
@@ -56,7 +56,7 @@ def test_a_new_lease_starts_at_the_oldest_record_and_has_no_owner():
 
 
 @pytest.mark.parametrize("field", ["counter", "owner_switches"])
-def test_e1_a_lease_counts_up_from_0(field):
+def test_a_lease_counts_up_from_0(field):
     assert getattr(replace(Lease(SHARD), **{field: 1}), field) == 1
     with pytest.raises(UsageError, match="counts up from 0"):
         replace(Lease(SHARD), **{field: -1})
@@ -75,14 +75,14 @@ def test_the_holder_is_the_owner_or_who_still_drains(owner, draining, holder):
 # ---- LATEST
 
 
-def test_e3_a_lease_at_latest_resumes_where_latest_was_said():
+def test_a_lease_at_latest_resumes_where_latest_was_said():
     lease = Lease(SHARD, checkpoint=Checkpoint(LATEST), latest_at=1_700_000_000.5)
     assert lease.resume_at == at_timestamp(1_700_000_000.5)
     assert replace(lease, latest_at=None).resume_at == LATEST
     assert Lease(SHARD, checkpoint=Checkpoint(at_sequence_number("5"))).resume_at == at_sequence_number("5")
 
 
-def test_e3_only_latest_has_a_time_and_it_is_one():
+def test_only_latest_has_a_time_and_it_is_one():
     with pytest.raises(UsageError, match="only a checkpoint LATEST has a latest_at, not TRIM_HORIZON"):
         Lease(SHARD, latest_at=1.0)
     with pytest.raises(UsageError, match="seconds since 1970"):
@@ -99,7 +99,7 @@ def test_a_throughput_is_a_finite_number(throughput):
 ME = Incarnation("me", "this", 10.0)
 
 
-def test_e4_an_incarnation_counts_for_the_owner_that_it_names_alone():
+def test_an_incarnation_counts_for_the_owner_that_it_names_alone():
     lease = Lease("s", owner="java-1", incarnation=ME)
     assert lease.incarnation_of("java-1") is None
     assert lease.incarnation_of(None) is None
@@ -117,7 +117,7 @@ def test_e4_an_incarnation_counts_for_the_owner_that_it_names_alone():
         (ME._replace(id="that", owner="you"), False),
     ],
 )
-def test_e4_another_process_of_our_name_is_known_by_its_id(incarnation, foreign):
+def test_another_process_of_our_name_is_known_by_its_id(incarnation, foreign):
     assert Lease("s", owner="me", incarnation=incarnation).is_foreign_to(ME) is foreign
 
 

@@ -1,4 +1,4 @@
-"""Places in a shard. N1 and N2 are the invariants of ``shardline.model.position``."""
+"""Places in a shard."""
 
 import math
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
@@ -30,7 +30,7 @@ class NoZone(tzinfo):
         return None
 
 
-def test_n1_there_are_six_kinds_in_the_words_of_the_service():
+def test_there_are_six_kinds_in_the_words_of_the_service():
     assert [kind.value for kind in PositionKind] == [
         "TRIM_HORIZON",
         "LATEST",
@@ -52,7 +52,7 @@ def test_n1_there_are_six_kinds_in_the_words_of_the_service():
         (after_sequence_number(NUMBER), PositionKind.AFTER_SEQUENCE_NUMBER, NUMBER, None, "AFTER_SEQUENCE_NUMBER(12)"),
     ],
 )
-def test_n1_a_position_carries_exactly_what_its_kind_needs(position, kind, number, timestamp, text):
+def test_a_position_carries_exactly_what_its_kind_needs(position, kind, number, timestamp, text):
     assert (position.kind, position.sequence_number, position.timestamp) == (kind, number, timestamp)
     assert str(position) == text
 
@@ -60,7 +60,7 @@ def test_n1_a_position_carries_exactly_what_its_kind_needs(position, kind, numbe
 @pytest.mark.parametrize("kind", PositionKind)
 @pytest.mark.parametrize("number", [None, NUMBER])
 @pytest.mark.parametrize("timestamp", [None, 1.0])
-def test_n1_every_other_combination_is_refused(kind, number, timestamp):
+def test_every_other_combination_is_refused(kind, number, timestamp):
     sequenced = kind in {PositionKind.AT_SEQUENCE_NUMBER, PositionKind.AFTER_SEQUENCE_NUMBER}
     timed = kind is PositionKind.AT_TIMESTAMP
     if (number is not None) == sequenced and (timestamp is not None) == timed:
@@ -71,12 +71,12 @@ def test_n1_every_other_combination_is_refused(kind, number, timestamp):
 
 
 @pytest.mark.parametrize("kind", ["TRIM_HORIZON", "sideways", None, 1])
-def test_n1_a_kind_that_is_none_of_the_six_is_refused(kind):
+def test_a_kind_that_is_none_of_the_six_is_refused(kind):
     with pytest.raises(UsageError, match="kind is a PositionKind"):
         Position(kind)
 
 
-def test_n2_only_a_finished_shard_is_no_place_to_start():
+def test_only_a_finished_shard_is_no_place_to_start():
     assert not SHARD_END.can_start
     for position in (TRIM_HORIZON, LATEST, at_timestamp(0), at_sequence_number("1"), after_sequence_number("1")):
         assert position.can_start

@@ -1,4 +1,4 @@
-"""What goes into a stream and comes out of it. R1 to R5 are the invariants of ``shardline.model.record``."""
+"""What goes into a stream and comes out of it."""
 
 import gc
 import pickle
@@ -51,7 +51,7 @@ class Blob(bytes):
         ((memoryview(array("I", [1, 2])), "k"), Entry(array("I", [1, 2]).tobytes(), "k")),
     ],
 )
-def test_r1_a_good_entry_comes_back_as_an_entry_of_bytes(given, entry):
+def test_a_good_entry_comes_back_as_an_entry_of_bytes(given, entry):
     (checked,) = check_entries([given])
     assert type(checked) is Entry
     assert checked == entry
@@ -65,13 +65,13 @@ def test_a_bytearray_is_copied_so_that_later_changes_do_not_reach_the_entry():
     assert checked.data == b"xy"
 
 
-def test_r1_text_is_refused_with_advice():
+def test_text_is_refused_with_advice():
     with pytest.raises(UsageError, match=r"^entry 0: data must be bytes, not str: encode it, as in data\.encode\(\)$"):
         check_entries([("text", "k")])
 
 
 @pytest.mark.parametrize("data", [None, 1, 1.5, ["x"], array("B", [1]), object()])
-def test_r1_data_of_another_type_is_refused_by_its_type(data):
+def test_data_of_another_type_is_refused_by_its_type(data):
     with pytest.raises(UsageError, match=f"^entry 0: data must be bytes, not {type(data).__name__}$"):
         check_entries([(data, "k")])
     with pytest.raises(UsageError, match=f"^data must be bytes, not {type(data).__name__}$"):
@@ -86,13 +86,13 @@ def test_a_memoryview_that_was_released_is_refused():
 
 
 @pytest.mark.parametrize("size", [0, 1, 4, 5])
-def test_r1_a_tuple_of_another_length_is_no_entry(size):
+def test_a_tuple_of_another_length_is_no_entry(size):
     with pytest.raises(UsageError, match=r"a tuple \(data, key\[, explicit hash key\]\), not one of another length$"):
         check_entries([(b"x",) * size])
 
 
 @pytest.mark.parametrize("entry", [None, b"xy", "xy", [b"x", "k"], {"data": b"x", "key": "k"}, 5, Record(b"x", "k")])
-def test_r1_what_is_no_tuple_is_no_entry(entry):
+def test_what_is_no_tuple_is_no_entry(entry):
     with pytest.raises(UsageError, match=rf"^entry 0: an entry is Entry\(data, key\) .* not {type(entry).__name__}$"):
         check_entries([entry])
 
@@ -111,13 +111,13 @@ def test_r1_what_is_no_tuple_is_no_entry(entry):
     ],
     ids=range(7),
 )
-def test_r1_a_bad_key_is_refused(make, key, words):
+def test_a_bad_key_is_refused(make, key, words):
     with pytest.raises(UsageError, match=f"^entry 0: a partition key .*{words}"):
         check_entries([make(b"x", key)])
 
 
 @pytest.mark.parametrize("text", ["", "-1", "01", str(2**128), 5])
-def test_r1_a_bad_explicit_hash_key_is_refused(text):
+def test_a_bad_explicit_hash_key_is_refused(text):
     with pytest.raises(UsageError, match=r"^entry 0: an explicit hash key"):
         check_entries([(b"x", "k", text)])
 
@@ -126,22 +126,22 @@ def test_r1_a_bad_explicit_hash_key_is_refused(text):
 
 
 @pytest.mark.parametrize("count", [1, 2, 499, 500])
-def test_r1_1_to_500_entries_are_taken_in_order(count):
+def test_1_to_500_entries_are_taken_in_order(count):
     entries = [(str(i).encode(), "k") for i in range(count)]
     assert check_entries(entries) == [Entry(data, key) for data, key in entries]
 
 
-def test_r1_no_entries_are_refused():
+def test_no_entries_are_refused():
     with pytest.raises(UsageError, match="takes 1 to 500 entries, not none"):
         check_entries([])
 
 
-def test_r1_501_entries_are_refused():
+def test_501_entries_are_refused():
     with pytest.raises(UsageError, match="takes 1 to 500 entries, not more"):
         check_entries([(b"x", "k")] * 501)
 
 
-def test_r1_an_endless_iterable_is_refused_and_not_read_to_its_end():
+def test_an_endless_iterable_is_refused_and_not_read_to_its_end():
     with pytest.raises(UsageError, match="not more"):
         check_entries(repeat((b"x", "k")))
 
@@ -183,34 +183,34 @@ def test_an_error_names_the_entry(index):
 LARGEST = bytes(RECORD_HIGHEST_MAX_BYTES)
 
 
-def test_r2_a_record_of_10_mib_with_its_key_is_taken():
+def test_a_record_of_10_mib_with_its_key_is_taken():
     assert check_entries([(LARGEST[:-1], "k")]) == [Entry(LARGEST[:-1], "k")]
     assert check_entries([(LARGEST, None)]) == [Entry(LARGEST, None)]
 
 
-def test_r2_a_record_of_one_byte_more_is_refused_with_its_size():
+def test_a_record_of_one_byte_more_is_refused_with_its_size():
     for entry in [(LARGEST, "k"), (LARGEST[:-1], "kk")]:
         with pytest.raises(UsageError, match=r"^entry 0: a record takes at most 10485760 bytes .* has 10485761$"):
             check_entries([entry])
 
 
-def test_r2_a_key_counts_in_its_utf8_bytes():
+def test_a_key_counts_in_its_utf8_bytes():
     assert len(check_entries([(LARGEST[:-4], "😀")])) == 1
     with pytest.raises(UsageError, match=r"has 10485761$"):
         check_entries([(LARGEST[:-3], "😀")])
 
 
-def test_r2_an_explicit_hash_key_does_not_count():
+def test_an_explicit_hash_key_does_not_count():
     assert len(check_entries([(LARGEST[:-1], "k", "0")])) == 1
 
 
-def test_r1_a_request_of_10_mib_with_its_keys_is_taken():
+def test_a_request_of_10_mib_with_its_keys_is_taken():
     data = bytes(MIB - 1)
     entries = check_entries([(data, "k")] * 10)
     assert sum(len(entry.data) + len(entry.key) for entry in entries) == PUT_RECORDS_MAX_BYTES
 
 
-def test_r1_a_request_of_one_byte_more_is_refused_with_its_size():
+def test_a_request_of_one_byte_more_is_refused_with_its_size():
     data = bytes(MIB - 1)
     with pytest.raises(UsageError, match=r"takes 10485760 bytes of data and keys, these have 10485761$"):
         check_entries([*[(data, "k")] * 9, (data, "kk")])
@@ -271,7 +271,7 @@ def read(*numbers, origin=None, arrived_at=100.0):
     ]
 
 
-def test_r5_the_lag_is_the_age_that_the_record_had_when_it_was_handed_out():
+def test_the_lag_is_the_age_that_the_record_had_when_it_was_handed_out():
     records = read((9, 0), (10, 0), (10, 1), (11, 0))
     assert [record.lag for record in records] == [None, None, None, None], "they were read, and no more"
     hand_out(records[:1], 103.0)
@@ -281,7 +281,7 @@ def test_r5_the_lag_is_the_age_that_the_record_had_when_it_was_handed_out():
     assert records[3].lag == 0.0, "a clock that is a little off makes no negative age"
 
 
-def test_r5_a_record_that_comes_again_has_the_lag_of_the_last_time():
+def test_a_record_that_comes_again_has_the_lag_of_the_last_time():
     records = read((1, 0), (2, 0), (3, 0))
     for place, at in enumerate([101.0, 102.0, 103.0]):
         hand_out(records[place : place + 1], at)
@@ -289,7 +289,7 @@ def test_r5_a_record_that_comes_again_has_the_lag_of_the_last_time():
     assert [record.lag for record in records] == [1.0, 50.0, 50.0]
 
 
-def test_r5_a_batch_may_span_pages():
+def test_a_batch_may_span_pages():
     pages = [read((1, 0), (2, 0)), read((3, 0)), read((4, 0), (5, 0), (6, 0))]
     batch = [record for page in pages for record in page]
     hand_out(batch[1:5], 102.0)
@@ -303,7 +303,7 @@ def test_a_record_whose_arrival_is_unknown_has_no_lag():
     assert record.lag is None
 
 
-def test_r3_a_record_that_is_read_again_is_the_same():
+def test_a_record_that_is_read_again_is_the_same():
     first, again = Record(b"x", "k", origin=Origin(Held())), Record(b"x", "k", origin=Origin(None))
     assert first == again == Record(b"x", "k")
     assert hash(first) == hash(again)
@@ -319,7 +319,7 @@ def test_a_record_can_be_sent_to_another_process():
     assert copy.lag == 2.0
 
 
-def test_r4_the_garbage_collector_does_not_look_at_records():
+def test_the_garbage_collector_does_not_look_at_records():
     assert not gc.is_tracked(Record(b"x", "k", origin=Origin()))
 
 

@@ -1,4 +1,4 @@
-"""The order of records in a shard. Q1 to Q4 are the invariants of ``shardline.model.sequence``."""
+"""The order of records in a shard."""
 
 import pytest
 
@@ -8,12 +8,12 @@ from shardline.model.sequence import ANY_NUMBER, SequenceNumber, numbers_of_shar
 REAL = "49590338271490256608559692538361571095921575989136588898"
 
 
-def test_q1_sequence_numbers_compare_as_numbers_not_as_text():
+def test_sequence_numbers_compare_as_numbers_not_as_text():
     assert SequenceNumber.parse("9") < SequenceNumber.parse("10")
     assert SequenceNumber.parse("9" * 128) < SequenceNumber.parse("1" + "0" * 128)
 
 
-def test_q2_records_of_one_aggregate_follow_each_other_by_sub_sequence():
+def test_records_of_one_aggregate_follow_each_other_by_sub_sequence():
     ordered = [
         SequenceNumber.parse("9"),
         SequenceNumber.parse("10", 0),
@@ -27,7 +27,7 @@ def test_q2_records_of_one_aggregate_follow_each_other_by_sub_sequence():
     assert len(set(ordered)) == len(ordered)
 
 
-def test_q3_a_plain_record_has_sub_sequence_0():
+def test_a_plain_record_has_sub_sequence_0():
     assert SequenceNumber.parse(REAL) == SequenceNumber(int(REAL), 0)
 
 
@@ -69,7 +69,7 @@ def test_negative_numbers_are_refused(number, sub_sequence):
 AWS_NUMBER = "49543463076548007577105092703039560359975228518395019266"  # from AWS's documentation, of 2014
 
 
-def test_q4_the_numbers_of_a_shard_begin_with_the_second_of_its_creation():
+def test_the_numbers_of_a_shard_begin_with_the_second_of_its_creation():
     numbers = numbers_of_shard(AWS_NUMBER)
     assert numbers.first <= AWS_NUMBER < numbers.limit
     assert int(numbers.limit) - int(numbers.first) == 1 << 148
@@ -79,7 +79,7 @@ def test_q4_the_numbers_of_a_shard_begin_with_the_second_of_its_creation():
     assert later.first == numbers.limit
 
 
-def test_q4_a_shard_of_aws_is_told_apart_from_its_children():
+def test_a_shard_of_aws_is_told_apart_from_its_children():
     """AWS's own numbers, from https://brandur.org/kinesis-by-example: a shard, and one of the two that it was split into."""
     parent = numbers_of_shard("49548859072970256769156879668947671610661756289899560962")
     child = numbers_of_shard("49548859213219643322715968606065803827347328807764754450")
@@ -92,7 +92,7 @@ def test_q4_a_shard_of_aws_is_told_apart_from_its_children():
 
 
 @pytest.mark.parametrize("text", ["0", "1" * 56, "9" * 56, "x" * 56, AWS_NUMBER + "0", ""])
-def test_q4_numbers_of_another_layout_tell_nothing(text):
+def test_numbers_of_another_layout_tell_nothing(text):
     assert numbers_of_shard(text) is ANY_NUMBER
     assert ANY_NUMBER.first <= "0" < ANY_NUMBER.limit
     assert ANY_NUMBER.first <= "9" * 129 < ANY_NUMBER.limit

@@ -1,4 +1,4 @@
-"""Shards and their parents. D1 and D2 are the invariants of ``shardline.model.shard``."""
+"""Shards and their parents."""
 
 from dataclasses import FrozenInstanceError
 
@@ -22,11 +22,11 @@ def shard(**changes):
         (None, "shardId-000000000001", ("shardId-000000000001",)),
     ],
 )
-def test_d1_a_shard_has_no_parent_or_one_or_two(parent, adjacent, parents):
+def test_a_shard_has_no_parent_or_one_or_two(parent, adjacent, parents):
     assert shard(parent_id=parent, adjacent_parent_id=adjacent).parent_ids == parents
 
 
-def test_d2_a_shard_is_open_until_it_has_an_ending_sequence_number():
+def test_a_shard_is_open_until_it_has_an_ending_sequence_number():
     assert shard().is_open
     assert not shard(ending_sequence_number=SequenceNumber(9)).is_open
 

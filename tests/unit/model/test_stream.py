@@ -1,4 +1,4 @@
-"""How streams are named. T1 and T2 are the invariants of ``shardline.model.stream``."""
+"""How streams are named."""
 
 import pytest
 
@@ -10,7 +10,7 @@ CONSUMER = f"{ARN}/consumer/billing:1731672000"
 
 
 @pytest.mark.parametrize("name", ["o", "orders", "Orders_1.2-3", "a" * 128, ".", "-", "_", "arn", "0"])
-def test_t1_a_name_names_a_stream_and_nothing_else(name):
+def test_a_name_names_a_stream_and_nothing_else(name):
     assert parse_stream(name) == StreamRef(name, None, None, None)
     assert str(parse_stream(name)) == name
 
@@ -24,13 +24,13 @@ def test_t1_a_name_names_a_stream_and_nothing_else(name):
         ("arn:aws-iso-b:kinesis:us-isob-east-1:123456789012:stream/orders", "us-isob-east-1"),
     ],
 )
-def test_t1_an_arn_tells_name_region_and_account(arn, region):
+def test_an_arn_tells_name_region_and_account(arn, region):
     ref = parse_stream(arn)
     assert ref == StreamRef("orders", arn, region, "123456789012")
     assert str(ref) == arn
 
 
-def test_t1_a_name_in_an_arn_has_the_same_bounds():
+def test_a_name_in_an_arn_has_the_same_bounds():
     assert parse_stream(f"arn:aws:kinesis:eu-west-1:123456789012:stream/{'a' * 128}").name == "a" * 128
     with pytest.raises(UsageError, match="no stream ARN"):
         parse_stream(f"arn:aws:kinesis:eu-west-1:123456789012:stream/{'a' * 129}")
@@ -39,7 +39,7 @@ def test_t1_a_name_in_an_arn_has_the_same_bounds():
 @pytest.mark.parametrize(
     "text", ["", " ", "orders\n", "\norders", "my orders", "orders/1", "ördërs", "o:1", "a" * 129, "a*"]
 )
-def test_t1_what_is_no_name_is_refused(text):
+def test_what_is_no_name_is_refused(text):
     with pytest.raises(UsageError, match="no stream name: 1 to 128 of the characters"):
         parse_stream(text)
 
@@ -62,29 +62,29 @@ def test_t1_what_is_no_name_is_refused(text):
         "arn:gcp:kinesis:eu-west-1:123456789012:stream/orders",
     ],
 )
-def test_t1_what_begins_as_an_arn_must_be_a_stream_arn(text):
+def test_what_begins_as_an_arn_must_be_a_stream_arn(text):
     with pytest.raises(UsageError, match="is no stream ARN: expected arn:aws:kinesis"):
         parse_stream(text)
 
 
 @pytest.mark.parametrize("value", [None, 1, b"orders", StreamRef("orders")])
-def test_t1_a_stream_is_named_by_a_str(value):
+def test_a_stream_is_named_by_a_str(value):
     with pytest.raises(UsageError, match=f"named by a str .* not {type(value).__name__}$"):
         parse_stream(value)
 
 
-def test_t1_a_huge_name_is_not_repeated_in_the_message():
+def test_a_huge_name_is_not_repeated_in_the_message():
     with pytest.raises(UsageError) as caught:
         parse_stream("a" * 1_000_000)
     assert len(str(caught.value)) < 300
 
 
-def test_t2_a_consumer_arn_contains_its_stream():
+def test_a_consumer_arn_contains_its_stream():
     assert parse_consumer_arn(CONSUMER) == parse_stream(ARN)
 
 
 @pytest.mark.parametrize("partition", ["aws-cn", "aws-us-gov"])
-def test_t2_consumers_exist_in_every_partition(partition):
+def test_consumers_exist_in_every_partition(partition):
     arn = CONSUMER.replace("arn:aws:", f"arn:{partition}:")
     assert parse_consumer_arn(arn).arn == arn.partition("/consumer/")[0]
 
@@ -105,6 +105,6 @@ def test_t2_consumers_exist_in_every_partition(partition):
         f"{ARN}/consumer/billing:",
     ],
 )
-def test_t2_what_is_no_consumer_arn_is_refused(value):
+def test_what_is_no_consumer_arn_is_refused(value):
     with pytest.raises(UsageError, match="is no consumer ARN: expected"):
         parse_consumer_arn(value)

@@ -1,4 +1,4 @@
-"""Is a request refused when a web page or another user of the machine may have sent it? (AC1 to AC4)"""
+"""Is a request refused when a web page or another user of the machine may have sent it?"""
 
 import pytest
 
@@ -15,7 +15,7 @@ def access():
     return Access(["kinesis", "*.example.com"])
 
 
-# ---- the host (AC1)
+# ---- the host
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_the_host_of_an_authority(authority, host):
     assert host_of(authority) == host
 
 
-# ---- origins and content types (AC2)
+# ---- origins and content types
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_body_without_a_content_type_is_refused(access):
     assert (refusal.status, refusal.message) == (415, wanted)
 
 
-# ---- the token (AC3)
+# ---- the token
 
 
 def test_a_server_with_a_token_serves_those_who_know_it():

@@ -1,4 +1,4 @@
-"""Does the control path do what it is told, and nothing by halves? (CT1)"""
+"""Does the control path do what it is told, and nothing by halves?"""
 
 import json
 from random import Random
@@ -6,14 +6,14 @@ from random import Random
 import pytest
 
 from shardline.errors import UsageError
-from shardline.server.clock import ServerClock
 from shardline.server.control import Control
 from shardline.server.endpoint import Endpoint
 from shardline.server.model.faults import Faults
 from shardline.server.model.service import Service
 from shardline.server.model.settings import ServiceSettings
 from shardline.server.model.streams import ServerStream
-from shardline.server.requests_seen import RequestsSeen
+from shardline.server.request_log import RequestsSeen
+from shardline.server.server_clock import ServerClock
 
 NOW = 1_700_000_000.0
 
@@ -42,7 +42,7 @@ def world():
     return World()
 
 
-def test_ct3_health_is_small_and_reads_no_stream(world, monkeypatch):
+def test_health_is_small_and_reads_no_stream(world, monkeypatch):
     world.post("CreateStream", StreamName="s", ShardCount=1)
     world.post("PutRecord", StreamName="s", Data="eA==", PartitionKey="k")
     monkeypatch.setattr(ServerStream, "advance", None)  # nothing of a stream is called
@@ -179,16 +179,6 @@ def test_paths_and_methods_that_do_not_exist(world):
     assert world.call("PUT", "faults")[0] == 405
     assert world.call("GET", "faults/1")[0] == 405
     assert world.call("POST", "streams")[0] == 405
-
-
-def test_a_server_without_faults_and_record_says_so(world):
-    bare = Control(world.service, world.clock)
-    assert bare.control("GET", "/_shardline/faults", {}, b"") == (
-        400,
-        {"error": "this server was started without faults"},
-    )
-    assert bare.control("GET", "/_shardline/requests", {}, b"")[0] == 400
-    assert bare.control("GET", "/_shardline/clock", {}, b"")[0] == 200
 
 
 @pytest.mark.parametrize(

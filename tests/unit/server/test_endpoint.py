@@ -1,11 +1,11 @@
-"""Does a fault reach the reply, and is a reply without one what it always is? EP1 to EP4 are of ``server.endpoint``."""
+"""Does a fault reach the reply, and is a reply without one what it always is?"""
 
 import json
 
 from tests.unit.server.conftest import BEGIN, post
 
-from shardline.server.clock import ServerClock
 from shardline.server.endpoint import Endpoint, Trouble
+from shardline.server.server_clock import ServerClock
 
 
 def test_an_endpoint_without_rules_answers_and_keeps_what_was_stored(world):
@@ -18,8 +18,8 @@ def test_an_endpoint_without_rules_answers_and_keeps_what_was_stored(world):
     assert post(endpoint, "Nonsense").status == 400
 
 
-def test_a_rule_that_comes_after_the_endpoint_has_looked_is_kept_too(world):
-    endpoint = Endpoint(world.service, ServerClock(lambda: BEGIN))  # it is not told of the faults: the service is
+def test_a_rule_that_is_added_later_hits_too(world):
+    endpoint = Endpoint(world.service, ServerClock(lambda: BEGIN), faults=world.faults)
     world.faults.reset("before", count=1)
     assert post(endpoint, "ListStreams").trouble == Trouble(is_silent=True, ending="reset")
     assert post(endpoint, "ListStreams").trouble is None

@@ -1,4 +1,4 @@
-"""Does every request reach the part that answers it, and get an answer? (FR1 to FR4)"""
+"""Does every request reach the part that answers it, and get an answer?"""
 
 import json
 from random import Random
@@ -6,14 +6,15 @@ from random import Random
 import pytest
 
 from shardline.server.access import Access
-from shardline.server.clock import ServerClock
 from shardline.server.control import Control
 from shardline.server.endpoint import Endpoint
 from shardline.server.front import Front
+from shardline.server.model.faults import Faults
 from shardline.server.model.refusals import too_large
 from shardline.server.model.service import Service
 from shardline.server.model.settings import ServiceSettings
-from shardline.server.requests_seen import RequestsSeen
+from shardline.server.request_log import RequestsSeen
+from shardline.server.server_clock import ServerClock
 
 NOW = 1_700_000_000.0
 HEADERS = {
@@ -28,7 +29,8 @@ class World:
         clock = ServerClock(lambda: NOW)
         service = Service(ServiceSettings(), Random(1), NOW)
         self.requests = RequestsSeen()
-        self.control = Control(service, clock, requests=self.requests)
+        faults = Faults(Random(1), clock.now)
+        self.control = Control(service, clock, faults=faults, requests=self.requests)
         endpoint = Endpoint(service, clock, requests=self.requests)
         self.front = Front(endpoint, access=Access(["x"], token=token), control=self.control if has_control else None)
 

@@ -1,4 +1,4 @@
-"""Are GOAWAY frames taken out of the bytes, and nothing else? (GF1, GF2)"""
+"""Are GOAWAY frames taken out of the bytes, and nothing else?"""
 
 import random
 
@@ -31,7 +31,7 @@ def test_without_goaway_all_bytes_are_passed_on():
         size = chance.randrange(1, 700)
         passed += incoming.feed(sent[at : at + size])
         at += size
-        assert len(sent[:at]) - len(passed) < 9  # GF2
+        assert len(sent[:at]) - len(passed) < 9
     assert passed == sent
     assert not incoming.saw_goaway
 

@@ -1,4 +1,4 @@
-"""PS1 to PS5 are invariants of ``server.storage``."""
+"""Tests of ``server.storage``."""
 
 import contextlib
 import json
@@ -85,7 +85,7 @@ def told(server, name="s"):
     return description, server.summary(name), records, consumers, tags
 
 
-def test_ps2_everything_comes_back_as_it_was(life):
+def test_everything_comes_back_as_it_was(life):
     one = life()
     server = one.begin()
     server.create(shards=3, Tags={"a": "1"})
@@ -110,7 +110,7 @@ def test_ps2_everything_comes_back_as_it_was(life):
     assert server.call("ListTagsForResource", ResourceARN=arn)["Tags"] == [{"Key": "b", "Value": "2"}]
 
 
-def test_ps2_numbers_and_routing_go_on(life):
+def test_numbers_and_routing_go_on(life):
     one = life()
     server = one.begin()
     server.create(shards=2)
@@ -129,7 +129,7 @@ def test_ps2_numbers_and_routing_go_on(life):
     assert len(server.page(server.iterator(0))["ChildShards"]) == 2
 
 
-def test_ps3_iterators_and_tokens_stay_good(life):
+def test_iterators_and_tokens_stay_good(life):
     one = life()
     server = one.begin()
     server.create(shards=2)
@@ -194,7 +194,7 @@ def test_a_deregistered_consumer_stays_away(life):
     ]
 
 
-def test_ps2_trimmed_records_leave_the_file_and_numbers_go_on(life):
+def test_trimmed_records_leave_the_file_and_numbers_go_on(life):
     one = life()
     server = one.begin()
     server.create()
@@ -250,7 +250,7 @@ def test_where_nothing_changed_nothing_is_written(life):
     assert one.storage._database.total_changes == changes
 
 
-def test_ps5_what_could_not_be_written_goes_with_the_next(life):
+def test_what_could_not_be_written_goes_with_the_next(life):
     one = life()
     server = one.begin()
     server.create()
@@ -274,7 +274,7 @@ def test_ps5_what_could_not_be_written_goes_with_the_next(life):
 
 
 @pytest.mark.parametrize("content", [b"no database at all", b"SQLite format 3\0" + b"\xff" * 200, b"x" * 5000])
-def test_ps4_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path, content):
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path, content):
     path = tmp_path / "data.db"
     path.write_bytes(content)
     with pytest.raises(UsageError, match=r"data\.db"):
@@ -282,7 +282,7 @@ def test_ps4_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path, cont
     assert path.read_bytes() == content
 
 
-def test_ps4_the_database_of_something_else_is_refused_and_left_alone(tmp_path):
+def test_the_database_of_something_else_is_refused_and_left_alone(tmp_path):
     path = tmp_path / "data.db"
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("CREATE TABLE mine (x)")
@@ -292,7 +292,7 @@ def test_ps4_the_database_of_something_else_is_refused_and_left_alone(tmp_path):
     assert path.read_bytes() == content
 
 
-def test_ps4_a_later_version_is_refused(life):
+def test_a_later_version_is_refused(life):
     one = life()
     one.begin()
     one.storage.close()
@@ -303,7 +303,7 @@ def test_ps4_a_later_version_is_refused(life):
         one.begin()
 
 
-def test_sn3_a_file_of_schema_1_keeps_the_numbers_of_its_shards(life):
+def test_a_file_of_schema_1_keeps_the_numbers_of_its_shards(life):
     """The file was written by the version that had schema 1; the JSON beside it is what that version answered."""
     one = life()
     then = json.loads((DATA / "schema_1.json").read_text())
@@ -335,7 +335,7 @@ def test_sn3_a_file_of_schema_1_keeps_the_numbers_of_its_shards(life):
         assert database.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
 
 
-def test_ws1_what_was_changed_today_is_known_after_a_restart(life):
+def test_what_was_changed_today_is_known_after_a_restart(life):
     one = life(limits=Limits())
     server = one.begin()
     server.create()
@@ -346,7 +346,7 @@ def test_ws1_what_was_changed_today_is_known_after_a_restart(life):
     assert server.refused("UpdateStreamMode", **details) == "LimitExceededException"
 
 
-def test_sv4_a_stream_keeps_its_second_of_creation_and_its_start_numbers(life):
+def test_a_stream_keeps_its_second_of_creation_and_its_start_numbers(life):
     one = life(delays=Delays(create=5))
     server = one.begin()
     server.create().pass_time(5)
@@ -360,7 +360,7 @@ def test_sv4_a_stream_keeps_its_second_of_creation_and_its_start_numbers(life):
     assert server.service.state.streams["s"].last_began == before[1]
 
 
-def test_ps4_another_account_is_refused(life):
+def test_another_account_is_refused(life):
     one = life()
     one.begin()
     one.storage.close()
@@ -369,7 +369,7 @@ def test_ps4_another_account_is_refused(life):
         one.begin()
 
 
-def test_ps4_a_damaged_stream_is_told(life):
+def test_a_damaged_stream_is_told(life):
     one = life()
     one.begin().create().put(b"0")
     one.server.put(b"1")
@@ -387,7 +387,7 @@ def test_ps4_a_damaged_stream_is_told(life):
         one.begin()
 
 
-def test_ps4_a_damaged_page_is_told(life):
+def test_a_damaged_page_is_told(life):
     one = life()
     server = one.begin()
     server.create()
@@ -427,13 +427,13 @@ def test_rows_of_a_shard_that_has_vanished_are_passed_over(life):
     assert server.read(1) == []
 
 
-def test_ps4_a_path_that_cannot_be_is_refused(tmp_path):
+def test_a_path_that_cannot_be_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "no" / "such" / "data.db"):
         with pytest.raises(UsageError, match="cannot be opened"):
             Life(path).begin()
 
 
-def test_ps4_a_second_server_is_refused_until_the_first_has_ended(life):
+def test_a_second_server_is_refused_until_the_first_has_ended(life):
     one = life()
     one.begin().create().put(b"x")
     with pytest.raises(UsageError, match="in use"):
@@ -541,7 +541,7 @@ def run_until_killed(path, life, seconds):
     return [entry.split(",") for entry in whole.decode().split()]
 
 
-def test_ps1_what_was_acknowledged_survives_kill_9(tmp_path):
+def test_what_was_acknowledged_survives_kill_9(tmp_path):
     path, chance = tmp_path / "data.db", Random(7)
     acknowledged = []
     for life in range(5):
@@ -597,7 +597,7 @@ def told_of_the_account(server):
     ]
 
 
-def test_ps1_channels_policies_warm_throughput_and_the_commitment_come_back(life):
+def test_channels_policies_warm_throughput_and_the_commitment_come_back(life):
     one = life(delays=Delays(update=10))
     server = one.begin()
     server.set_commitment()
@@ -628,7 +628,7 @@ def test_ps1_channels_policies_warm_throughput_and_the_commitment_come_back(life
     assert server.call("GetResourcePolicy", ResourceARN=server.arn("d")) == {"Policy": "{}"}
 
 
-def test_ps5_a_commitment_that_could_not_be_written_goes_with_the_next(life):
+def test_a_commitment_that_could_not_be_written_goes_with_the_next(life):
     one = life()
     server = one.begin()
     one.storage._database.execute("PRAGMA query_only = ON")
@@ -658,7 +658,7 @@ def test_a_file_of_an_earlier_version_has_no_channels_and_no_policies(life):
     assert server.set_commitment()["Status"] == "ENABLED"
 
 
-def test_ps4_a_damaged_commitment_is_told(life):
+def test_a_damaged_commitment_is_told(life):
     one = life()
     one.begin()
     one.storage._database.execute("UPDATE setting SET value = X'5B5D' WHERE name = 'commitment'")

@@ -1,13 +1,13 @@
-"""Is a subscription that waits woken by what concerns it, and by nothing else? (WU1 to WU3)"""
+"""Is a subscription that waits woken by what concerns it, and by nothing else?"""
 
 import asyncio
 from random import Random
 
 import pytest
 
-from shardline.server.clock import ServerClock
 from shardline.server.model.service import Service
 from shardline.server.model.settings import Delays, Limits, ServiceSettings
+from shardline.server.server_clock import ServerClock
 from shardline.server.wakeups import Wakeups
 
 NOW = 1_700_000_000.0
@@ -94,7 +94,7 @@ def test_a_moved_clock_wakes_all_and_carries_out_what_is_due(world):
         assert not any(task.done() for task in tasks)
         world.clock.advance(3)
         world.wakeups.wake_all()
-        assert not subscriptions[0]._shard.is_open  # WU3: no request came
+        assert not subscriptions[0]._shard.is_open  # No request came
         return await woken(tasks)
 
     assert asyncio.run(main()) == [True, True]
@@ -124,7 +124,7 @@ def test_nothing_is_left_when_nothing_waits(world):
 
 
 def test_what_is_due_in_seconds_comes_together(world):
-    """WU2: a thousand heartbeats wake the loop a few times a second."""
+    """A thousand heartbeats wake the loop a few times a second."""
 
     async def main():
         loop = asyncio.get_running_loop()

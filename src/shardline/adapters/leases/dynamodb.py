@@ -5,11 +5,11 @@ KCL application.
 
 Invariants:
 
-- Y1: a write is one conditional request; what refused it comes back with the refusal, or is read consistently after it.
-- Y2: listings are consistent, and have every page.
-- Y3: a table of another shape, or with rows that serve another stream or group, is refused.
-- Y4: no row is ever put here that is no lease: older KCLs stop at it.
-- Y5: an owner that does not state its lease duration may be a Java KCL: ``kcl_failover`` is how it is judged.
+- A write is one conditional request; what refused it comes back with the refusal, or is read consistently after it.
+- Listings are consistent, and have every page.
+- A table of another shape, or with rows that serve another stream or group, is refused.
+- No row is ever put here that is no lease: older KCLs stop at it.
+- An owner that does not state its lease duration may be a Java KCL: ``kcl_failover`` is how it is judged.
 """
 
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final, final
 import anyio
 import msgspec
 
-from shardline.adapters.http_failures import broken
-from shardline.adapters.leases.dynamodb_connection import AwsAccess, connect
+from shardline.adapters.aws.aws_service import AwsAccess, connect_dynamodb
+from shardline.adapters.http.http_failures import broken
 from shardline.adapters.leases.dynamodb_items import KEY, Item, decode_item, foreign, is_lease, key_of, served
 from shardline.adapters.leases.dynamodb_writes import request_of
-from shardline.adapters.leases.rows import RowError
+from shardline.adapters.leases.lease_rows import RowError
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import LeaseOperation, Refused, apply
 from shardline.errors import UsageError
@@ -30,7 +30,7 @@ from shardline.model.lease import Lease
 from shardline.ports import GroupOnStream
 
 if TYPE_CHECKING:
-    from shardline.adapters.signed_http import SignedHttp
+    from shardline.adapters.aws.signed_http import SignedHttp
 
 _CONTENT_TYPE: Final = "application/x-amz-json-1.0"
 _REFUSED: Final = frozenset({"ConditionalCheckFailedException"})
@@ -84,7 +84,7 @@ class DynamoDbLeases:
         group: the consumer group.
         stream: the stream.
         existing: use only a table that is there, never make a new one.
-        kcl_failover: the failover time, in seconds, of Java KCL workers that share the table (Y5).
+        kcl_failover: the failover time, in seconds, of Java KCL workers that share the table.
 
     Raises:
         UsageError: ``kcl_failover`` is no such time.
@@ -103,31 +103,19 @@ class DynamoDbLeases:
         existing: bool = False,
         kcl_failover: float = KCL_FAILOVER,
     ) -> None:
-        self._kcl_failover = _check_kcl_failover(kcl_failover)
+        self.kcl_failover: Final = _check_kcl_failover(kcl_failover)
         self._access = access
         self._http: SignedHttp | None = None
         self._table = table
-        self._group = group
-        self._stream = stream
+        self.group: Final = group
+        self.stream: Final = stream
         self._existing = existing
 
-    @property
-    def group(self) -> str:
-        return self._group
-
-    @property
-    def stream(self) -> str:
-        return self._stream
-
-    @property
-    def kcl_failover(self) -> float:
-        return self._kcl_failover
-
     async def open(self) -> Failure | None:
-        """Make the table if it is missing, wait until it can be used, and look whom it serves (Y3)."""
+        """Make the table if it is missing, wait until it can be used, and look whom it serves."""
         if self._http is None:
             try:
-                self._http = await connect(self._access)
+                self._http = await connect_dynamodb(self._access)
             except UsageError as error:
                 return _invalid("Settings", str(error))
         pause = _FIRST_PAUSE
@@ -138,7 +126,9 @@ class DynamoDbLeases:
             if isinstance(described, Failure):
                 return described
             if described.table is not None and described.table.table_status in _USABLE:
-                return self._shape(described.table) or (None if self._existing else await self._stranger())
+                problem = self._shape(described.table)
+                listed = [] if problem or self._existing else await self.list_leases()  # rows that cannot be ours
+                return listed if isinstance(listed, Failure) else problem
             await anyio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         told = f"the table {self._table!r} did not become usable in two minutes"
@@ -157,7 +147,7 @@ class DynamoDbLeases:
         return sorted(leases, key=lambda lease: lease.shard_id)
 
     async def apply(self, operation: LeaseOperation) -> Lease | Refused | Failure | None:
-        name, members = request_of(operation, self._table, self._group, self._stream)
+        name, members = request_of(operation, self._table, self.group, self.stream)
         answer = await self._send(name, members)
         if isinstance(answer, Failure):
             return answer
@@ -186,12 +176,12 @@ class DynamoDbLeases:
                 await http.close()
 
     def __repr__(self) -> str:
-        return f"<DynamoDbLeases of group {self._group!r} on {self._stream!r} in {self._table!r}>"
+        return f"<DynamoDbLeases of group {self.group!r} on {self.stream!r} in {self._table!r}>"
 
     # ---- rows
 
     async def _refusal(self, operation: LeaseOperation, told: _Answer) -> Lease | Refused | Failure | None:
-        """What refused a write (Y1): sent with the refusal, unless there is no row or the server is an emulator."""
+        """What refused a write: sent with the refusal, unless there is no row or the server is an emulator."""
         if not told.item:
             members = {"TableName": self._table, "Key": key_of(operation.shard_id), "ConsistentRead": True}
             answer = await self._call("GetItem", members)
@@ -209,21 +199,15 @@ class DynamoDbLeases:
 
     def _lease(self, item: Item) -> Lease | Failure:
         try:
-            owner = foreign(item, self._group, self._stream)
+            owner = foreign(item, self.group, self.stream)
             if owner is None:
                 return decode_item(item)
         except RowError as error:
             return _invalid("UnreadableRow", f"the table {self._table!r} has a row that cannot be read: {error}")
-        told = f"the table {self._table!r} serves {owner}, not group {self._group!r} on stream {self._stream!r}"
+        told = f"the table {self._table!r} serves {owner}, not group {self.group!r} on stream {self.stream!r}"
         return _invalid("ForeignTable", f"{told}: name another table")
 
-    async def _stranger(self) -> Failure | None:
-        """Why these rows cannot be ours (Y3)."""
-        listed = await self.list_leases()
-        return listed if isinstance(listed, Failure) else None
-
     async def _scan(self) -> list[Item] | Failure:
-        """Y2."""
         items: list[Item] = []
         start: Item | None = None
         while True:
@@ -257,7 +241,6 @@ class DynamoDbLeases:
         return Failure(FailureKind.NOT_FOUND, "NoSuchStore", told, maybe_received=False)
 
     def _shape(self, table: _Table) -> Failure | None:
-        """Y3."""
         keys = [(one.attribute_name, one.key_type) for one in table.key_schema]
         if keys == [(KEY, "HASH")] and _Kind(KEY, "S") in table.attribute_definitions:
             return None

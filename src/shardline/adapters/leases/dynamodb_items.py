@@ -5,19 +5,19 @@ and us in place.
 
 Invariants:
 
-- I1: every row that we make has all that a Java reader needs: above all ``leaseCounter`` and
+- Every row that we make has all that a Java reader needs: above all ``leaseCounter`` and
   ``ownerSwitchesSinceCheckpoint``, without which it throws. ``parentShardId`` is a set, in spite of its name,
   and absent when it would be empty.
-- I2: attributes of our own begin with ``shardline``; Java passes over them. They say which group and stream a row
+- Attributes of our own begin with ``shardline``; Java passes over them. They say which group and stream a row
   serves (KCL tables do not), since when a checkpoint is LATEST, and which process took the lease: its name, the id that
   it drew and its lease duration. Java leaves these in place when it takes the lease: hence the name.
-- I3: a row that cannot be read raises ``RowError`` and nothing else.
+- A row that cannot be read raises ``RowError`` and nothing else.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias, cast
 
-from shardline.adapters.leases.rows import CheckpointText, RowError, read_checkpoint, write_checkpoint
+from shardline.adapters.leases.lease_rows import CheckpointText, RowError, read_checkpoint, write_checkpoint
 from shardline.errors import UsageError
 from shardline.model.hashing import HashRange
 from shardline.model.lease import Incarnation, Lease
@@ -59,7 +59,7 @@ def is_lease(item: Mapping[str, Attribute]) -> bool:
 
 
 def served(item: Mapping[str, Attribute]) -> tuple[str | None, str | None]:
-    """The group and the stream that a row says it serves (I2)."""
+    """The group and the stream that a row says it serves."""
     return _text(item, GROUP), _text(item, STREAM)
 
 
@@ -88,38 +88,32 @@ def incarnation_attributes(incarnation: Incarnation) -> Item:
 
 
 def encode_item(lease: Lease, group: str, stream: str) -> Item:
-    """A new row (I1)."""
+    """A new row."""
     item = key_of(lease.shard_id)
     item |= {"leaseCounter": number(lease.counter), "ownerSwitchesSinceCheckpoint": number(lease.owner_switches)}
     item |= checkpoint_attributes(write_checkpoint(lease.checkpoint, lease.latest_at))
     item |= {_ENTITY: text(_LEASE), GROUP: text(group), STREAM: text(stream)}
-    if lease.owner is not None:
-        item["leaseOwner"] = text(lease.owner)
-    if lease.checkpoint_owner is not None:
-        item["checkpointOwner"] = text(lease.checkpoint_owner)
-    if lease.parent_ids:
-        item["parentShardId"] = texts(lease.parent_ids)
-    if lease.child_ids:
-        item["childShardIds"] = texts(lease.child_ids)
-    if lease.hash_range is not None:
-        item["startingHashKey"] = text(str(lease.hash_range.start))
-        item["endingHashKey"] = text(str(lease.hash_range.end))
-    if lease.pending_checkpoint is not None:
-        pending = write_checkpoint(lease.pending_checkpoint)
-        item["pendingCheckpoint"] = text(pending.text)
-        item["pendingCheckpointSubSequenceNumber"] = number(pending.sub_sequence)
-    if lease.throughput is not None:
-        item["throughputKBps"] = number(lease.throughput)
-    if lease.incarnation is not None:
-        item |= incarnation_attributes(lease.incarnation)
-    return item
+    pending = None if lease.pending_checkpoint is None else write_checkpoint(lease.pending_checkpoint)
+    optional = {
+        "leaseOwner": None if lease.owner is None else text(lease.owner),
+        "checkpointOwner": None if lease.checkpoint_owner is None else text(lease.checkpoint_owner),
+        "parentShardId": lease.parent_ids and texts(lease.parent_ids),
+        "childShardIds": lease.child_ids and texts(lease.child_ids),
+        "startingHashKey": lease.hash_range and text(str(lease.hash_range.start)),
+        "endingHashKey": lease.hash_range and text(str(lease.hash_range.end)),
+        "pendingCheckpoint": pending and text(pending.text),
+        "pendingCheckpointSubSequenceNumber": pending and number(pending.sub_sequence),
+        "throughputKBps": None if lease.throughput is None else number(lease.throughput),
+    }
+    item |= {name: attribute for name, attribute in optional.items() if isinstance(attribute, dict)}
+    return item if lease.incarnation is None else item | incarnation_attributes(lease.incarnation)
 
 
 def decode_item(item: Mapping[str, Attribute]) -> Lease:
     """The lease in a row, whoever wrote it.
 
     Raises:
-        RowError: there is none (I3).
+        RowError: there is none.
     """
     shard_id = _text(item, KEY)
     try:

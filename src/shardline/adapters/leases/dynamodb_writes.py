@@ -4,8 +4,8 @@ The conditions of ``core.leases``, in DynamoDB's words (and those of the KCL, ma
 
 Invariants:
 
-- B1: a row is changed attribute by attribute, never written over: what we do not know stays.
-- B2: every write is also conditional on the row being of our group and stream, or of nobody's yet. Taking a row makes
+- A row is changed attribute by attribute, never written over: what we do not know stays.
+- Every write is also conditional on the row being of our group and stream, or of nobody's yet. Taking a row makes
   it ours.
 """
 
@@ -32,7 +32,7 @@ from shardline.adapters.leases.dynamodb_items import (
     text,
     texts,
 )
-from shardline.adapters.leases.rows import CheckpointText, write_checkpoint
+from shardline.adapters.leases.lease_rows import CheckpointText, write_checkpoint
 from shardline.core.leases import (
     THROUGHPUT_DECIMALS,
     AskHandOver,

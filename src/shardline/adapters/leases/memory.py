@@ -4,7 +4,7 @@ In a dictionary under a lock: for tests, for a single process, and for readers t
 
 Invariants:
 
-- M1: ``shared`` gives the same rows to all who name the same group and stream, on every loop and thread; a store that
+- ``shared`` gives the same rows to all who name the same group and stream, on every loop and thread; a store that
   is made otherwise has rows of its own.
 """
 
@@ -31,23 +31,15 @@ class MemoryLeases:
     checkpoint_interval: float = 1.0
 
     def __init__(self, group: str, stream: str, rows: dict[str, Lease] | None = None) -> None:
-        self._group = group
-        self._stream = stream
+        self.group: Final = group
+        self.stream: Final = stream
         self._rows = {} if rows is None else rows
 
     @classmethod
     def shared(cls, group: str, stream: str) -> "MemoryLeases":
-        """The store that everyone in this process has for this group and stream (M1)."""
+        """The store that everyone in this process has for this group and stream."""
         with _lock:
             return cls(group, stream, _shared_rows.setdefault((group, stream), {}))
-
-    @property
-    def group(self) -> str:
-        return self._group
-
-    @property
-    def stream(self) -> str:
-        return self._stream
 
     async def open(self) -> Failure | None:
         await anyio.lowlevel.checkpoint()
@@ -78,4 +70,4 @@ class MemoryLeases:
         await anyio.lowlevel.checkpoint()
 
     def __repr__(self) -> str:
-        return f"<MemoryLeases of group {self._group!r} on {self._stream!r}>"
+        return f"<MemoryLeases of group {self.group!r} on {self.stream!r}>"

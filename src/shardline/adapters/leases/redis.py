@@ -5,17 +5,17 @@ does the talking; its blocking half in worker threads, for its asyncio half know
 
 Invariants:
 
-- D1: a write says which bytes it replaces, and a script compares and swaps them in one step: what was decided on one
+- A write says which bytes it replaces, and a script compares and swaps them in one step: what was decided on one
   row is never written over another. A swap that comes too late decides again on what it found. Operations that come
   together travel together, and each is swapped by itself.
-- D5: a write takes one round trip: it is decided on the row that we last saw, which the script verifies. Only a row
+- A write takes one round trip: it is decided on the row that we last saw, which the script verifies. Only a row
   that another has changed since costs a second one. Nothing is refused because of what we remember. Operations that
   wait for a connection travel together on the next one, so that a slow network holds up none for long. Connections are
   made when the store is opened.
-- D6: a token (``core.leases`` W8) is no less than the server's own time, which the script reads.
-- D2: nothing expires, and a server that may evict any key is refused.
-- D3: one call is one attempt; whatever redis-py raises is a ``Failure``.
-- D4: no password gets into a message or a repr.
+- A fencing token is no less than the server's own time, which the script reads.
+- Nothing expires, and a server that may evict any key is refused.
+- One call is one attempt; whatever redis-py raises is a ``Failure``.
+- No password gets into a message or a repr.
 """
 
 import re
@@ -32,7 +32,7 @@ import redis.exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from shardline.adapters.leases.rows import RowError, decode_row, decode_rows, encode_row, split_at_counter
+from shardline.adapters.leases.lease_rows import RowError, decode_row, decode_rows, encode_row, split_at_counter
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import LeaseOperation, Refused, TakeLease, apply
 from shardline.errors import UsageError
@@ -130,10 +130,11 @@ class RedisLeases:
     checkpoint_interval: float = 1.0
 
     def __init__(self, url: str, group: str, stream: str, *, limit: float = TIMEOUT) -> None:
-        self._key = (group, stream)
+        self.group: Final = group
+        self.stream: Final = stream
         self._hash = f"{PREFIX}{quote(group, safe='')}:{quote(stream, safe='')}"
         parts = urlsplit(url)
-        self._host = parts.netloc.rpartition("@")[2]  # D4
+        self._host = parts.netloc.rpartition("@")[2]
         unknown = [name for name, _ in parse_qsl(parts.query) if not _QUERY.fullmatch(name)]
         if unknown:
             raise UsageError(f"a store in Redis takes no {unknown[0]!r} in its URL")
@@ -143,27 +144,19 @@ class RedisLeases:
                 url,
                 socket_timeout=limit,
                 socket_connect_timeout=limit,
-                retry=Retry(NoBackoff(), 0),  # D3
+                retry=Retry(NoBackoff(), 0),
                 protocol=2,  # which every server since Redis 2.6 speaks, and every Valkey
-                health_check_interval=0,  # D5: redis-py notices closed connections without asking
+                health_check_interval=0,  # Redis-py notices closed connections without asking
             )
         except (ValueError, TypeError) as error:
             raise UsageError(f"redis-py cannot read the store's URL at {self._host}: {error}") from None
         self._known: dict[bytes, Lease] = {}  # what the last listing found
-        self._seen: dict[str, _Seen] = {}  # each shard's row as it was last seen or written (D5)
+        self._seen: dict[str, _Seen] = {}  # each shard's row as it was last seen or written
         self._writes = 0
         # Threads of our own: anyio's may all be taken by callers that wait for us.
         self._threads = anyio.CapacityLimiter(_THREADS)
         self._writers = anyio.CapacityLimiter(_WRITERS)
-        self._waiting: list[_Call] = []  # for a writer (D5)
-
-    @property
-    def group(self) -> str:
-        return self._key[0]
-
-    @property
-    def stream(self) -> str:
-        return self._key[1]
+        self._waiting: list[_Call] = []  # for a writer
 
     async def open(self) -> Failure | None:
         return await self._in_thread(self._open)
@@ -190,7 +183,7 @@ class RedisLeases:
         return call.answers
 
     async def _write_waiting(self, mine: _Call) -> None:
-        """Write all that waits (D5), unless another took ``mine`` along before us."""
+        """Write all that waits, unless another took ``mine`` along before us."""
         async with self._writers:
             if mine not in self._waiting:
                 return
@@ -241,7 +234,7 @@ class RedisLeases:
         except redis.exceptions.ResponseError:
             return None  # who may not ask cannot know
         policy = str(memory.get("maxmemory_policy", ""))
-        if memory.get("maxmemory") and policy.startswith("allkeys-"):  # D2
+        if memory.get("maxmemory") and policy.startswith("allkeys-"):
             told = (
                 f"{self._host} evicts any key when its memory is full (maxmemory-policy {policy}), leases too: "
                 "use a server with noeviction or a volatile-* policy"
@@ -250,7 +243,7 @@ class RedisLeases:
         return None
 
     def _connect(self) -> None:
-        """Make all connections that there will be (D5)."""
+        """Make all connections that there will be."""
         pool, made = self._client.connection_pool, list[Any]()
         try:
             made.extend(pool.get_connection() for _ in range(_THREADS))
@@ -269,7 +262,6 @@ class RedisLeases:
         return sorted(self._known.values(), key=lambda lease: lease.shard_id)
 
     def _apply_all(self, operations: Sequence[LeaseOperation]) -> list[LeaseAnswer]:
-        """D1."""
         answers: dict[int, LeaseAnswer] = {}
         left = {place: _Attempt(self._remembered(one.shard_id)) for place, one in enumerate(operations)}
         for _ in range(_SWAPS):
@@ -328,7 +320,7 @@ class RedisLeases:
         return _Attempt(row, is_current=True)
 
     def _written(self, shard_id: str, answer: LeaseAnswer, row: bytes, reply: list[bytes]) -> LeaseAnswer:
-        if reply and isinstance(answer, Lease):  # D6
+        if reply and isinstance(answer, Lease):
             answer = replace(answer, counter=int(reply[1]))
             row = reply[1].join(split_at_counter(row))
         self._remember(shard_id, row)
@@ -350,7 +342,6 @@ class RedisLeases:
         return Failure(FailureKind.INVALID, "UnreadableRow", told, maybe_received=False)
 
     def _failure(self, error: Exception) -> Failure:
-        """D3."""
         if isinstance(error.__cause__ or error.__context__, ssl.SSLCertVerificationError):
             kind, code = FailureKind.UNTRUSTED, "CertificateError"
         else:
@@ -361,7 +352,7 @@ class RedisLeases:
 
 
 def _cut(operation: LeaseOperation, row: bytes) -> list[bytes | int]:
-    """The new row as the script takes it: that of a take with a floor is cut at its counter (D6)."""
+    """The new row as the script takes it: that of a take with a floor is cut at its counter."""
     if not isinstance(operation, TakeLease) or not operation.floor or operation.token >= _EXACT:
         return [row]
     before, after = split_at_counter(row)

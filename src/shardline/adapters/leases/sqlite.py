@@ -4,26 +4,27 @@ In a SQLite file, through a worker thread. A row is the JSON of ``rows``, under 
 
 Invariants:
 
-- Q1: an operation reads the row, asks ``core.leases.apply`` and writes within one ``BEGIN IMMEDIATE`` transaction: two
+- An operation reads the row, asks ``core.leases.apply`` and writes within one ``BEGIN IMMEDIATE`` transaction: two
   processes are never between another's reading and writing. Operations that come together share a transaction, one
   after the other: a row that cannot be read fails its own alone, a transaction that fails, all of them.
-- Q2: the file is ours (its application id says so) or new; anything else is refused and left untouched.
-- Q3: no network file system; no file that was replaced or deleted under us: its users would no longer see each other.
-- Q4: whatever SQLite reports is a ``Failure``.
+- The file is ours (its application id says so) or new; anything else is refused and left untouched.
+- No network file system; no file that was replaced or deleted under us: its users would no longer see each other.
+- Whatever SQLite reports is a ``Failure``.
 """
 
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Final, TypeVar, final
+from typing import Final, TypeVar, cast, final
 
 import anyio
-import anyio.to_thread
 
-from shardline.adapters.leases.mounts import network_file_system, read_mount_table
-from shardline.adapters.leases.rows import RowError, decode_row, decode_rows, encode_row
+from shardline.adapters.blocking_calls import BlockingCalls
+from shardline.adapters.leases.lease_rows import RowError, decode_row, decode_rows, encode_row
+from shardline.adapters.leases.network_mounts import network_file_system, read_mount_table
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import LeaseOperation, apply
 from shardline.model.lease import Lease
@@ -82,22 +83,15 @@ class SqliteLeases:
         self, path: Path, group: str, stream: str, *, busy_timeout: float = BUSY_TIMEOUT, existing: bool = False
     ) -> None:
         self._path = path.absolute()  # the working directory may change
-        self._key = (group, stream)
+        self.group: Final = group
+        self.stream: Final = stream
         self._busy_timeout = busy_timeout
         self._existing = existing
         self._connection: sqlite3.Connection | None = None
         self._identity = (0, 0)
         self._known: dict[bytes, Lease] = {}  # what the last listing found
-        # A thread of our own, and one at a time: anyio's may all be taken by callers that wait for us.
-        self._thread = anyio.CapacityLimiter(1)
-
-    @property
-    def group(self) -> str:
-        return self._key[0]
-
-    @property
-    def stream(self) -> str:
-        return self._key[1]
+        self._calls = BlockingCalls[object]()
+        self._in_turn = threading.Lock()  # one call at a time
 
     async def open(self) -> Failure | None:
         opened = None
@@ -134,13 +128,14 @@ class SqliteLeases:
     async def _in_thread(self, work: Callable[[], T]) -> T | Failure:
         def guarded() -> T | Failure:
             try:
-                return work()
+                with self._in_turn:
+                    return work()
             except sqlite3.Error as error:
                 return self._failure(error)
             except _UnusableError as error:
                 return error.failure
 
-        return await anyio.to_thread.run_sync(guarded, limiter=self._thread)
+        return cast("T | Failure", await self._calls.ask(object(), guarded))
 
     # ---- in the thread
 
@@ -167,7 +162,7 @@ class SqliteLeases:
         return None
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Q2. A new file becomes ours in one transaction: of two processes that find it new, one makes the table."""
+        """A new file becomes ours in one transaction: of two processes that find it new, one makes the table."""
         with _transaction(connection):
             owner = _pragma(connection, "application_id")
             if owner == 0 and not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall():
@@ -197,7 +192,7 @@ class SqliteLeases:
 
     def _list(self) -> list[Lease]:
         query = "SELECT lease FROM leases WHERE consumer_group = ? AND stream = ? ORDER BY shard_id"
-        rows: list[tuple[str]] = self._opened().execute(query, self._key).fetchall()
+        rows: list[tuple[str]] = self._opened().execute(query, (self.group, self.stream)).fetchall()
         try:
             self._known = decode_rows([row[0].encode() for row in rows], self._known)
         except RowError as error:
@@ -210,7 +205,7 @@ class SqliteLeases:
             return [self._apply(connection, operation) for operation in operations]
 
     def _apply(self, connection: sqlite3.Connection, operation: LeaseOperation) -> LeaseAnswer:
-        key = (*self._key, operation.shard_id)
+        key = (self.group, self.stream, operation.shard_id)
         where = "WHERE consumer_group = ? AND stream = ? AND shard_id = ?"
         found: tuple[str] | None = connection.execute(f"SELECT lease FROM leases {where}", key).fetchone()  # noqa: S608
         previous = None if found is None else found[0].encode()
@@ -234,7 +229,6 @@ class SqliteLeases:
     # ---- failures
 
     def _failure(self, error: sqlite3.Error) -> Failure:
-        """Q4."""
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
         kind, name, hint = _WAYS.get(code & 0xFF, (FailureKind.INVALID, "SqliteError", "it cannot be used"))
         told = f"{self._path}: {hint} ({error})"
@@ -254,7 +248,7 @@ class SqliteLeases:
 
 @contextmanager
 def _transaction(connection: sqlite3.Connection) -> Generator[None]:
-    """Q1. A failure, also one to commit, leaves nothing behind."""
+    """A failure, also one to commit, leaves nothing behind."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -32,7 +32,7 @@ Machines, each with the question that it answers at its top. A shell drives them
 - ``HandOverAsked``: ``handle_hand_over_asked``. ``LeaseLost``, ``HandOverOverdue``, ``LeaseReleased``: ``handle_gone``.
 - ``StreamRecreated``, ``ConsumerFailed``: ``hand_out.fail``. A reader that ended: ``handle_reader_over``.
 - A user's handler does the steps of its ``HandlerTask``: what that calls done is acknowledged, nothing else.
-- After a new ``topology.summary``: set ``by_auto`` of each ``Deaggregator``.
+- After a new ``topology.discovery.summary``: set ``by_auto`` of each ``Deaggregator``.
 - Exit: ``hand_out.close``, ``settle`` what the users have, ``worker.close()``, pump until ``is_closed`` or out of time.
 - The clock counts suspension (CLOCK_BOOTTIME where there is one). ``latest_at`` is the service's time less 1 s.
 """

@@ -5,16 +5,16 @@ that they come to the same plan, of which each carries out its own part.
 
 Invariants:
 
-- AS1: the members are the owners of live leases, and me. In the end the difference between any two is at most one, and
+- The members are the owners of live leases, and me. In the end the difference between any two is at most one, and
   nothing moves that need not: each lease goes to whoever has least.
-- AS2: what nobody holds is dealt out by the plan, one by one: two workers who see the same take different ones. What
+- What nobody holds is dealt out by the plan, one by one: two workers who see the same take different ones. What
   its taker does not take in time (it may be full, or gone) is anybody's, a few at a time.
-- AS3: nobody is asked for a lease while there are some to take. Only surplus moves: from who has most to who has least,
+- Nobody is asked for a lease while there are some to take. Only surplus moves: from who has most to who has least,
   while they are at least two apart. All workers work out the same moves, and each asks for those that bring it leases.
-- AS5: a worker asks for no more at a time than it has, and for one if it has none: until then nobody sees it, and two
+- A worker asks for no more at a time than it has, and for one if it has none: until then nobody sees it, and two
   who join together would each take what is for both. So it has its share after a few scans, whatever the number; and
   never are more than ``HAND_OVERS_MAX`` on their way to it.
-- AS4: never more than ``max_leases``.
+- Never more than ``max_leases``.
 """
 
 from collections import Counter
@@ -63,9 +63,9 @@ def assign(
     Args:
         standings: every lease that can be read now.
         me: my name.
-        max_leases: how many I may have (AS4).
+        max_leases: how many I may have.
         chance: picks among leases that are alike.
-        spill_after: how long the plan's owner has to take a lease (AS2).
+        spill_after: how long the plan's owner has to take a lease.
         impatient: whether the fleet has been uneven for long, so that I leave nothing to those who have no more than I:
             they may be full, which nobody sees from outside.
     """
@@ -99,7 +99,7 @@ def imbalance(standings: Sequence[Standing], me: str) -> bool:
 
 
 def _share(available: list[Standing], loads: Counter[str], me: str, spill_after: float) -> list[str]:
-    """What the plan gives me of what can be taken, then some of what others left lying (AS1, AS2)."""
+    """What the plan gives me of what can be taken, then some of what others left lying."""
     poorest = [(load, worker) for worker, load in loads.items()]
     heapify(poorest)
     mine: list[str] = []
@@ -115,7 +115,7 @@ def _share(available: list[Standing], loads: Counter[str], me: str, spill_after:
 
 
 def _surplus(loads: Counter[str], me: str) -> Counter[str]:
-    """Whom I should ask for how many, when everyone does its part (AS3)."""
+    """Whom I should ask for how many, when everyone does its part."""
     poorest = [(load, worker) for worker, load in loads.items()]
     richest = [(-load, worker) for worker, load in loads.items()]
     heapify(poorest)

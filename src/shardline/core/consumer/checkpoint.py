@@ -15,8 +15,8 @@ Invariants (C1 to C5 are of docs/guarantees.md):
 - C4: one commit at a time. What is acknowledged meanwhile waits, and is compared with what was written: it is never
   lost, nor written twice. Between two commits lies the interval, unless ``flush`` was called.
 - C5: delivered is not done: nothing is committed that was not acknowledged, however long ago it was handed out.
-- K2: a call that an interrupt ended between two steps can be made again: nothing counts twice, and nothing is lost.
-- K1: an acknowledgement takes constant time, amortized, and a record is remembered by its number and arrival alone, not
+- A call that an interrupt ended between two steps can be made again: nothing counts twice, and nothing is lost.
+- An acknowledgement takes constant time, amortized, and a record is remembered by its number and arrival alone, not
   by its data.
 """
 
@@ -40,23 +40,6 @@ _FINISHED = Checkpoint(SHARD_END)
 class CheckpointTracker:
     """Deliveries, acknowledgements and commits of one lease."""
 
-    __slots__ = (
-        "_closed",
-        "_committed",
-        "_delivered",
-        "_due_at",
-        "_ended",
-        "_finished",
-        "_flushing",
-        "_in_flight",
-        "_interval",
-        "_manual",
-        "_open",
-        "_order",
-        "_sealed",
-        "_watermark",
-    )
-
     def __init__(self, checkpoint: Checkpoint, *, interval: float, now: Instant, manual: bool = False) -> None:
         at = checkpoint.sequence_number
         self._committed: _Place | None = None if at is None else _place(str(at), at.sub_sequence)
@@ -68,8 +51,10 @@ class CheckpointTracker:
         self._interval: float = interval
         self._due_at: Instant = now + interval
         self._in_flight: _Place | Checkpoint | None = None
-        self._ended: bool = False
-        self._finished: bool = False  # SHARD_END was written
+        self.has_ended: bool = False
+        """Whether nothing more will be delivered."""
+        self.is_finished: bool = False
+        """Whether SHARD_END was written."""
         self._flushing: bool = False
         self._closed: bool = False
         self._sealed: bool = False
@@ -108,24 +93,15 @@ class CheckpointTracker:
         return self._in_flight is None and self._target() is None
 
     @property
-    def has_ended(self) -> bool:
-        """Whether nothing more will be delivered."""
-        return self._ended
-
-    @property
     def is_at_end(self) -> bool:
         """Whether the next commit is SHARD_END: the moment to write the children's rows."""
-        return self._ended and self.is_settled and not self._finished
-
-    @property
-    def is_finished(self) -> bool:
-        return self._finished
+        return self.has_ended and self.is_settled and not self.is_finished
 
     # ---- commands
 
     def deliver(self, records: Sequence[Record]) -> None:
-        """The user was handed ``records``. What was told before does not count again (K2)."""
-        assert not self._ended, "C3: nothing is delivered after the end"
+        """The user was handed ``records``. What was told before does not count again."""
+        assert not self.has_ended, "C3: nothing is delivered after the end"
         if not records or self._sealed:
             return
         if self._manual:
@@ -142,7 +118,7 @@ class CheckpointTracker:
         place = _place_of(record)
         is_new = place in self._open
         self._open.pop(place, None)
-        self._advance()  # also if it was known: an interrupt may have ended the call before (K2)
+        self._advance()  # also if it was known: an interrupt may have ended the call before
         return is_new
 
     def ack_through(self, record: Record) -> bool:
@@ -160,7 +136,7 @@ class CheckpointTracker:
 
     def end(self) -> None:
         """All records of the shard were delivered (C3)."""
-        self._ended = True
+        self.has_ended = True
 
     def flush(self) -> None:
         """Write what is acknowledged now without waiting for the interval."""
@@ -198,7 +174,7 @@ class CheckpointTracker:
         """The commit was written (C4)."""
         assert self._in_flight is not None, "C4: there was one"
         if isinstance(self._in_flight, Checkpoint):
-            self._finished = True
+            self.is_finished = True
         else:
             self._committed = self._in_flight
         self._in_flight = None
@@ -219,7 +195,7 @@ class CheckpointTracker:
 
     def _target(self, *, may_end: bool = True) -> _Place | Checkpoint | None:
         """What should be written: ``None`` if nothing new."""
-        if self._closed or self._finished:
+        if self._closed or self.is_finished:
             return None
         if may_end and self.is_at_end:
             return _FINISHED
@@ -233,7 +209,7 @@ class CheckpointTracker:
         order, unacknowledged = self._order, self._open
         while order and order[0] not in unacknowledged:
             self._watermark = order[0]
-            order.popleft()  # K2: last
+            order.popleft()  # Last
 
 
 _BEFORE_ALL: _Place = (0, "", 0)

@@ -25,9 +25,8 @@ from typing import Final, NamedTuple, TypeAlias, final
 from shardline.codec.shapes import ListShardsResponse, StreamSummary
 from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import NEVER, Instant
-from shardline.core.consumer.config import ConsumerConfig
-from shardline.core.consumer.discovery import Discovery
-from shardline.core.consumer.events import (
+from shardline.core.consumer.consumer_config import ConsumerConfig
+from shardline.core.consumer.consumer_events import (
     ConsumerFailed,
     Event,
     ProgressLost,
@@ -35,17 +34,18 @@ from shardline.core.consumer.events import (
     StoreFailed,
     StoreRecovered,
 )
-from shardline.core.consumer.farewell import Farewell, FarewellOperation
+from shardline.core.consumer.discovery import Discovery
+from shardline.core.consumer.duplicate_workers import Twins
 from shardline.core.consumer.group_rows import GroupStart
 from shardline.core.consumer.held_leases import HeldLeases
-from shardline.core.consumer.holding import Holding
+from shardline.core.consumer.lease_phases import Holding
 from shardline.core.consumer.lease_view import LeaseView
 from shardline.core.consumer.planner import PlannedOperation, Planner
-from shardline.core.consumer.store_health import LIST, WRITE, StoreHealth
+from shardline.core.consumer.release_on_exit import Farewell, FarewellOperation
+from shardline.core.consumer.store_outages import LIST, WRITE, StoreHealth
 from shardline.core.consumer.token_floor import TokenFloor
 from shardline.core.consumer.topology import Topology
 from shardline.core.consumer.trim_watch import TrimWatch
-from shardline.core.consumer.twins import Twins
 from shardline.core.failures import Failure
 from shardline.core.leases import AskHandOver, CreateLease, DeleteLease, LeaseOperation, Refused, TakeLease
 from shardline.core.requests import DescribeStreamSummary, ListShards
@@ -94,35 +94,6 @@ class Coordinator:
         now: the time.
         clock: the shell's, for the grants that the user's code may ask.
     """
-
-    __slots__ = (
-        "_alarm_at",
-        "_backoff",
-        "_config",
-        "_emptied",
-        "_events",
-        "_farewell",
-        "_has_scanned",
-        "_health",
-        "_in_flight",
-        "_is_closing",
-        "_latest_at",
-        "_plan",
-        "_planner",
-        "_recreations",
-        "_rows_sent_at",
-        "_scan_at",
-        "_scan_interval",
-        "_scan_sent_at",
-        "_start",
-        "_tokens",
-        "_twins",
-        "_waits_for_rows",
-        "held",
-        "topology",
-        "trims",
-        "view",
-    )
 
     def __init__(
         self,
@@ -221,7 +192,7 @@ class Coordinator:
     def lose_sight(self, shard_id: str, now: Instant) -> None:
         """The service denies to know the shard of a held lease: look whether it is gone."""
         self.held.lose_sight(shard_id)
-        self.topology.list_by(now)
+        self.topology.discovery.list_by(now)
 
     def close(self) -> None:
         """Let go of everything (L5). What the user has is done by now, or will come again."""
@@ -261,7 +232,7 @@ class Coordinator:
         """What to send to Kinesis now: discovery only, for the readers ask for records themselves."""
         if self._is_closing:
             return None
-        self.topology.describe_by(self.trims.summary_by)
+        self.topology.discovery.describe_by(self.trims.summary_by)
         request = self.topology.poll_request(self.view.rows, now)
         if isinstance(request, DescribeStreamSummary):
             self.trims.handle_requested(now)
@@ -365,11 +336,11 @@ class Coordinator:
 
     def handle_summary(self, summary: StreamSummary, now: Instant) -> None:
         self.topology.handle_summary(summary, now)
-        self.trims.handle_summary(summary.retention_hours, self.topology.described_at)
+        self.trims.handle_summary(summary.retention_hours, self.topology.discovery.described_at)
 
     def handle_request_failed(self, failure: Failure, now: Instant) -> None:
         self.topology.handle_failure(failure, now)
-        if self.topology.has_no_summary:
+        if self.topology.discovery.has_no_summary:
             self.trims.handle_no_summary()
 
     # ---- within
@@ -395,12 +366,12 @@ class Coordinator:
         start = GroupStart(self._start, self._latest_at, self.topology.matching, self.view.begun_at)
         operations = self._planner.plan(self.held.holdings, self.held.ending, start, now)
         if any(isinstance(flight.operation, AskHandOver) for flight in self._in_flight.values()):
-            # What is asked for and not answered yet is in no row: the plan would ask for as many again (AS3).
+            # What is asked for and not answered yet is in no row: the plan would ask for as many again.
             operations = [operation for operation in operations if not isinstance(operation, AskHandOver)]
         self._plan = {operation.shard_id: operation for operation in self._without_guesses(operations, now)}
         unknown_at = NEVER if self.topology.graph.covers(self.view.rows) else now
         if (list_at := min(self.held.handle_children(self.view.rows), unknown_at)) < NEVER:
-            self.topology.list_by(max(now, list_at))
+            self.topology.discovery.list_by(max(now, list_at))
 
     def _tell_emptied(self) -> None:
         """The store has lost all rows. If the stream was re-created, some worker has deleted them, as it should."""
@@ -413,7 +384,7 @@ class Coordinator:
 
         The group may have begun meanwhile with a shard that is closed by now: we would not know of its row, and would
         take its open children for the beginning of a new group, to be read before it is finished (L3). And as long as
-        nobody commits, the rows tell since when the group reads (L6), and so which shards it begins with (GW6).
+        nobody commits, the rows tell since when the group reads (L6), and so which shards it begins with.
         """
         guesses = [one for one in operations if isinstance(one, CreateLease) and one.lease.latest_at is not None]
         if guesses and self.view.rows:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol, final
 
 from shardline.core.clock import NEVER, Instant
-from shardline.core.consumer.handling import HandlingState
+from shardline.core.consumer.handling_lag import HandlingState
 from shardline.model.record import Record
 
 SLICE: Final = 0.01

@@ -2,14 +2,14 @@
 
 Invariants:
 
-- DA1: every record of an aggregate is delivered, in order, with its place in it as sub-sequence. What is no aggregate
+- Every record of an aggregate is delivered, in order, with its place in it as sub-sequence. What is no aggregate
   is delivered as it is, whatever it looks like.
-- DA2: what is at or before the checkpoint is skipped, by (sequence number, sub-sequence): reading resumes AT the
+- What is at or before the checkpoint is skipped, by (sequence number, sub-sequence): reading resumes AT the
   checkpoint, which may lie inside of an aggregate.
-- DA3: records of an aggregate whose hash key lies outside of the shard are counted. With ``drop`` they are left out one
+- Records of an aggregate whose hash key lies outside of the shard are counted. With ``drop`` they are left out one
   by one, never the aggregate. Under AUTO distribution keys mean nothing: none is counted or dropped.
-- DA4: a page without aggregates costs one object a record and one look at its first bytes.
-- DA5: an aggregate of tiny records takes forty times its size in memory when it is opened. So a page is opened in
+- A page without aggregates costs one object a record and one look at its first bytes.
+- An aggregate of tiny records takes forty times its size in memory when it is opened. So a page is opened in
   slices: as many entries as it takes to reach a number of records, and no more.
 """
 
@@ -33,18 +33,6 @@ _ALWAYS: Final = repeat(MAGIC)
 class Deaggregator:
     """Opens the pages of one shard."""
 
-    __slots__ = (
-        "_done",
-        "_drop",
-        "_hash_range",
-        "_inside",
-        "_shard_id",
-        "_stream",
-        "by_auto",
-        "dropped",
-        "out_of_range",
-    )
-
     def __init__(
         self,
         stream: str,
@@ -63,8 +51,7 @@ class Deaggregator:
         self.by_auto: bool = False
         """Whether the stream distributes records by itself (AUTO)."""
         self.out_of_range: int = 0
-        """How many records lay outside of the shard so far (DA3)."""
-        self.dropped: int = 0
+        """How many records lay outside of the shard so far."""
 
     def open(self, raws: Sequence[RawRecord], origin: Origin) -> list[Record]:
         """The user records in ``raws``."""
@@ -76,7 +63,7 @@ class Deaggregator:
         Args:
             raws: what was read.
             origin: how it was read.
-            enough: with so many records, no further aggregate is opened (DA5).
+            enough: with so many records, no further aggregate is opened.
         """
         if self._done is None and not any(map(bytes.startswith, [raw.data for raw in raws], _ALWAYS)):
             stream, shard_id = self._stream, self._shard_id
@@ -142,7 +129,7 @@ class Deaggregator:
         return members if self._hash_range is None or self.by_auto else self._in_range(members, columns)
 
     def _in_range(self, members: list[Record], columns: Columns) -> list[Record]:
-        """Count what lies outside, and drop it if told to (DA3)."""
+        """Count what lies outside, and drop it if told to."""
         inside = self._inside
         if len(inside) > _KNOWN_KEYS_MAX:
             inside.clear()
@@ -154,10 +141,7 @@ class Deaggregator:
                 kept[place] = kept[place] if text is None else self._holds_explicit(text, by_key=kept[place])
         outside = kept.count(False)
         self.out_of_range += outside
-        if not outside or not self._drop:
-            return members
-        self.dropped += outside
-        return list(compress(members, kept))
+        return list(compress(members, kept)) if outside and self._drop else members
 
     def _holds_explicit(self, text: str, *, by_key: bool) -> bool:
         """A foreign writer may have put any text there: what is no hash key decides nothing."""
@@ -171,7 +155,7 @@ class Deaggregator:
         return hash_key in self._hash_range
 
     def _skip_done(self, raw: RawRecord, found: list[Record]) -> list[Record]:
-        """What is left of the first records after resuming (DA2)."""
+        """What is left of the first records after resuming."""
         assert self._done is not None
         number = int(raw.sequence_number)
         if number < self._done.number:

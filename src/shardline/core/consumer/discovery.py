@@ -4,17 +4,17 @@ Listings, page by page, and the stream's summary: at the start, at intervals, an
 
 Invariants:
 
-- DI1: one request at a time. Failures back off from 1 s to 30 s, with jitter.
-- DI2: a listing is handed out complete or not at all. One whose token expired is begun again; one that does not end
-  (PT2) has failed.
-- DI3: who asks for a listing gets one that is begun after the asking.
-- DI4: if the group starts at a time, the service is asked once which shards were open then; also of the time at which a
+- One request at a time. Failures back off from 1 s to 30 s, with jitter.
+- A listing is handed out complete or not at all. A listing whose token expired begins again; one that
+  never ends has failed.
+- A caller that asks for a listing gets one that began after it asked.
+- If the group starts at a time, the service is asked once which shards were open then; also of the time at which a
   group at LATEST was begun, if it has to be completed (``match_at``).
-- DI5: a listing that is refused for good ends the consumer; the summary only helps, and is done without.
-- DI8: a stream that is missing and waited for is looked at from the summary on when it is back: its shards alone do not
+- A listing that is refused for good ends the consumer; the summary only helps, and is done without.
+- A stream that is missing and waited for is looked at from the summary on when it is back: its shards alone do not
   tell that it is another one.
-- DI7: a summary alone can be asked for between two listings (``describe_by``), and puts off no listing.
-- DI6: listings are numbered as they are begun, so that one can tell which were begun after something was learnt.
+- A summary alone can be asked for between two listings (``describe_by``), and puts off no listing.
+- Listings are numbered as they are begun, so that one can tell which were begun after something was learnt.
 """
 
 from enum import Enum, auto
@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, final
 from shardline.codec.shapes import ListShardsResponse, StreamSummary
 from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import NEVER, Instant
-from shardline.core.consumer.events import ConsumerFailed, ListingFailed
+from shardline.core.consumer.consumer_events import ConsumerFailed, ListingFailed
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.page_tokens import PageTokens
 from shardline.core.requests import DescribeStreamSummary, ListShards, ShardFilter
@@ -42,7 +42,7 @@ class Listing(NamedTuple):
     shards: list[Shard]
     begun_at: Instant
     number: int
-    """How many had been begun by then, with this one (DI6)."""
+    """How many had been begun by then, with this one."""
 
 
 class _Step(Enum):
@@ -54,31 +54,6 @@ class _Step(Enum):
 @final
 class Discovery:
     """Keeps looking at the stream."""
-
-    __slots__ = (
-        "_backoff",
-        "_begun_at",
-        "_chance",
-        "_describe_at",
-        "_events",
-        "_found",
-        "_in_flight",
-        "_interval",
-        "_list_at",
-        "_listing",
-        "_match_at",
-        "_retry_at",
-        "_steps",
-        "_stream",
-        "_token",
-        "_tokens",
-        "begun",
-        "described_at",
-        "has_failed",
-        "has_no_summary",
-        "matching",
-        "summary",
-    )
 
     def __init__(self, stream: StreamRef, start: Position, interval: float, chance: Chance, now: Instant) -> None:
         self._stream: StreamRef = stream
@@ -98,36 +73,36 @@ class Discovery:
         self._listing: Listing | None = None
         self._events: list[ListingFailed | ConsumerFailed] = []
         self.has_no_summary: bool = False
-        """Whether the service refuses to describe the stream: it is not asked again (DI5)."""
+        """Whether the service refuses to describe the stream: it is not asked again."""
         self.described_at: Instant = -NEVER
         """When the last summary was asked for."""
         self.begun: int = 0
-        """How many listings were begun (DI6)."""
+        """How many listings were begun."""
         self.has_failed: bool = False
         self.summary: StreamSummary | None = None
         self.matching: frozenset[str] | None = None if start.kind is PositionKind.AT_TIMESTAMP else frozenset()
-        """The shards that were open at the start time: ``None`` until it is known (DI4)."""
+        """The shards that were open at the start time: ``None`` until it is known."""
 
     # ---- commands
 
     def list_by(self, at: Instant) -> None:
-        """See to it that a new listing is begun at ``at`` at the latest (DI3)."""
+        """See to it that a new listing is begun at ``at`` at the latest."""
         if _Step.SHARDS not in self._steps:
             self._list_at = min(self._list_at, at)
         elif self._is_listing and _Step.SHARDS not in self._steps[:-1]:
             self._steps.insert(0, _Step.SHARDS)  # the one under way may be too old
 
     def describe_by(self, at: Instant) -> None:
-        """See to it that a new summary is asked for at ``at`` at the latest (DI7)."""
+        """See to it that a new summary is asked for at ``at`` at the latest."""
         self._describe_at = min(self._describe_at, at)
 
     def begin_anew(self) -> None:
-        """The stream is another one: which shards were open at the start time has to be asked again (DI4)."""
+        """The stream is another one: which shards were open at the start time has to be asked again."""
         if self.matching:
             self._match_again()
 
     def match_at(self, timestamp: float) -> bool:
-        """Ask which shards were open at this time (DI4). Says whether that is news."""
+        """Ask which shards were open at this time. Says whether that is news."""
         if timestamp == self._match_at:
             return False
         self._match_at = timestamp
@@ -154,7 +129,7 @@ class Discovery:
         return ListShards(self._stream)
 
     def take_listing(self) -> Listing | None:
-        """The last complete listing, once (DI2)."""
+        """The last complete listing, once."""
         listing, self._listing = self._listing, None
         return listing
 
@@ -210,7 +185,7 @@ class Discovery:
             self._events.append(ConsumerFailed(operation, failure))
 
     def handle_missing(self, now: Instant) -> None:
-        """There is no such stream, and it is waited for: look again later, at all of it (DI8)."""
+        """There is no such stream, and it is waited for: look again later, at all of it."""
         self._in_flight = False
         self._token = None
         self._steps = []

@@ -5,24 +5,25 @@ alone, and that record goes to the dead letters, or stops the consumer. There is
 
 Invariants:
 
-- FP1: records are handled in order, and one part at a time: what comes later in the batch waits.
-- FP2: a record is done once its handler succeeded, or its dead letter was written. Neither: the consumer stops, and
+- Records are handled in order, and one part at a time: what comes later in the batch waits.
+- A record is done once its handler succeeded, or its dead letter was written. Neither: the consumer stops, and
   the record, like all after it, comes again.
-- FP3: the whole batch, and a record that is alone, get all attempts, with growing and jittered waits between them; the
+- The whole batch, and a record that is alone, get all attempts, with growing and jittered waits between them; the
   parts on the way from one to the other get a single one, at once: finding a poisonous record among ten thousand takes
   some thirty calls, not thirty times the attempts.
-- FP4: each failure makes exactly one event (``take_events``). A failed handler makes ``HandlerRetried``,
+- Each failure makes exactly one event (``take_events``). A failed handler makes ``HandlerRetried``,
   ``RecordsDeadLettered`` or ``HandlingStopped``; a dead letter that cannot be written makes ``DeadLetterFailed``.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from math import inf
 from typing import Final, Literal, NamedTuple, TypeAlias, final
 
 from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import NEVER, Instant
-from shardline.core.consumer.events import (
+from shardline.core.consumer.consumer_events import (
     DeadLetterFailed,
     HandlerRetried,
     HandlingEvent,
@@ -30,6 +31,7 @@ from shardline.core.consumer.events import (
     RecordsDeadLettered,
 )
 from shardline.core.consumer.handler_errors import ErrorSummary
+from shardline.core.setting_checks import check_choice, check_number
 from shardline.errors import UsageError
 from shardline.model.record import Record
 
@@ -41,27 +43,29 @@ _NOT_DESCRIBED: Final = ErrorSummary("", "", "")
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailurePolicy:
-    """How often to try, and what to do with the record that never works."""
+    """How often to retry a failing record, and what to do after the last attempt."""
 
     attempts: int = 5
+    """How often the consumer passes a record, or a whole batch, to the handler."""
     backoff: float = 0.5
-    """The first wait, in seconds; each next is twice as long, up to ``backoff_max``."""
+    """The pause after the first failure, in seconds. Each further failure doubles it."""
     backoff_max: float = 30.0
+    """The longest pause between two attempts, in seconds."""
     bisect: bool = True
-    """Whether a failing batch is taken apart. Otherwise all of it goes the last way together."""
+    """Whether a failing batch is split in halves until the failing record is alone. Otherwise the whole batch is
+    dead-lettered, or stops the run."""
     finally_: Finally = "stop"
+    """What happens after the last attempt: ``stop`` or ``dead-letter``. Passing ``dead_letter=`` implies the latter."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or self.attempts < 1:
-            raise UsageError(f"attempts must be a whole number, 1 or more, not {self.attempts!r}")
+        check_number("attempts", self.attempts, 1, inf, whole=True)
         for name in ("backoff", "backoff_max"):
             value: object = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 3_600:  # noqa: PLR2004
                 raise UsageError(f"{name} must be a number above 0, up to 3600, not {value!r}")
         if self.backoff > self.backoff_max:
             raise UsageError(f"backoff must be at most backoff_max ({self.backoff_max!r}), not {self.backoff!r}")
-        if self.finally_ not in ("stop", "dead-letter"):
-            raise UsageError(f"finally_ must be 'stop' or 'dead-letter', not {self.finally_!r}")
+        check_choice("finally_", self.finally_, "stop", "dead-letter")
 
 
 @final
@@ -86,22 +90,6 @@ class _Phase(Enum):
 class BatchWork:
     """One batch of one shard on its way through a handler."""
 
-    __slots__ = (
-        "_attempts",
-        "_backoff",
-        "_chance",
-        "_done",
-        "_events",
-        "_handler_error",
-        "_next_at",
-        "_parts",
-        "_phase",
-        "_policy",
-        "_size",
-        "_summary",
-        "error",
-    )
-
     def __init__(self, records: Sequence[Record], policy: FailurePolicy, chance: Chance, now: Instant) -> None:
         assert records, "a batch has records"
         self._policy: FailurePolicy = policy
@@ -125,7 +113,7 @@ class BatchWork:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it failed for good, and the consumer has to stop (FP2)."""
+        """Whether it failed for good, and the consumer has to stop."""
         return self._phase is _Phase.STOPPED
 
     @property
@@ -151,12 +139,12 @@ class BatchWork:
         return DeadLetter(self._parts[-1], self._attempts, self._handler_error)
 
     def take_done(self) -> list[Record]:
-        """Records that are done since the last call, in order (FP2)."""
+        """Records that are done since the last call, in order."""
         done, self._done = self._done, []
         return done
 
     def take_events(self) -> list[HandlingEvent]:
-        """What became of the failures since the last call (FP4)."""
+        """What became of the failures since the last call."""
         events, self._events = self._events, []
         return events
 
@@ -210,7 +198,7 @@ class BatchWork:
     # ---- within
 
     def _allowed(self, part: Sequence[Record]) -> int:
-        """How many attempts it gets (FP3)."""
+        """How many attempts it gets."""
         return self._policy.attempts if len(part) in (1, self._size) else 1
 
     def _finish_part(self, now: Instant) -> None:

@@ -5,8 +5,8 @@ user's code can ask it (``record.lease.held``) and fence its own writes with it 
 
 Invariants:
 
-- GR1: a grant is in force until lease duration after the last confirmed renewal was *sent* (L2), and never again.
-- GR2: its token is the counter that the lease had when it was taken: a later holder's is greater.
+- A grant is in force until lease duration after the last confirmed renewal was *sent* (L2), and never again.
+- Its token is the counter that the lease had when it was taken: a later holder's is greater.
 """
 
 from collections.abc import Callable
@@ -23,25 +23,21 @@ class Grant:
     when a lease lapses and the moment when the shell gets to run.
     """
 
-    __slots__ = ("_clock", "_held_until", "_revoked", "shard_id", "token")
+    __slots__ = ("_clock", "_revoked", "held_until", "shard_id", "token")
 
     def __init__(
         self, shard_id: str, token: int, held_until: Instant, clock: Callable[[], Instant] | None = None
     ) -> None:
         self.shard_id: str = shard_id
         self.token: int = token
-        """The fencing token (GR2)."""
-        self._held_until: Instant = held_until
+        """The fencing token."""
+        self.held_until: Instant = held_until
         self._revoked: bool = False
         self._clock: Callable[[], Instant] | None = clock
 
     def in_force(self, now: Instant) -> bool:
-        """Whether we may act as the owner (GR1)."""
-        return not self._revoked and now < self._held_until
-
-    @property
-    def held_until(self) -> Instant:
-        return self._held_until
+        """Whether we may act as the owner."""
+        return not self._revoked and now < self.held_until
 
     @property
     def held(self) -> bool:
@@ -50,7 +46,7 @@ class Grant:
 
     def extend(self, held_until: Instant) -> None:
         """A renewal was confirmed. Answers may come out of order: the end never goes back."""
-        self._held_until = max(self._held_until, held_until)
+        self.held_until = max(self.held_until, held_until)
 
     def revoke(self) -> None:
         """The lease was lost or let go."""

@@ -5,22 +5,22 @@ writes, so that it does not matter who, or how many at once.
 
 Invariants (L3 and L6 are of docs/guarantees.md):
 
-- GW1: a new group gets rows for the shards that match its start: at TRIM_HORIZON the oldest there are, at LATEST those
+- A new group gets rows for the shards that match its start: at TRIM_HORIZON the oldest there are, at LATEST those
   that are open, at a time those that the service says were open then. Older ones count as finished (L3).
-- GW2: a shard found later, a descendant of one that has a row, starts at TRIM_HORIZON whatever the start is, and gets
+- A shard found later, a descendant of one that has a row, starts at TRIM_HORIZON whatever the start is, and gets
   its row when its parents are finished.
-- GW3: a parent of such a shard that is no descendant of any row (the other side of a merge) gets a row at the start
+- A parent of such a shard that is no descendant of any row (the other side of a merge) gets a row at the start
   position, or the child would wait for it for ever: at LATEST it itself, at a time who was open then, otherwise the
   oldest of its line.
-- GW4: a row is deleted when its shard is finished, its parents have no rows, and each child has one that has left its
+- A row is deleted when its shard is finished, its parents have no rows, and each child has one that has left its
   first position (the KCL's rule). Before that, its absence would make it, or its children, look new.
-- GW5: rows of a stream that was deleted and made anew are recognised: numbers before the shard begins or after it ends,
+- Rows of a stream that was deleted and made anew are recognised: numbers before the shard begins or after it ends,
   another hash range, or a finished shard that is open.
-- GW6: a group at LATEST that has begun is completed as it was begun, since the time that its rows tell, with the shards
+- A group at LATEST that has begun is completed as it was begun, since the time that its rows tell, with the shards
   that were open then: those that are open by now would be others to each worker that completes it, and what was written
   to their parents meanwhile would be skipped. Where the rows tell no time any more the group was complete: a shard
   whose parents are gone, without kin among the rows, is what is left of a line that nobody followed. It is read from
-  its beginning, and what came after it, open or not, after it (GW2).
+  its beginning, and what came after it, open or not, after it.
 """
 
 import math
@@ -37,8 +37,6 @@ from shardline.model.shard import Shard
 class GroupStart:
     """Where a new group starts: the position, and what has to be known to write it into rows."""
 
-    __slots__ = ("is_pinned", "latest_at", "matching", "position")
-
     def __init__(
         self,
         position: Position,
@@ -48,14 +46,14 @@ class GroupStart:
     ) -> None:
         self.position: Position = position
         self.is_pinned: bool = begun_at < math.inf
-        """Whether it is known since when a group at LATEST that has begun is read (GW6)."""
+        """Whether it is known since when a group at LATEST that has begun is read."""
         self.latest_at: float = min(latest_at, begun_at)
         """The service's time when the worker started, less 1 s, or when the group began: what LATEST means (L6)."""
         self.matching: frozenset[str] = matching
-        """The shards that were open at the start time, or when a group at LATEST was begun, if that is known (GW6)."""
+        """The shards that were open at the start time, or when a group at LATEST was begun, if that is known."""
 
     def matches(self, shard_id: str, graph: ShardGraph, without: set[str], *, begun: bool) -> bool:
-        """Whether this one of the shards ``without`` a row is where the group starts (GW1), or is read as if it were.
+        """Whether this one of the shards ``without`` a row is where the group starts, or is read as if it were.
 
         ``begun``: the group has rows already.
         """
@@ -77,7 +75,7 @@ class GroupStart:
 def missing_rows(graph: ShardGraph, rows: Rows, start: GroupStart) -> list[Lease]:
     """The rows to create now, the oldest shards first: a crash in between leaves nothing that cannot be completed."""
     assert graph.listings, "what is not known cannot be missing"
-    assert graph.covers(rows), "SG3: a graph that is older than the rows proves nothing"
+    assert graph.covers(rows), "a graph that is older than the rows proves nothing"
     older = {other for shard_id in rows for other in graph.ancestors(shard_id)}
     covered = {shard_id for shard_id in older if not graph.is_left_out(shard_id, rows)}
     missing = {shard_id for shard_id in graph.shard_ids if shard_id not in rows and shard_id not in covered}
@@ -114,7 +112,6 @@ def _is_orphan(graph: ShardGraph, shard_id: str) -> bool:
 
 
 def _has_finished_parents(graph: ShardGraph, shard_id: str, rows: Rows, missing: set[str]) -> bool:
-    """GW2."""
     parents = graph.parents(shard_id)
     return (
         graph.is_placed(shard_id)
@@ -127,7 +124,7 @@ def child_rows(graph: ShardGraph, shard_id: str, rows: Rows) -> list[Lease]:
     """The rows to create before this shard, read to its end, is marked as finished (L3).
 
     The child of a merge waits until the other side has a row: as long as it has none, the child's would make it count
-    as finished (GW3 gives it one).
+    as finished.
     """
     new: list[Lease] = []
     for child in sorted(unrowed_children(graph, shard_id, rows)):
@@ -143,13 +140,13 @@ def unrowed_children(graph: ShardGraph, shard_id: str, rows: Rows) -> set[str]:
 
 
 def _is_new(graph: ShardGraph, shard_id: str, rows: Rows) -> bool:
-    """Whether it is there, and neither it nor a descendant has a row that counts (SG4)."""
+    """Whether it is there, and neither it nor a descendant has a row that counts."""
     known = {shard_id, *graph.descendants(shard_id)}
     return graph.is_present(shard_id) and (known.isdisjoint(rows) or graph.is_left_out(shard_id, rows))
 
 
 def deletable_rows(graph: ShardGraph, rows: Rows) -> list[Lease]:
-    """The rows that nobody needs any more (GW4)."""
+    """The rows that nobody needs any more."""
     found: list[Lease] = []
     for shard_id, row in rows.items():
         if not row.checkpoint.is_finished and not graph.is_trimmed(shard_id):
@@ -171,7 +168,7 @@ def _has_begun(graph: ShardGraph, shard_id: str, rows: Rows) -> bool:
 
 
 def foreign_rows(graph: ShardGraph, rows: Rows) -> list[tuple[Lease, str]]:
-    """The rows that cannot be of this stream, each with the reason (GW5)."""
+    """The rows that cannot be of this stream, each with the reason."""
     found: list[tuple[Lease, str]] = []
     for shard_id, row in rows.items():
         shard = graph.shard(shard_id)

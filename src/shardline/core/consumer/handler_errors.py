@@ -2,10 +2,10 @@
 
 Invariants:
 
-- HE1: a word of the message that occurs in the data or the key of one of the records is left out, as are passwords in
+- A word of the message that occurs in the data or the key of one of the records is left out, as are passwords in
   URLs and after words such as ``password``. Where the records are too large to be compared, the whole message is.
-- HE2: describing never fails, whatever the exception does when it is asked for its text.
-- HE3: the place is a line of the caller's code: the first one below Shardline's own.
+- Describing never fails, whatever the exception does when it is asked for its text.
+- The place is a line of the caller's code: the first one below Shardline's own.
 """
 
 import re
@@ -45,7 +45,7 @@ def summarize_error(error: object, records: Sequence[Record]) -> ErrorSummary:
 def _message(error: object, records: Sequence[Record]) -> str:
     try:
         message = str(error)
-    except Exception:  # noqa: BLE001 - HE2: a __str__ of the user's
+    except Exception:  # noqa: BLE001 - the user's __str__ may raise anything
         return "its text cannot be shown"
     if not message or sum(len(record.data) for record in records) > _COMPARED_MAX_BYTES:
         return ""

@@ -78,8 +78,6 @@ class HandlerTask(Taker):
     The shell writes ``outcome`` before it asks, and sets ``cursor.taken_at`` when it calls the handler.
     """
 
-    __slots__ = ("_chance", "_hand_out", "_policy", "_work", "outcome", "step")
-
     def __init__(self, run: "Run", shard: HeldShard) -> None:
         super().__init__(run.number, limit=run.limit, max_wait=run.max_wait, whole=run.whole)
         self._hand_out: HandOut = run.hand_out
@@ -168,8 +166,6 @@ class HandlerTask(Taker):
 @final
 class Run(Taker):
     """One ``Consumer.run``. Its answer is ``new_tasks``: start each of them; or ``is_over``: wait for them, and end."""
-
-    __slots__ = ("_shards", "chance", "hand_out", "new_tasks", "policy")
 
     def __init__(
         self,

@@ -25,16 +25,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias, final
 
 from shardline.core.clock import NEVER, Instant
-from shardline.core.consumer.config import ConsumerConfig
+from shardline.core.consumer.consumer_config import ConsumerConfig
+from shardline.core.consumer.consumer_events import HandlingEvent, LeaseGained
 from shardline.core.consumer.coordinator import Coordinator
 from shardline.core.consumer.cursor import Cursor
-from shardline.core.consumer.events import HandlingEvent, LeaseGained
-from shardline.core.consumer.handler_watch import HandlerWatch, WatchEvent, Work
-from shardline.core.consumer.handling import HandlingCounts, HandlingState
+from shardline.core.consumer.handling_lag import HandlingCounts, HandlingState
 from shardline.core.consumer.held_shard import HeldShard
 from shardline.core.consumer.prefetch import PrefetchBudget
 from shardline.core.consumer.reader import Page, Reader, ReaderState, ShardKey
 from shardline.core.consumer.run_bounds import RunBounds, group_facts
+from shardline.core.consumer.stuck_handlers import HandlerWatch, WatchEvent, Work
 from shardline.core.consumer.taker import Questions, Taker
 from shardline.core.failures import Failure
 from shardline.model.record import Record
@@ -45,8 +45,6 @@ _REPORT_LEAST: Final = 0.05  # seconds between two looks at how far user code ha
 @final
 class Iteration(Taker):
     """An iterator of records or of batches."""
-
-    __slots__ = ("_hand_out",)
 
     def __init__(
         self, hand_out: "HandOut", number: int, *, limit: int | None = None, max_wait: float = 0.0, whole: bool = False
@@ -289,7 +287,7 @@ class HandOut:
     def handle_gained(self, stream: str, gained: LeaseGained, reader: Reader, now: Instant) -> HeldShard:
         """We hold this lease now, and the reader reads it."""
         shard = HeldShard(self.coordinators[stream], gained.grant, reader, is_manual=self.is_manual)
-        assert shard.key not in self.shards, "HL1: a lease is gained once"
+        assert shard.key not in self.shards, "a lease is gained once"
         self.shards[shard.key] = shard
         if self.is_over:
             self._stop(shard)

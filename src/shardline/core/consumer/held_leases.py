@@ -8,8 +8,8 @@ Invariants (docs/guarantees.md):
 - L2, L4: a lease that lapsed, or that someone else took, is told as lost once, and its acknowledgements are refused.
 - C3: a shard that was read to its end may be finished once each of its children has a row. That it has none is believed
   only after two listings without any, the second of them begun a second after the first came.
-- HL2: a shard with too many unacknowledged records is full until the user acknowledges some. One event reports it.
-- HL1: whoever gains a lease is told where to read, and who lost it, or let go of it, is told exactly once.
+- A shard with too many unacknowledged records is full until the user acknowledges some. One event reports it.
+- Whoever gains a lease is told where to read, and who lost it, or let go of it, is told exactly once.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -18,8 +18,8 @@ from typing import NamedTuple, TypeAlias, final
 
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.checkpoint import CheckpointTracker
-from shardline.core.consumer.config import ConsumerConfig
-from shardline.core.consumer.events import (
+from shardline.core.consumer.consumer_config import ConsumerConfig
+from shardline.core.consumer.consumer_events import (
     HandOverAsked,
     HandOverOverdue,
     LeaseGained,
@@ -27,11 +27,11 @@ from shardline.core.consumer.events import (
     LeaseReleased,
     TooManyUnacknowledged,
 )
+from shardline.core.consumer.duplicate_workers import Twins
 from shardline.core.consumer.grant import Grant
 from shardline.core.consumer.group_rows import unrowed_children
-from shardline.core.consumer.holding import Holding, HoldingOperation, Phase
+from shardline.core.consumer.lease_phases import Holding, HoldingOperation, Phase
 from shardline.core.consumer.shard_graph import LOOK_AGAIN, Rows, ShardGraph
-from shardline.core.consumer.twins import Twins
 from shardline.core.leases import Refused
 from shardline.model.hashing import HashRange
 from shardline.model.lease import Lease
@@ -52,8 +52,6 @@ class HeldOperation(NamedTuple):
 @final
 class DeadlineHeap:
     """One deadline per shard: the last that was set. Setting one and finding what is due takes logarithmic time."""
-
-    __slots__ = ("_at", "_heap")
 
     def __init__(self) -> None:
         self._at: dict[str, Instant] = {}
@@ -87,24 +85,6 @@ class DeadlineHeap:
 class HeldLeases:
     """All that one worker holds."""
 
-    __slots__ = (
-        "_checkpoint_interval",
-        "_childless_since",
-        "_clock",
-        "_config",
-        "_events",
-        "_full",
-        "_gone",
-        "_graph",
-        "_lapses",
-        "_latest_at",
-        "_twins",
-        "_work",
-        "ending",
-        "has_changed",
-        "holdings",
-    )
-
     def __init__(
         self,
         twins: Twins,
@@ -125,7 +105,7 @@ class HeldLeases:
         self._lapses: DeadlineHeap = DeadlineHeap()
         self._work: DeadlineHeap = DeadlineHeap()
         self._events: list[HeldEvent] = []
-        self._full: set[str] = set()  # shards with too many records that are not acknowledged (HL2)
+        self._full: set[str] = set()  # shards with too many records that are not acknowledged
         self._gone: set[str] = set()  # shards that the service denies to know
         self.holdings: dict[str, Holding] = {}
         self._childless_since: dict[str, Instant] = {}  # ended shards: when a listing came that had no children of them
@@ -147,7 +127,7 @@ class HeldLeases:
                 self._events.append(TooManyUnacknowledged(shard_id, count))
 
     def is_full(self, shard_id: str) -> bool:
-        """Whether no more of it should be handed out (HL2)."""
+        """Whether no more of it should be handed out."""
         if shard_id in self._full:
             holding = self.holdings.get(shard_id)
             if holding is None or holding.tracker.remembered < self._config.max_unacknowledged:
@@ -163,12 +143,6 @@ class HeldLeases:
         """The user is done with this one and all before it. False as in ``ack``."""
         holding = self.holdings.get(shard_id)
         return holding is not None and holding.tracker.ack_through(record) and self._touch(holding)
-
-    def flush(self) -> None:
-        """Commit what is acknowledged without waiting for the interval."""
-        for holding in self.holdings.values():
-            holding.tracker.flush()
-            self._arrange(holding)
 
     def end(self, shard_id: str, listings: int) -> None:
         """All records of the shard were handed to the user, when there had been that many listings."""

@@ -17,7 +17,7 @@ from shardline.core.clock import Instant
 from shardline.core.consumer.coordinator import Coordinator
 from shardline.core.consumer.cursor import Cursor
 from shardline.core.consumer.grant import Grant
-from shardline.core.consumer.holding import Holding
+from shardline.core.consumer.lease_phases import Holding
 from shardline.core.consumer.reader import WITH_ITERATOR, Children, Page, Reader, ReaderState, ShardKey
 from shardline.core.consumer.run_bounds import ShardFacts
 from shardline.model.record import Record
@@ -35,23 +35,6 @@ class HeldShard:
 
     Methods that return a bool say whether the coordinator is to be polled soon.
     """
-
-    __slots__ = (
-        "children",
-        "coordinator",
-        "cursor",
-        "grant",
-        "has_ended",
-        "is_manual",
-        "is_over",
-        "is_stopping",
-        "key",
-        "offset",
-        "pages",
-        "reader",
-        "records",
-        "shard_id",
-    )
 
     def __init__(self, coordinator: Coordinator, grant: Grant, reader: Reader, *, is_manual: bool) -> None:
         self.coordinator: Coordinator = coordinator

@@ -5,15 +5,15 @@ is ever compared with ours: an owner whose counter stood still for its lease dur
 
 Invariants:
 
-- LV1: a row's age runs from the moment when we *received* the first sight of its counter. The holder sent that write
+- A row's age runs from the moment when we *received* the first sight of its counter. The holder sent that write
   before, so its own right (lease duration from when it was sent, L2) ends before we call it expired. Each holder is
   judged by the lease duration that it states in the row; one that states none by ours, on a KCL's table by the KCL's.
-- LV2: what we wrote ourselves is newer than a scan that was begun before the answer came.
-- LV3: a row that is new to us is fresh if someone holds it, and available if nobody does.
-- LV4: it is told when a row goes that was not finished: while a stream stays the same, such rows are given up only with
+- What we wrote ourselves is newer than a scan that was begun before the answer came.
+- A row that is new to us is fresh if someone holds it, and available if nobody does.
+- It is told when a row goes that was not finished: while a stream stays the same, such rows are given up only with
   their shards.
-- LV6: a store that lost all rows of the group is noticed, whether a scan or refused writes show it first.
-- LV5: since when rows at LATEST are read is remembered when they have gone on: a group begins once (L6).
+- A store that lost all rows of the group is noticed, whether a scan or refused writes show it first.
+- Since when rows at LATEST are read is remembered when they have gone on: a group begins once (L6).
 """
 
 import math
@@ -28,19 +28,8 @@ from shardline.model.lease import Lease
 class LeaseView:
     """All rows of a group, as one worker sees them."""
 
-    __slots__ = (
-        "_available_since",
-        "_changed_at",
-        "_gone",
-        "_has_lost",
-        "_unstated_duration",
-        "_written_at",
-        "begun_at",
-        "rows",
-    )
-
     def __init__(self, unstated_duration: float) -> None:
-        self._unstated_duration: float = unstated_duration  # for holders that state none (LV1)
+        self._unstated_duration: float = unstated_duration  # for holders that state none
         self.rows: dict[str, Lease] = {}
         self._changed_at: dict[str, Instant] = {}
         self._written_at: dict[str, Instant] = {}
@@ -48,7 +37,7 @@ class LeaseView:
         self._has_lost: bool = False
         self._gone: int = 0  # rows that were not finished and went, since a scan last found a row
         self.begun_at: float = math.inf
-        """The earliest time, in seconds since 1970, that a row at LATEST was seen to be read from (LV5)."""
+        """The earliest time, in seconds since 1970, that a row at LATEST was seen to be read from."""
 
     # ---- inputs
 
@@ -69,7 +58,7 @@ class LeaseView:
         self._written_at = {shard_id: at for shard_id, at in self._written_at.items() if at > sent_at}
 
     def take_emptied(self) -> int:
-        """How many rows that were not finished went, if the last scan found none at all; once (LV6)."""
+        """How many rows that were not finished went, if the last scan found none at all; once."""
         gone = 0 if self.rows else self._gone
         self._gone = 0
         return gone
@@ -83,18 +72,18 @@ class LeaseView:
             self._see(row, now)
 
     def take_loss(self) -> bool:
-        """Whether a row that was not finished went since the last call (LV4)."""
+        """Whether a row that was not finished went since the last call."""
         loss, self._has_lost = self._has_lost, False
         return loss
 
     # ---- what is so
 
     def is_expired(self, shard_id: str, now: Instant) -> bool:
-        """Whether its holder, if there is one, has been silent for longer than it may (LV1)."""
+        """Whether its holder, if there is one, has been silent for longer than it may."""
         return now - self._changed_at[shard_id] > self.duration_of(self.rows[shard_id])
 
     def duration_of(self, row: Lease) -> float:
-        """How long its holder may be silent (LV1)."""
+        """How long its holder may be silent."""
         stated = row.incarnation_of(row.holder)
         return self._unstated_duration if stated is None else stated.lease_duration
 
@@ -113,7 +102,6 @@ class LeaseView:
     # ---- within
 
     def _is_ours_newer(self, shard_id: str, sent_at: Instant) -> bool:
-        """LV2."""
         return self._written_at.get(shard_id, sent_at) > sent_at
 
     def _see(self, row: Lease, now: Instant) -> None:

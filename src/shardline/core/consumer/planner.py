@@ -5,13 +5,13 @@ made after every scan and listing, and replaces the one before: what of it was n
 
 Invariants:
 
-- PL1: a shard appears in a plan once, with one operation, and never while we hold it.
-- PL2: only what may be read is taken or asked for (L3): its parents are finished, it is not.
-- PL3: a row that names us as its owner, and that we do not hold, is ours to take at once: the answer to a take or to a
+- A shard appears in a plan once, with one operation, and never while we hold it.
+- Only what may be read is taken or asked for (L3): its parents are finished, it is not.
+- A row that names us as its owner, and that we do not hold, is ours to take at once: the answer to a take or to a
   hand-over was lost, or the hand-over is over. If another process took it under our name, it is another's (``Twins``).
-- PL4: a hand-over that we asked for, and that is not over long after it should, ends by taking: the old owner had its
+- A hand-over that we asked for, and that is not over long after it should, ends by taking: the old owner had its
   time, and its writes are fenced.
-- PL5: a row is deleted when it was quiet for long (30 lease durations: 5 minutes, as with the KCL). A worker that came
+- A row is deleted when it was quiet for long (30 lease durations: 5 minutes, as with the KCL). A worker that came
   late may still be about to create it: refused while it is there, that write would bring it back after it is gone.
 """
 
@@ -21,11 +21,11 @@ from typing import Final, TypeAlias, final
 from shardline.core.backoff import Chance
 from shardline.core.clock import Instant
 from shardline.core.consumer.assignment import Standing, assign, imbalance
+from shardline.core.consumer.duplicate_workers import Twins
 from shardline.core.consumer.group_rows import GroupStart, child_rows, deletable_rows, missing_rows
 from shardline.core.consumer.lease_view import LeaseView
 from shardline.core.consumer.shard_graph import ShardGraph
 from shardline.core.consumer.token_floor import TokenFloor
-from shardline.core.consumer.twins import Twins
 from shardline.core.leases import AskHandOver, CreateLease, DeleteLease, TakeLease
 from shardline.model.lease import Lease
 
@@ -39,20 +39,6 @@ _PATIENCE_SCANS: Final = 20  # how many scans a worker lets those ask first that
 @final
 class Planner:
     """What one worker wants to be written for the fleet's sake."""
-
-    __slots__ = (
-        "_chance",
-        "_hand_over_timeout",
-        "_handed_over_since",
-        "_max_leases",
-        "_me",
-        "_scan_interval",
-        "_tokens",
-        "_twins",
-        "_uneven_since",
-        "graph",
-        "view",
-    )
 
     def __init__(
         self,
@@ -98,7 +84,7 @@ class Planner:
         return [*map(CreateLease, new.values()), *self._leases_to_get(held, now)]
 
     def plan_deletions(self, held: Collection[str], now: Instant) -> list[PlannedOperation]:
-        """The rows that nobody needs any more (PL5)."""
+        """The rows that nobody needs any more."""
         quiet = DELETE_AFTER_LEASES * self._twins.me.lease_duration
         return [
             DeleteLease(row.shard_id, row.counter)
@@ -132,7 +118,7 @@ class Planner:
         return Standing(shard_id, owner, in_hand_over=row.checkpoint_owner is not None)
 
     def _ours(self, readable: list[Lease], held: Collection[str], now: Instant) -> list[str]:
-        """Leases that are ours by their rows, and that we do not hold (PL3, PL4)."""
+        """Leases that are ours by their rows, and that we do not hold."""
         found: list[str] = []
         since: dict[str, Instant] = {}
         for row in readable:

@@ -5,18 +5,18 @@ request with exactly one ``handle_*``, and hands out what ``take_pages`` gives.
 
 Invariants:
 
-- RD1: one request at a time, at the pace that the shard allows (``ReadPace``) and only with room for a page
+- One request at a time, at the pace that the shard allows (``ReadPace``) and only with room for a page
   (``PrefetchBudget``): an idle or slow shard delays no other.
-- RD2: pages come out in the order of the shard. Nothing is left out between two of them: after whatever failed, reading
+- Pages come out in the order of the shard. Nothing is left out between two of them: after whatever failed, reading
   goes on right after the last record that came out.
-- RD3: a position that the service refuses gives way to TRIM_HORIZON (``PositionLost``). A record of the checkpoint that
+- A position that the service refuses gives way to TRIM_HORIZON (``PositionLost``). A record of the checkpoint that
   is gone (``RecordsTrimmed``), and gaps between pages that retention may have made (``TrimWatch``), are reported:
   nothing is skipped silently.
-- RD4: the end of the shard is told once, with the last page, and names the children.
-- RD7: a page is opened slice by slice, each only if there is room for it: what an aggregate becomes in memory is
+- The end of the shard is told once, with the last page, and names the children.
+- A page is opened slice by slice, each only if there is room for it: what an aggregate becomes in memory is
   bounded too. The next page is asked for when this one is open.
-- RD5: once stopped it asks for nothing and hands out nothing; the answer to what was under way is dropped.
-- RD6: it never starts at LATEST, which is another place each time it is asked for: who makes the row pins it (L6).
+- Once stopped it asks for nothing and hands out nothing; the answer to what was under way is dropped.
+- It never starts at LATEST, which is another place each time it is asked for: who makes the row pins it (L6).
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ from typing import Final, final
 
 from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse, RawRecord
 from shardline.core.clock import NEVER, Instant
+from shardline.core.consumer.consumer_events import PositionLost, ReadFailed, RecordsTrimmed
 from shardline.core.consumer.deaggregator import Deaggregator
-from shardline.core.consumer.events import PositionLost, ReadFailed, RecordsTrimmed
 from shardline.core.consumer.prefetch import RECORD_BYTES, PrefetchBudget
 from shardline.core.consumer.read_pace import ReadPace
 from shardline.core.consumer.reader import OVER, TRANSITIONS, Children, Page, ReaderEvent, ReaderState, ShardKey
@@ -45,38 +45,6 @@ _BAD_ITERATORS_MAX: Final = 3  # in a row, each made anew by the service: more o
 class PollingReader:
     """Reads one shard."""
 
-    __slots__ = (
-        "_asked_at",
-        "_bad_iterators",
-        "_blocked",
-        "_budget",
-        "_children",
-        "_deaggregator",
-        "_events",
-        "_expected",
-        "_has_reached_tip",
-        "_is_failing",
-        "_is_last",
-        "_iterator",
-        "_last_arrived_at",
-        "_lease",
-        "_pace",
-        "_page_max_records",
-        "_pages",
-        "_position",
-        "_read_until",
-        "_stream",
-        "_trims",
-        "_unopened",
-        "_unopened_bytes",
-        "_unread_since",
-        "failure",
-        "key",
-        "lag",
-        "shard_id",
-        "state",
-    )
-
     def __init__(
         self,
         stream: StreamRef,
@@ -91,11 +59,12 @@ class PollingReader:
         page_max_records: int | None = None,
     ) -> None:
         assert start.can_start, "a finished shard is not read"
-        assert start != LATEST, "RD6: LATEST is pinned before it is read from"
+        assert start != LATEST, "LATEST is pinned before it is read from"
         self._stream: StreamRef = stream
         self.shard_id: str = shard_id
         self.key: ShardKey = (stream.name, shard_id)
-        self._position: Position = start
+        self.position: Position = start
+        """From where a new iterator would read."""
         self._budget: PrefetchBudget = budget
         self._pace: ReadPace = pace
         self._deaggregator: Deaggregator = deaggregator
@@ -114,7 +83,7 @@ class PollingReader:
         self._bad_iterators: int = 0
         self._blocked: bool = False
         self._pages: list[Page] = []
-        self._unopened: list[RawRecord] = []  # of the page that was read last (RD7)
+        self._unopened: list[RawRecord] = []  # of the page that was read last
         self._unopened_bytes: int = 0
         self._is_last: bool = False  # whether that page is the last of the shard
         self._children: Children = ()
@@ -124,11 +93,6 @@ class PollingReader:
         """How far behind the end of the shard the last page was, in seconds."""
         self.failure: Failure | None = None
         """Why it is GONE or FAILED."""
-
-    @property
-    def position(self) -> Position:
-        """From where a new iterator would read."""
-        return self._position
 
     @property
     def is_over(self) -> bool:
@@ -162,7 +126,7 @@ class PollingReader:
     # ---- commands
 
     def stop(self) -> None:
-        """Read no more, and drop what was not taken (RD5)."""
+        """Read no more, and drop what was not taken."""
         if not self.is_over:
             self._enter(ReaderState.STOPPED)
         self._unopened, self._is_last = [], False
@@ -178,7 +142,7 @@ class PollingReader:
         if self.state is ReaderState.STARTING:
             self._enter(ReaderState.ASKING)
             self._pace.handle_sent(now)
-            return GetShardIterator(self._stream, self.shard_id, self._position)
+            return GetShardIterator(self._stream, self.shard_id, self.position)
         if self.state is not ReaderState.READY:
             return None
         self._blocked = not self._budget.admits(self.key)
@@ -190,7 +154,7 @@ class PollingReader:
         return GetRecords(self._iterator, self._page_max_records, self._stream)
 
     def take_pages(self) -> list[Page]:
-        """What was read, in order, as far as there is room for it: at most a slice (RD7). Nothing: none is left, or the
+        """What was read, in order, as far as there is room for it: at most a slice. Nothing: none is left, or the
         budget names the shard when there is room.
         """
         if not self._pages and self.has_unopened:
@@ -260,7 +224,7 @@ class PollingReader:
         size_bytes = sum([len(raw.data) for raw in raws])
         self._notice_trimmed(raws, now)
         if raws:
-            self._position = after_sequence_number(raws[-1].sequence_number)
+            self.position = after_sequence_number(raws[-1].sequence_number)
             self._last_arrived_at = raws[-1].arrived_at
         if self.lag is not None:
             # The lag was measured before the answer came, perhaps long before: not earlier than it was asked for.
@@ -271,7 +235,6 @@ class PollingReader:
         self._has_reached_tip = self._has_reached_tip or not behind
         self._pace.handle_page(size_bytes, empty=not raws, behind=behind, now=now)
         self._unopened, self._unopened_bytes = raws, size_bytes
-        self._budget.keep(self.key, size_bytes)
         self._is_last, self._children = is_last, response.child_shards if is_last else ()
         self._iterator = response.next_iterator or ""
         self._enter(ReaderState.READY)
@@ -303,12 +266,12 @@ class PollingReader:
         self.state = state
 
     def _find_another_way(self, failure: Failure, *, asking: bool, now: Instant) -> bool:
-        """What the service will not read from: an iterator is made anew, a position gives way (RD3)."""
-        if asking and self._position == TRIM_HORIZON:
+        """What the service will not read from: an iterator is made anew, a position gives way."""
+        if asking and self.position == TRIM_HORIZON:
             return False
         if asking:
-            self._events.append(PositionLost(self.shard_id, self._position, failure))
-            self._position, self._expected = TRIM_HORIZON, None
+            self._events.append(PositionLost(self.shard_id, self.position, failure))
+            self.position, self._expected = TRIM_HORIZON, None
             self._deaggregator.skip_nothing()  # numbers that the service does not know say nothing about what was done
             return True
         self._bad_iterators += 1

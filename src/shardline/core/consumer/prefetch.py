@@ -5,13 +5,13 @@ the memory that each record takes, or not opened yet.
 
 Invariants:
 
-- PF1: a shard that holds no opened records may always go on, by one slice of the page that it has, or by the next page:
+- A shard that holds no opened records may always go on, by one slice of the page that it has, or by the next page:
   no shard waits for another.
-- PF2: beyond that, a shard opens and reads on while the worker is below its budget and the shard below its fair share
+- Beyond that, a shard opens and reads on while the worker is below its budget and the shard below its fair share
   of it. The share is the budget over the shards that hold something: a thousand idle shards take nothing from a busy
   one.
-- PF3: what is held is at most the budget, and one page and one opened slice of it a shard.
-- PF4: a shard that was refused is named once it may read (``take_admitted``): nobody has to ask again and again.
+- What is held is at most the budget, and one page and one opened slice of it a shard.
+- A shard that was refused is named once it may read (``take_admitted``): nobody has to ask again and again.
 """
 
 from typing import Final, final
@@ -26,8 +26,6 @@ RECORD_BYTES: Final = 256
 class PrefetchBudget:
     """Shared by all readers of a worker."""
 
-    __slots__ = ("_held", "_max_bytes", "_refused", "_unopened", "_unopened_bytes", "total_bytes")
-
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes: int = max_bytes
         self._held: dict[ShardKey, int] = {}
@@ -40,7 +38,7 @@ class PrefetchBudget:
         return self._held.get(key, 0)
 
     def admits(self, key: ShardKey) -> bool:
-        """Whether the shard may open a slice, or read a page, now (PF1, PF2). A refusal is remembered (PF4)."""
+        """Whether the shard may open a slice, or read a page, now. A refusal is remembered."""
         if self._may_read(key):
             self._refused.pop(key, None)
             return True
@@ -76,7 +74,7 @@ class PrefetchBudget:
         self._refused.pop(key, None)
 
     def take_admitted(self) -> list[ShardKey]:
-        """The shards that were refused and may read now. They are named once (PF4)."""
+        """The shards that were refused and may read now. They are named once."""
         admitted = [key for key in self._refused if self._may_read(key)]
         for key in admitted:
             del self._refused[key]

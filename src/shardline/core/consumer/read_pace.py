@@ -2,15 +2,15 @@
 
 Invariants:
 
-- RP1: calls keep their distance: 5 a second by default. After throttling the distance doubles (up to a second) and
+- Calls keep their distance: 5 a second by default. After throttling the distance doubles (up to a second) and
   shrinks back with every page: the limit is the shard's, and other applications read it too.
-- RP2: a page of n bytes is paid for before the next call: 2 MiB a second by default, so that after the 10 MiB that a
+- A page of n bytes is paid for before the next call: 2 MiB a second by default, so that after the 10 MiB that a
   page may have, 5 s pass, and the service has no reason to refuse.
-- RP3: behind the end of the shard nothing else is waited for. At its end the wait grows with every page that brings
+- Behind the end of the shard nothing else is waited for. At its end the wait grows with every page that brings
   nothing, up to the idle interval; the first record makes it short again.
-- RP4: after a failure the wait is drawn (jitter) and grows up to 10 s, and is within that never shorter than what the
+- After a failure the wait is drawn (jitter) and grows up to 10 s, and is within that never shorter than what the
   service asked for.
-- RP5: idle waits end on a common beat, ten times a second: shards that have nothing are asked in small groups, for to
+- Idle waits end on a common beat, ten times a second: shards that have nothing are asked in small groups, for to
   wake up costs more than to ask. Short waits keep their own time.
 """
 
@@ -31,18 +31,6 @@ _LONG_WAIT: Final = 0.5  # where half a beat more or less is little
 @final
 class ReadPace:
     """The clock of one reader."""
-
-    __slots__ = (
-        "_backoff",
-        "_bytes_per_second",
-        "_chance",
-        "_distance",
-        "_idle",
-        "_idle_longest",
-        "_least",
-        "_sent_at",
-        "next_at",
-    )
 
     def __init__(
         self, calls_per_second: float, bytes_per_second: float, idle_interval: float, chance: Chance, now: Instant
@@ -80,7 +68,7 @@ class ReadPace:
             wait = self._idle * (0.9 + 0.1 * self._chance.random())
             idle_at = self._sent_at + wait
             if wait >= _LONG_WAIT:
-                idle_at = round(idle_at / _BEAT) * _BEAT  # RP5
+                idle_at = round(idle_at / _BEAT) * _BEAT
         self.next_at = max(idle_at, self._sent_at + self._distance, now + size_bytes / self._bytes_per_second)
 
     def handle_failure(self, failure: Failure, now: Instant) -> None:

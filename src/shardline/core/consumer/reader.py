@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Final, NamedTuple, Protocol, TypeAlias, final
 
 from shardline.core.clock import Instant
-from shardline.core.consumer.events import PositionLost, ReadFailed, RecordsTrimmed
+from shardline.core.consumer.consumer_events import PositionLost, ReadFailed, RecordsTrimmed
 from shardline.core.failures import Failure
 from shardline.model.record import Record
 from shardline.model.shard import ChildShard

@@ -57,16 +57,6 @@ class GroupFacts(NamedTuple):
 class RunBounds:
     """How far a consumer has come."""
 
-    __slots__ = (
-        "_counters",
-        "_idle_since",
-        "_idle_timeout",
-        "_max_leases",
-        "_until_latest",
-        "is_exhausted",
-        "is_ready",
-    )
-
     def __init__(self, *, until_latest: bool, idle_timeout: float | None, max_leases: int | None) -> None:
         self._until_latest: bool = until_latest
         self._idle_timeout: float | None = idle_timeout

@@ -8,13 +8,13 @@ Invariants (L3 is of docs/guarantees.md):
 - L3: a shard is read only when each parent is finished: at SHARD_END, or absent from the stream, or without a row while
   a descendant has one (finished rows are deleted). A parent without a row answers for its own parents: every generation
   counts, and both parents of a merge.
-- SG4: a shard without a row that stands between an older one that is not finished and younger rows that have not begun
+- A shard without a row that stands between an older one that is not finished and younger rows that have not begun
   was never read: two workers began the group with different shards. Its row comes before the older one's end (C3).
-- SG1: only complete, unfiltered listings say that a shard is absent. A row vouches for its shard for a moment: it takes
+- Only complete, unfiltered listings say that a shard is absent. A row vouches for its shard for a moment: it takes
   another listing without it, begun a second after the first came, for a listing may be older than the split that made
   the shard.
-- SG2: what a shard named as its children is known at once, and forgotten by no listing that does not know it yet.
-- SG3: a graph that is older than the rows proves nothing by what it does not know: a shard without a row may have
+- What a shard named as its children is known at once, and forgotten by no listing that does not know it yet.
+- A graph that is older than the rows proves nothing by what it does not know: a shard without a row may have
   descendants with rows. Where a row's shard is unknown, or its place, nothing is concluded before the next listing.
 """
 
@@ -36,19 +36,6 @@ LOOK_AGAIN: Final = 1.0
 @final
 class ShardGraph:
     """What is known of a stream's shards."""
-
-    __slots__ = (
-        "_announced",
-        "_children",
-        "_missed_since",
-        "_parents",
-        "_ranges",
-        "_shards",
-        "_trimmed",
-        "begun_at",
-        "came_at",
-        "listings",
-    )
 
     def __init__(self) -> None:
         self._shards: dict[str, Shard] = {}  # by the last complete listing
@@ -84,14 +71,14 @@ class ShardGraph:
         self._index()
 
     def handle_children(self, children: Iterable[ChildShard]) -> None:
-        """A shard ended and named its children (SG2)."""
+        """A shard ended and named its children."""
         for child in children:
             if child.shard_id not in self._shards:
                 self._announced[child.shard_id] = child
         self._index()
 
     def begin_anew(self) -> None:
-        """The stream is another one: what shards of the old one named as their children is not of this one (SG2)."""
+        """The stream is another one: what shards of the old one named as their children is not of this one."""
         self._announced = {}
         self._index()
 
@@ -159,23 +146,23 @@ class ShardGraph:
     # ---- against the rows
 
     def covers(self, rows: Rows) -> bool:
-        """Whether the place of every row's shard is known (SG3)."""
+        """Whether the place of every row's shard is known."""
         return all(map(self._has_place, rows))
 
     def _has_place(self, shard_id: str) -> bool:
         return shard_id in self._missed_since or self.is_placed(shard_id)
 
     def is_trimmed(self, shard_id: str) -> bool:
-        """Whether a shard that has a row went out of retention (SG1)."""
+        """Whether a shard that has a row went out of retention."""
         return shard_id in self._trimmed
 
     @property
     def has_doubts(self) -> bool:
-        """Whether a row's shard is missing, and that is not to be believed yet: another listing should follow (SG1)."""
+        """Whether a row's shard is missing, and that is not to be believed yet: another listing should follow."""
         return len(self._trimmed) < len(self._missed_since)
 
     def is_left_out(self, shard_id: str, rows: Rows) -> bool:
-        """Whether this shard has no row, and is to get one although a descendant has one (SG4)."""
+        """Whether this shard has no row, and is to get one although a descendant has one."""
         if shard_id in rows or not self.is_present(shard_id):
             return False
         older = [rows[other].checkpoint for other in self.ancestors(shard_id) if other in rows]
@@ -204,5 +191,5 @@ class ShardGraph:
         if not self.listings or row.checkpoint.is_finished or self.is_trimmed(shard_id):
             return False
         if not self._has_place(shard_id) and not row.parent_ids <= rows.keys():
-            return False  # SG3: the parents that have no rows may be there, and be younger than the last listing
+            return False  # The parents that have no rows may be there, and be younger than the last listing
         return all(self.is_finished(parent, rows) for parent in {*self.parents(shard_id), *row.parent_ids})

@@ -49,21 +49,6 @@ class Taker(ABC):
     The answer is in ``cursor``, or ``is_over`` is true.
     """
 
-    __slots__ = (
-        "answered",
-        "asked",
-        "caller",
-        "cursor",
-        "is_at_work",
-        "is_over",
-        "limit",
-        "max_wait",
-        "number",
-        "shard",
-        "waiting",
-        "whole",
-    )
-
     def __init__(
         self, number: int = 0, *, limit: int | None = None, max_wait: float = 0.0, whole: bool = False
     ) -> None:
@@ -139,8 +124,6 @@ class Taker(ABC):
 @final
 class Questions:
     """The takers that wait for an answer."""
-
-    __slots__ = ("_answered", "_due", "_is_serving", "_waiting", "is_sooner")
 
     def __init__(self) -> None:
         self._waiting: dict[Taker, Instant] = {}  # until when, if nothing happens before

@@ -6,8 +6,8 @@ shard that this worker has seen.
 
 Invariants:
 
-- TF1: a worker that has seen a token takes the lease only with a greater one, whatever the clocks say.
-- TF2: a worker that has not seen the earlier tokens takes the lease with a greater one if the clocks of the two floors
+- A worker that has seen a token takes the lease only with a greater one, whatever the clocks say.
+- A worker that has not seen the earlier tokens takes the lease with a greater one if the clocks of the two floors
   differ by less than the time between the two takes. The service's Date counts whole seconds.
 """
 
@@ -27,8 +27,6 @@ class TokenFloor:
         service_time: the service's time, in seconds since 1970.
         now: when it was that.
     """
-
-    __slots__ = ("_highest", "_offset")
 
     def __init__(self, service_time: float, now: Instant) -> None:
         self._offset: float = service_time - now

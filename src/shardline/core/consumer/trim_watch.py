@@ -7,19 +7,20 @@ by a stream summary that was requested after the gap was seen, never by an older
 
 Invariants:
 
-- TW1: a loss is always reported. A gap is kept until it is judged. Where no summary can be had, and when the worker
-  closes, it is judged by the last retention that was known.
-- TW2: nothing else is reported. A page that begins with a record older than the retention shows that retention has not
+- A loss is reported. A gap is kept until it is judged. Where no summary can be had, and when the worker closes, it
+  is judged by the last retention that was known. What an earlier retention had removed when it was last seen stays
+  removed, however far it was raised since. (What it removed between then and the raise cannot be known.)
+- Nothing else is reported. A page that begins with a record older than the retention shows that retention has not
   reached its reader's place; neither has it where the place itself is younger. One uncertainty is left: a gap that
   retention reached into may have been empty. That cannot be known any more, and it is reported.
-- TW3: a worker that is less behind than the shortest retention that a stream can have costs nothing here, and one
+- A worker that is less behind than the shortest retention that a stream can have costs nothing here, and one
   that is further behind at most one summary in 5 seconds.
 """
 
 from typing import Final, NamedTuple, final
 
 from shardline.core.clock import NEVER, Instant
-from shardline.core.consumer.events import RecordsTrimmed
+from shardline.core.consumer.consumer_events import RecordsTrimmed
 from shardline.model.limits import RETENTION_MIN_HOURS
 
 SECONDS_PER_HOUR: Final = 3600.0
@@ -41,7 +42,7 @@ class _Gap(NamedTuple):
     seen_at: Instant
 
     def reached_by(self, retention: float) -> bool:
-        """Whether retention ends inside the gap (TW2)."""
+        """Whether retention ends inside the gap."""
         return self.youngest <= retention < self.oldest
 
 
@@ -49,14 +50,13 @@ class _Gap(NamedTuple):
 class TrimWatch:
     """The gaps of all shards that a worker reads."""
 
-    __slots__ = ("_events", "_gaps", "_has_no_summary", "_not_before", "_retention", "summary_by")
-
     def __init__(self) -> None:
         self._gaps: list[_Gap] = []
         self._events: list[RecordsTrimmed] = []
         self._retention: float | None = None
+        self._removed_until: Instant = -NEVER  # records that arrived before this were removed, whatever came since
         self._has_no_summary: bool = False
-        self._not_before: Instant = -NEVER  # TW3
+        self._not_before: Instant = -NEVER
         self.summary_by: Instant = NEVER
         """When a summary should be requested, for there are gaps to judge."""
 
@@ -92,9 +92,10 @@ class TrimWatch:
                 self._judge(gap)
             else:
                 self.handle_page(*gap)
+        self._removed_until = max(self._removed_until, requested_at - self._retention)
 
     def handle_no_summary(self) -> None:
-        """There will be none any more, or nobody waits for it (TW1)."""
+        """There will be none any more, or nobody waits for it."""
         self._has_no_summary = True
         self.summary_by = NEVER
         gaps, self._gaps = self._gaps, []
@@ -108,7 +109,9 @@ class TrimWatch:
         return events
 
     def _judge(self, gap: _Gap) -> None:
-        retention = self._retention
-        if retention is not None and gap.reached_by(retention):
-            why = f"unread records were up to {gap.oldest:.0f} s old, and the stream keeps {retention:.0f} s"
+        if self._retention is None:
+            return
+        kept = min(self._retention, gap.seen_at - self._removed_until)
+        if gap.reached_by(kept):
+            why = f"unread records were up to {gap.oldest:.0f} s old, and records older than {kept:.0f} s are gone"
             self._events.append(RecordsTrimmed(gap.shard_id, why))

@@ -10,7 +10,7 @@ Invariants:
 - P8: keyless records take one random key and one explicit hash key inside their lane's range, the same for all in the
   aggregate, also inside it, so that every reader accepts them. The outer key is the first record's.
 - P12: a record that goes alone goes as it is, unless its data would itself be opened by a reader: then it is wrapped.
-- G1: ``size`` is the exact length of the data that ``entries`` makes, for two records or more; of a separate one it is
+- ``size`` is the exact length of the data that ``entries`` makes, for two records or more; of a separate one it is
   the sum of what its entries cost.
 """
 
@@ -19,7 +19,7 @@ from typing import Final, final
 from shardline.codec.aggregation import FRAME_BYTES, MAGIC, encode_aggregate, is_framed
 from shardline.codec.protobuf import varint_size
 from shardline.core.clock import Instant
-from shardline.core.producer.record import BufferedRecord, payload_bytes
+from shardline.core.producer.producer_record import BufferedRecord, payload_bytes
 from shardline.model.hashing import hash_digest_of
 from shardline.model.limits import KIB
 from shardline.model.record import Entry

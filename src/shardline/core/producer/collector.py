@@ -5,14 +5,14 @@ is due: then everything goes.
 
 Invariants:
 
-- U1: a request holds at most ``request_max_entries`` entries and ``request_max_bytes`` bytes; one that is larger by
+- A request holds at most ``request_max_entries`` entries and ``request_max_bytes`` bytes; one that is larger by
   itself goes alone.
-- U2: fair over lanes: each lane in turn gives one aggregate, and lanes that gave one stand behind those that wait.
-- U3: at most ``max_in_flight`` requests are under way. After a request failed whole there is a pause with jitter, and
+- Fair over lanes: each lane in turn gives one aggregate, and lanes that gave one stand behind those that wait.
+- At most ``max_in_flight`` requests are under way. After a request failed whole there is a pause with jitter, and
   one request at a time until one succeeds: a server that is down sees a trickle, not a storm.
-- U4: a lane that may not send (tokens, pause, order) is set aside until its time comes, and costs nothing meanwhile.
-- U5: parts of refused requests (``isolation``) and the normal flow take turns, so that neither starves the other.
-- U6: ``next_deadline`` never lies in the past unless ``poll_group`` has something to give.
+- A lane that may not send (tokens, pause, order) is set aside until its time comes, and costs nothing meanwhile.
+- Parts of refused requests (``isolation``) and the normal flow take turns, so that neither starves the other.
+- ``next_deadline`` never lies in the past unless ``poll_group`` has something to give.
 """
 
 from collections import deque
@@ -22,9 +22,9 @@ from typing import Final, NamedTuple, final
 from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import NEVER, Instant
 from shardline.core.producer.aggregate import Aggregate
-from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.isolation import Isolation, Part
 from shardline.core.producer.lane import Lane, Shipment
+from shardline.core.producer.producer_config import ProducerConfig
 
 _GATHER_SHARE: Final = 0.2  # of linger: lanes whose tokens come back one by one are gathered for so long ...
 _GATHER_MAX: Final = 0.05  # ... but no longer than this: the KPL's collector waits as much
@@ -56,12 +56,12 @@ class Collector:
         self._gather = min(_GATHER_SHARE * config.linger, _GATHER_MAX)
         self._backoff = Backoff(config.retry_backoff, config.retry_backoff_max, chance)
         self._blocked_until: Instant = -NEVER
-        self._ready: deque[Lane] = deque()  # in turn (U2)
-        self._aside: dict[Lane, Instant] = {}  # may not send now, and when to look again (U4)
+        self._ready: deque[Lane] = deque()  # in turn
+        self._aside: dict[Lane, Instant] = {}  # may not send now, and when to look again
         self._waiting_bytes = 0  # in lanes that are ready
         self._waiting_entries = 0
         self._draining = False
-        self._isolated_last = False  # U5
+        self._isolated_last = False
         self.in_flight = 0
 
     # ---- inputs
@@ -106,7 +106,7 @@ class Collector:
         self._blocked_until = -NEVER
 
     def handle_failure(self, retry_after: float | None, now: Instant) -> None:
-        """A request failed whole (U3). Requests that were under way together make one failure."""
+        """A request failed whole. Requests that were under way together make one failure."""
         if now >= self._blocked_until:
             self._blocked_until = now + self._backoff.next_delay(retry_after)
 
@@ -185,7 +185,7 @@ class Collector:
     def _fill(self, now: Instant) -> list[Shipment]:
         ready = self._ready
         shipments: list[Shipment] = []
-        room = inf  # U1: the first may be larger than a request
+        room = inf  # The first may be larger than a request
         entries = self._max_entries
         while ready and entries:
             lane = ready[0]
@@ -202,5 +202,5 @@ class Collector:
             room = (self._max_bytes if room == inf else room) - aggregate.cost_bytes
             entries -= aggregate.entry_count
             if lane.queued:
-                self._count(lane)  # U2: behind the others
+                self._count(lane)  # Behind the others
         return shipments

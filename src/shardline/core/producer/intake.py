@@ -21,7 +21,7 @@ Invariants:
   would wake the host while a caller waits.
 - ``records`` is the same list for the whole life: an append to a list that was replaced meanwhile would be lost.
 - Whatever the host is doing, each record that has not ended is in ``records`` or among those that it has taken: a fork
-  finds it there (P1).
+  finds it there, and so does the shell when an interrupt broke the host (P1).
 - A round is large enough that the host wakes rarely: a wake-up costs as much as tens of records. On a stream of many
   shards it grows with them, as long as it is no great part of the buffer and no more than fills a request.
 """
@@ -31,8 +31,8 @@ from enum import IntEnum
 from typing import Any, Final, final
 
 from shardline.core.producer.aggregate import WRAP_MAX_BYTES
-from shardline.core.producer.config import ProducerConfig
-from shardline.core.producer.record import BufferedRecord, Undelivered, payload_bytes
+from shardline.core.producer.producer_config import ProducerConfig
+from shardline.core.producer.producer_record import BufferedRecord, Undelivered, payload_bytes
 from shardline.model.limits import KIB
 
 ROUND_RECORDS: Final = 1_000
@@ -248,6 +248,10 @@ class Intake:
         taken.reverse()
         return taken
 
+    def known(self) -> list[BufferedRecord]:
+        """All records that have not ended, and some that have, in the order of their puts."""
+        return [*self._taken, *self.records]
+
     def unfinished(self) -> list[BufferedRecord]:
         """All records that have not ended, in the order of their puts."""
-        return [record for record in [*self._taken, *self.records] if record.ending is None]
+        return [record for record in self.known() if record.ending is None]

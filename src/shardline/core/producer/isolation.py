@@ -12,12 +12,12 @@ Invariants:
 
 - P1: every refused shipment is in a part, which waits or is under way, until it is settled, recalled or given up.
 - P9: in order, a part waits for every part of its lane that came before it and shares a key with it.
-- IS1: at most a quarter of ``max_in_flight`` requests are under way for this, and at least one may be.
-- IS2: one invalid entry among n takes at most 2 log2(n) + 2 calls.
-- IS3: if all of n records are invalid, it takes at most 1.1 n calls.
-- IS4: within any second at most ``isolation_calls_per_second`` calls are made, if they deliver nothing. A part that is
+- At most a quarter of ``max_in_flight`` requests are under way for this, and at least one may be.
+- One invalid entry among n takes at most 2 log2(n) + 2 calls.
+- If all of n records are invalid, it takes at most 1.1 n calls.
+- Within any second at most ``isolation_calls_per_second`` calls are made, if they deliver nothing. A part that is
   stored makes up for itself and for one that was refused.
-- IS5: entries that the service names are sent alone and the others together, as long as its names prove right.
+- Entries that the service names are sent alone and the others together, as long as its names prove right.
 """
 
 import re
@@ -30,17 +30,17 @@ from typing import Final, final
 from shardline.core.clock import NEVER, Instant
 from shardline.core.failures import Failure
 from shardline.core.producer.aggregate import Aggregate
-from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.lane import Lane, Shipment, repacked
+from shardline.core.producer.producer_config import ProducerConfig
 
-_SHARE_OF_REQUESTS: Final = 4  # IS1
-_RECORDS_PER_CREDIT: Final = 10  # IS3
+_SHARE_OF_REQUESTS: Final = 4
+_RECORDS_PER_CREDIT: Final = 10
 _TWO: Final = 2
 _FEW: Final = 4  # records that are sent one by one, all at once, if there is no credit for halves
 _MANY: Final = (
     16  # a suspect part of more is cut into quarters, all sent at once: as many calls as halves, in half the time
 )
-_UNPROVEN_NAMES: Final = 2  # refusals whose names are believed before the first name has proved right (IS5)
+_UNPROVEN_NAMES: Final = 2  # refusals whose names are believed before the first name has proved right
 _NAMED_ENTRY: Final = re.compile(r"\bat 'records\.(\d{1,4})\.member\b")  # AWS counts from 1
 _SIZE_WORDS: Final = ("less than or equal to", "exceed", "too large", "size")
 
@@ -124,7 +124,7 @@ class Isolation:
         self._numbers = count()
         self._waiting: list[tuple[int, int, Part]] = []  # a heap: the largest first, it frees the most records
         self._flying: dict[Part, None] = {}
-        self._calls: deque[Instant] = deque()  # of the last second, without those that were made up for (IS4)
+        self._calls: deque[Instant] = deque()  # of the last second, without those that were made up for
         self._passed: list[
             tuple[int, int, Part]
         ] = []  # of those that wait: they may not go, while others are looked at
@@ -263,7 +263,7 @@ class Isolation:
         self._add(part.sibling)
 
     def _add_named(self, family: Family, shipments: list[Shipment], named: list[int]) -> None:
-        """The named entries alone, and the others together (IS5).
+        """The named entries alone, and the others together.
 
         In order, each run of the others between two named entries is a part: they could have a key of the named one in
         common, and one part of them all would have to go before it and after it.

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Final, TypeAlias, final
 
 from shardline.core.clock import NEVER, Instant
-from shardline.core.producer.record import BufferedRecord
+from shardline.core.producer.producer_record import BufferedRecord
 
 _Expiry: TypeAlias = tuple[Instant, int, BufferedRecord]
 

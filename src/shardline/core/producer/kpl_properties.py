@@ -5,8 +5,8 @@ other one why it has none: nothing is dropped in silence.
 
 Invariants:
 
-- Q1: every property of the KPL 1.0 is either translated or explained; one that the KPL does not know is an error.
-- Q2: milliseconds become seconds; a rate in per cent becomes rates per shard.
+- Every property of the KPL 1.0 is either translated or explained; one that the KPL does not know is an error.
+- Milliseconds become seconds; a rate in per cent becomes rates per shard.
 """
 
 import re
@@ -100,7 +100,7 @@ _EXPLAINED: Final[dict[str, str]] = {
 
 
 def translate(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The settings under our names, and a sentence on each property that became none (Q1).
+    """The settings under our names, and a sentence on each property that became none.
 
     Raises:
         UsageError: a line is no property, the KPL has no such property, or its value cannot be read.

@@ -13,13 +13,13 @@ Invariants:
   room for it end.
 - P9: in an ordered lane at most one aggregate is in flight, and the queue is first in, first out. Where nothing is
   aggregated at most one record of each key is in flight (``key_order``).
-- A1: what has expired leaves before anything is admitted, and consumes no tokens.
-- A2: an aggregate is due when its oldest record is, and all records live equally long: the first due is the first to
+- What has expired leaves before anything is admitted, and consumes no tokens.
+- An aggregate is due when its oldest record is, and all records live equally long: the first due is the first to
   expire. In an ordered lane later aggregates are due later, so that the order of deadlines is the order of arrival; a
   record without a key that comes late, back from a request or from another lane, goes alone there: it has no order.
-- A4: a lane whose entry landed in another shard sends one record per entry, until ``TRUST`` entries in a row that were
+- A lane whose entry landed in another shard sends one record per entry, until ``TRUST`` entries in a row that were
   sent after that landing was seen have landed as predicted. A shard that was split or merged never takes another entry.
-- A3: what a flush or a deadline has released, and what is sent again, goes as soon as it may: it is not held back once
+- What a flush or a deadline has released, and what is sent again, goes as soon as it may: it is not held back once
   more to wait for company.
 """
 
@@ -30,17 +30,17 @@ from typing import Final, NamedTuple, final
 from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import NEVER, Instant
 from shardline.core.producer.aggregate import KEYLESS_KEY_LENGTH, Aggregate, KeylessAddress
-from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.key_order import KeyOrder
-from shardline.core.producer.record import BufferedRecord
-from shardline.core.producer.stats import LaneStats
+from shardline.core.producer.producer_config import ProducerConfig
+from shardline.core.producer.producer_record import BufferedRecord
+from shardline.core.producer.producer_stats import LaneStats
 from shardline.core.producer.tokens import TokenBucket
 from shardline.model.hashing import WHOLE_RING, HashRange
 from shardline.model.limits import SHARD_WRITE_BYTES_PER_SECOND, SHARD_WRITE_RECORDS_PER_SECOND
 from shardline.model.sequence import ANY_NUMBER
 
 TRIP: Final = 5  # failures in a row that open the circuit
-TRUST: Final = 32  # entries in a row that land as predicted before a lane aggregates again (A4)
+TRUST: Final = 32  # entries in a row that land as predicted before a lane aggregates again
 _DECREASE: Final = 0.7  # AIMD: what is left of the rate after throttling ...
 _DECREASE_PAUSE: Final = 0.25  # ... at most once in so many seconds: one burst is one signal, not many
 _INCREASE_PER_SECOND: Final = 0.05  # ... and how fast the share grows back
@@ -60,10 +60,10 @@ class Lane:
     __slots__ = (
         "_as_predicted", "_backoff", "_blocked_until", "_bucket", "_chance", "_config", "_in_turn", "_keys",
         "_life_after_due", "_misdirected_at", "_opened_due_at", "_ordered", "_queue", "_rates", "_sealed_so_far",
-        "_share", "_share_changed_at", "_sick_at", "_sickness", "_spare_address",
+        "_share_changed_at", "_sick_at", "_sickness", "_spare_address",
         "aggregates", "counted_bytes", "counted_entries", "fresh", "hash_range", "held", "in_flight", "is_ready",
         "max_bytes", "max_count", "numbers", "open", "predicted", "queued", "queued_bytes", "released", "sends_no_key",
-        "shard_id", "vanished",
+        "shard_id", "share", "vanished",
     )
     # fmt: on
 
@@ -72,7 +72,7 @@ class Lane:
     ) -> None:
         self.shard_id = shard_id
         self.predicted = shard_id
-        """The shard in which landings are as predicted; empty once the stream is known to be another one (X4)."""
+        """The shard in which landings are as predicted; empty once the stream is known to be another one."""
         self.numbers = ANY_NUMBER
         """The sequence numbers that the shard gives out."""
         self.hash_range = hash_range or WHOLE_RING
@@ -89,7 +89,7 @@ class Lane:
         self.held = False
         """It must wait for a lane of an overlapping range (P9)."""
         self.released = False
-        """What waits here was due once, and is to go (A3)."""
+        """What waits here was due once, and is to go."""
         self.queued = 0
         """Entries that wait, sealed, and their bytes."""
         self.queued_bytes = 0
@@ -115,7 +115,7 @@ class Lane:
         self._bucket = TokenBucket(*self._rates, now)
         self._backoff = Backoff(config.retry_backoff, config.retry_backoff_max, chance)
         self._blocked_until: Instant = -NEVER
-        self._share = 1.0
+        self.share = 1.0  # what is left of the configured rates after throttling
         self._share_changed_at: Instant = now
         self._sickness = 0.0
         self._sick_at: Instant = now
@@ -143,13 +143,13 @@ class Lane:
         return not self.aggregates and self._config.aggregation and self.shard_id is not None
 
     def note_misdirected(self, seen_at: Instant) -> None:
-        """An entry was seen to have landed in another shard (A4)."""
+        """An entry was seen to have landed in another shard."""
         if seen_at > self._misdirected_at:
             self._misdirected_at = seen_at
             self._as_predicted = 0
 
     def note_as_predicted(self, count: int, started_at: Instant) -> bool:
-        """Entries of a request landed here. Says whether the predictions have proved to be right again (A4)."""
+        """Entries of a request landed here. Says whether the predictions have proved to be right again."""
         if started_at > self._misdirected_at:
             self._as_predicted += count
         return self._as_predicted >= TRUST
@@ -159,7 +159,7 @@ class Lane:
     def add(self, record: BufferedRecord) -> int:
         """Take a record in. Returns how many aggregates this sealed: 0, 1 or 2."""
         if self._ordered and record.key is None and record.expires_at - self._life_after_due < self._opened_due_at:
-            return self._enqueue_alone(record)  # A2: those with a key that it would join must not become due earlier
+            return self._enqueue_alone(record)  # Those with a key that it would join must not become due earlier
         return self.add_all([record])
 
     def take_fresh(self) -> list[BufferedRecord]:
@@ -214,7 +214,7 @@ class Lane:
         return 1
 
     def release(self) -> None:
-        """Let all that waits go as soon as it may (A3)."""
+        """Let all that waits go as soon as it may."""
         self.seal()
         self.released = bool(self._queue)
 
@@ -225,7 +225,7 @@ class Lane:
         return self.add(record)
 
     def requeue(self, aggregate: Aggregate) -> None:
-        """Send it again (A3): it keeps its place by its deadline, which is before all that came later."""
+        """Send it again: it keeps its place by its deadline, which is before all that came later."""
         self._enqueue(aggregate)
         self.released = True
 
@@ -249,7 +249,7 @@ class Lane:
         if self.open is not None:
             aggregates.append(self.open)
         records = [record for aggregate in aggregates for record in aggregate.records]
-        return self._keys.in_order(records) if self._keys.waiting else records
+        return self._keys.in_order(records) if self._keys.has_heads else records
 
     def take_unsent(self) -> list[BufferedRecord]:
         """The same, and the lane is empty: it vanished, or its order must be made anew."""
@@ -290,11 +290,11 @@ class Lane:
         return self.released or self.due_at() <= now
 
     def expires_at(self) -> Instant:
-        """When the first that waits reaches its end of life, or earlier. In the queue that is the first due (A2)."""
+        """When the first that waits reaches its end of life, or earlier. In the queue that is the first due."""
         return min(self.due_at() + self._life_after_due, self._keys.expires_at())
 
     def take_expired(self, now: Instant) -> list[BufferedRecord]:
-        """The records whose life is over (A1). The others stay, in their order."""
+        """The records whose life is over. The others stay, in their order."""
         expired = self._keys.take_expired(now)
         life = self._life_after_due
         if self.open is not None and self.open.due_at + life <= now:
@@ -369,7 +369,7 @@ class Lane:
             self._enqueue_heads(self._keys.end(record for record in records if record.ending is not None))
 
     def _enqueue_heads(self, records: list[BufferedRecord]) -> None:
-        """Records of different keys, which have waited long enough (A3)."""
+        """Records of different keys, which have waited long enough."""
         if records:
             due_at = min(record.expires_at for record in records) - self._life_after_due
             bundle = Aggregate(due_at, self._spare_address, separate=True)
@@ -415,17 +415,12 @@ class Lane:
         """The circuit is open: failures in a row, and none of its answers was good since."""
         return self._backoff.failures >= TRIP
 
-    @property
-    def share(self) -> float:
-        """What is left of the configured rates after throttling: 1 is all."""
-        return self._share
-
     def handle_success(self, now: Instant) -> None:
         """It stored an entry. A pause goes on: other entries were refused just before."""
         if self._backoff.failures:
             self._backoff.reset()
-        if self._share < 1.0:
-            self._set_share(min(1.0, self._share + _INCREASE_PER_SECOND * (now - self._share_changed_at)), now)
+        if self.share < 1.0:
+            self._set_share(min(1.0, self.share + _INCREASE_PER_SECOND * (now - self._share_changed_at)), now)
 
     def handle_failure(self, now: Instant, *, throttled: bool) -> None:
         """An entry for this shard was refused: slow down."""
@@ -433,8 +428,8 @@ class Lane:
         self._sick_at = now
         if now >= self._blocked_until:  # entries of one request fail together: one pause for all
             self._blocked_until = now + self._backoff.next_delay()
-        if throttled and (self._share == 1.0 or now - self._share_changed_at >= _DECREASE_PAUSE):
-            self._set_share(max(_LOWEST_SHARE, self._share * _DECREASE), now)
+        if throttled and (self.share == 1.0 or now - self._share_changed_at >= _DECREASE_PAUSE):
+            self._set_share(max(_LOWEST_SHARE, self.share * _DECREASE), now)
 
     def stats(self) -> LaneStats:
         return LaneStats(
@@ -442,7 +437,7 @@ class Lane:
             queued_entries=self.queued + self._keys.waiting,
             queued_bytes=self.queued_bytes,
             in_flight=self.in_flight,
-            rate_share=self._share,
+            rate_share=self.share,
             tripped=self.is_tripped,
         )
 
@@ -454,11 +449,11 @@ class Lane:
         """How bad a choice this lane is for a record that may go anywhere (P8): bytes that wait, weighed by health."""
         waiting = self.queued_bytes + (self.in_flight + 1) * self.max_bytes / 8
         blocked = 1.0 if now < self._blocked_until else 0.0
-        return (waiting / self._share) * (1.0 + self.sickness(now)) * (1.0 + 9.0 * blocked)
+        return (waiting / self.share) * (1.0 + self.sickness(now)) * (1.0 + 9.0 * blocked)
 
     def _set_share(self, share: float, now: Instant) -> None:
         """A share of what the service allows a shard, if less was configured of that; all of the configured at 1."""
-        self._share = share
+        self.share = share
         self._share_changed_at = now
         records, size = self._rates
         if share < 1.0 and self.shard_id is not None:

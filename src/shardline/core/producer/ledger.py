@@ -8,13 +8,14 @@ Invariants:
   delivery and kept on failure.
 """
 
+from collections import deque
 from typing import final
 
 from shardline.codec.shapes import PutRecordsResult
-from shardline.core.events import Event, RecordsFailed
 from shardline.core.producer.aggregate import Aggregate
 from shardline.core.producer.intake import Intake
-from shardline.core.producer.record import Attempt, BufferedRecord, Landing, Sent, payload_bytes, undelivered
+from shardline.core.producer.producer_record import Attempt, BufferedRecord, Landing, Sent, payload_bytes, undelivered
+from shardline.core.producer_events import Event, RecordsFailed
 
 
 @final
@@ -28,14 +29,16 @@ class Ledger:
         self.failed_records = 0
         self.retried_records = 0
         self.wall_offset = 0.0
-        """What to add to an instant to get seconds since 1970; set by the shell, through the machine."""
+        """What to add to an instant to get seconds since 1970; set by the shell."""
         self.events: list[Event] = []
-        self._finished: list[BufferedRecord] = []
-        self._failed: list[BufferedRecord] = []
+        self.finished: deque[BufferedRecord] = deque()
+        """Records that ended and that someone waits for. The shell takes each one out when its waiters are awake."""
+        self.failed: deque[BufferedRecord] = deque()
+        """Records that were given up. The shell takes each one out when ``on_failure`` was called."""
 
     def deliver(self, aggregate: Aggregate, landing: Landing) -> None:
         """All records of it are where they belong."""
-        finished = self._finished
+        finished = self.finished
         place = 0
         for record in aggregate.records:
             assert record.ending is None, "P1: a record ends once"
@@ -56,7 +59,7 @@ class Ledger:
 
         Returns the places of the others.
         """
-        finished = self._finished
+        finished = self.finished
         home, all_landed = Landing(shard_id or "", "", sent), True
         for record, result in zip(bundle.records, results, strict=True):
             landed_in, number = result.shard_id, result.sequence_number
@@ -88,18 +91,8 @@ class Ledger:
             assert record.ending is None, "P1: a record ends once"
             record.ending = undelivered(record, code, message, last)
             if record.waiters is not None:
-                self._finished.append(record)
+                self.finished.append(record)
         self._intake.release(len(records), sum([payload_bytes(record) for record in records]))
         self.failed_records += len(records)
-        self._failed += records
+        self.failed += records
         self.events.append(RecordsFailed(len(records), code, message))
-
-    def take_finished(self) -> list[BufferedRecord]:
-        """Records that ended and that someone waits for."""
-        finished, self._finished = self._finished, []
-        return finished
-
-    def take_failed(self) -> list[BufferedRecord]:
-        """All records that were given up."""
-        failed, self._failed = self._failed, []
-        return failed

@@ -10,11 +10,11 @@ Invariants (the others stand in the parts that keep them):
 - P3: the machine works on while the map is fetched.
 - P9: with ``ordered`` nothing is sent before there is a map, and a lane waits for lanes of overlapping ranges.
 - P10: ``flush`` makes everything due; it keeps the rate limits.
-- W1: what waits without a map is held back until the first listing is answered, and all is until the stream has told of
+- What waits without a map is held back until the first listing is answered, and all is until the stream has told of
   itself, but no longer than ``BLIND_PATIENCE``: a map that comes within milliseconds makes aggregates of it, and a
   stream that distributes records by itself gets none.
-- W2: ``next_deadline`` is never in the past unless a poll has something to give or to sort.
-- W3: records are sorted into lanes in rounds: when a round is full, when a record is due, and always while there is no
+- ``next_deadline`` is never in the past unless a poll has something to give or to sort.
+- Records are sorted into lanes in rounds: when a round is full, when a record is due, and always while there is no
   map. One loop over many costs half of as many calls. It takes ``SLICE_RECORDS`` in one poll: the host yields between
   two. What was there when a round began is sorted before anything is released.
 """
@@ -24,22 +24,22 @@ from typing import Final, final
 from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, StreamSummary
 from shardline.core.backoff import Chance
 from shardline.core.clock import NEVER, Instant
-from shardline.core.events import Event, ShardMapFailed, ShardsChanged
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.producer.collector import Collector
-from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.intake import Intake, round_limits
 from shardline.core.producer.isolation import Isolation
 from shardline.core.producer.lane import Lane
 from shardline.core.producer.ledger import Ledger
+from shardline.core.producer.producer_config import ProducerConfig
+from shardline.core.producer.producer_record import Undelivered
+from shardline.core.producer.producer_stats import ProducerStats
 from shardline.core.producer.readiness import Readiness
-from shardline.core.producer.record import BufferedRecord
-from shardline.core.producer.returns import Returns, ids_of
+from shardline.core.producer.responses import Flight, Settlement
+from shardline.core.producer.retries import Returns, ids_of
 from shardline.core.producer.router import Router
-from shardline.core.producer.settlement import Flight, Settlement
 from shardline.core.producer.shard_map import ShardMap
-from shardline.core.producer.stats import ProducerStats
-from shardline.core.producer.stream_facts import StreamFacts
+from shardline.core.producer.stream_summary import StreamFacts
+from shardline.core.producer_events import Event, ShardMapFailed, ShardsChanged
 from shardline.core.requests import DescribeStreamSummary, ListShards, PutRecords
 from shardline.model.limits import KIB
 from shardline.model.stream import StreamRef
@@ -62,15 +62,15 @@ class ProducerMachine:
         self.intake = Intake(config)
         """What is put goes there first."""
         self.intake.limit_record(self._facts.record_max_bytes)
-        self._ledger = Ledger(self.intake)
+        self.ledger = Ledger(self.intake)
         self._router = Router(config, chance, now)
         self._router.limit_aggregates(config.known_record_max_bytes)
         self._isolation = Isolation(config)
         self._collector = Collector(config, chance, self._isolation)
-        self._returns = Returns(config, self._ledger, self._router, self._collector, self._isolation)
+        self._returns = Returns(config, self.ledger, self._router, self._collector, self._isolation)
         self._settlement = Settlement(
             config=config,
-            ledger=self._ledger,
+            ledger=self.ledger,
             returns=self._returns,
             collector=self._collector,
             isolation=self._isolation,
@@ -79,7 +79,7 @@ class ProducerMachine:
         )
         self._flights: dict[int, Flight] = {}
         self._flight_count = 0
-        self._blind_at: Instant = now + BLIND_PATIENCE  # W1
+        self._blind_at: Instant = now + BLIND_PATIENCE
         self._sends_blind = False
         self._round_records, self._round_bytes = round_limits(config, 0)
         self._due_at: Instant = NEVER  # when the first record is due, or earlier; NEVER: nothing lingers
@@ -91,29 +91,24 @@ class ProducerMachine:
         self._entries_sent = 0
         self._map_requests = 0
 
-    @property
-    def wall_offset(self) -> float:
-        """What to add to an instant to get seconds since 1970; set by the shell."""
-        return self._ledger.wall_offset
-
-    @wall_offset.setter
-    def wall_offset(self, seconds: float) -> None:
-        self._ledger.wall_offset = seconds
-
     # ---- commands
 
     def flush(self) -> None:
         """Everything that was put is due now (P10)."""
         self._due_at = -NEVER
 
-    def unfinished(self) -> list[BufferedRecord]:
-        """All records that have not ended, in the order of their puts."""
-        return self.intake.unfinished()
-
     def abandon(self, code: str, message: str) -> None:
         """The end: give up everything that is not under way. What is, is delivered or given up by its answer."""
         self._backlog = 0
         self._returns.give_up_all(self._settlement.take_parked(), self.intake.end(message), code, message)
+
+    def give_up_lost(self, message: str) -> None:
+        """The host broke in the middle of this machine: end the records that it has lost track of (P1)."""
+        for record in self.intake.known():
+            if record.ending is None:
+                record.ending = Undelivered("Internal", message)
+                self.ledger.failed.append(record)
+            self.ledger.finished.append(record)
 
     # ---- outputs
 
@@ -122,7 +117,7 @@ class ProducerMachine:
         self._advance(now)
         self._mark()
         if not self._facts.answered and now < self._blind_at:
-            return None  # W1: where the service distributes records, aggregates would have to be sent again
+            return None  # Where the service distributes records, aggregates would have to be sent again
         group = self._collector.poll_group(now)
         if group is None:
             return None
@@ -132,7 +127,7 @@ class ProducerMachine:
         self._flight_count += 1
         self._entries_sent += len(entries)
         self._router.judge_cache(self.intake.reserved_records)
-        self._flights[self._flight_count] = Flight(group, now, now + self.wall_offset, size)
+        self._flights[self._flight_count] = Flight(group, now, now + self.ledger.wall_offset, size)
         return self._flight_count, PutRecords(self._stream, entries)
 
     def poll_list_shards(self, now: Instant) -> ListShards | None:
@@ -143,24 +138,16 @@ class ProducerMachine:
     def poll_summary(self, now: Instant) -> DescribeStreamSummary | None:
         return self._facts.poll_request(now)
 
-    def take_finished(self) -> list[BufferedRecord]:
-        """Records that ended and that someone waits for."""
-        return self._ledger.take_finished()
-
-    def take_failed(self) -> list[BufferedRecord]:
-        """All records that were given up since the last call."""
-        return self._ledger.take_failed()
-
     def take_events(self) -> list[Event]:
-        events = self._ledger.events + self._facts.events
-        self._ledger.events, self._facts.events = [], []
+        events = self.ledger.events + self._facts.events
+        self.ledger.events, self._facts.events = [], []
         return events
 
     def next_deadline(self) -> Instant:
-        """When to poll again, if nothing happens before (W2)."""
+        """When to poll again, if nothing happens before."""
         if self._backlog:
             return -NEVER
-        waits_blind = self._is_blind and not self._sends_blind and not self._config.ordered
+        waits_blind = self._router.is_blind and not self._sends_blind and not self._config.ordered
         blind_at = self._blind_at if waits_blind and self._router.catch_all.queued else NEVER
         collecting = self._collector.next_deadline()
         if not self._facts.answered and collecting != NEVER:
@@ -174,12 +161,11 @@ class ProducerMachine:
 
     def handle_put(self, number: int, answer: PutRecordsResponse | Failure, now: Instant) -> None:
         """What became of a PutRecords."""
-        is_unchanged = self._settlement.settle(self._flights[number], answer, now)
-        del self._flights[number]  # not before: if it breaks, its records are still found (P1)
+        is_unchanged = self._settlement.settle(self._flights.pop(number), answer, now)
         if _is_missing(answer) or (self._map.snapshot is None and self._router.lanes):
             self._forget_stream(now)
         # Only records that come back, or are packed anew, can be due before those that wait.
-        if not is_unchanged or self.outstanding == len(self.intake.records):
+        if not is_unchanged or self.intake.outstanding == len(self.intake.records):
             self._arm(now)
 
     def handle_list_shards(self, answer: ListShardsResponse | Failure, now: Instant) -> None:
@@ -187,7 +173,7 @@ class ProducerMachine:
         if self._map.handle_page(answer, now):
             self._install(now)
         elif self._map.failure is not None:
-            self._ledger.events.append(ShardMapFailed(self._map.failure))
+            self.ledger.events.append(ShardMapFailed(self._map.failure))
             if _is_missing(answer):
                 self._forget_stream(now)
             self._settlement.reconsider_parked(now)
@@ -221,26 +207,17 @@ class ProducerMachine:
     # ---- queries
 
     @property
-    def outstanding(self) -> int:
-        """Records that were accepted and have not ended."""
-        return self.intake.outstanding
-
-    @property
-    def buffered_bytes(self) -> int:
-        return self.intake.buffered_bytes
-
-    @property
     def refuses_order(self) -> bool:
         """The stream distributes records by itself: there is no order to keep."""
         return self._config.ordered and self._facts.auto
 
     def stats(self, now: Instant) -> ProducerStats:
-        ledger = self._ledger
+        ledger = self.ledger
         waiting = [lane.expires_at() for lane in self._router.all_lanes()]
         oldest = min(waiting + [record.expires_at for record in self.intake.records[:1]]) - self._config.record_ttl
         return ProducerStats(
-            outstanding=self.outstanding,
-            buffered_bytes=self.buffered_bytes,
+            outstanding=self.intake.outstanding,
+            buffered_bytes=self.intake.buffered_bytes,
             delivered_records=ledger.delivered_records,
             delivered_bytes=ledger.delivered_bytes,
             failed_records=ledger.failed_records,
@@ -256,11 +233,6 @@ class ProducerMachine:
 
     # ---- inside
 
-    @property
-    def _is_blind(self) -> bool:
-        """There is no map to route by, nor a reason to do without."""
-        return not self._router.lanes and self._facts.may_aggregate
-
     def _round_ends_at(self) -> Instant:
         """When the first record that is in no lane yet is due."""
         for record in self.intake.records[:1]:
@@ -268,7 +240,7 @@ class ProducerMachine:
         return NEVER
 
     def _look_into_intake(self, now: Instant) -> bool:
-        """Arm the deadline of what is in it. Says whether it is to be sorted (W3)."""
+        """Arm the deadline of what is in it. Says whether it is to be sorted."""
         records = len(self.intake.records)
         if not records:
             return False
@@ -277,7 +249,7 @@ class ProducerMachine:
         is_first = self._due_at == NEVER and size >= ALONE_BYTES
         self._due_at = min(self._due_at, self._round_ends_at())
         is_due = now >= min(self._due_at, self._expires_at)
-        return is_full or is_first or is_due or self._is_blind
+        return is_full or is_first or is_due or self._router.is_blind
 
     def _mark(self) -> None:
         """Until when the host need not be woken (P11): for the length of a round, if something wakes it by its end."""
@@ -289,7 +261,7 @@ class ProducerMachine:
         intake.mark(max(0, self._round_records - 1 - len(intake.records)), max(0, size))
 
     def _sort(self, count: int, now: Instant) -> None:
-        """Bring the first records of the intake to their lanes (W3)."""
+        """Bring the first records of the intake to their lanes."""
         fresh = self.intake.take(count)
         if not self.intake.records:
             self._taken_bytes = self.intake.reserved_bytes
@@ -307,11 +279,11 @@ class ProducerMachine:
                 self._note_sealed(lane)
         for record in others:
             lane = self._router.lane_for(record, now)
-            if lane.add_again(record) if by_lane else lane.add(record):  # A2: it may be older than those before
+            if lane.add_again(record) if by_lane else lane.add(record):  # It may be older than those before
                 self._note_sealed(lane)
 
     def _note_sealed(self, lane: Lane) -> None:
-        if lane is not self._router.catch_all or not self._is_blind or self._sends_blind:  # W1, P9
+        if lane is not self._router.catch_all or not self._router.is_blind or self._sends_blind:  # P9
             self._collector.note_sealed(lane)
 
     def _advance(self, now: Instant) -> None:
@@ -324,13 +296,13 @@ class ProducerMachine:
             self._backlog -= count
             self._sort(count, now)
         if now >= self._expires_at:
-            self._expire(now)  # also before a backlog is sorted: sending goes on meanwhile (A1)
+            self._expire(now)  # also before a backlog is sorted: sending goes on meanwhile
         if self._backlog:
             return
         if now >= self._settlement.next_deadline():
             self._settlement.reconsider_parked(now)
             self._arm(now)
-        if self._is_blind:
+        if self._router.is_blind:
             self._advance_blind(now)
         if now >= self._due_at:
             self._release_due(now)
@@ -339,7 +311,7 @@ class ProducerMachine:
         catch_all, failure = self._router.catch_all, self._map.failure
         if self._config.ordered:
             if failure is not None and not failure.retryable and not catch_all.is_idle:
-                self._ledger.fail(catch_all.take_unsent(), failure.code, failure.message)
+                self.ledger.fail(catch_all.take_unsent(), failure.code, failure.message)
         elif not self._sends_blind and (self._map.answered or now >= self._blind_at):
             self._sends_blind = True
             self._collector.note_returned(catch_all, now)
@@ -373,7 +345,7 @@ class ProducerMachine:
         self._due_at = min([self._due_at, *lingering])
 
     def _forget_stream(self, now: Instant) -> None:
-        """The stream is missing, or another one: use neither map nor facts until both have been read again (X4)."""
+        """The stream is missing, or another one: use neither map nor facts until both have been read again."""
         if self._map.snapshot is None and not self._router.lanes:
             return  # there is nothing to forget: they are read again after their own pauses
         self._map.begin_anew(now)
@@ -385,12 +357,13 @@ class ProducerMachine:
     def _install(self, now: Instant) -> None:
         """The map is new, or whether it is to be used: records of lanes that vanished find new ones."""
         had_lanes = bool(self._router.lanes)
-        is_known = self._facts.may_aggregate and self._facts.is_settled
-        fresh, gone = self._router.install(self._map.snapshot if is_known else None, now)
+        may_predict = self._facts.may_aggregate
+        snapshot = self._map.snapshot if may_predict and self._facts.is_settled else None
+        fresh, gone = self._router.install(snapshot, now, may_predict=may_predict)
         self._round_records, self._round_bytes = round_limits(self._config, len(self._router.lanes))
         was_released = self._returns.take_over(fresh, gone, now)
         catch_all = self._router.catch_all
-        if self._is_blind:  # keys count again, and there is no map yet
+        if self._router.is_blind:  # keys count again, and there is no map yet
             self._collector.forget(catch_all)
             self._sends_blind = False
         else:
@@ -399,9 +372,9 @@ class ProducerMachine:
         self._router.forget_settled()
         self._arm(now)
         if was_released:
-            self.flush()  # A3: what a flush found without a map, or in a lane that vanished, does not linger again
+            self.flush()  # What a flush found without a map, or in a lane that vanished, does not linger again
         if fresh or gone or not had_lanes:
-            self._ledger.events.append(ShardsChanged(len(self._router.lanes), ids_of(fresh), ids_of(gone)))
+            self.ledger.events.append(ShardsChanged(len(self._router.lanes), ids_of(fresh), ids_of(gone)))
 
 
 def _is_missing(answer: object) -> bool:

@@ -4,11 +4,11 @@ Judged by what the producer asks anyway when it starts: ListShards, and Describe
 
 Invariants:
 
-- RY1: it is ready when it has a shard map, or when it can never list the shards but the summary shows that the stream
+- It is ready when it has a shard map, or when it can never list the shards but the summary shows that the stream
   is there: then it sends without a map.
-- RY2: it is hopeless when the stream is not there, or when both questions fail and would fail again (access denied,
+- It is hopeless when the stream is not there, or when both questions fail and would fail again (access denied,
   wrong keys, an untrusted certificate). Any other failure is waited out.
-- RY3: the latest answers count: a stream that is created later makes the producer ready.
+- The latest answers count: a stream that is created later makes the producer ready.
 """
 
 from typing import final
@@ -39,12 +39,11 @@ class Readiness:
 
     @property
     def is_ready(self) -> bool:
-        """RY1."""
         return self._has_map or (self._can_never_list and self._has_summary)
 
     @property
     def is_hopeless(self) -> bool:
-        """RY2. ``failure`` has the reason."""
+        """``failure`` has the reason."""
         if self._has_map or self.failure is None:
             return False
         if self.failure.kind is FailureKind.NOT_FOUND:

@@ -5,7 +5,7 @@ Invariants:
 - P2: a record goes to the lane of the shard that its hash key belongs to; without a map to the catch-all lane.
 - P8: a keyless record goes to the healthiest lane, by load and recent failures, sticky until that lane's aggregate is
   sealed; chosen anew for every retry. A record with a key never changes its key.
-- J1: the lanes are those of the newest snapshot. A lane that vanished stays known, for P9, until all that it sent is
+- The lanes are those of the newest snapshot. A lane that vanished stays known, for P9, until all that it sent is
   settled; then it is forgotten.
 """
 
@@ -16,9 +16,9 @@ from typing import Final, final
 from shardline.core.backoff import Chance
 from shardline.core.clock import Instant
 from shardline.core.producer.aggregate import digest_of
-from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.lane import Lane
-from shardline.core.producer.record import BufferedRecord
+from shardline.core.producer.producer_config import ProducerConfig
+from shardline.core.producer.producer_record import BufferedRecord
 from shardline.core.producer.shard_map import Snapshot
 from shardline.model.hashing import hash_digest_of, md5_of_key
 from shardline.model.limits import KIB
@@ -60,7 +60,10 @@ class Router:
         self._sticky: Lane | None = None
         self._aggregate_max_bytes = config.aggregate_max_bytes
         self.catch_all = Lane(None, None, config, chance, now)
-        self.catch_all.held = config.ordered  # P9: nothing goes without a map, whatever comes back meanwhile
+        """Of the records without a prediction. It vanishes as other lanes do, when a map comes."""
+        self.catch_all.held = config.ordered
+        self.is_blind = True
+        """There is no map to route by, nor a reason to do without."""
         self.lanes: tuple[Lane, ...] = ()
         """In the order of their hash ranges."""
         self.vanished: list[Lane] = []
@@ -148,7 +151,9 @@ class Router:
         self._sticky = best
         return best
 
-    def install(self, snapshot: Snapshot | None, now: Instant) -> tuple[list[Lane], list[Lane]]:
+    def install(
+        self, snapshot: Snapshot | None, now: Instant, *, may_predict: bool = True
+    ) -> tuple[list[Lane], list[Lane]]:
         """Take over a map, or none. Returns the lanes that are new and those that vanished: their unsent is yours."""
         # By id and range: the shards of a stream that was deleted and made anew have the ids of the old ones.
         current = {(lane.shard_id, lane.hash_range): lane for lane in self.lanes}
@@ -166,6 +171,10 @@ class Router:
         self._by_twelve_bits = [by_twelve_bits[at : at + 16] for at in range(0, len(by_twelve_bits), 16)]
         self._lane_by_key = {}
         gone = [lane for shard, lane in current.items() if shard not in set(shards)]
+        self.is_blind = may_predict and not shards
+        if shards and not self.catch_all.is_idle:
+            gone.append(self.catch_all)
+            self.catch_all = Lane(None, None, self._config, self._chance, now)
         for lane in gone:
             lane.vanished = True
             if snapshot is not None and lane.shard_id in snapshot.shard_ids:
@@ -192,16 +201,18 @@ class Router:
             lane.max_bytes = self._aggregate_max_bytes
 
     def disown_all(self) -> None:
-        """The stream may be another one: a landing in a shard that has the id of a lane is not as predicted (X4)."""
+        """The stream may be another one: a landing in a shard that has the id of a lane is not as predicted."""
         for lane in self.lanes:
             lane.predicted = ""
 
     def forget_settled(self) -> None:
-        """Drop lanes that vanished and have nothing left (J1)."""
+        """Drop lanes that vanished and have nothing left."""
         self.vanished = [lane for lane in self.vanished if not lane.is_idle]
 
     def must_wait(self, lane: Lane) -> bool:
-        """Whether a lane of an overlapping range, its parent say, still has unfinished records (P9)."""
+        """Whether the first map, or records of a lane of an overlapping range, its parent say, come first (P9)."""
+        if lane is self.catch_all and self.is_blind:
+            return True
         return any(other.in_flight and other.hash_range.overlaps(lane.hash_range) for other in self.vanished)
 
     def all_lanes(self) -> list[Lane]:

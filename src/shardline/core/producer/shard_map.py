@@ -8,18 +8,18 @@
 Invariants:
 
 - P3: a snapshot serves until the next one is complete (copy on write): prediction never pauses.
-- M1: prediction takes O(log N) over closed ranges, both edges exact.
-- M2: one refresh at a time, one request of it in flight; every request is answered by exactly one ``handle_page``.
-- M3: ``invalidate`` refreshes only if what it reports is news: seen after the snapshot was asked for, with a predicted
+- Prediction takes O(log N) over closed ranges, both edges exact.
+- One refresh at a time, one request of it in flight; every request is answered by exactly one ``handle_page``.
+- ``invalidate`` refreshes only if what it reports is news: seen after the snapshot was asked for, with a predicted
   shard that is still among the open ones (``None``: there was no prediction), and no refresh on the way.
-- M4: a shard that disappeared stays answerable through ``hash_range`` for ``closed_shard_ttl``: entries may still be in
+- A shard that disappeared stays answerable through ``hash_range`` for ``closed_shard_ttl``: entries may still be in
   flight to it.
-- M5: a listing that does not cover the ring exactly once, or does not end (PT2), is no map: it counts as a failed
+- A listing that does not cover the ring exactly once, or does not end, is no map: it counts as a failed
   refresh. A shard that has an ending sequence number is closed, whatever the listing was asked for: some servers ignore
   the filter.
-- M7: a shard's numbers tell in which life of the stream it was created. If a listing that was asked for because of a
+- A shard's numbers tell in which life of the stream it was created. If a listing that was asked for because of a
   number says twice that the shard is still the same, numbers are laid out in another way here, and tell nothing.
-- M6: a map that is newer than a landing and does not explain it is stale. It is read again after pauses that grow from
+- A map that is newer than a landing and does not explain it is stale. It is read again after pauses that grow from
   1 s to 30 s, and so it is whenever the last listing was the same as the one before.
 """
 
@@ -59,10 +59,10 @@ class Snapshot(NamedTuple):
     shard_ids: tuple[str, ...]
     ranges: tuple[HashRange, ...]
     numbers: tuple[NumberRange, ...]
-    """The sequence numbers of each (M7)."""
+    """The sequence numbers of each."""
 
     def predict(self, digest: bytes) -> str:
-        """The shard that a hash key belongs to (M1)."""
+        """The shard that a hash key belongs to."""
         return self.shard_ids[bisect_left(self.endings, digest)]
 
 
@@ -74,17 +74,17 @@ class ShardMap:
         self._stream = stream
         self._closed_shard_ttl = closed_shard_ttl
         self._backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
-        self._doubts = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)  # M6
+        self._doubts = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
         self._is_unchanged = False  # whether the last listing brought nothing new
         self._pages: list[_Listed] = []
-        self._questioned: list[tuple[str, NumberRange]] = []  # shards whose numbers made us ask (M7)
+        self._questioned: list[tuple[str, NumberRange]] = []  # shards whose numbers made us ask
         self._tokens = PageTokens()
         self._next_token: str | None = None
         self._wanted_at: Instant = 0.0  # when the next request may go; NEVER while READY
         self._in_flight = False
         self._is_outdated = False  # whether what is in flight is about a stream that is gone
         self._asked_at: Instant = -NEVER  # when the first request of the refresh under way was sent
-        self._ranges: dict[str, HashRange] = {}  # open ones and those closed lately (M4)
+        self._ranges: dict[str, HashRange] = {}  # open ones and those closed lately
         self._closed_at: dict[str, Instant] = {}
         self.snapshot: Snapshot | None = None
         self.updated_at: Instant = -NEVER
@@ -101,11 +101,11 @@ class ShardMap:
         return MapState.READY
 
     def hash_range(self, shard_id: str) -> HashRange | None:
-        """The range of a shard that is open, or was lately (M4)."""
+        """The range of a shard that is open, or was lately."""
         return self._ranges.get(shard_id)
 
     def invalidate(self, seen_at: Instant, predicted: str | None, now: Instant) -> bool:
-        """An entry landed elsewhere than predicted, in a request sent at ``seen_at``. Says whether it was news (M3)."""
+        """An entry landed elsewhere than predicted, in a request sent at ``seen_at``. Says whether it was news."""
         if self.state is not MapState.READY or seen_at <= self.updated_at:
             return False
         if predicted is not None and (predicted not in self._ranges or predicted in self._closed_at):
@@ -114,7 +114,7 @@ class ShardMap:
         return True
 
     def doubt(self, now: Instant) -> None:
-        """The map proved to be stale, however new it is: read it again, not at once (M6)."""
+        """The map proved to be stale, however new it is: read it again, not at once."""
         if self.state is MapState.READY:
             self._wanted_at = now + self._doubts.next_delay()
 
@@ -123,7 +123,7 @@ class ShardMap:
         return self.failure is None and (self._in_flight or self._wanted_at <= until)
 
     def question(self, shard_id: str, numbers: NumberRange) -> None:
-        """A landing in this shard had another number than it may give out (M7)."""
+        """A landing in this shard had another number than it may give out."""
         self._questioned.append((shard_id, numbers))
 
     def begin_anew(self, now: Instant) -> None:
@@ -137,7 +137,7 @@ class ShardMap:
         self.updated_at = -NEVER
 
     def poll_request(self, now: Instant) -> ListShards | None:
-        """The next page to ask for, if it is time (M2)."""
+        """The next page to ask for, if it is time."""
         if self._in_flight or now < self._wanted_at:
             return None
         self._in_flight = True
@@ -223,7 +223,7 @@ class _Listed(NamedTuple):
 
 
 def _make_snapshot(shards: list[_Listed]) -> Snapshot | None:
-    """The shards as a map, or ``None`` if they do not cover the ring exactly once (M5)."""
+    """The shards as a map, or ``None`` if they do not cover the ring exactly once."""
     ordered = sorted(set(shards), key=lambda shard: shard.hash_range)
     covered = 0
     for shard in ordered:

@@ -4,11 +4,11 @@ A bucket of two streams, entries a second and bytes a second, that grow by thems
 
 Invariants:
 
-- K1: a take debits both streams or none.
-- K2: a stream is never above its capacity, which is one second of its rate, and grows by its rate while time passes.
-- K3: a take is admitted when both balances reach ``min(cost, capacity)``, and may leave a debt (P6): a record that
+- A take debits both streams or none.
+- A stream is never above its capacity, which is one second of its rate, and grows by its rate while time passes.
+- A take is admitted when both balances reach ``min(cost, capacity)``, and may leave a debt (P6): a record that
   costs more than the capacity still goes out, and what follows it waits for the debt to be paid.
-- K4: at ``ready_at`` the take is admitted; before it is not, but for a nanosecond, or what the clock can tell apart.
+- At ``ready_at`` the take is admitted; before it is not, but for a nanosecond, or what the clock can tell apart.
 """
 
 from math import ulp
@@ -41,7 +41,7 @@ class TokenBucket:
         self._bytes = min(self._bytes, byte_rate)
 
     def try_take(self, entries: float, size: float, now: Instant) -> bool:
-        """Debit both streams, or none (K1, K3)."""
+        """Debit both streams, or none."""
         if now > self._updated_at:
             self._grow(now)
         left, left_bytes = self._entries - entries, self._bytes - size
@@ -59,7 +59,7 @@ class TokenBucket:
         return entries <= self._entry_rate and size <= self._byte_rate
 
     def ready_at(self, entries: float, size: float, now: Instant) -> Instant:
-        """When a take will be admitted, if nothing is taken until then (K4)."""
+        """When a take will be admitted, if nothing is taken until then."""
         self._grow(now)
         missing = (min(entries, self._entry_rate) - self._entries) / self._entry_rate
         missing_bytes = (min(size, self._byte_rate) - self._bytes) / self._byte_rate

@@ -8,7 +8,7 @@ Invariants:
 - P4: an aggregate that landed in another shard than predicted is delivered only if every record in it belongs to that
   shard's range. A record that went alone is delivered wherever it landed.
 - P5: what the taxonomy calls fatal fails at once; the rest is sent again, later.
-- V1: every answer falls under exactly one rule.
+- Every answer falls under exactly one rule.
 """
 
 from enum import Enum
@@ -26,11 +26,11 @@ class Action(Enum):
     """What is done with the records of an entry."""
 
     DELIVER = "delivered"
-    RESEND = "sent again as it is, after a pause"
-    REROUTE = "sent again, each record by the newer map"
-    PARK = "judged again when the map has been read anew"
+    RESEND = "sent again unchanged, after a pause"
+    REROUTE = "sent again, each record to its shard in the new map"
+    PARK = "judged again when the new map arrives"
     FAIL = "failed"
-    BISECT = "sent again in parts, the entries that the service names alone; a record that is refused alone fails"
+    BISECT = "sent again in smaller requests; a record that is rejected alone fails"
 
 
 @final
@@ -49,36 +49,39 @@ class Rule(NamedTuple):
 class Rules:
     """The table. ``ALL`` is the order of the documentation."""
 
-    STORED = Rule("stored in the predicted shard, or there was no prediction", Action.DELIVER)
-    STORED_ALONE = Rule("stored in another shard, as a record of its own", Action.DELIVER, stale_map=True)
+    STORED = Rule("stored in the predicted shard, or without a prediction", Action.DELIVER)
+    STORED_ALONE = Rule("stored in another shard, as a single record", Action.DELIVER, stale_map=True)
     STORED_IN_RANGE = Rule(
-        "stored in another shard, whose range holds every record of the aggregate", Action.DELIVER, stale_map=True
+        "stored in another shard whose range contains every record of the aggregate", Action.DELIVER, stale_map=True
     )
     STORED_OUT_OF_RANGE = Rule(
-        "stored in another shard, whose range does not hold every record of the aggregate: readers may drop it whole",
+        "stored in another shard whose range does not contain every record of the aggregate: readers may drop it",
         Action.REROUTE,
         stale_map=True,
     )
-    STORED_UNKNOWN = Rule("stored in a shard that the map does not know, as an aggregate", Action.PARK, stale_map=True)
-    ENTRY_THROTTLED = Rule("entry refused: throughput exceeded", Action.RESEND, throttled=True)
-    ENTRY_THROTTLED_FATAL = Rule(
-        "entry refused: throughput exceeded, with fail_if_throttled", Action.FAIL, throttled=True
+    STORED_UNKNOWN = Rule(
+        "stored as an aggregate in a shard that the map does not contain", Action.PARK, stale_map=True
     )
-    ENTRY_REFUSED = Rule("entry refused: any other code (InternalFailure, ...)", Action.RESEND)
-    ENTRY_FATAL = Rule("entry refused: a fatal code (KMS, access, validation)", Action.FAIL)
-    REQUEST_THROTTLED = Rule("request refused: throttled", Action.RESEND, throttled=True)
-    REQUEST_THROTTLED_FATAL = Rule("request refused: throttled, with fail_if_throttled", Action.FAIL, throttled=True)
+    ENTRY_THROTTLED = Rule("entry rejected: throughput exceeded", Action.RESEND, throttled=True)
+    ENTRY_THROTTLED_FATAL = Rule(
+        "entry rejected: throughput exceeded, with fail_if_throttled", Action.FAIL, throttled=True
+    )
+    ENTRY_REFUSED = Rule("entry rejected: any other code (InternalFailure, ...)", Action.RESEND)
+    ENTRY_FATAL = Rule("entry rejected: a fatal code (KMS, access, validation)", Action.FAIL)
+    REQUEST_THROTTLED = Rule("request rejected: throttled", Action.RESEND, throttled=True)
+    REQUEST_THROTTLED_FATAL = Rule("request rejected: throttled, with fail_if_throttled", Action.FAIL, throttled=True)
     REQUEST_LOST = Rule(
-        "request failed on the way or inside the service, credentials expired, clock skewed", Action.RESEND
+        "request failed on the way or within the service, credentials expired, or clock skewed", Action.RESEND
     )
     REQUEST_KEYLESS = Rule(
-        "request refused as invalid, with an entry that has no key (AUTO): keys may count again", Action.REROUTE
+        "request rejected as invalid, with an entry without a key (AUTO): the stream may need keys again",
+        Action.REROUTE,
     )
-    REQUEST_INVALID = Rule("request refused as invalid, with more than one record", Action.BISECT)
-    REQUEST_INVALID_ALONE = Rule("request refused as invalid, with a single record", Action.FAIL)
-    REQUEST_FATAL = Rule("request refused for good: no such stream, denied, KMS, no credentials, TLS", Action.FAIL)
-    COUNT_MISMATCH = Rule("the answer names another number of entries than was sent", Action.RESEND)
-    EXPIRED = Rule("record_ttl is over before it could be sent (again)", Action.FAIL)
+    REQUEST_INVALID = Rule("request rejected as invalid, with several records", Action.BISECT)
+    REQUEST_INVALID_ALONE = Rule("request rejected as invalid, with a single record", Action.FAIL)
+    REQUEST_FATAL = Rule("request rejected: no such stream, access denied, KMS, no credentials, TLS", Action.FAIL)
+    COUNT_MISMATCH = Rule("the response has a different number of entries than the request", Action.RESEND)
+    EXPIRED = Rule("record_ttl ended", Action.FAIL)
     TOO_MANY_ATTEMPTS = Rule("max_attempts is reached", Action.FAIL)
 
     ALL: Final = (

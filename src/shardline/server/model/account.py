@@ -5,7 +5,7 @@ on-demand streams have a warm throughput.
 
 Invariant:
 
-- AC1: a stream's warm throughput is a number that is kept and told. It changes neither shards nor their limits.
+- A stream's warm throughput is a number that is kept and told. It changes neither shards nor their limits.
 """
 
 from typing import Final

@@ -2,24 +2,25 @@
 
 Invariants:
 
-- TB1: a bucket holds at most one second of its rate, and is full at first.
-- TB2: what costs more than a full bucket passes when the bucket is full, and leaves a debt: large records and pages
+- A bucket holds at most one second of its rate, and is full at first.
+- What costs more than a full bucket passes when the bucket is full, and leaves a debt: large records and pages
   pass, and block what follows for as long as they cost.
-- TB3: a refused request costs nothing.
+- A refused request costs nothing.
 """
 
+from math import inf
 from typing import final
 
 
 @final
 class Bucket:
-    """One rate per second."""
+    """One rate per second; ``None`` is no limit."""
 
     __slots__ = ("_balance", "_filled_at", "rate")
 
-    def __init__(self, rate: float, now: float) -> None:
-        self.rate = rate
-        self._balance = rate
+    def __init__(self, rate: float | None, now: float) -> None:
+        self.rate = inf if rate is None else rate
+        self._balance = self.rate
         self._filled_at = now
 
     def balance(self, now: float) -> float:
@@ -30,7 +31,7 @@ class Bucket:
         return self._balance
 
     def allows(self, cost: float, now: float) -> bool:
-        """Whether ``cost`` may pass (TB2)."""
+        """Whether ``cost`` may pass."""
         # Times near 2e9 are exact to 0.24 us: what comes in within less decides nothing.
         return self.balance(now) >= min(cost, self.rate) - self.rate * 4e-7
 
@@ -38,11 +39,11 @@ class Bucket:
         """When the last debt is paid: now, if there is none."""
         return now + max(0.0, -self.balance(now)) / self.rate
 
-    def take(self, cost: float, now: float) -> bool:
-        """Take ``cost`` if it may pass (TB3)."""
+    def take(self, cost: float, now: float, *, is_dry: bool = False) -> bool:
+        """Take ``cost`` if it may pass; in a dry run, only tell whether it may."""
         if not self.allows(cost, now):
             return False
-        self._balance -= cost
+        self._balance -= 0.0 if is_dry else cost
         return True
 
     def spend(self, cost: float) -> None:

@@ -8,46 +8,24 @@ from typing import Annotated, Literal, TypeAlias, TypeVar
 
 from msgspec import Meta, Struct, field
 
-from shardline.server.model.constraints import full_match
-from shardline.server.model.member_types import ChannelArn, Int, KeyId, StreamArn, TagMap, Token
+from shardline.server.model.member_types import ChannelArn, Int, KeyId, StreamArn, TagMap, Token, matching
 
-ChannelName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128, pattern=full_match(r"[a-zA-Z0-9_.-]+"))]
-RoleArn: TypeAlias = Annotated[
-    str,
-    Meta(
-        min_length=1, max_length=512, pattern=full_match(r"arn:aws[-a-z0-9]*:iam::\d{12}:role/[a-zA-Z_0-9+=,.@\-_/]+")
-    ),
-]
+ChannelName: TypeAlias = Annotated[str, matching(r"[a-zA-Z0-9_.-]+", 128)]
+RoleArn: TypeAlias = Annotated[str, matching(r"arn:aws[-a-z0-9]*:iam::\d{12}:role/[a-zA-Z_0-9+=,.@\-_/]+", 512)]
 SchemaArn: TypeAlias = Annotated[
-    str,
-    Meta(
-        min_length=1,
-        max_length=512,
-        pattern=full_match(r"arn:aws[-a-z0-9]*:glue:[-a-z0-9]+:\d{12}:schema/[-a-zA-Z0-9_$#.]+/[-a-zA-Z0-9_$#.]+"),
-    ),
+    str, matching(r"arn:aws[-a-z0-9]*:glue:[-a-z0-9]+:\d{12}:schema/[-a-zA-Z0-9_$#.]+/[-a-zA-Z0-9_$#.]+", 512)
 ]
-BucketArn: TypeAlias = Annotated[
-    str, Meta(min_length=1, max_length=2048, pattern=full_match(r"arn:aws[-a-z0-9]*:s3:::[a-z0-9._-]{3,63}"))
-]
-BucketOwner: TypeAlias = Annotated[str, Meta(min_length=12, max_length=12, pattern=full_match(r"\d{12}"))]
-ErrorPrefix: TypeAlias = Annotated[
-    str, Meta(min_length=1, max_length=512, pattern=full_match(r"[0-9A-Za-z!\-_'.*()\/]+"))
-]
-KeyTemplate: TypeAlias = Annotated[
-    str, Meta(min_length=1, max_length=1024, pattern=full_match(r"[0-9A-Za-z!\-_'.*()\/=:{}]+"))
-]
+BucketArn: TypeAlias = Annotated[str, matching(r"arn:aws[-a-z0-9]*:s3:::[a-z0-9._-]{3,63}", 2048)]
+BucketOwner: TypeAlias = Annotated[str, matching(r"\d{12}", 12, 12)]
+ErrorPrefix: TypeAlias = Annotated[str, matching(r"[0-9A-Za-z!\-_'.*()\/]+", 512)]
+KeyTemplate: TypeAlias = Annotated[str, matching(r"[0-9A-Za-z!\-_'.*()\/=:{}]+", 1024)]
 TableBucketArn: TypeAlias = Annotated[
-    str,
-    Meta(
-        min_length=1,
-        max_length=2048,
-        pattern=full_match(r"arn:aws[-a-z0-9]*:s3tables:[-a-z0-9]+:\d{12}:bucket/[a-z0-9_-]{3,63}"),
-    ),
+    str, matching(r"arn:aws[-a-z0-9]*:s3tables:[-a-z0-9]+:\d{12}:bucket/[a-z0-9_-]{3,63}", 2048)
 ]
-TableName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=255, pattern=full_match(r"[0-9a-z_]+"))]
-ColumnName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=255, pattern=full_match(r"[a-zA-Z0-9\.\_]+"))]
-LogGroupName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=512, pattern=full_match(r"[\.\-_/#A-Za-z0-9]+"))]
-LogStreamName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=512, pattern=full_match(r"[^:*]*"))]
+TableName: TypeAlias = Annotated[str, matching(r"[0-9a-z_]+", 255)]
+ColumnName: TypeAlias = Annotated[str, matching(r"[a-zA-Z0-9\.\_]+", 255)]
+LogGroupName: TypeAlias = Annotated[str, matching(r"[\.\-_/#A-Za-z0-9]+", 512)]
+LogStreamName: TypeAlias = Annotated[str, matching(r"[^:*]*", 512)]
 
 
 class _Part(Struct, rename="pascal", omit_defaults=True):

@@ -5,8 +5,8 @@ described and counted.
 
 Invariants:
 
-- CH1: a stream has at most one channel for each kind of destination [GUIDE, data-delivery-quotas].
-- CH2: a stream with a channel that is not being deleted cannot be deleted.
+- A stream has at most one channel for each kind of destination [GUIDE, data-delivery-quotas].
+- A stream with a channel that is not being deleted cannot be deleted.
 """
 
 from typing import Final
@@ -25,12 +25,12 @@ from shardline.server.model.channel_inputs import (
     S3Destination,
     UpdateChannel,
 )
-from shardline.server.model.descriptions import id_of, read_page_token
+from shardline.server.model.descriptions import id_of, present, read_page_token
+from shardline.server.model.next_tokens import PageToken
 from shardline.server.model.refusals import Refused, in_use, invalid, limit_exceeded
 from shardline.server.model.state import ChannelSettings, ServerChannel, ServiceState
 from shardline.server.model.streams import ServerStream
 from shardline.server.model.tags import merged_tags
-from shardline.server.model.tokens import PageToken
 
 _CHANNELS_PER_PAGE: Final = 100
 _FORMATS: Final = {"S3": {"JSON", "STRING", "BYTE_ARRAY"}, "S3_TABLES": {"JSON", "GSR_JSON"}}
@@ -47,11 +47,15 @@ def create_channel(state: ServiceState, request: CreateChannel) -> dict[str, obj
     if stream.mode != "ON_DEMAND":
         raise Refused("ValidationException", "CreateChannel is only supported for streams in the on-demand mode.")
     _check_limits(state, stream, settings)
-    tags = merged_tags({}, request.tags or {})
-    arn = f"arn:aws:kinesis:{state.settings.region}:{state.settings.account_id}:channel/{request.channel_name}"
-    ready_at = state.now + state.settings.delays.create
-    channel = ServerChannel(request.channel_name, arn, stream.name, now=state.now, ready_at=ready_at, settings=settings)
-    channel.tags = tags
+    channel = ServerChannel(
+        name=request.channel_name,
+        arn=f"arn:aws:kinesis:{state.settings.region}:{state.settings.account_id}:channel/{request.channel_name}",
+        stream_name=stream.name,
+        created_at=state.now,
+        ready_at=state.now + state.settings.delays.create,
+        tags=merged_tags({}, request.tags or {}),
+        settings=settings,
+    )
     channel.settings = _with_log_names(settings, channel)
     state.channels[channel.arn] = channel
     described = _describe(state, channel)
@@ -154,7 +158,7 @@ def _check_format(settings: ChannelSettings) -> None:
 
 
 def _check_limits(state: ServiceState, stream: ServerStream, settings: ChannelSettings) -> None:
-    """CH1, and the limit of the account."""
+    """Check the name, and the limit of the account."""
     limit, account = state.settings.limits.channels_per_account, state.settings.account_id
     if any(one.settings.destination_type == settings.destination_type for one in state.channels_of(stream)):
         raise limit_exceeded(
@@ -166,7 +170,6 @@ def _check_limits(state: ServiceState, stream: ServerStream, settings: ChannelSe
 
 
 def check_no_channels(state: ServiceState, stream: ServerStream) -> None:
-    """CH2."""
     names = [channel.name for channel in state.channels_of(stream) if channel.status != "DELETING"]
     if names:
         raise in_use(
@@ -222,7 +225,7 @@ def _describe(state: ServiceState, channel: ServerChannel) -> dict[str, object]:
         "EncryptionConfiguration": settings.encryption,
         "LoggingConfiguration": settings.logging,
     }
-    return {"ChannelDescription": {name: member for name, member in described.items() if member is not None}}
+    return {"ChannelDescription": present(described)}
 
 
 def _summarize(state: ServiceState, channel: ServerChannel) -> dict[str, object]:

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- CM1: a commitment lasts 24 hours at least. An earlier end is put off until then, and enabling it again cancels that.
-- CM2: whether it is enabled follows from the commitment and the time alone: nothing has to be carried out at its end.
+- A commitment lasts 24 hours at least. An earlier end is put off until then, and enabling it again cancels that.
+- Whether it is enabled follows from the commitment and the time alone: nothing has to be carried out at its end.
 """
 
 from typing import Final, final
@@ -22,7 +22,6 @@ class Commitment(Struct, frozen=True):
     """When it ends, or ended, if it was disabled."""
 
     def is_enabled(self, now: float) -> bool:
-        """CM2."""
         return self.started_at is not None and (self.ends_at is None or now < self.ends_at)
 
     def enable(self, now: float) -> "Commitment":
@@ -31,7 +30,7 @@ class Commitment(Struct, frozen=True):
     def disable(self, now: float) -> "Commitment":
         if self.started_at is None or self.ends_at is not None:
             return self
-        return structs.replace(self, ends_at=max(now, self.started_at + _MIN_DURATION))  # CM1
+        return structs.replace(self, ends_at=max(now, self.started_at + _MIN_DURATION))
 
     def describe(self, now: float) -> dict[str, object]:
         """The members of MinimumThroughputBillingCommitmentOutput."""

@@ -7,7 +7,7 @@ AWS converts before it checks. A member that cannot be converted is a Serializat
 After that, AWS names every broken constraint with its value in one ValidationException. A few conversions succeed where
 msgspec's do not, and then the request is good after all: a fraction becomes a whole number, and ``"yes"`` a boolean.
 
-The sentences and the order of the errors were recorded from AWS by kinesalite's tests (docs/differences.md cites them).
+The sentences and the order of the errors were recorded from AWS by kinesalite's tests (see docs/tested/differences.md).
 Members come in the order of a Java 7 ``HashMap`` of their names, and the values of an enum in the order of their bare
 hash codes: that reproduces all recordings but one, of GetShardIterator. The order began to vary in 2016, so no client
 can rely on it.
@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 import msgspec
 from msgspec import Struct, inspect
 
-from shardline.server.model.refusals import NOT_NULL, Refused, blob, broken, serialization, validation
+from shardline.server.model.refusals import NOT_NULL, blob, broken, serialization, validation
 
 _INT_MAX: Final = (1 << 31) - 1
 _FLOAT_MAX: Final = float_info.max
@@ -40,6 +40,12 @@ _JAVA_CLASSES: Final[Mapping[type, str]] = {
     int: _NUMBER,
     float: _NUMBER,
     bytes: "java.nio.HeapByteBuffer",
+}
+_WANTED: Final[Mapping[type, str]] = {
+    inspect.IntType: "an Integer",
+    inspect.FloatType: "milliseconds since epoch",
+    inspect.BoolType: "an Boolean",
+    inspect.BytesType: "a Blob",
 }
 _BOOLEANS: Final = {"TRUE": True, "1": True, "YES": True, "FALSE": False, "0": False, "NO": False}
 _FOREIGN_BASE64: Final = re.compile(r"[^a-zA-Z0-9+/=]|=(?=[^=])")
@@ -134,23 +140,8 @@ def _scalar(shape: inspect.Type, value: object) -> object:
         case inspect.BytesType() if isinstance(value, (bytes, str)):
             return value if isinstance(value, bytes) else _from_base64(value)
         case _:
-            raise _not_converted(shape, value)
-
-
-def _not_converted(shape: inspect.Type, value: object) -> Refused:
-    java = _JAVA_CLASSES.get(type(value), "java.lang.Object")
-    match shape:
-        case inspect.IntType():
-            wanted = "an Integer"
-        case inspect.FloatType():
-            wanted = "milliseconds since epoch"
-        case inspect.BoolType():
-            wanted = "an Boolean"
-        case inspect.BytesType():
-            wanted = "a Blob"
-        case _:
-            wanted = "an String"
-    return serialization(f"class {java} can not be converted to {wanted}")
+            java = _JAVA_CLASSES.get(type(value), "java.lang.Object")
+            raise serialization(f"class {java} can not be converted to {_WANTED.get(type(shape), 'an String')}")
 
 
 def _from_base64(text: str) -> bytes:

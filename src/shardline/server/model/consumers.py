@@ -2,10 +2,10 @@
 
 Invariants:
 
-- FO1: one subscription a consumer and shard: a new one within 5 s of the last is refused, a later one ends the old.
-- FO2: a subscription ends after 5 minutes, or with the shard, then naming the children.
-- FO3: pushes go on exactly where the last one ended, within the byte rate.
-- FO4: while nothing touches the subscription's log, ``poll`` gives nothing before ``due_at``: a shell need not ask.
+- One subscription a consumer and shard: a new one within 5 s of the last is refused, a later one ends the old.
+- A subscription ends after 5 minutes, or with the shard, then naming the children.
+- Pushes go on exactly where the last one ended, within the byte rate.
+- While nothing touches the subscription's log, ``poll`` gives nothing before ``due_at``: a shell need not ask.
 """
 
 from typing import TYPE_CHECKING, Final, final
@@ -16,6 +16,7 @@ from shardline.server.model import inputs
 from shardline.server.model.account import has_advantage
 from shardline.server.model.buckets import Bucket
 from shardline.server.model.descriptions import check_created, read_page_token, refuse_beside_token
+from shardline.server.model.next_tokens import PageToken
 from shardline.server.model.records import ChildShardOutput, child_shards, place_of
 from shardline.server.model.refusals import dry_run, in_use, invalid, limit_exceeded, not_found
 from shardline.server.model.shard_log import Page, ShardLog
@@ -23,7 +24,6 @@ from shardline.server.model.shards import ServerShard
 from shardline.server.model.state import ServerConsumer, ServiceState
 from shardline.server.model.streams import ServerStream
 from shardline.server.model.tags import merged_tags
-from shardline.server.model.tokens import PageToken
 
 if TYPE_CHECKING:
     from shardline.server.model.fault_rules import PushEnding
@@ -56,10 +56,14 @@ def register(state: ServiceState, request: inputs.RegisterStreamConsumer) -> dic
     if limits.consumers_creating_at_once is not None and creating >= limits.consumers_creating_at_once:
         raise limit_exceeded(f"There are {creating} consumers in state CREATING, which is the limit.")
     arn = f"{stream.arn}/consumer/{request.consumer_name}:{int(state.now)}"
-    ready_at = state.now + state.settings.delays.register
-    consumer = ServerConsumer(request.consumer_name, arn, stream.name, state.now, ready_at)
-    consumer.tags = merged_tags({}, request.tags or {}, arn)
-    state.consumers[arn] = consumer
+    consumer = state.consumers[arn] = ServerConsumer(
+        name=request.consumer_name,
+        arn=arn,
+        stream_name=stream.name,
+        created_at=state.now,
+        ready_at=state.now + state.settings.delays.register,
+        tags=merged_tags({}, request.tags or {}, arn),
+    )
     described = _describe(consumer)
     state.note_change(consumer)
     return {"Consumer": described}
@@ -140,15 +144,14 @@ class ServerSubscription:
         self._shard = shard
         self._place = place
         self._pushed_at = state.now - _HEARTBEAT
-        rate = state.settings.limits.fan_out_bytes_per_second
-        self._bytes = None if rate is None else Bucket(rate, state.now)
+        self._bytes = Bucket(state.settings.limits.fan_out_bytes_per_second, state.now)
         life = state.settings.limits.subscription_life
         self.ends_at = None if life is None else state.now + life
         self.began_at = state.now
         self.consumer = consumer
         self._changes_seen = -1  # of the log
         self.due_at = state.now
-        """When the next push is due, if nothing touches the log before (FO4)."""
+        """When the next push is due, if nothing touches the log before."""
         self.ended = False
         self.fault: PushEnding | None = None
         """How it ends, if a fault ends it."""
@@ -162,11 +165,11 @@ class ServerSubscription:
         """The next push, or ``None`` if nothing is due; ``ended`` tells whether there will be another."""
         now, log, faults = self._state.advance(now), self._shard.log, self._state.faults
         is_hit = faults is not None and bool(faults.for_pushes)
-        if now < self.due_at and log.changes == self._changes_seen and not is_hit:  # FO4
+        if now < self.due_at and log.changes == self._changes_seen and not is_hit:
             return None
         self._changes_seen = log.changes
         event = self._next_event(now)
-        blocked_until = now if self._bytes is None else self._bytes.positive_at(now)
+        blocked_until = self._bytes.positive_at(now)
         if blocked_until > now or self._place < log.next:
             self.due_at = blocked_until
         else:
@@ -187,7 +190,7 @@ class ServerSubscription:
             return None
         if self._is_hit(due=False):
             return None
-        if self._bytes is not None and not self._bytes.allows(0, now):
+        if not self._bytes.allows(0, now):
             return None
         log = self._shard.log
         log.trim(self._stream.trim_horizon(now))
@@ -202,8 +205,7 @@ class ServerSubscription:
             self.ended = True
             return SubscribeToShardEvent(records, 0, None, child_shards(self._stream, self._shard))
         self._pushed_at = now
-        if self._bytes is not None:
-            self._bytes.charge(size)
+        self._bytes.charge(size)
         behind = 0 if waiting_since is None else max(0, round((now - waiting_since) * 1000))
         return SubscribeToShardEvent(records, behind, self._continuation())
 
@@ -227,7 +229,7 @@ class ServerSubscription:
 
 @final
 class Subscriptions:
-    """The subscriptions that live, by consumer and shard (FO1)."""
+    """The subscriptions that live, by consumer and shard."""
 
     def __init__(self) -> None:
         self._live: dict[tuple[str, str], ServerSubscription] = {}

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- DE1: a listing goes on by its token alone; the token holds all that it needs, and expires.
-- DE2: shards are listed in the order of their ids.
+- A listing goes on by its token alone; the token holds all that it needs, and expires.
+- Shards are listed in the order of their ids, in which the stream holds them.
 """
 
 from hashlib import blake2b
@@ -12,12 +12,12 @@ from typing import Final
 
 from shardline.server.model import inputs
 from shardline.server.model.account import warm_throughput
+from shardline.server.model.next_tokens import PageToken
 from shardline.server.model.records import hash_key_range
 from shardline.server.model.refusals import expired_token, in_use, invalid, not_found
 from shardline.server.model.shards import ServerShard, full_shard_id
 from shardline.server.model.state import ServiceState
 from shardline.server.model.streams import ServerStream
-from shardline.server.model.tokens import PageToken
 
 _SHARDS_PER_PAGE: Final = 1_000
 _SHARDS_PER_DESCRIPTION: Final = 100
@@ -28,7 +28,7 @@ _ID_DIGITS: Final = ascii_lowercase + digits
 def describe_stream(state: ServiceState, request: inputs.DescribeStream) -> dict[str, object]:
     stream = state.find(request.stream_name, request.stream_arn)
     after = _full(request.exclusive_start_shard_id)
-    shards = [one for one in _shards(stream) if one.shard_id > after]
+    shards = [one for one in stream.shards.values() if one.shard_id > after]
     shown = shards[: min(request.limit or _SHARDS_PER_DESCRIPTION, _SHARDS_PER_DESCRIPTION)]
     description = _description(stream) | {
         "Shards": [describe_shard(shard) for shard in shown],
@@ -45,27 +45,31 @@ def describe_stream_summary(state: ServiceState, request: inputs.DescribeStreamS
         "ChannelCount": len(state.channels_of(stream)),
         "StreamId": id_of(stream.arn, stream.creation_second),
         "MaxRecordSizeInKiB": stream.max_record_kib,
+        "RecordDistributionStrategy": stream.record_distribution,
+        "WarmThroughput": warm_throughput(state, stream),
     }
-    if stream.record_distribution is not None:
-        summary["RecordDistributionStrategy"] = stream.record_distribution
-    warm = warm_throughput(state, stream)
-    if warm is not None:
-        summary["WarmThroughput"] = warm
-    return {"StreamDescriptionSummary": summary}
+    return {"StreamDescriptionSummary": present(summary)}
+
+
+def present(members: dict[str, object]) -> dict[str, object]:
+    """Those that are there."""
+    return {name: member for name, member in members.items() if member is not None}
 
 
 def _description(stream: ServerStream) -> dict[str, object]:
-    described: dict[str, object] = {
-        "StreamName": stream.name,
-        "StreamARN": stream.arn,
-        "StreamStatus": stream.status,
-        "StreamModeDetails": {"StreamMode": stream.mode},
-        "RetentionPeriodHours": stream.retention_hours,
-        "StreamCreationTimestamp": stream.creation_second,
-        "EnhancedMonitoring": [{"ShardLevelMetrics": stream.shard_level_metrics}],
-        "EncryptionType": stream.encryption_type,
-    }
-    return described if stream.key_id is None else described | {"KeyId": stream.key_id}
+    return present(
+        {
+            "StreamName": stream.name,
+            "StreamARN": stream.arn,
+            "StreamStatus": stream.status,
+            "StreamModeDetails": {"StreamMode": stream.mode},
+            "RetentionPeriodHours": stream.retention_hours,
+            "StreamCreationTimestamp": stream.creation_second,
+            "EnhancedMonitoring": [{"ShardLevelMetrics": stream.shard_level_metrics}],
+            "EncryptionType": stream.encryption_type,
+            "KeyId": stream.key_id,
+        }
+    )
 
 
 def id_of(arn: str, created_at: float) -> str:
@@ -79,17 +83,15 @@ def describe_shard(shard: ServerShard) -> dict[str, object]:
     numbers = {"StartingSequenceNumber": str(shard.starting_sequence_number)}
     if shard.ending_sequence_number is not None:
         numbers["EndingSequenceNumber"] = str(shard.ending_sequence_number)
-    described: dict[str, object] = {"ShardId": shard.shard_id}
-    if shard.parent_id is not None:
-        described["ParentShardId"] = shard.parent_id
-    if shard.adjacent_parent_id is not None:
-        described["AdjacentParentShardId"] = shard.adjacent_parent_id
-    return described | {"HashKeyRange": hash_key_range(shard), "SequenceNumberRange": numbers}
-
-
-def _shards(stream: ServerStream) -> list[ServerShard]:
-    """DE2."""
-    return sorted(stream.shards.values(), key=lambda shard: shard.index)
+    return present(
+        {
+            "ShardId": shard.shard_id,
+            "ParentShardId": shard.parent_id,
+            "AdjacentParentShardId": shard.adjacent_parent_id,
+            "HashKeyRange": hash_key_range(shard),
+            "SequenceNumberRange": numbers,
+        }
+    )
 
 
 def list_shards(state: ServiceState, request: inputs.ListShards) -> dict[str, object]:
@@ -97,7 +99,8 @@ def list_shards(state: ServiceState, request: inputs.ListShards) -> dict[str, ob
     if stream.status not in {"ACTIVE", "UPDATING"}:
         account = state.settings.account_id
         raise in_use(f"Stream {stream.name} under account {account} not ACTIVE, instead in state {stream.status}")
-    matching = [shard for shard in _shards(stream) if shard.shard_id > after and _matches(state, stream, shard, wanted)]
+    rows = [shard for shard in stream.shards.values() if shard.shard_id > after]
+    matching = [shard for shard in rows if _matches(state, stream, shard, wanted)]
     most = min(request.max_results or _SHARDS_PER_PAGE, _SHARDS_PER_PAGE)
     shown = matching[:most]
     answer: dict[str, object] = {"Shards": [describe_shard(shard) for shard in shown]}
@@ -111,7 +114,7 @@ Wanted = tuple[str, str | None, float | None]
 
 
 def _listing(state: ServiceState, request: inputs.ListShards) -> tuple[ServerStream, str, Wanted | None]:
-    """The stream, the shard to go on after, and the filter: of the request, or of its token (DE1)."""
+    """The stream, the shard to go on after, and the filter: of the request, or of its token."""
     if request.next_token is None:
         stream = state.find(request.stream_name, request.stream_arn)
         check_created(state, stream, request.stream_creation_timestamp)
@@ -186,12 +189,9 @@ def _matches(state: ServiceState, stream: ServerStream, shard: ServerShard, want
     ends_after = shard.closed_at is None or shard.closed_at >= when  # [API] ShardFilter: "greater than or equal"
     if kind.startswith("FROM_"):
         return ends_after
-    return ends_after and shard.created_at <= max(when, _first_shards_at(stream))
-
-
-def _first_shards_at(stream: ServerStream) -> float:
-    """When the oldest shards came: the stream's creation and its delay lie before any record."""
-    return min((shard.created_at for shard in stream.shards.values()), default=stream.created_at)
+    # The stream's creation and its delay lie before any record: the oldest shards count as there from the beginning.
+    oldest = min(shard.created_at for shard in stream.shards.values())
+    return ends_after and shard.created_at <= max(when, oldest)
 
 
 def list_streams(state: ServiceState, request: inputs.ListStreams) -> dict[str, object]:

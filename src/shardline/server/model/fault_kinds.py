@@ -83,9 +83,7 @@ class FailEntries(FaultRule, tag="fail_entries"):
     code: str = "InternalFailure"
     message: str = "Internal Service Failure"
 
-    @classmethod
-    def usual(cls) -> frozenset[str]:
-        return frozenset({"PutRecords"})
+    usual = frozenset({"PutRecords"})
 
     def problem(self) -> str | None:
         return None if (self.k is None) != (self.share is None) else "needs either k or share"
@@ -155,7 +153,7 @@ class Latency(FaultRule, tag="latency"):
             return chance.uniform(seconds[0], seconds[1])
         if isinstance(seconds, Lognormal):
             parameters = seconds.parameters()
-            assert parameters is not None, "a rule that exists is valid (FR1)"
+            assert parameters is not None, "a rule that exists is valid"
             return chance.lognormvariate(*parameters)
         return seconds
 
@@ -203,7 +201,7 @@ class Reshard(FaultRule, tag="reshard"):
         # not before the shards it ends began, though another change may have come between `at` and `now`
         when = min(now, max([at, *(shard.created_at for shard in stream.open_shards)]))
         if self.action == "scale":
-            assert self.shards is not None, "a rule that exists is valid (FR1)"
+            assert self.shards is not None, "a rule that exists is valid"
             stream.scale(self.shards, when)
             return None
         shards = stream.open_shards
@@ -301,9 +299,7 @@ class WrongCount(FaultRule, tag="wrong_count"):
 
     delta: Annotated[int, Meta(ge=-500, le=500)] = -1
 
-    @classmethod
-    def usual(cls) -> frozenset[str]:
-        return frozenset({"PutRecords"})
+    usual = frozenset({"PutRecords"})
 
     def on_results(self) -> int:
         return self.delta
@@ -313,9 +309,7 @@ class WrongCount(FaultRule, tag="wrong_count"):
 
 
 class _FanOut(FaultRule):
-    @classmethod
-    def usual(cls) -> frozenset[str]:
-        return frozenset({"SubscribeToShard"})
+    usual = frozenset({"SubscribeToShard"})
 
 
 @final
@@ -373,24 +367,15 @@ def _choices(chance: "Random") -> list[dict[str, Any]]:
         {"kind": "fail_entries", "share": round(chance.uniform(0.05, 1.0), 3)},
         {"kind": "error", "code": "InternalFailureException", "message": "Internal Service Failure"},
         {"kind": "error", "code": "ServiceUnavailableException", "message": "Service Unavailable"},
-        {
-            "kind": "error",
-            "operation": "GetRecords",
-            "code": "ExpiredIteratorException",
-            "message": "Iterator expired.",
-        },
+        {"kind": "error", "operation": _READS[0], "code": "ExpiredIteratorException", "message": "Iterator expired."},
         {"kind": "latency", "seconds": {"mean": mean, "p99": mean * chance.uniform(2, 10)}},
         {"kind": "latency", "seconds": [0.0, 0.05], "where": "after"},
-        {"kind": "reset", "where": "before"},
-        {"kind": "reset", "where": "after"},
-        {"kind": "reset", "where": "inside"},
+        *({"kind": "reset", "where": where} for where in ("before", "after", "inside")),
         {"kind": "truncate", "share": round(chance.random(), 3)},
         {"kind": "malformed"},
         {"kind": "html", "status": chance.choice([502, 503, 504])},
         {"kind": "wrong_count", "delta": chance.choice([-1, 1])},
-        {"kind": "fan_out_exception"},
-        {"kind": "fan_out_end"},
-        {"kind": "fan_out_reset"},
+        *({"kind": kind} for kind in ("fan_out_exception", "fan_out_end", "fan_out_reset")),
     ]
 
 
@@ -403,7 +388,7 @@ KINDS: Final = {str(kind.__struct_config__.tag): kind for kind in _leaves(FaultR
 
 
 def read_rule(members: Mapping[str, object]) -> FaultRule:
-    """The rule that a JSON object describes (FR1).
+    """The rule that a JSON object describes.
 
     Raises:
         UsageError: it describes none.

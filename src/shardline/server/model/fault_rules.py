@@ -24,12 +24,12 @@ The kinds and their own keys are the classes in ``fault_kinds``. A kind override
 
 Invariants:
 
-- FR1: a rule that exists is valid: an unknown kind, key or value is a ``UsageError`` that names what is allowed.
-- FR2: ``read_rule(rule.to_dict())`` equals ``rule``.
+- A rule that exists is valid: an unknown kind, key or value is a ``UsageError`` that names what is allowed.
+- ``read_rule(rule.to_dict())`` equals ``rule``.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self, TypeAlias, cast, final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, NamedTuple, Self, TypeAlias, cast, final
 
 import msgspec
 from msgspec import Meta, Struct
@@ -117,7 +117,9 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
     chance: Share = 1.0
 
     sort: ClassVar[str] = ""
-    """Of the rules of one sort, the first that hits a request is taken (FA1)."""
+    """Of the rules of one sort, the first that hits a request is taken."""
+    usual: ClassVar[frozenset[str] | None] = None
+    """The operations that the kind hits when none is named."""
 
     @property
     def kind(self) -> str:
@@ -127,17 +129,12 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
     def operations(self) -> frozenset[str] | None:
         """Those it can hit; ``None`` is every one."""
         if self.operation is None:
-            return self.usual()
+            return self.usual
         return frozenset([self.operation] if isinstance(self.operation, str) else self.operation)
 
     @property
     def shard_id(self) -> str | None:
         return shard_id_of(self.shard) if isinstance(self.shard, int) else self.shard
-
-    @classmethod
-    def usual(cls) -> frozenset[str] | None:
-        """The operations that the kind hits when none is named."""
-        return None
 
     def problem(self) -> str | None:
         """What is wrong with it although each key by itself is right."""
@@ -157,7 +154,7 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
         return [self]
 
     def is_open(self, plan: Plan) -> bool:
-        """Whether the earlier rules leave something for this one to do; if not, it keeps its count (FA1)."""
+        """Whether the earlier rules leave something for this one to do; if not, it keeps its count."""
         return all(rule.sort != self.sort for rule in plan.hits)
 
     def on_request(self, plan: Plan) -> None:
@@ -195,7 +192,7 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
 
     @classmethod
     def make(cls, **members: object) -> Self:
-        """A rule of this kind (FR1).
+        """A rule of this kind.
 
         Raises:
             UsageError: a key or a value is wrong.
@@ -216,19 +213,10 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
 
 
 def _wrong_operation(rule: FaultRule) -> str | None:
-    asked, usual = rule.operations, rule.usual()
+    asked, usual = rule.operations, rule.usual
     for operation in sorted(asked or ()):
         if operation not in INPUTS:
             return f"names an operation that Kinesis does not have: {operation!r}"
         if usual is not None and operation not in usual:
             return f"hits {', '.join(sorted(usual))}, never {operation}"
     return None
-
-
-def plain(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments as JSON would have them: no ``None``, lists for sets and tuples."""
-    return {
-        name: sorted(cast("set[str]", value)) if isinstance(value, (set, frozenset)) else value
-        for name, value in members.items()
-        if value is not None
-    }

@@ -6,23 +6,23 @@ where a rule can hook in: ``plan`` when a request has come, ``failed_entries`` a
 
 Invariants:
 
-- FA1: rules are asked in the order in which they were added. Of each sort (wait, reset, refusal, answer, skew) the
+- Rules are asked in the order in which they were added. Of each sort (wait, reset, refusal, answer, skew) the
   first that hits is taken, and the later ones are not asked: they keep their counts.
-- FA2: the same seed, rules and requests give the same faults. A rule whose chance is 1 draws nothing.
-- FA3: what a fault refuses is not stored; what it only hides (an answer lost, cut or wrong) is stored.
-- FA4: an entry is refused by one rule at most; the entries that no rule names are stored.
-- FA5: without rules nothing is looked at: a request costs the test of an empty dict.
-- FA6: rules may be added and removed while another thread serves: each change is one operation of a dict.
-- FA7: there are at most ``MOST_RULES``: each of them costs every request a look.
+- The same seed, rules and requests give the same faults. A rule whose chance is 1 draws nothing.
+- What a fault refuses is not stored; what it only hides (an answer lost, cut or wrong) is stored.
+- An entry is refused by one rule at most; the entries that no rule names are stored.
+- Without rules nothing is looked at: a request costs the test of an empty dict.
+- Rules may be added and removed while another thread serves: each change is one operation of a dict.
+- There are at most ``MOST_RULES``: each of them costs every request a look.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count as count_up
-from typing import TYPE_CHECKING, Final, Literal, TypedDict, Unpack, final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack, cast, final
 
 from shardline.errors import UsageError
 from shardline.server.model import fault_kinds as kinds
-from shardline.server.model.fault_rules import HOOKS, FaultRule, Plan, PushEnding, plain
+from shardline.server.model.fault_rules import HOOKS, FaultRule, Plan, PushEnding
 from shardline.server.model.targets import shards_of_records, target_of
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Fault:
 class Faults:
     """The rules that live. ``now`` tells the service's time, from which the delay of a reshard counts.
 
-    One method a kind adds a rule of it and gives its ``Fault``; each raises ``UsageError`` for what is wrong (FR1).
+    One method a kind adds a rule of it and gives its ``Fault``; each raises ``UsageError`` for what is wrong.
     """
 
     def __init__(self, chance: "Random", now: Callable[[], float]) -> None:
@@ -107,7 +107,8 @@ class Faults:
         self.for_requests = self._hooked["on_request"]
         self.for_pushes = self._hooked["on_push"]
         self.for_time = self._hooked["on_time"]
-        self._watchers: list[Callable[[], None]] = []
+        self.on_add: Callable[[], None] = lambda: None
+        """Called whenever a rule was added, in the thread that adds it: some hit before any request comes."""
 
     # ---- rules
 
@@ -125,7 +126,7 @@ class Faults:
         """Add what JSON objects describe: all of them, or none if one is wrong.
 
         Raises:
-            UsageError: one is wrong, or there would be too many (FA7).
+            UsageError: one is wrong, or there would be too many.
         """
         made = [kinds.read_rule(one) for one in described]
         rules = [rule for one in made for rule in one.expand(self._chance)]
@@ -133,7 +134,6 @@ class Faults:
         return [self._live(rule) for rule in rules]
 
     def _check_room(self, count: int) -> None:
-        """FA7."""
         if len(self._all) + count > MOST_RULES:
             raise UsageError(
                 f"there can be {MOST_RULES:,} faults at once, and there are {len(self._all):,}: remove some"
@@ -158,20 +158,15 @@ class Faults:
         self._all[fault.id] = fault
         for hook in rule.hooks():
             self._hooked[hook][fault.id] = fault
-        for watcher in self._watchers:
-            watcher()
+        self.on_add()
         return fault
-
-    def watch(self, watcher: Callable[[], None]) -> None:
-        """Call ``watcher`` whenever a rule was added, in the thread that adds it: some hit before any request comes."""
-        self._watchers.append(watcher)
 
     def _drop(self, fault: Fault) -> None:
         for held in (self._all, *self._hooked.values()):
             held.pop(fault.id, None)
 
     def _hits(self, fault: Fault) -> bool:
-        """Whether a fault that matches hits this time (FA2)."""
+        """Whether a fault that matches hits this time."""
         if not fault.is_live:
             return False
         if fault.passes_left:
@@ -209,7 +204,7 @@ class Faults:
         """Which entries of a PutRecords fail, with which code and message; ``shards`` is where each would go."""
         failed: dict[int, tuple[str, str]] = {}
         for fault, places in self._hit_entries("on_entries", stream, shards):
-            failed = fault.rule.on_entries(places, self._chance) | failed  # FA4
+            failed = fault.rule.on_entries(places, self._chance) | failed
         return failed
 
     def result_delta(self, stream: "ServerStream", shards: "list[ServerShard]") -> int:
@@ -256,7 +251,7 @@ class Faults:
 
     def throttle(self, **filters: Unpack[Filters]) -> Fault:
         """Too fast: see ``fault_kinds.Throttle``."""
-        return self._make(kinds.Throttle, dict(filters))
+        return self._make(kinds.Throttle, filters)
 
     def fail_entries(
         self,
@@ -268,12 +263,11 @@ class Faults:
         **filters: Unpack[Filters],
     ) -> Fault:
         """Some entries of PutRecords fail, and are not stored."""
-        own = {"k": k, "share": share, "code": code, "message": message}
-        return self._make(kinds.FailEntries, dict(filters) | own)
+        return self._make(kinds.FailEntries, filters, k=k, share=share, code=code, message=message)
 
     def error(self, code: str, message: str = "", *, status: int | None = None, **filters: Unpack[Filters]) -> Fault:
         """The request is answered with an error of any type."""
-        return self._make(kinds.Error, dict(filters) | {"code": code, "message": message, "status": status})
+        return self._make(kinds.Error, filters, code=code, message=message, status=status)
 
     def expired_iterator(self, **filters: Unpack[Filters]) -> Fault:
         """GetRecords: the iterator is too old."""
@@ -297,47 +291,47 @@ class Faults:
         **filters: Unpack[Filters],
     ) -> Fault:
         """The answer is late."""
-        return self._make(kinds.Latency, dict(filters) | {"seconds": seconds, "where": where})
+        return self._make(kinds.Latency, filters, seconds=seconds, where=where)
 
     def reset(self, where: Literal["before", "after", "inside"] = "before", **filters: Unpack[Filters]) -> Fault:
         """The connection is reset before, after (the answer is lost) or inside the answer."""
-        return self._make(kinds.Reset, dict(filters) | {"where": where})
+        return self._make(kinds.Reset, filters, where=where)
 
     def truncate(self, *, at: int | None = None, share: float | None = None, **filters: Unpack[Filters]) -> Fault:
         """The answer's body ends early; by half, unless told."""
-        return self._make(kinds.Truncate, dict(filters) | {"at": at, "share": share})
+        return self._make(kinds.Truncate, filters, at=at, share=share)
 
     def malformed(self, body: bytes | str | None = None, *, handled: bool = True, **filters: Unpack[Filters]) -> Fault:
         """200, and garbage."""
-        name = "body_base64" if isinstance(body, bytes) else "body"
-        return self._make(kinds.Malformed, dict(filters) | {name: body, "handled": handled})
+        members = {"body_base64" if isinstance(body, bytes) else "body": body}
+        return self._make(kinds.Malformed, filters, **members, handled=handled)
 
     def html(self, status: int = 503, *, handled: bool = False, **filters: Unpack[Filters]) -> Fault:
         """A proxy's page."""
-        return self._make(kinds.Html, dict(filters) | {"status": status, "handled": handled})
+        return self._make(kinds.Html, filters, status=status, handled=handled)
 
     def wrong_count(self, delta: int = -1, **filters: Unpack[Filters]) -> Fault:
         """PutRecords answers with too few or too many results."""
-        return self._make(kinds.WrongCount, dict(filters) | {"delta": delta})
+        return self._make(kinds.WrongCount, filters, delta=delta)
 
     def clock_skew(self, seconds: float, **filters: Unpack[Filters]) -> Fault:
         """The service's clock, as clients see it, is off."""
-        return self._make(kinds.ClockSkew, dict(filters) | {"seconds": seconds})
+        return self._make(kinds.ClockSkew, filters, seconds=seconds)
 
     def fan_out_exception(
         self, code: str = "InternalFailureException", message: str = "Internal Service Failure",
         **filters: Unpack[Filters],
     ) -> Fault:  # fmt: skip
         """An exception frame in the event stream, then its end."""
-        return self._make(kinds.FanOutException, dict(filters) | {"code": code, "message": message})
+        return self._make(kinds.FanOutException, filters, code=code, message=message)
 
     def fan_out_end(self, **filters: Unpack[Filters]) -> Fault:
         """The event stream ends cleanly, before its time."""
-        return self._make(kinds.FanOutEnd, dict(filters))
+        return self._make(kinds.FanOutEnd, filters)
 
     def fan_out_reset(self, **filters: Unpack[Filters]) -> Fault:
         """The event stream's connection is reset."""
-        return self._make(kinds.FanOutReset, dict(filters))
+        return self._make(kinds.FanOutReset, filters)
 
     def reshard_at(
         self,
@@ -350,8 +344,15 @@ class Faults:
         shards: int | None = None,
     ) -> Fault:
         """The stream's shards change at that time of the server's clock, or in ``delay`` seconds."""
-        own = {"at": at, "delay": delay, "stream": stream, "action": action, "shard": shard, "shards": shards}
-        return self._make(kinds.Reshard, own)
+        return self._make(
+            kinds.Reshard, {"stream": stream}, at=at, delay=delay, action=action, shard=shard, shards=shards
+        )
 
-    def _make(self, kind: type[FaultRule], members: Mapping[str, object]) -> Fault:
-        return self._live(kind.make(**plain(members)))
+    def _make(self, kind: type[FaultRule], filters: Filters, **own: object) -> Fault:
+        """Add a rule, from keyword arguments as JSON would have them: no ``None``, and lists for sets."""
+        members: dict[str, Any] = {
+            name: sorted(cast("set[str]", value)) if isinstance(value, (set, frozenset)) else value
+            for name, value in {**filters, **own}.items()
+            if value is not None
+        }
+        return self._live(kind.make(**members))

@@ -53,6 +53,13 @@ class StreamInput(Struct, rename="pascal", kw_only=True):
     stream_id: StreamId | None = None
 
 
+class StreamArnInput(Struct, rename="pascal", kw_only=True):
+    """The stream of a request that accepts only an ARN."""
+
+    stream_arn: StreamArn = field(name="StreamARN")
+    stream_id: StreamId | None = None
+
+
 class ModeDetails(Struct, rename="pascal"):
     stream_mode: Literal["PROVISIONED", "ON_DEMAND"]
 
@@ -152,10 +159,8 @@ class UpdateShardCount(StreamInput):
     scaling_type: Literal["UNIFORM_SCALING"]
 
 
-class RegisterStreamConsumer(Struct, rename="pascal"):
-    stream_arn: StreamArn = field(name="StreamARN")
+class RegisterStreamConsumer(StreamArnInput):
     consumer_name: ConsumerName
-    stream_id: StreamId | None = None
     tags: TagMap | None = None
 
 
@@ -166,12 +171,10 @@ class ConsumerInput(Struct, rename="pascal"):
     stream_id: StreamId | None = None
 
 
-class ListStreamConsumers(Struct, rename="pascal"):
-    stream_arn: StreamArn = field(name="StreamARN")
+class ListStreamConsumers(StreamArnInput):
     next_token: Token | None = None
     max_results: Annotated[int, Meta(ge=1, le=10_000)] | None = None
     stream_creation_timestamp: float | None = None
-    stream_id: StreamId | None = None
 
 
 class StartingPosition(Struct, rename="pascal"):
@@ -233,10 +236,8 @@ class MonitoringInput(StreamInput):
     shard_level_metrics: Annotated[list[MetricsName], Meta(min_length=1, max_length=7)]
 
 
-class UpdateStreamMode(Struct, rename="pascal"):
-    stream_arn: StreamArn = field(name="StreamARN")
+class UpdateStreamMode(StreamArnInput):
     stream_mode_details: ModeDetails
-    stream_id: StreamId | None = None
     warm_throughput: NaturalInt | None = field(name="WarmThroughputMiBps", default=None)
 
 
@@ -250,10 +251,8 @@ class UpdateMaxRecordSize(Struct, rename="pascal"):
     stream_id: StreamId | None = None
 
 
-class UpdateStreamRecordDistributionStrategy(Struct, rename="pascal"):
-    stream_arn: StreamArn = field(name="StreamARN")
+class UpdateStreamRecordDistributionStrategy(StreamArnInput):
     record_distribution_strategy: Distribution
-    stream_id: StreamId | None = None
 
 
 class CommitmentInput(Struct, rename="pascal"):

@@ -2,11 +2,10 @@
 
 Invariants:
 
-- MG1: a change is accepted only in state ACTIVE; it is carried out after its delay (ST2).
-- MG2: a limit of the account is checked before anything changes.
+- A change is accepted only in state ACTIVE; it is carried out after its delay.
+- A limit of the account is checked before anything changes.
 """
 
-from collections.abc import Sequence
 from typing import Final, get_args
 
 from shardline.model.limits import (
@@ -68,7 +67,7 @@ def _mode_of(request: inputs.CreateStream) -> str:
     """The mode that is asked for. Without one, a stream whose shards are not counted is none that is provisioned.
 
     [API] CreateStream: a provisioned stream needs a count. AWS makes a stream of four shards, with which on-demand ones
-    begin, if it gets neither mode nor count (recorded in LocalStack's tests, see docs/differences.md).
+    begin, if it gets neither mode nor count (recorded in LocalStack's tests, see docs/tested/differences.md).
     """
     if request.stream_mode_details is not None:
         return request.stream_mode_details.stream_mode
@@ -179,7 +178,6 @@ def _count_for_the_day(state: ServiceState, calls: list[float], limit: int | Non
 
 
 def _check_shards(state: ServiceState, more: int) -> None:
-    """MG2."""
     limit = state.settings.limits.shards_per_account
     if limit is not None and state.shard_count() + more > limit:
         raise limit_exceeded(
@@ -191,15 +189,7 @@ def _check_shards(state: ServiceState, more: int) -> None:
         )
 
 
-def increase_retention(state: ServiceState, request: inputs.RetentionInput) -> None:
-    _set_retention(state, request, increase=True)
-
-
-def decrease_retention(state: ServiceState, request: inputs.RetentionInput) -> None:
-    _set_retention(state, request, increase=False)
-
-
-def _set_retention(state: ServiceState, request: inputs.RetentionInput, *, increase: bool) -> None:
+def set_retention(state: ServiceState, request: inputs.RetentionInput, *, increase: bool) -> None:
     stream = _active(state, request)
     hours = request.retention_period_hours
     if hours < RETENTION_MIN_HOURS:
@@ -238,24 +228,13 @@ def stop_encryption(state: ServiceState, request: inputs.EncryptionInput) -> Non
     _settle(state, stream)
 
 
-def enable_monitoring(state: ServiceState, request: inputs.MonitoringInput) -> dict[str, object]:
+def set_monitoring(state: ServiceState, request: inputs.MonitoringInput, *, enable: bool) -> dict[str, object]:
     stream = state.find(request.stream_name, request.stream_arn)
-    return _set_metrics(state, stream, {*stream.shard_level_metrics, *_metrics_of(request)})
-
-
-def disable_monitoring(state: ServiceState, request: inputs.MonitoringInput) -> dict[str, object]:
-    stream = state.find(request.stream_name, request.stream_arn)
-    return _set_metrics(state, stream, {*stream.shard_level_metrics} - {*_metrics_of(request)})
-
-
-def _metrics_of(request: inputs.MonitoringInput) -> Sequence[str]:
-    """The metrics that are named; ALL stands for each of them, and is none itself."""
-    return _METRICS if "ALL" in request.shard_level_metrics else request.shard_level_metrics
-
-
-def _set_metrics(state: ServiceState, stream: ServerStream, chosen: set[str]) -> dict[str, object]:
-    metrics = [metric for metric in _METRICS if metric in chosen]
-    before, stream.shard_level_metrics = stream.shard_level_metrics, metrics
+    before = stream.shard_level_metrics
+    # ALL stands for each of the metrics, and is none itself.
+    named = set(_METRICS if "ALL" in request.shard_level_metrics else request.shard_level_metrics)
+    chosen = {*before} | named if enable else {*before} - named
+    metrics = stream.shard_level_metrics = [metric for metric in _METRICS if metric in chosen]
     state.note_change(stream)
     return {
         "StreamName": stream.name,
@@ -296,7 +275,6 @@ def update_record_distribution(state: ServiceState, request: inputs.UpdateStream
 
 
 def _active(state: ServiceState, request: inputs.StreamInput) -> ServerStream:
-    """MG1."""
     return state.active(request.stream_name, request.stream_arn)
 
 

@@ -10,27 +10,29 @@ from msgspec import Meta
 from shardline.model.limits import PUT_RECORDS_MAX_BYTES
 from shardline.server.model.constraints import full_match
 
-_NAME: Final = full_match(r"[a-zA-Z0-9_.-]+")
-_STREAM_ARN: Final = full_match(r"arn:aws.*:kinesis:.*:\d{12}:stream/\S+")
-_CONSUMER_ARN: Final = full_match(
-    r"^(arn):aws.*:kinesis:.*:\d{12}:.*stream\/[a-zA-Z0-9_.-]+\/consumer\/[a-zA-Z0-9_.-]+:[0-9]+"
-)
-_CHANNEL_ARN: Final = full_match(r"arn:aws.*:kinesis:.*:\d{12}:channel/\S+")
-_RESOURCE_ARN: Final = full_match(r"arn:aws.*:kinesis:.*:\d{12}:.*(stream|channel)/\S+")
+_NAME: Final = r"[a-zA-Z0-9_.-]+"
 
-StreamName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128, pattern=_NAME)]
-StreamArn: TypeAlias = Annotated[str, Meta(min_length=1, max_length=2048, pattern=_STREAM_ARN)]
-StreamId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=24, pattern=full_match("[a-z0-9]{20}-[a-z0-9]{3}"))]
-ConsumerArn: TypeAlias = Annotated[str, Meta(min_length=1, max_length=2048, pattern=_CONSUMER_ARN)]
-ChannelArn: TypeAlias = Annotated[str, Meta(min_length=1, max_length=2048, pattern=_CHANNEL_ARN)]
-ResourceArn: TypeAlias = Annotated[str, Meta(min_length=1, max_length=2048, pattern=_RESOURCE_ARN)]
-ShardId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128, pattern=_NAME)]
+
+def matching(pattern: str, longest: int, shortest: int = 1) -> Meta:
+    """The constraints of a text: its length, and a pattern that must match all of it."""
+    return Meta(min_length=shortest, max_length=longest, pattern=full_match(pattern))
+
+
+StreamName: TypeAlias = Annotated[str, matching(_NAME, 128)]
+StreamArn: TypeAlias = Annotated[str, matching(r"arn:aws.*:kinesis:.*:\d{12}:stream/\S+", 2048)]
+StreamId: TypeAlias = Annotated[str, matching("[a-z0-9]{20}-[a-z0-9]{3}", 24)]
+ConsumerArn: TypeAlias = Annotated[
+    str, matching(r"^(arn):aws.*:kinesis:.*:\d{12}:.*stream\/[a-zA-Z0-9_.-]+\/consumer\/[a-zA-Z0-9_.-]+:[0-9]+", 2048)
+]
+ChannelArn: TypeAlias = Annotated[str, matching(r"arn:aws.*:kinesis:.*:\d{12}:channel/\S+", 2048)]
+ResourceArn: TypeAlias = Annotated[str, matching(r"arn:aws.*:kinesis:.*:\d{12}:.*(stream|channel)/\S+", 2048)]
+ShardId: TypeAlias = Annotated[str, matching(_NAME, 128)]
 # The service model writes these two patterns with ^(...)$, AWS's recorded messages do not.
 HashKey: TypeAlias = Annotated[str, Meta(pattern=full_match(r"0|([1-9]\d{0,38})"))]
 SequenceNumber: TypeAlias = Annotated[str, Meta(pattern=full_match(r"0|([1-9]\d{0,128})"))]
 PartitionKey: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
 Data: TypeAlias = Annotated[bytes, Meta(max_length=PUT_RECORDS_MAX_BYTES)]
-ConsumerName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128, pattern=_NAME)]
+ConsumerName: TypeAlias = Annotated[str, matching(_NAME, 128)]
 Token: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1_048_576)]
 Int: TypeAlias = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 PositiveInt: TypeAlias = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]

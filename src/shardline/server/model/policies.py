@@ -27,7 +27,7 @@ def put_policy(state: ServiceState, request: inputs.PutResourcePolicy) -> None:
 
 
 def get_policy(state: ServiceState, request: inputs.ResourceInput) -> dict[str, object]:
-    """Without a policy it is an empty object: recorded from AWS in LocalStack's tests (docs/differences.md)."""
+    """Without a policy it is an empty object: recorded from AWS in LocalStack's tests (docs/tested/differences.md)."""
     return {"Policy": _resource(state, request).policy or _NO_POLICY}
 
 

@@ -2,11 +2,12 @@
 
 Invariants:
 
-- RC1: an entry of PutRecords is stored or refused by itself; what breaks the request's form refuses all of it.
-- RC2: what is refused is not stored, and costs nothing; a dry run is refused last, when nothing else is wrong.
-- RC3: a page never passes over a record: the next iterator goes on after its last one.
+- An entry of PutRecords is stored or refused by itself; what breaks the request's form refuses all of it.
+- What is refused is not stored, and costs nothing; a dry run is refused last, when nothing else is wrong.
+- A page never passes over a record: the next iterator goes on after its last one.
 """
 
+from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
@@ -16,6 +17,7 @@ from shardline.model.hashing import hash_digest_of
 from shardline.model.limits import KIB, MIB
 from shardline.server.model import sequence_numbers
 from shardline.server.model.inputs import GetRecords, GetShardIterator, PutRecord, PutRecords, PutRecordsRequestEntry
+from shardline.server.model.next_tokens import IteratorToken
 from shardline.server.model.refusals import (
     NOT_NULL,
     THROTTLED,
@@ -35,7 +37,6 @@ from shardline.server.model.shard_log import Page, StoredRecord
 from shardline.server.model.shards import ServerShard, shard_id_of
 from shardline.server.model.state import ServiceState, Stored
 from shardline.server.model.streams import ServerStream
-from shardline.server.model.tokens import IteratorToken
 
 if TYPE_CHECKING:
     from shardline.server.model.faults import Faults
@@ -102,7 +103,7 @@ def _put(state: ServiceState, stream: ServerStream, batch: _Entries) -> PutRecor
 
 
 def _put_with_faults(state: ServiceState, stream: ServerStream, faults: "Faults", batch: _Entries) -> PutRecordsOutput:
-    """Like ``_put``, without the entries that faults fail: they cost nothing (RC2). The results may be miscounted."""
+    """Like ``_put``, without the entries that faults fail: they cost nothing. The results may be miscounted."""
     entries, sizes, shards = batch
     failed = faults.failed_entries(stream, shards)
     kept = [at for at in range(len(shards)) if at not in failed]
@@ -167,15 +168,15 @@ def _is_future(state: ServiceState, stream: ServerStream, parts: sequence_number
 
 
 def _dry_run_of_put(state: ServiceState, stream: ServerStream, entry: PutRecordsRequestEntry, size: int) -> Refused:
-    """What a PutRecord that only asks is told: nothing is charged, no chance is drawn (RC2)."""
+    """What a PutRecord that only asks is told: nothing is charged, no chance is drawn."""
     shards = stream.open_shards if stream.record_distribution == "AUTO" else [_shard_for(state, stream, entry)]
-    if any(shard.could_write(size, state.now) for shard in shards):
+    if any(shard.may_write(size, state.now, is_dry=True) for shard in shards):
         return dry_run("PutRecord")
     return throttled(_rate_exceeded(state, stream, shards[0]))
 
 
 def _check_request(state: ServiceState, stream: ServerStream, entries: list[PutRecordsRequestEntry]) -> list[int]:
-    """The sizes of the entries of a request that is well formed (RC1)."""
+    """The sizes of the entries of a request that is well formed."""
     sizes: list[int] = []
     most = stream.max_record_kib * KIB
     for entry in entries:
@@ -245,17 +246,15 @@ def _shard_for(state: ServiceState, stream: ServerStream, entry: PutRecordsReque
 
 
 @final
+@dataclass(slots=True)
 class _Batch:
     """What one request puts into one shard."""
 
-    __slots__ = ("number", "records", "shard", "sizes")
-
-    def __init__(self, shard: ServerShard, number: int) -> None:
-        self.shard = shard
-        self.number = number
-        """The sequence number of the next record."""
-        self.records: list[StoredRecord] = []
-        self.sizes: list[int] = []
+    shard: ServerShard
+    number: int
+    """The sequence number of the next record."""
+    records: list[StoredRecord] = field(default_factory=list[StoredRecord])
+    sizes: list[int] = field(default_factory=list[int])
 
 
 @final
@@ -310,7 +309,7 @@ def _encryption(stream: ServerStream) -> str | None:
 def get_shard_iterator(state: ServiceState, request: GetShardIterator) -> dict[str, object]:
     name = state.name_of(request.stream_name, request.stream_arn)
     stream, shard = state.readable_shard(name, state.resolve_shard_id(request.shard_id, name))
-    if not (shard.could_iterate(state.now) if request.dry_run else shard.may_iterate(state.now)):
+    if not shard.may_iterate(state.now, is_dry=bool(request.dry_run)):
         raise throttled(_rate_exceeded(state, stream, shard))
     place = place_of(
         state,
@@ -391,9 +390,8 @@ def _place_of_number(shard: ServerShard, kind: str, number: str, where: str) -> 
 
 def _is_past(shard: ServerShard, place: int, number: str) -> bool:
     """Whether a number lies behind the record at its place: the continuation of a subscription does."""
-    at = place - shard.log.first
-    records = shard.log.records
-    return 0 <= at < len(records) and int(number) > int(records[at].sequence_number)
+    log = shard.log
+    return log.first <= place < log.next and int(number) > int(log.between(place, place + 1)[0].sequence_number)
 
 
 def write_iterator(state: ServiceState, stream: ServerStream, shard: ServerShard, place: int) -> str:
@@ -405,7 +403,7 @@ def write_iterator(state: ServiceState, stream: ServerStream, shard: ServerShard
 
 def get_records(state: ServiceState, request: GetRecords) -> GetRecordsOutput:
     stream, shard, place = _read_iterator(state, request)
-    if not (shard.could_read(state.now) if request.dry_run else shard.may_read(state.now)):
+    if not shard.may_read(state.now, is_dry=bool(request.dry_run)):
         raise throttled(_rate_exceeded(state, stream, shard, "GetRecords"))
     if request.dry_run:
         raise dry_run("GetRecords")

@@ -5,6 +5,7 @@ answer in ``Service.handle``: it never leaves the model.
 """
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import islice
 from typing import Final, final
 
@@ -24,32 +25,14 @@ class Refused(Exception):  # noqa: N818 - the service's word, not a fault of our
         self.status = status
 
 
-def not_found(message: str) -> Refused:
-    return Refused("ResourceNotFoundException", message)
-
-
-def in_use(message: str) -> Refused:
-    return Refused("ResourceInUseException", message)
-
-
-def invalid(message: str) -> Refused:
-    return Refused("InvalidArgumentException", message)
-
-
-def limit_exceeded(message: str) -> Refused:
-    return Refused("LimitExceededException", message)
-
-
-def throttled(message: str) -> Refused:
-    return Refused(THROTTLED, message)
-
-
-def expired_iterator(message: str) -> Refused:
-    return Refused("ExpiredIteratorException", message)
-
-
-def expired_token(message: str) -> Refused:
-    return Refused("ExpiredNextTokenException", message)
+not_found: Final = partial(Refused, "ResourceNotFoundException")
+in_use: Final = partial(Refused, "ResourceInUseException")
+invalid: Final = partial(Refused, "InvalidArgumentException")
+limit_exceeded: Final = partial(Refused, "LimitExceededException")
+throttled: Final = partial(Refused, THROTTLED)
+expired_iterator: Final = partial(Refused, "ExpiredIteratorException")
+expired_token: Final = partial(Refused, "ExpiredNextTokenException")
+access_denied: Final = partial(Refused, "AccessDeniedException", status=403)
 
 
 def validation(problems: Iterable[str]) -> Refused:
@@ -107,10 +90,6 @@ def is_unreadable(refusal: Refused | None) -> bool:
 
 def unknown_operation(status: int = 400) -> Refused:
     return Refused("UnknownOperationException", "", status)
-
-
-def access_denied(message: str) -> Refused:
-    return Refused("AccessDeniedException", message, 403)
 
 
 def too_large(limit: int) -> Refused:

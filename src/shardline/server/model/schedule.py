@@ -2,8 +2,8 @@
 
 Invariants:
 
-- SC1: each key has at most one time: a new one replaces the old one, earlier or later.
-- SC2: setting a time and taking what is due cost the logarithm of the number of keys, not the number.
+- Each key has at most one time: a new one replaces the old one, earlier or later.
+- Setting a time and taking what is due cost the logarithm of the number of keys, not the number.
 """
 
 from heapq import heapify, heappop, heappush

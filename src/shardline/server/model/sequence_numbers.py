@@ -10,9 +10,9 @@ The last digit is the version. AWS still reads numbers of two older versions, 0 
 
 Invariants:
 
-- SN1: within a shard they grow, by 2^80 and more; those of a child are all greater than those of its parents.
-- SN2: a number tells its shard: one from another shard is recognised.
-- SN3: a shard keeps the layout in which it gave out its first number: the numbers of shards that an earlier version
+- Within a shard they grow, by 2^80 and more; those of a child are all greater than those of its parents.
+- A number tells its shard: one from another shard is recognised.
+- A shard keeps the layout in which it gave out its first number: the numbers of shards that an earlier version
   stored stay as they were.
 """
 

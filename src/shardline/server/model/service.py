@@ -5,11 +5,12 @@ chance from one seed.
 
 Invariants:
 
-- SE1: every request gets exactly one answer; what is wrong with it is an answer too, never an exception.
-- SE2: the same seed, requests and times give the same answers.
+- Every request gets exactly one answer; what is wrong with it is an answer too, never an exception.
+- The same seed, requests and times give the same answers.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from msgspec import Struct
@@ -62,8 +63,8 @@ OPERATIONS: Final[dict[str, Callable[[ServiceState, Any], object]]] = {
     "SplitShard": management.split_shard,
     "MergeShards": management.merge_shards,
     "UpdateShardCount": management.update_shard_count,
-    "IncreaseStreamRetentionPeriod": management.increase_retention,
-    "DecreaseStreamRetentionPeriod": management.decrease_retention,
+    "IncreaseStreamRetentionPeriod": partial(management.set_retention, increase=True),
+    "DecreaseStreamRetentionPeriod": partial(management.set_retention, increase=False),
     "AddTagsToStream": tags.add_tags,
     "RemoveTagsFromStream": tags.remove_tags,
     "ListTagsForStream": tags.list_tags,
@@ -72,8 +73,8 @@ OPERATIONS: Final[dict[str, Callable[[ServiceState, Any], object]]] = {
     "ListTagsForResource": tags.list_tags_for_resource,
     "StartStreamEncryption": management.start_encryption,
     "StopStreamEncryption": management.stop_encryption,
-    "EnableEnhancedMonitoring": management.enable_monitoring,
-    "DisableEnhancedMonitoring": management.disable_monitoring,
+    "EnableEnhancedMonitoring": partial(management.set_monitoring, enable=True),
+    "DisableEnhancedMonitoring": partial(management.set_monitoring, enable=False),
     "UpdateStreamMode": management.update_stream_mode,
     "UpdateMaxRecordSize": management.update_max_record_size,
     "UpdateStreamRecordDistributionStrategy": management.update_record_distribution,
@@ -118,7 +119,7 @@ class Service:
     def handle(
         self, operation: str, request: Struct | dict[str, Any], now: float, plan: "Plan | None" = None
     ) -> Answer:
-        """Answer one request (SE1): a struct of ``inputs``, or its members as values."""
+        """Answer one request: a struct of ``inputs``, or its members as values."""
         try:
             if operation not in inputs.INPUTS:
                 raise unknown_operation()

@@ -6,9 +6,9 @@ the heap, between the requests that come and go, they would leave gaps.
 
 Invariants:
 
-- SL1: records are numbered from 1 without gaps; a reader's place is the number of the record that it reads next.
-- SL2: arrival times never decrease, so that a time is found by bisection; those of one batch are one.
-- SL3: trimming removes from the front only: a place before the first record left means the first record left.
+- Records are numbered from 1 without gaps; a reader's place is the number of the record that it reads next.
+- Arrival times never decrease, so that a time is found by bisection; those of one batch are one.
+- Trimming removes from the front only: a place before the first record left means the first record left.
 """
 
 from array import array
@@ -34,7 +34,6 @@ class StoredRecord(msgspec.Struct, gc=False):
 _SEGMENT_MIN: Final = 4 * 1024
 _SEGMENT_MAX: Final = 1024 * 1024
 _OFFSET_BITS: Final = 32
-_READ_AHEAD: Final = 10_000
 
 _write: Final = msgspec.json.Encoder().encode
 _read: Final = msgspec.json.Decoder(list[StoredRecord]).decode
@@ -110,36 +109,6 @@ class _Segments:
 
 
 @final
-class _Records(Sequence[StoredRecord]):
-    """All that a log holds, as it changes."""
-
-    __slots__ = ("_log",)
-
-    def __init__(self, log: "ShardLog") -> None:
-        self._log = log
-
-    def __len__(self) -> int:
-        return self._log.next - self._log.first
-
-    @overload
-    def __getitem__(self, at: int) -> StoredRecord: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[StoredRecord]: ...
-    def __getitem__(self, at: int | slice) -> StoredRecord | list[StoredRecord]:
-        if isinstance(at, slice):
-            return [self[one] for one in range(len(self))[at]]
-        place = range(self._log.first, self._log.next)[at]
-        return self._log.between(place, place + 1)[0]
-
-    def __iter__(self) -> Iterator[StoredRecord]:
-        place = self._log.first
-        while place < self._log.next:
-            page = self._log.between(place, min(self._log.next, place + _READ_AHEAD))
-            yield from page
-            place += len(page)
-
-
-@final
 class RecordCount:
     """How many records several logs hold together. Each log keeps its share of the count up to date."""
 
@@ -154,7 +123,7 @@ class ShardLog:
     """The records of one shard. The log adds what it holds to ``count``."""
 
     __slots__ = (
-        "_bytes_before", "_count", "_first", "_firsts", "_lengths", "_places", "_segments", "_times", "changes",
+        "_bytes_before", "_count", "_firsts", "_lengths", "_places", "_segments", "_times", "changes", "first",
         "total_bytes", "touched",
     )  # fmt: skip
 
@@ -167,27 +136,26 @@ class ShardLog:
         self._lengths = array("Q")
         self._times = array("d")
         self._bytes_before = array("Q")  # bytes of all records before this one, since the shard began
-        self._first = 1
+        self.first = 1
+        """The number of the oldest record that is still there (or of the next one to come)."""
         self.total_bytes = 0
         self.changes = 0
         """How often the log was touched."""
         self.touched: set[ShardLog] | None = None
         """Where the log enters itself when a subscription to it must look again; ``Subscriptions`` sets it."""
 
-    @property
-    def records(self) -> Sequence[StoredRecord]:
-        """All that is there."""
-        return _Records(self)
+    def __len__(self) -> int:
+        return len(self._bytes_before)
 
     @property
-    def first(self) -> int:
-        """The number of the oldest record that is still there (or of the next one to come)."""
-        return self._first
+    def records(self) -> Page:
+        """All that is there now."""
+        return self.between(self.first, self.next)
 
     @property
     def next(self) -> int:
         """The number that the next record gets."""
-        return self._first + len(self._bytes_before)
+        return self.first + len(self._bytes_before)
 
     def extend(self, records: list[StoredRecord], sizes: list[int]) -> None:
         """Add a batch: one record or more, that arrived at one time."""
@@ -211,12 +179,12 @@ class ShardLog:
     def restore(self, first: int) -> None:
         """Begin at a later number: those before were trimmed in an earlier life."""
         assert not self._firsts, "only an empty log can begin elsewhere"
-        self._first = first
+        self.first = first
 
     def page(self, place: int, max_records: int, max_bytes: int) -> tuple[Page, int, int]:
         """Records from ``place`` on, the place after them, and their size. One record fits, if any may."""
-        place = max(place, self._first)
-        start, count = place - self._first, len(self._bytes_before)
+        place = max(place, self.first)
+        start, count = place - self.first, len(self._bytes_before)
         if start >= count or not max_records:
             return self.between(place, place), place, 0
         before = self._bytes_before[start]
@@ -225,7 +193,7 @@ class ShardLog:
             end = count
         end = max(start + 1, min(end, start + max_records))
         after = self._bytes_before[end] if end < count else self.total_bytes
-        return self.between(place, self._first + end), self._first + end, after - before
+        return self.between(place, self.first + end), self.first + end, after - before
 
     def between(self, first: int, end: int) -> Page:
         """Records by their numbers, all of which are there."""
@@ -247,7 +215,7 @@ class ShardLog:
 
     def arrival_of(self, place: int) -> float | None:
         """When the record at (or next after) ``place`` arrived, ``None`` if there is none."""
-        place = max(place, self._first)
+        place = max(place, self.first)
         return self._times[bisect_right(self._firsts, place) - 1] if place < self.next else None
 
     def trim(self, before: float) -> int:
@@ -255,11 +223,11 @@ class ShardLog:
         if not self._times or self._times[0] >= before:
             return 0
         first = self.place_of_time(before)
-        count, batches = first - self._first, bisect_left(self._times, before)
+        count, batches = first - self.first, bisect_left(self._times, before)
         del self._firsts[:batches], self._places[:batches], self._lengths[:batches], self._times[:batches]
         del self._bytes_before[:count]
         self._segments.drop(self._places[0] if self._places else None)
-        self._first = first
+        self.first = first
         self._count.value -= count
         return count
 

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- SH1: a shard is open until it is closed, once and for ever; then it has an ending sequence number.
-- SH2: write rates are per shard and second, records and bytes, both or none.
+- A shard is open until it is closed, once and for ever; then it has an ending sequence number.
+- Write rates are per shard and second, records and bytes, both or none.
 """
 
 from typing import Final, final
@@ -54,12 +54,12 @@ class ServerShard:
         self.set_limits(limits, now)
 
     def set_limits(self, limits: Limits, now: float) -> None:
-        self._write_records = _bucket(limits.write_records_per_second, now)
-        self._write_bytes = _bucket(limits.write_bytes_per_second, now)
-        self._read_calls = _bucket(limits.read_calls_per_second, now)
-        self._read_bytes = _bucket(limits.read_bytes_per_second, now)
-        self._iterator_calls = _bucket(limits.iterator_calls_per_second, now)
-        self.is_unlimited = self._write_records is None and self._write_bytes is None
+        self._write_records = Bucket(limits.write_records_per_second, now)
+        self._write_bytes = Bucket(limits.write_bytes_per_second, now)
+        self._read_calls = Bucket(limits.read_calls_per_second, now)
+        self._read_bytes = Bucket(limits.read_bytes_per_second, now)
+        self._iterator_calls = Bucket(limits.iterator_calls_per_second, now)
+        self.is_unlimited = limits.write_records_per_second is None and limits.write_bytes_per_second is None
 
     @property
     def is_open(self) -> bool:
@@ -86,44 +86,26 @@ class ServerShard:
         return max(int(self.closed_at), self.numbering.began)
 
     def close(self, now: float) -> None:
-        assert self.closed_at is None, "a shard is closed once (SH1)"
+        assert self.closed_at is None, "a shard is closed once"
         self.closed_at = now
 
-    def may_write(self, size: int, now: float) -> bool:
-        """Whether a record of ``size`` bytes passes now; if so it is charged (SH2)."""
-        records, volume = self._write_records, self._write_bytes
-        if volume is not None and not volume.allows(size, now):
-            return False
-        if records is not None and not records.take(1, now):
-            return False
-        if volume is not None:
-            volume.charge(size)
-        return True
+    # ---- rates: whether a call passes now; if so it is charged, unless it is a dry run
 
-    def could_write(self, size: int, now: float) -> bool:
-        """As ``may_write``, charging nothing."""
-        return _allows(self._write_bytes, size, now) and _allows(self._write_records, 1, now)
-
-    def may_read(self, now: float) -> bool:
-        """Whether a GetRecords passes now. Its bytes are charged afterwards, by ``charge_read``."""
-        if self._read_bytes is not None and not self._read_bytes.allows(0, now):
+    def may_write(self, size: int, now: float, *, is_dry: bool = False) -> bool:
+        """Whether a record of ``size`` bytes passes."""
+        if not self._write_bytes.allows(size, now) or not self._write_records.take(1, now, is_dry=is_dry):
             return False
-        return self._read_calls is None or self._read_calls.take(1, now)
+        return self._write_bytes.take(size, now, is_dry=is_dry)
 
-    def could_read(self, now: float) -> bool:
-        """As ``may_read``, charging nothing."""
-        return _allows(self._read_bytes, 0, now) and _allows(self._read_calls, 1, now)
+    def may_read(self, now: float, *, is_dry: bool = False) -> bool:
+        """Whether a GetRecords passes. Its bytes are charged afterwards, by ``charge_read``."""
+        return self._read_bytes.allows(0, now) and self._read_calls.take(1, now, is_dry=is_dry)
 
     def charge_read(self, size: int) -> None:
-        if self._read_bytes is not None:
-            self._read_bytes.spend(size)
+        self._read_bytes.spend(size)
 
-    def may_iterate(self, now: float) -> bool:
-        return self._iterator_calls is None or self._iterator_calls.take(1, now)
-
-    def could_iterate(self, now: float) -> bool:
-        """As ``may_iterate``, charging nothing."""
-        return _allows(self._iterator_calls, 1, now)
+    def may_iterate(self, now: float, *, is_dry: bool = False) -> bool:
+        return self._iterator_calls.take(1, now, is_dry=is_dry)
 
 
 def shard_id_of(index: int) -> str:
@@ -141,11 +123,3 @@ def full_shard_id(text: str) -> str | None:
     if not number.isdigit() or int(number) > _INDEX_MAX:
         return None
     return shard_id_of(int(number))
-
-
-def _bucket(rate: float | None, now: float) -> Bucket | None:
-    return None if rate is None else Bucket(rate, now)
-
-
-def _allows(bucket: Bucket | None, cost: float, now: float) -> bool:
-    return bucket is None or bucket.allows(cost, now)

@@ -2,11 +2,11 @@
 
 Invariants:
 
-- SV1: time is told by the caller and never goes back: an earlier ``now`` counts as the latest seen.
-- SV2: a stream that is CREATING or DELETING serves no records; requests for them see no such stream.
-- SV3: letting time pass costs nothing until something is due, and a change costs the same however many streams there
+- Time is told by the caller and never goes back: an earlier ``now`` counts as the latest seen.
+- A stream that is CREATING or DELETING serves no records; requests for them see no such stream.
+- Letting time pass costs nothing until something is due, and a change costs the same however many streams there
   are.
-- SV4: two streams of one name differ in their second of creation and in their sequence numbers, even if one is deleted
+- Two streams of one name differ in their second of creation and in their sequence numbers, even if one is deleted
   and the other created in the same second. Consumers tell them apart by these, and so do iterators and page tokens. On
   AWS the seconds pass by themselves.
 """
@@ -26,18 +26,20 @@ from shardline.server.model.channel_inputs import (
     S3TablesDestination,
 )
 from shardline.server.model.commitment import Commitment
+from shardline.server.model.next_tokens import Tokens
 from shardline.server.model.refusals import Refused, call_throttled, in_use, invalid, not_found
 from shardline.server.model.schedule import Schedule
 from shardline.server.model.settings import ServiceSettings
 from shardline.server.model.shard_log import RecordCount, ShardLog, StoredRecord
 from shardline.server.model.shards import ServerShard, full_shard_id
 from shardline.server.model.streams import ServerStream
-from shardline.server.model.tokens import Tokens
 
 if TYPE_CHECKING:
     from random import Random
 
     from shardline.server.model.faults import Faults
+
+T = TypeVar("T", bound="_Resource")
 
 _SERVING: Final = frozenset({"ACTIVE", "UPDATING"})
 # Control rates that are per stream; the others are per account.
@@ -50,21 +52,23 @@ _REMEMBERED: Final = 60.0  # seconds: more than the numbers of a stream ever beg
 _ARN: Final = re.compile(r"arn:aws[^:]*:kinesis:[^:]*:([0-9]{12}):stream/([a-zA-Z0-9_.-]{1,128})(/consumer/\S+)?")
 
 
+class _Resource(Struct, kw_only=True):
+    """What belongs to a stream. It is written down as it is."""
+
+    name: str
+    arn: str
+    stream_name: str = ""
+    created_at: float
+    ready_at: float
+    status: str = "CREATING"
+    tags: dict[str, str]
+
+
 @final
-class ServerConsumer:
+class ServerConsumer(_Resource, kw_only=True):
     """A registered consumer."""
 
-    __slots__ = ("arn", "created_at", "name", "policy", "ready_at", "status", "stream_name", "tags")
-
-    def __init__(self, name: str, arn: str, stream_name: str, now: float, ready_at: float) -> None:
-        self.name = name
-        self.arn = arn
-        self.stream_name = stream_name
-        self.created_at = now
-        self.status = "CREATING"
-        self.ready_at = ready_at
-        self.tags: dict[str, str] = {}
-        self.policy: str | None = None
+    policy: str | None = None
 
 
 @final
@@ -84,25 +88,10 @@ class ChannelSettings(Struct, frozen=True):
 
 
 @final
-class ServerChannel:
+class ServerChannel(_Resource, kw_only=True):
     """A channel of a stream."""
 
-    __slots__ = ("arn", "created_at", "name", "ready_at", "settings", "status", "stream_name", "tags")
-
-    def __init__(
-        self, name: str, arn: str, stream_name: str, *, now: float, ready_at: float, settings: ChannelSettings
-    ) -> None:
-        self.name = name
-        self.arn = arn
-        self.stream_name = stream_name
-        self.created_at = now
-        self.status = "CREATING"
-        self.ready_at = ready_at
-        self.settings = settings
-        self.tags: dict[str, str] = {}
-
-
-_Resource = TypeVar("_Resource", ServerConsumer, ServerChannel)
+    settings: ChannelSettings
 
 
 @final
@@ -151,9 +140,9 @@ class ServiceState:
         self._rates: dict[tuple[str, str], Bucket] = {}
 
     def advance(self, now: float) -> float:
-        """Let time pass (SV1); give the time that it is now."""
+        """Let time pass; give the time that it is now."""
         self.now = max(self.now, now)
-        if self.now >= self._schedule.due_at:  # SV3
+        if self.now >= self._schedule.due_at:
             self._carry_out_what_is_due()
         if self.faults is not None and self.faults.for_time:
             resharded = self.faults.handle_time(self.streams, self.now)
@@ -173,14 +162,14 @@ class ServiceState:
         # A reshard that is overdue waits for its stream, whose own change comes first.
         return min([self._schedule.due_at, *(at for at in planned if at is not None and at > self.now)])
 
-    def reschedule(self, resource: "ServerStream | ServerConsumer | ServerChannel") -> None:
+    def reschedule(self, resource: "ServerStream | _Resource") -> None:
         """It is new, or has changed: something may be due for it at another time than was known."""
         if isinstance(resource, ServerStream):  # no name of a stream is an ARN
             self._schedule.set(resource.name, resource.due_at)
         else:
             self._schedule.set(resource.arn, inf if resource.status == "ACTIVE" else resource.ready_at)
 
-    def note_change(self, resource: "ServerStream | ServerConsumer | ServerChannel") -> None:
+    def note_change(self, resource: "ServerStream | _Resource") -> None:
         """A stream, or what belongs to it, has changed: without a delay the change is there at once."""
         self.changed.add(resource.stream_name)
         self.reschedule(resource)
@@ -210,7 +199,7 @@ class ServiceState:
         self.consumers = {arn: one for arn, one in self.consumers.items() if one.stream_name != stream.name}
         self.channels = {arn: one for arn, one in self.channels.items() if one.stream_name != stream.name}
 
-    def _settle(self, resources: dict[str, _Resource], resource: _Resource) -> None:
+    def _settle(self, resources: dict[str, T], resource: T) -> None:
         """Carry out what is due for a consumer or a channel."""
         self.changed.add(resource.stream_name)
         if resource.status == "DELETING":
@@ -220,7 +209,7 @@ class ServiceState:
             resource.status = "ACTIVE"
 
     def tell_apart(self, stream: ServerStream) -> None:
-        """Give a new stream a second of creation, and start numbers, that no earlier stream of its name had (SV4)."""
+        """Give a new stream a second of creation, and start numbers, that no earlier stream of its name had."""
         past = self._past.pop(stream.name, None)
         if past is not None:
             stream.creation_second = max(stream.creation_second, past.creation_second + 1)
@@ -297,7 +286,7 @@ class ServiceState:
         return channel
 
     def serving(self, stream_name: str | None, stream_arn: str | None) -> ServerStream:
-        """The stream, if it serves records (SV2)."""
+        """The stream, if it serves records."""
         stream = self.find(stream_name, stream_arn)
         if stream.status not in _SERVING:
             raise not_found(f"Stream {stream.name} under account {self.settings.account_id} not found.")
@@ -315,7 +304,7 @@ class ServiceState:
         return not_found(f"Could not find shard {shard_id} in stream {stream_name} under account {account}.")
 
     def readable_shard(self, stream_name: str, shard_id: str) -> tuple[ServerStream, ServerShard]:
-        """A shard to read from, and its stream (SV2). AWS has one text for a missing shard and a missing stream."""
+        """A shard to read from, and its stream. AWS has one text for a missing shard and a missing stream."""
         stream = self.streams.get(stream_name)
         shard = None if stream is None or stream.status not in _SERVING else stream.shards.get(shard_id)
         if stream is None or shard is None:

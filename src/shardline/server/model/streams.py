@@ -2,10 +2,10 @@
 
 Invariants:
 
-- ST1: the open shards' hash ranges cover the ring without gaps or overlaps, at every moment.
-- ST2: a change that was accepted is carried out when its delay is over; until then the stream is in a state that says
+- The open shards' hash ranges cover the ring without gaps or overlaps, at every moment.
+- A change that was accepted is carried out when its delay is over; until then the stream is in a state that says
   so, and the old shards serve.
-- ST3: a record goes to the open shard whose range holds its hash key.
+- A record goes to the open shard whose range holds its hash key.
 """
 
 from bisect import bisect_left
@@ -69,11 +69,12 @@ class ServerStream:
         self.pending: Change | None = None
         self.is_gone = False
         self._sweep_at = now
-        self._open: list[ServerShard] = []
+        self.open_shards: list[ServerShard] = []
+        """In the order of their hash ranges."""
         self._endings: list[bytes] = []
 
     def __repr__(self) -> str:
-        return f"<ServerStream {self.name} {self.status}, {len(self._open)} open of {len(self.shards)} shards>"
+        return f"<ServerStream {self.name} {self.status}, {len(self.open_shards)} open of {len(self.shards)} shards>"
 
     @property
     def stream_name(self) -> str:
@@ -92,9 +93,9 @@ class ServerStream:
     @property
     def record_count(self) -> int:
         """How many records the stream holds."""
-        return sum(len(shard.log.records) for shard in self.shards.values())
+        return sum(len(shard.log) for shard in self.shards.values())
 
-    # ---- state over time (ST2)
+    # ---- state over time
 
     @property
     def due_at(self) -> float:
@@ -160,11 +161,6 @@ class ServerStream:
 
     # ---- shards
 
-    @property
-    def open_shards(self) -> list[ServerShard]:
-        """In the order of their hash ranges (ST1)."""
-        return self._open
-
     def add_shard(
         self, hash_range: HashRange, now: float, parent: ServerShard | None = None, adjacent: ServerShard | None = None
     ) -> ServerShard:
@@ -200,8 +196,8 @@ class ServerStream:
 
     def reindex(self) -> None:
         """Recompute who is open, after shards were added or closed."""
-        self._open = sorted((one for one in self.shards.values() if one.is_open), key=lambda one: one.hash_range)
-        self._endings = [one.hash_range.end.to_bytes(16, "big") for one in self._open]
+        self.open_shards = sorted((one for one in self.shards.values() if one.is_open), key=lambda one: one.hash_range)
+        self._endings = [one.hash_range.end.to_bytes(16, "big") for one in self.open_shards]
 
     def create_shards(self, count: int, now: float) -> None:
         for hash_range in uniform_ranges(count):
@@ -209,8 +205,8 @@ class ServerStream:
         self.reindex()
 
     def shard_of(self, hash_key: bytes) -> ServerShard:
-        """The open shard for a hash key of 16 bytes (ST3)."""
-        return self._open[bisect_left(self._endings, hash_key)]
+        """The open shard for a hash key of 16 bytes."""
+        return self.open_shards[bisect_left(self._endings, hash_key)]
 
     def split(self, shard: ServerShard, at: int, now: float) -> tuple[ServerShard, ServerShard]:
         children = self._split(shard, at, now)
@@ -241,9 +237,9 @@ class ServerStream:
         The sweep completes one new shard after the other, from the lowest hash key on: it merges shards until they
         reach the end of the new one, and splits the shard that reaches beyond it. From 4 to 3 this leaves the shards 6,
         9 and 10 open, and from 2 (which are 1 and 2) to 3 the shards 3, 7 and 6: both were seen on AWS (see
-        docs/differences.md).
+        docs/tested/differences.md).
         """
-        rest = deque(self._open)
+        rest = deque(self.open_shards)
         for target in self._uniform_around_what_is_there(count):
             shard = rest.popleft()
             while shard.hash_range.end < target.end:
@@ -263,7 +259,7 @@ class ServerStream:
         that are off by a tenth of a new shard's width, and moves those that are off by a fifth. Rounding of an earlier
         division is covered too: doubling is one split per shard, halving one merge per pair.
         """
-        starts = [shard.hash_range.start for shard in self._open]
+        starts = [shard.hash_range.start for shard in self.open_shards]
         close = HASH_KEY_COUNT // count // 8
         wanted = [_closest(starts, target.start, close) for target in uniform_ranges(count)]
         return ranges_from(wanted)

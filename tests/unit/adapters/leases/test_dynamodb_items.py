@@ -1,4 +1,4 @@
-"""Leases as rows of a KCL table. I1 to I3 are the invariants of ``shardline.adapters.leases.dynamodb_items``."""
+"""Leases as rows of a KCL table."""
 
 import contextlib
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.adapters.leases.dynamodb_items import decode_item, encode_item, foreign, is_lease
-from shardline.adapters.leases.rows import RowError
+from shardline.adapters.leases.lease_rows import RowError
 from shardline.model.hashing import HASH_KEY_MAX, HashRange
 from shardline.model.lease import Checkpoint, Incarnation, Lease
 from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON, at_sequence_number, at_timestamp
@@ -85,7 +85,7 @@ def test_a_throughput_below_0_is_none():
     assert decode_item(JAVA_ROW | {"throughputKBps": {"N": "-1"}}).throughput is None
 
 
-def test_i1_the_smallest_row_has_all_that_a_java_reader_needs():
+def test_the_smallest_row_has_all_that_a_java_reader_needs():
     assert encode_item(Lease(SHARD), "billing", "orders") == {
         "leaseKey": {"S": SHARD},
         "leaseCounter": {"N": "0"},
@@ -98,7 +98,7 @@ def test_i1_the_smallest_row_has_all_that_a_java_reader_needs():
     }
 
 
-def test_i1_the_fullest_row_has_the_kcls_types():
+def test_the_fullest_row_has_the_kcls_types():
     lease = Lease(
         SHARD,
         counter=7,
@@ -133,7 +133,7 @@ def test_i1_the_fullest_row_has_the_kcls_types():
     assert decode_item(item) == lease
 
 
-def test_i2_latest_is_the_kcls_word_and_the_time_stands_beside_it():
+def test_latest_is_the_kcls_word_and_the_time_stands_beside_it():
     item = encode_item(Lease(SHARD, checkpoint=Checkpoint(LATEST), latest_at=1_700_000_000.25), "g", "s")
     assert (item["checkpoint"], item["shardlineStartAt"]) == ({"S": "LATEST"}, {"N": "1700000000.25"})
 
@@ -153,7 +153,7 @@ SAID = {
 }
 
 
-def test_i2_a_row_says_which_process_took_it():
+def test_a_row_says_which_process_took_it():
     incarnation = Incarnation("java-1", "1f", 10.0)
     assert decode_item(JAVA_ROW | SAID).incarnation == incarnation
     item = encode_item(Lease(SHARD, owner="java-1", incarnation=incarnation), "g", "s")
@@ -162,12 +162,12 @@ def test_i2_a_row_says_which_process_took_it():
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_i2_who_says_it_in_part_says_nothing(name):
+def test_who_says_it_in_part_says_nothing(name):
     said = {other: value for other, value in SAID.items() if other != name}
     assert decode_item(JAVA_ROW | said).incarnation is None
 
 
-def test_i2_whom_a_row_serves():
+def test_whom_a_row_serves():
     assert foreign(JAVA_ROW, "billing", "orders") is None
     ours = encode_item(Lease(SHARD), "billing", "orders")
     assert foreign(ours, "billing", "orders") is None
@@ -198,7 +198,7 @@ def test_i2_whom_a_row_serves():
         {"checkpoint": {"S": "LATEST"}, "shardlineStartAt": {"N": "-1"}},
     ],
 )
-def test_i3_what_is_no_lease_is_said_to_be_none(change):
+def test_what_is_no_lease_is_said_to_be_none(change):
     row = {name: value for name, value in (JAVA_ROW | change).items() if value is not None}
     with pytest.raises(RowError):
         decode_item(row)
@@ -210,7 +210,7 @@ def test_i3_what_is_no_lease_is_said_to_be_none(change):
         st.sampled_from(["S", "N", "SS", "B"]), st.none() | st.text(max_size=3) | st.integers(), max_size=2
     ),
 )
-def test_i3_no_attribute_raises_anything_else(name, attribute):
+def test_no_attribute_raises_anything_else(name, attribute):
     lease = None
     with contextlib.suppress(RowError):
         lease = decode_item(JAVA_ROW | {name: attribute})

@@ -1,4 +1,4 @@
-"""Lease operations as DynamoDB requests. B1 and B2 are the invariants of ``shardline.adapters.leases.dynamodb_writes``.
+"""Lease operations as DynamoDB requests.
 
 That the conditions mean what ``core.leases`` says is shown against servers, in ``tests/contract``.
 """
@@ -60,7 +60,7 @@ def test_every_name_and_value_that_is_used_is_given_and_no_other(operation):
 
 
 @requests
-def test_b1_only_a_row_that_is_not_there_is_put(operation):
+def test_only_a_row_that_is_not_there_is_put(operation):
     name, members = sent(operation)
     assert (name == "PutItem") == isinstance(operation, CreateLease)
     if name == "PutItem":
@@ -69,7 +69,7 @@ def test_b1_only_a_row_that_is_not_there_is_put(operation):
 
 
 @requests
-def test_b2_every_write_is_conditional_on_whom_the_row_serves(operation):
+def test_every_write_is_conditional_on_whom_the_row_serves(operation):
     name, members = sent(operation)
     if name != "PutItem":
         assert "#shardlineGroup = :group AND #shardlineStream = :stream" in members["ConditionExpression"]

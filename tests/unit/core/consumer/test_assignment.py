@@ -1,4 +1,4 @@
-"""AS1 to AS5 are the invariants of ``shardline.core.consumer.assignment``.
+"""Tests of ``shardline.core.consumer.assignment``.
 
 The tables are the scenarios of the KCL's lease taker that apply, and the property that any fleet becomes even.
 """
@@ -40,26 +40,26 @@ def plan(standings, me="me", max_leases=None, *, spill_after=1.5, impatient=Fals
         ({"a": 6, "b": 1, "free": 3}, 2),  # the poorest first: one to me, one to b, one to me
     ],
 )
-def test_as1_as2_what_nobody_holds_is_dealt_out(loads, taken):
+def test_what_nobody_holds_is_dealt_out(loads, taken):
     assignment = plan(fleet(**loads))
     assert len(assignment.take) == taken
     assert all(name.startswith("free") for name in assignment.take)
     assert assignment.ask == []
 
 
-def test_as2_two_who_see_the_same_take_different_ones():
+def test_two_who_see_the_same_take_different_ones():
     standings = fleet(a=2, b=3, free=4)
     mine, theirs = plan(standings, "a").take, plan(standings, "b").take
     assert sorted(mine + theirs) == ["free-0", "free-1", "free-2", "free-3"]
 
 
-def test_as2_what_is_left_lying_is_anybodys_a_few_at_a_time():
+def test_what_is_left_lying_is_anybodys_a_few_at_a_time():
     standings = [*fleet(a=2, me=4), *(Standing(f"free-{number}", None, 2.0) for number in range(2))]
     assert plan(standings, spill_after=2.0).take == []
     assert plan(standings, spill_after=1.9).take == ["free-0"]
 
 
-def test_as4_never_more_than_the_maximum():
+def test_never_more_than_the_maximum():
     assert len(plan(fleet(free=5), max_leases=2).take) == 2
     assert plan(fleet(me=2, free=5), max_leases=2).take == []
     assert plan(fleet(me=3, free=5), max_leases=2).take == []
@@ -94,7 +94,7 @@ def asked(standings, **arguments):
         ({"a": 30, "me": 10}, {"a": 10}),
     ],
 )
-def test_as3_whom_to_ask(loads, asks):
+def test_whom_to_ask(loads, asks):
     found = asked(fleet(**loads))
     most = max(1, loads.get("me", 0))
     assert sum(found.values()) == min(sum(asks.values()), most)
@@ -104,26 +104,26 @@ def test_as3_whom_to_ask(loads, asks):
 @pytest.mark.parametrize(
     ("mine", "theirs", "asks"), [(0, 100, 1), (1, 99, 1), (2, 98, 2), (16, 84, 16), (40, 60, 10), (100, 300, 32)]
 )
-def test_as5_no_more_at_a_time_than_it_has(mine, theirs, asks):
+def test_no_more_at_a_time_than_it_has(mine, theirs, asks):
     standings = fleet(a=theirs, me=mine)
     assert asked(standings) == {"a": asks}
     assert len({one.shard_id for one in plan(standings).ask}) == asks
 
 
-def test_as5_a_bounded_number_is_on_its_way():
+def test_a_bounded_number_is_on_its_way():
     coming = [Standing(f"x{number}", "me", in_hand_over=True) for number in range(HAND_OVERS_MAX)]
     assert asked([*fleet(a=200), *coming[:-3]]) == {"a": 3}
     assert asked([*fleet(a=200), *coming]) == {}
 
 
-def test_as3_what_is_being_handed_over_is_not_asked_for():
+def test_what_is_being_handed_over_is_not_asked_for():
     standings = [Standing("x", "a", in_hand_over=True), Standing("y", "a"), Standing("z", "a", in_hand_over=True)]
     assert plan(standings).ask == [Standing("y", "a")]
     moving = [one._replace(in_hand_over=True) for one in fleet(a=3)]
     assert plan(moving).ask == []
 
 
-def test_as3_who_has_waited_for_long_leaves_nothing_to_those_who_may_be_full():
+def test_who_has_waited_for_long_leaves_nothing_to_those_who_may_be_full():
     standings = fleet(a=3, b=1, me=1)
     assert asked(standings) == {}
     assert asked(standings, impatient=True) == {"a": 1}
@@ -179,7 +179,7 @@ class World:
     st.booleans(),
     st.integers(0, 999),
 )
-def test_as1_any_fleet_becomes_even(owners, workers, together, seed):
+def test_any_fleet_becomes_even(owners, workers, together, seed):
     names = [f"w{number}" for number in range(workers)]
     world = World(
         {f"s{place:02d}": f"w{owner}" if owner < workers else None for place, owner in enumerate(owners)}, seed
@@ -194,7 +194,7 @@ def test_as1_any_fleet_becomes_even(owners, workers, together, seed):
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 5), st.sampled_from(["join", "leave"]), st.booleans(), st.integers(0, 999))
-def test_as1_a_change_of_membership_moves_each_lease_once_at_most(leases, workers, change, together, seed):
+def test_a_change_of_membership_moves_each_lease_once_at_most(leases, workers, change, together, seed):
     leases = max(leases, workers)  # who holds nothing is seen by nobody, and may come too late for its share
     names = [f"w{number}" for number in range(workers)]
     world = World({f"s{place:02d}": names[place % workers] for place in range(leases)}, seed)
@@ -242,7 +242,7 @@ fleets = given(st.integers(1, 150), st.integers(1, 5), st.integers(1, 4), st.int
 
 @settings(max_examples=200, deadline=None)
 @fleets
-def test_as5_whoever_joins_has_its_share_after_a_few_scans_and_each_lease_moves_once(leases, workers, joiners, seed):
+def test_whoever_joins_has_its_share_after_a_few_scans_and_each_lease_moves_once(leases, workers, joiners, seed):
     scans, moves = settle(leases, workers, joiners, seed, late=False)
     assert scans <= 12
     assert max(moves.values(), default=0) <= 1
@@ -250,7 +250,7 @@ def test_as5_whoever_joins_has_its_share_after_a_few_scans_and_each_lease_moves_
 
 @settings(max_examples=200, deadline=None)
 @fleets
-def test_as5_hardly_anything_moves_twice_though_workers_see_each_other_late(leases, workers, joiners, seed):
+def test_hardly_anything_moves_twice_though_workers_see_each_other_late(leases, workers, joiners, seed):
     scans, moves = settle(leases, workers, joiners, seed, late=True)
     assert scans <= 16
     assert moves.total() - len(moves) <= 4 * joiners

@@ -1,4 +1,4 @@
-"""C1 to C5, K1 and K2 are the invariants of ``shardline.core.consumer.checkpoint``."""
+"""Tests of ``shardline.core.consumer.checkpoint`` (C1 to C5)."""
 
 import pytest
 from tests.sim.interrupting import interrupted
@@ -31,97 +31,9 @@ def delivered(*numbers, **facts):
     return one
 
 
-def test_c5_what_is_delivered_is_not_committed():
-    one = delivered(1, 2, 3)
-    assert one.poll_commit(999.0) is None
-    assert one.next_deadline() == NEVER
-    assert not one.is_settled
-
-
-def test_c2_what_the_user_is_done_with_is_committed_when_the_interval_is_over():
-    one = delivered(1, 2, 3)
-    assert one.ack_through(record(2))
-    assert one.next_deadline() == 101.0
-    assert one.poll_commit(100.9) is None
-    assert one.poll_commit(101.0) == at(2)
-    assert one.watermark == SequenceNumber(2)
-
-
-@pytest.mark.parametrize("manual", [False, True])
-def test_c1_nothing_goes_back(manual):
-    one = delivered(8, 9, 10, manual=manual, interval=0.0)
-    assert one.ack_through(record(10))
-    assert not one.ack_through(record(9))  # by its text it would come later
-    assert one.poll_commit(100.0) == at(10)
-    one.handle_committed()
-    assert not one.ack_through(record(10))
-    assert one.poll_commit(100.0) is None
-    assert one.is_committed
-
-
-def test_c1_what_was_committed_before_is_behind_us():
-    one = tracker(checkpoint=at(5, 1), interval=0.0)
-    assert one.is_settled
-    assert one.is_committed
-    one.deliver([record(5, 2), record(6)])
-    assert not one.ack_through(record(5, 1))
-    assert one.ack_through(record(5, 2))
-    assert one.poll_commit(100.0) == at(5, 2)
-
-
-@pytest.mark.parametrize("manual", [False, True])
-def test_what_was_not_delivered_cannot_be_acknowledged(manual):
-    one = tracker(manual=manual)
-    assert not one.ack(record(1))
-    assert not one.ack_through(record(1))
-    one.deliver([])
-    one.deliver([record(1)])
-    assert not one.ack_through(record(2))
-    assert one.watermark is None
-
-
-def test_c2_out_of_order_the_watermark_waits_for_the_slowest():
-    one = delivered(1, 2, 3, 4, manual=True, interval=0.0)
-    assert one.ack(record(3))
-    assert one.ack(record(2))
-    assert one.poll_commit(100.0) is None
-    assert not one.ack(record(3))
-    assert one.ack(record(1))
-    assert one.watermark == SequenceNumber(3)
-    assert one.poll_commit(100.0) == at(3)
-    assert not one.is_settled
-    assert one.ack(record(4))
-    assert one.is_settled
-
-
-def test_c2_acknowledging_through_a_record_covers_all_before_it():
-    one = delivered(1, 2, 3, 4, manual=True)
-    assert one.ack(record(2))
-    assert one.ack_through(record(3))
-    assert one.watermark == SequenceNumber(3)
-    assert not one.ack(record(1))
-    assert one.ack(record(4))
-
-
 def test_in_order_a_single_acknowledgement_counts_for_nothing():
     one = delivered(1, 2)
     assert not one.ack(record(1))
-
-
-def test_c2_sub_sequences_count():
-    one = tracker(manual=True, interval=0.0)
-    one.deliver([record(7, 0), record(7, 1), record(7, 2)])
-    one.ack(record(7, 1))
-    assert one.poll_commit(100.0) is None
-    one.ack(record(7, 0))
-    assert one.poll_commit(100.0) == at(7, 1)
-
-
-def test_k1_acknowledged_records_are_forgotten():
-    one = delivered(*range(1000), manual=True)
-    for number in reversed(range(1000)):
-        one.ack(record(number))
-    assert len(one._order) == len(one._open) == 0
 
 
 def test_c4_one_commit_at_a_time_and_what_came_meanwhile_is_not_lost():
@@ -140,66 +52,6 @@ def test_c4_one_commit_at_a_time_and_what_came_meanwhile_is_not_lost():
     assert one.poll_commit(999.0) is None
 
 
-def test_c4_one_write_an_interval_however_many_acknowledgements():
-    one = delivered(*range(1, 100))
-    writes = 0
-    for number in range(1, 100):
-        one.ack_through(record(number))
-        now = 100.0 + number / 10
-        if one.poll_commit(now) is not None:
-            writes += 1
-            one.handle_committed()
-    assert writes == 9
-
-
-def test_c4_a_commit_that_failed_is_due_again_with_what_is_newest():
-    one = delivered(1, 2)
-    one.ack_through(record(1))
-    assert one.poll_commit(101.0) == at(1)
-    one.ack_through(record(2))
-    one.handle_commit_failed()
-    assert one.poll_commit(101.0) == at(2)
-
-
-def test_flush_does_not_wait_for_the_interval():
-    one = delivered(1, 2, interval=60.0)
-    one.flush()
-    assert one.ack_through(record(1))
-    assert one.poll_commit(100.0) is None  # nothing was acknowledged when it was called
-    one.flush()
-    assert one.poll_commit(100.0) == at(1)
-    one.ack_through(record(2))
-    one.handle_committed()
-    assert one.poll_commit(100.0) == at(2)  # the flush is over when nothing is left
-    one.handle_committed()
-    one.deliver([record(3)])
-    one.ack_through(record(3))
-    assert one.poll_commit(100.0) is None
-
-
-@pytest.mark.parametrize("manual", [False, True])
-def test_c3_shard_end_comes_when_everything_is_done_and_at_once(manual):
-    one = delivered(1, 2, manual=manual, interval=60.0)
-    one.end()
-    assert one.has_ended
-    assert not one.is_at_end
-    assert one.poll_commit(100.0) is None
-    one.ack_through(record(2))
-    assert one.is_at_end
-    assert one.poll_commit(100.0) == Checkpoint(SHARD_END)
-    one.handle_committed()
-    assert one.is_finished
-    assert one.is_committed
-    assert not one.is_at_end
-    assert one.poll_commit(999.0) is None
-
-
-def test_c3_an_empty_shard_ends_too():
-    one = tracker()
-    one.end()
-    assert one.poll_commit(100.0) == Checkpoint(SHARD_END)
-
-
 def test_c3_shard_end_waits_for_the_children_and_the_records_do_not():
     one = delivered(1, interval=60.0)
     one.end()
@@ -211,14 +63,6 @@ def test_c3_shard_end_waits_for_the_children_and_the_records_do_not():
     assert one.next_deadline(may_end=False) == NEVER
     assert one.next_deadline() == -NEVER
     assert one.poll_commit(160.0) == Checkpoint(SHARD_END)
-
-
-def test_c3_a_shard_end_that_failed_comes_again():
-    one = tracker()
-    one.end()
-    one.poll_commit(100.0)
-    one.handle_commit_failed()
-    assert one.poll_commit(100.0) == Checkpoint(SHARD_END)
 
 
 @pytest.mark.internal_error
@@ -258,7 +102,7 @@ def test_an_answer_without_a_question_is_a_bug():
 
 
 @pytest.mark.parametrize("call", ["deliver", "ack", "ack_through"])
-def test_k2_a_call_that_was_interrupted_anywhere_can_be_made_again(call):
+def test_a_call_that_was_interrupted_anywhere_can_be_made_again(call):
     after, where = 0, "not yet"
     while where is not None:
         one = tracker(manual=True)
@@ -297,7 +141,7 @@ def test_the_oldest_that_is_not_acknowledged_is_known_with_its_arrival():
     assert (one.unacknowledged, one.oldest_unacknowledged) == (0, None)
 
 
-def test_k1_what_is_acknowledged_behind_a_gap_is_remembered():
+def test_what_is_acknowledged_behind_a_gap_is_remembered():
     tracker = CheckpointTracker(Checkpoint(TRIM_HORIZON), interval=1.0, now=0.0, manual=True)
     records = [Record(b"", "k", sequence_number=str(number)) for number in (1, 2, 3)]
     tracker.deliver(records)

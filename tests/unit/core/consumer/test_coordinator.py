@@ -5,8 +5,7 @@ from tests.harness.coordinator import DOWN, Group, page_of, record
 
 from shardline.core.clock import NEVER
 from shardline.core.consumer import coordinator as module
-from shardline.core.consumer.coordinator import ScanLeases
-from shardline.core.consumer.events import (
+from shardline.core.consumer.consumer_events import (
     ConsumerFailed,
     LeaseGained,
     LeaseLost,
@@ -17,6 +16,7 @@ from shardline.core.consumer.events import (
     StoreFailed,
     StoreRecovered,
 )
+from shardline.core.consumer.coordinator import ScanLeases
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import AskHandOver, CommitCheckpoint, CreateLease, DeleteLease, RenewLease, TakeLease
 from shardline.core.requests import ListShards, ShardFilter
@@ -64,7 +64,7 @@ def test_l3_rows_that_are_older_than_the_listing_do_not_begin_a_group_at_latest(
     assert machine.is_ready
 
 
-def test_gw6_workers_whose_listings_differ_complete_a_group_at_latest_with_the_same_shards(group, stream):
+def test_workers_whose_listings_differ_complete_a_group_at_latest_with_the_same_shards(group, stream):
     """Who began it died with its first row. Then 6 and 7 were merged, 5 was split, and one of the others knows it."""
     group.rows = stream.rows(4, at=LATEST, latest_at=40.0)
     group.stream.open_then = [stream.shard(number, is_open=True) for number in (4, 5, 6, 7)]
@@ -152,9 +152,6 @@ def test_a_shard_that_the_service_denies_to_know_and_that_is_there_is_read_again
     assert worker.seen(LeaseReleased) == [LeaseReleased(stream.name(5), finished=False)]
 
 
-# ---- leaving
-
-
 def test_l5_who_leaves_calls_off_what_it_asked_for_though_the_store_fails_first(group):
     group.worker("first").drains = False
     group.run(1.0)
@@ -171,6 +168,9 @@ def test_l5_who_leaves_calls_off_what_it_asked_for_though_the_store_fails_first(
     assert leaver.machine.next_deadline() == NEVER
     assert leaver.machine.poll_request(group.now) is None
     assert {(row.owner, row.checkpoint_owner) for row in group.rows.values()} == {("first", None)}
+
+
+# ---- leaving
 
 
 @pytest.mark.parametrize("kind", [TakeLease, RenewLease, ScanLeases])
@@ -261,14 +261,6 @@ def test_a_store_that_denies_for_too_long_is_given_up(group):
     assert [event.failure for event in worker.seen(ConsumerFailed)] == [DENIED]
 
 
-@pytest.mark.parametrize(("asked", "pause"), [(2.0, 2.0), (3600.0, 3.0)])
-def test_a_store_may_ask_to_be_left_alone_but_not_until_leases_are_over(group, asked, pause):
-    worker = group.worker("me", lease_duration=9.0)
-    worker.settle(ScanLeases(), DOWN._replace(retry_after=asked))
-    assert worker.machine.poll_operation(99.9 + pause) is None
-    assert isinstance(worker.machine.poll_operation(100.0 + pause), ScanLeases)
-
-
 def test_a_take_that_fails_does_not_wait_for_the_next_scan(group):
     worker = group.worker("me", scan_interval=4.0)
     take = worker.wait_for(TakeLease)
@@ -349,7 +341,7 @@ def test_or_gives_up_what_it_holds_of_the_old_one(group, stream):
 
 
 @pytest.mark.parametrize("seen_by", ["a scan", "a refusal"])
-def test_to4_rows_that_others_gave_up_are_made_again_from_a_new_listing(group, stream, seen_by):
+def test_rows_that_others_gave_up_are_made_again_from_a_new_listing(group, stream, seen_by):
     """Another worker saw that the stream is another one, and gave up its rows. Our listing has the old shards' ranges:
     with those in the rows, records of the new shards would be dropped.
     """
@@ -373,7 +365,7 @@ def test_to4_rows_that_others_gave_up_are_made_again_from_a_new_listing(group, s
     assert worker.listings == listings  # once was enough
 
 
-def test_to4_what_we_deleted_ourselves_is_no_reason_for_doubt(group, stream):
+def test_what_we_deleted_ourselves_is_no_reason_for_doubt(group, stream):
     group.rows = stream.rows(4, 8, 9, 10, 11, owner="dead")  # the last one's shard went out of retention
     worker = group.worker("me", lease_duration=2.0)
     while not group.done(DeleteLease):
@@ -410,7 +402,7 @@ def open_shards(count):
     ]
 
 
-def test_as3_what_is_asked_for_is_not_asked_for_again_before_the_answer(group):
+def test_what_is_asked_for_is_not_asked_for_again_before_the_answer(group):
     """A plan is also made when a scan or a listing comes before the answer: it would ask for others instead."""
     group.stream.shards = open_shards(40)
     old = group.worker("old")
@@ -425,17 +417,6 @@ def test_as3_what_is_asked_for_is_not_asked_for_again_before_the_answer(group):
     group.run(30.0)
     assert (len(old.numbers), len(new.numbers)) == (20, 20)
     assert len(old.seen(LeaseReleased)) == len(new.seen(LeaseGained)) == 20
-
-
-def test_a_large_imbalance_is_over_in_a_few_scans(group):
-    group.stream.shards = open_shards(150)
-    old = group.worker("old")
-    group.run(0.0)
-    new = group.worker("new")
-    group.run(6.0)
-    assert (len(old.numbers), len(new.numbers)) == (75, 75)
-    group.run(60.0)
-    assert (len(old.seen(LeaseGained)), len(new.seen(LeaseGained))) == (150, 75)
 
 
 def test_a_listing_that_fails_does_not_end_the_wait_for_a_summary(group):

@@ -1,4 +1,4 @@
-"""DI1 to DI6 are the invariants of ``shardline.core.consumer.discovery``."""
+"""Tests of ``shardline.core.consumer.discovery``."""
 
 from itertools import count, repeat
 from random import Random
@@ -13,8 +13,8 @@ from shardline.codec.shapes import (
     StreamSummary,
 )
 from shardline.core.clock import NEVER
+from shardline.core.consumer.consumer_events import ConsumerFailed, ListingFailed
 from shardline.core.consumer.discovery import Discovery
-from shardline.core.consumer.events import ConsumerFailed, ListingFailed
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.requests import DescribeStreamSummary, ListShards, ShardFilter
 from shardline.model.position import LATEST, at_timestamp
@@ -62,7 +62,7 @@ def test_first_the_summary_then_the_shards_then_again_after_the_interval():
     assert discovery.poll_request(160.0) == DescribeStreamSummary(STREAM)
 
 
-def test_di2_a_listing_of_many_pages_is_handed_out_whole():
+def test_a_listing_of_many_pages_is_handed_out_whole():
     discovery = begun()
     page(discovery, *(f"s{number}" for number in range(100)), token="t1")
     assert listed(discovery) is None
@@ -78,7 +78,7 @@ def test_an_empty_token_is_none():
 
 
 @pytest.mark.parametrize(("tokens", "pages"), [(repeat("t"), 2), (map(str, count()), 1_001)])
-def test_di2_a_listing_that_does_not_end_has_failed(tokens, pages):
+def test_a_listing_that_does_not_end_has_failed(tokens, pages):
     discovery, now = begun(), 100.0
     for ceiling in (1, 2, 4):
         requests = 0
@@ -101,26 +101,14 @@ def test_a_listing_of_nothing_is_a_listing():
     assert listed(discovery) == []
 
 
-@pytest.mark.parametrize("kind", [FailureKind.EXPIRED_TOKEN, FailureKind.THROTTLED])
-def test_di2_a_listing_that_breaks_off_begins_again(kind):
-    discovery = begun()
-    page(discovery, "a", token="t1")
-    discovery.poll_request(100.0)
-    discovery.handle_failure(failure(kind), 100.0)
-    assert discovery.next_deadline() > 100.0  # or a service that refuses every token would be asked without a pause
-    assert page(discovery, "b", now=200.0) == ListShards(STREAM)
-    assert listed(discovery) == ["b"]
-    assert len(discovery.take_events()) == 1
-
-
-def test_di1_one_request_at_a_time():
+def test_one_request_at_a_time():
     discovery = begun()
     discovery.poll_request(100.0)
     assert discovery.poll_request(999.0) is None
     assert discovery.next_deadline() == NEVER
 
 
-def test_di1_failures_back_off_with_jitter():
+def test_failures_back_off_with_jitter():
     discovery = begun()
     now = 100.0
     for ceiling in (1, 2, 4, 8, 16, 30, 30):
@@ -136,13 +124,7 @@ def test_di1_failures_back_off_with_jitter():
     assert discovery.next_deadline() == now + 30.0
 
 
-def test_di1_the_service_may_ask_for_a_longer_pause():
-    discovery = begun()
-    discovery.handle_failure(failure(FailureKind.TRANSIENT, retry_after=17.0), 100.0)
-    assert discovery.next_deadline() == 117.0
-
-
-def test_di3_a_listing_that_is_asked_for_comes_soon():
+def test_a_listing_that_is_asked_for_comes_soon():
     discovery = begun()
     page(discovery, "a")
     discovery.list_by(101.0)
@@ -151,26 +133,7 @@ def test_di3_a_listing_that_is_asked_for_comes_soon():
     assert discovery.next_deadline() == 101.0
 
 
-@pytest.mark.parametrize("asked", ["in flight", "between pages"])
-def test_di3_a_listing_under_way_may_be_too_old(asked):
-    discovery = begun()
-    if asked == "in flight":
-        discovery.poll_request(100.0)
-        discovery.list_by(100.0)
-        discovery.list_by(100.0)
-        discovery.handle_page(ListShardsResponse([shape("a")], None), 100.0)
-    else:
-        page(discovery, "a", token="t1")
-        discovery.list_by(100.0)
-        page(discovery)
-    assert listed(discovery) == ["a"]
-    assert discovery.next_deadline() == 100.0
-    assert page(discovery, "b") == ListShards(STREAM)
-    assert listed(discovery) == ["b"]
-    assert discovery.next_deadline() > 150.0
-
-
-def test_di3_a_listing_that_is_not_begun_is_new_enough():
+def test_a_listing_that_is_not_begun_is_new_enough():
     discovery = Discovery(STREAM, LATEST, 60.0, Random(0), 100.0)
     discovery.poll_request(100.0)
     discovery.list_by(100.0)
@@ -179,7 +142,7 @@ def test_di3_a_listing_that_is_not_begun_is_new_enough():
     assert discovery.next_deadline() > 150.0
 
 
-def test_di4_a_start_time_is_asked_for_once():
+def test_a_start_time_is_asked_for_once():
     discovery = begun(at_timestamp(50.0))
     assert discovery.matching is None
     assert page(discovery, "old") == ListShards(STREAM, ShardFilter("AT_TIMESTAMP", timestamp=50.0))
@@ -192,7 +155,7 @@ def test_di4_a_start_time_is_asked_for_once():
     assert page(discovery, "new", now=200.0) == ListShards(STREAM)
 
 
-def test_di4_the_time_at_which_a_group_was_begun_is_asked_for_once():
+def test_the_time_at_which_a_group_was_begun_is_asked_for_once():
     discovery = begun(LATEST)
     page(discovery, "a", "b")
     assert discovery.matching == frozenset()
@@ -208,7 +171,7 @@ def test_di4_the_time_at_which_a_group_was_begun_is_asked_for_once():
     assert discovery.matching == {"a"}
 
 
-def test_di4_an_answer_for_another_time_than_is_wanted_by_now_does_not_count():
+def test_an_answer_for_another_time_than_is_wanted_by_now_does_not_count():
     discovery = begun(at_timestamp(50.0))
     assert discovery.poll_request(100.0) == ListShards(STREAM, ShardFilter("AT_TIMESTAMP", timestamp=50.0))
     assert discovery.match_at(40.0)
@@ -219,7 +182,7 @@ def test_di4_an_answer_for_another_time_than_is_wanted_by_now_does_not_count():
 
 
 @pytest.mark.parametrize("in_a_round", [False, True])
-def test_di4_of_a_stream_that_was_made_anew_it_is_asked_again(in_a_round):
+def test_of_a_stream_that_was_made_anew_it_is_asked_again(in_a_round):
     discovery = begun(at_timestamp(50.0))
     page(discovery, "a")
     page(discovery, "a", "b")
@@ -237,7 +200,7 @@ def test_di4_of_a_stream_that_was_made_anew_it_is_asked_again(in_a_round):
 
 
 @pytest.mark.parametrize("pages", [1, 2])
-def test_di4_a_listing_under_way_is_not_taken_for_the_answer_to_that(pages):
+def test_a_listing_under_way_is_not_taken_for_the_answer_to_that(pages):
     discovery = begun(at_timestamp(50.0))
     page(discovery, "a")
     if pages == 2:
@@ -258,7 +221,7 @@ def test_di4_a_listing_under_way_is_not_taken_for_the_answer_to_that(pages):
     assert listed(discovery) == ["c", "d"]
 
 
-def test_di6_listings_are_numbered_as_they_are_begun():
+def test_listings_are_numbered_as_they_are_begun():
     discovery = begun(at_timestamp(50.0))
     page(discovery, "a")
     assert discovery.begun == 0
@@ -271,11 +234,7 @@ def test_di6_listings_are_numbered_as_they_are_begun():
     assert discovery.take_listing().number == discovery.begun == 2
 
 
-def test_di4_otherwise_nothing_has_to_match():
-    assert begun().matching == frozenset()
-
-
-def test_di5_without_the_right_to_describe_the_stream_it_is_listed():
+def test_without_the_right_to_describe_the_stream_it_is_listed():
     discovery = begun(summary=False)
     discovery.poll_request(100.0)
     discovery.handle_failure(failure(FailureKind.DENIED), 100.0)
@@ -294,7 +253,7 @@ def test_di5_without_the_right_to_describe_the_stream_it_is_listed():
         (False, FailureKind.NOT_FOUND, "DescribeStreamSummary"),
     ],
 )
-def test_di5_what_cannot_be_listed_cannot_be_read(summary, kind, operation):
+def test_what_cannot_be_listed_cannot_be_read(summary, kind, operation):
     discovery = begun(summary=summary)
     discovery.poll_request(100.0)
     discovery.handle_failure(failure(kind), 100.0)
@@ -304,7 +263,7 @@ def test_di5_what_cannot_be_listed_cannot_be_read(summary, kind, operation):
     assert discovery.next_deadline() == NEVER
 
 
-def test_di7_a_summary_alone_comes_between_two_listings_and_puts_off_none():
+def test_a_summary_alone_comes_between_two_listings_and_puts_off_none():
     discovery = begun()
     page(discovery, "a")
     list_at = discovery.next_deadline()
@@ -325,7 +284,7 @@ def test_di7_a_summary_alone_comes_between_two_listings_and_puts_off_none():
     assert discovery.next_deadline() == list_at
 
 
-def test_di7_a_listing_that_is_asked_for_during_a_summary_alone_comes_after_it():
+def test_a_listing_that_is_asked_for_during_a_summary_alone_comes_after_it():
     discovery = begun()
     page(discovery, "a")
     discovery.describe_by(110.0)
@@ -337,7 +296,7 @@ def test_di7_a_listing_that_is_asked_for_during_a_summary_alone_comes_after_it()
     assert page(discovery, "b", now=110.0) == ListShards(STREAM)
 
 
-def test_di7_a_service_that_refuses_to_describe_the_stream_is_not_asked_again():
+def test_a_service_that_refuses_to_describe_the_stream_is_not_asked_again():
     discovery = begun()
     page(discovery, "a")
     list_at = discovery.next_deadline()
@@ -349,7 +308,7 @@ def test_di7_a_service_that_refuses_to_describe_the_stream_is_not_asked_again():
     assert discovery.next_deadline() == list_at
 
 
-def test_di8_a_stream_that_is_missing_is_looked_at_again_from_its_summary_on():
+def test_a_stream_that_is_missing_is_looked_at_again_from_its_summary_on():
     discovery = begun()
     page(discovery, "a")
     discovery.list_by(110.0)

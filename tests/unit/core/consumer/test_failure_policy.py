@@ -1,12 +1,12 @@
-"""FP1 to FP4 are the invariants of ``shardline.core.consumer.failure_policy``."""
+"""Tests of ``shardline.core.consumer.failure_policy``."""
 
 from random import Random
 
 import pytest
 
 from shardline.core.clock import NEVER
-from shardline.core.consumer.events import DeadLetterFailed, HandlerRetried, HandlingStopped, RecordsDeadLettered
-from shardline.core.consumer.failure_policy import BatchWork, DeadLetter, FailurePolicy
+from shardline.core.consumer.consumer_events import HandlerRetried, HandlingStopped
+from shardline.core.consumer.failure_policy import BatchWork, FailurePolicy
 from shardline.core.consumer.handler_errors import ErrorSummary
 from shardline.errors import UsageError
 from shardline.model.record import Record
@@ -37,16 +37,7 @@ def drive(batch, policy, poison):
     return work, calls, dead, done
 
 
-def test_a_batch_that_works_is_done_in_one_call():
-    batch = records(3)
-    work, calls, dead, done = drive(batch, FailurePolicy(), set())
-    assert work.is_done
-    assert [part for _, part in calls] == [batch]
-    assert (dead, done) == ([], batch)
-    assert work.next_deadline() == NEVER
-
-
-def test_fp3_a_failing_batch_is_tried_again_with_growing_waits():
+def test_a_failing_batch_is_tried_again_with_growing_waits():
     batch = records(2)
     work = BatchWork(batch, FailurePolicy(attempts=4, backoff=1.0, backoff_max=3.0), Random(0), 0.0)
     now, waits = 0.0, []
@@ -65,26 +56,7 @@ def test_fp3_a_failing_batch_is_tried_again_with_growing_waits():
     assert work.error == "bad"
 
 
-def test_fp2_the_poisonous_record_stops_the_consumer_and_what_was_before_it_is_done():
-    batch = records(8)
-    work, _, dead, done = drive(batch, FailurePolicy(attempts=2), {5})
-    assert work.is_stopped
-    assert not work.is_done
-    assert done == batch[:5]
-    assert work.part == batch[5:6]
-    assert dead == []
-    assert work.error == "bad"
-
-
-def test_fp2_or_goes_to_the_dead_letters_and_all_others_are_done_in_order():
-    batch = records(8)
-    work, _, dead, done = drive(batch, FailurePolicy(attempts=2, finally_="dead-letter"), {5, 6})
-    assert work.is_done
-    assert dead == [DeadLetter([batch[5]], 2, "bad"), DeadLetter([batch[6]], 2, "bad")]
-    assert done == batch
-
-
-def test_fp3_finding_one_among_ten_thousand_is_quick():
+def test_finding_one_among_ten_thousand_is_quick():
     batch = records(10_000)
     policy = FailurePolicy(attempts=5, finally_="dead-letter")
     work, calls, dead, done = drive(batch, policy, {6_789})
@@ -94,15 +66,7 @@ def test_fp3_finding_one_among_ten_thousand_is_quick():
     assert len(calls) < 5 + 2 * 14 + 5
 
 
-def test_without_bisecting_the_whole_batch_goes():
-    batch = records(4)
-    _, calls, dead, done = drive(batch, FailurePolicy(attempts=3, bisect=False, finally_="dead-letter"), {2})
-    assert len(calls) == 3
-    assert dead == [DeadLetter(batch, 3, "bad")]
-    assert done == batch
-
-
-def test_fp2_a_dead_letter_that_cannot_be_written_is_tried_again_and_then_stops():
+def test_a_dead_letter_that_cannot_be_written_is_tried_again_and_then_stops():
     batch = records(1)
     work = BatchWork(batch, FailurePolicy(attempts=2, finally_="dead-letter"), Random(0), 0.0)
     for now in (0.0, 10.0):
@@ -144,16 +108,10 @@ def test_a_wrong_policy_is_refused(facts, words):
     assert str(caught.value) == words
 
 
-def test_what_stopped_it_is_known():
-    work, *_ = drive(records(4), FailurePolicy(attempts=1), {2})
-    assert work.is_stopped
-    assert [one.sequence_number for one in work.part] == ["2"]
-
-
 WHY = ErrorSummary("ValueError", "why", "handle (worker.py:1)")
 
 
-def test_fp4_every_failure_of_a_handler_is_told_once():
+def test_every_failure_of_a_handler_is_told_once():
     batch = [Record(b"x", "k", sequence_number="7", sub_sequence=place, shard_id="shard") for place in (3, 4)]
     work = BatchWork(batch, FailurePolicy(attempts=1), Random(0), 0.0)
     work.poll_attempt(0.0)
@@ -166,41 +124,3 @@ def test_fp4_every_failure_of_a_handler_is_told_once():
     work.handle_error("bad", 1.0, WHY)
     assert work.take_events() == [HandlingStopped("shard", "7", 4, 1, 1, *WHY)]
     assert work.take_events() == []
-
-
-def test_fp4_a_retry_says_how_often_it_was_tried_and_when_it_comes():
-    work = BatchWork(records(1), FailurePolicy(attempts=3), Random(0), 0.0)
-    for attempt in (1, 2):
-        now = work.next_deadline()
-        work.poll_attempt(now)
-        work.handle_error("bad", now, WHY)
-        (event,) = work.take_events()
-        assert (event.attempts, event.retry_at) == (attempt, work.next_deadline())
-
-
-def test_fp4_a_dead_letter_is_told_with_the_handlers_error_and_its_own_failures_apart():
-    full = ErrorSummary("OSError", "the disk is full", "")
-    work = BatchWork(records(1), FailurePolicy(attempts=2, finally_="dead-letter"), Random(0), 0.0)
-    for _ in range(2):
-        now = work.next_deadline()
-        work.poll_attempt(now)
-        work.handle_error("bad", now, WHY)
-    assert [type(event) for event in work.take_events()] == [HandlerRetried], "the second waits for its dead letter"
-    assert work.poll_dead_letter(now) is not None
-    work.handle_burial_failed("full", now, full)
-    assert work.take_events() == [DeadLetterFailed("", "0", 0, 1, 1, *full, work.next_deadline())]
-    now = work.next_deadline()
-    assert work.poll_dead_letter(now) is not None
-    work.handle_buried(now)
-    assert work.take_events() == [RecordsDeadLettered("", "0", 0, 1, 2, *WHY)]
-
-
-def test_fp4_a_dead_letter_that_can_never_be_written_is_told():
-    work = BatchWork(records(1), FailurePolicy(attempts=1, finally_="dead-letter"), Random(0), 0.0)
-    work.poll_attempt(0.0)
-    work.handle_error("bad", 0.0, WHY)
-    assert work.poll_dead_letter(0.0) is not None
-    work.handle_burial_failed("full", 0.0)
-    (event,) = work.take_events()
-    assert (type(event), event.attempts, event.retry_at) == (DeadLetterFailed, 1, NEVER)
-    assert work.is_stopped

@@ -1,16 +1,16 @@
-"""GR1 and GR2 are the invariants of ``shardline.core.consumer.grant``."""
+"""Tests of ``shardline.core.consumer.grant``."""
 
 from shardline.core.consumer.grant import Grant
 
 
-def test_gr1_a_grant_is_in_force_until_its_end():
+def test_a_grant_is_in_force_until_its_end():
     grant = Grant("s", 7, 10.0)
     assert grant.in_force(9.9)
     assert not grant.in_force(10.0)
     assert (grant.shard_id, grant.token, grant.held_until) == ("s", 7, 10.0)
 
 
-def test_gr1_renewals_move_the_end_and_never_back():
+def test_renewals_move_the_end_and_never_back():
     grant = Grant("s", 7, 10.0)
     grant.extend(13.0)
     grant.extend(12.0)
@@ -18,7 +18,7 @@ def test_gr1_renewals_move_the_end_and_never_back():
     assert not grant.in_force(13.0)
 
 
-def test_gr1_once_revoked_it_is_over():
+def test_once_revoked_it_is_over():
     grant = Grant("s", 7, 10.0)
     assert grant.held
     grant.revoke()
@@ -27,7 +27,7 @@ def test_gr1_once_revoked_it_is_over():
     assert not grant.in_force(5.0)
 
 
-def test_gr1_a_thread_sees_the_end_before_any_machine_runs():
+def test_a_thread_sees_the_end_before_any_machine_runs():
     now = [5.0]
     grant = Grant("s", 7, 10.0, lambda: now[0])
     assert grant.held

@@ -1,4 +1,4 @@
-"""GW1 to GW5 are the invariants of ``shardline.core.consumer.group_rows``. The stream is drawn in ``conftest``.
+"""Tests of ``shardline.core.consumer.group_rows``. The stream is drawn in ``conftest``.
 
 The tables are the scenarios of the KCL's shard syncer: start positions against rows that are all, some or none there.
 """
@@ -61,13 +61,13 @@ MATRIX = [
 
 
 @pytest.mark.parametrize("case", MATRIX, ids=str)
-def test_gw1_gw2_gw3_rows_that_are_missing(graph, stream, case):
+def test_rows_that_are_missing(graph, stream, case):
     unfinished, finished, latest, horizon, time = case
     rows = stream.rows(*unfinished, finished=finished)
     assert set(created(graph, rows, LATEST, stream)) == latest
     assert set(created(graph, rows, TRIM_HORIZON, stream)) == horizon
     assert set(created(graph, rows, TIME, stream)) == time
-    if rows:  # GW6: a group at LATEST that was begun at that time
+    if rows:  # A group at LATEST that was begun at that time
         begun = GroupStart(LATEST, 50.0, frozenset(stream.names(*MIDDLE)), 40.0)
         new = {int(row.shard_id[-3:]): row.latest_at for row in missing_rows(graph, rows, begun)}
         heirs = {
@@ -77,7 +77,7 @@ def test_gw1_gw2_gw3_rows_that_are_missing(graph, stream, case):
 
 
 @pytest.mark.parametrize(("rows", "new"), [((4,), {9, 10}), ((), set())])
-def test_gw1_a_line_of_shards_that_came_and_went_unseen_is_read_from_the_start_time(stream, rows, new):
+def test_a_line_of_shards_that_came_and_went_unseen_is_read_from_the_start_time(stream, rows, new):
     """The parent of 9 and 10 is gone, and no row knows of it: it was made after we asked who was open at that time."""
     graph = ShardGraph()
     graph.handle_listing([stream.shard(number) for number in (4, 9, 10)], {}, 100.0, 100.0)
@@ -88,7 +88,7 @@ def test_gw1_a_line_of_shards_that_came_and_went_unseen_is_read_from_the_start_t
 
 
 @pytest.mark.parametrize(("begun_at", "position"), [(math.inf, TRIM_HORIZON), (40.0, LATEST)])
-def test_gw6_a_line_that_came_and_went_unseen_is_read_from_its_beginning_or_from_that_of_the_group(
+def test_a_line_that_came_and_went_unseen_is_read_from_its_beginning_or_from_that_of_the_group(
     stream, begun_at, position
 ):
     graph = ShardGraph()
@@ -99,43 +99,7 @@ def test_gw6_a_line_that_came_and_went_unseen_is_read_from_its_beginning_or_from
     assert {row.latest_at for row in new} == {40.0 if position == LATEST else None}
 
 
-def test_gw6_what_is_left_of_a_line_that_nobody_followed_is_read_from_its_oldest_on(stream):
-    graph = ShardGraph()
-    graph.handle_listing([stream.shard(number) for number in (4, 6, 7, 8)], {}, 100.0, 100.0)
-    rows, start = stream.rows(4), GroupStart(LATEST, 50.0)
-    new = missing_rows(graph, rows, start)
-    assert [row.shard_id for row in new] == [stream.name(6), stream.name(7)], "closed; 8, their child, is open"
-    assert {(row.checkpoint.position, row.latest_at) for row in new} == {(TRIM_HORIZON, None)}
-    assert missing_rows(graph, stream.rows(4, 6, 7), start) == []
-    after = missing_rows(graph, stream.rows(4, finished=[6, 7]), start)
-    assert [(row.shard_id, row.checkpoint.position) for row in after] == [(stream.name(8), TRIM_HORIZON)]
-
-
-def test_sg4_a_shard_that_two_beginnings_of_a_group_left_out_between_them_gets_a_row(graph, stream):
-    """One worker began it with the oldest, which were open then; another with 8, for it knew no rows and a later listing."""
-    rows = stream.rows(0, 1, 2, 3, 4, 5, 8)
-    start = GroupStart(LATEST, 50.0)
-    assert missing_rows(graph, rows, start) == []
-    assert not graph.is_readable(stream.name(8), rows)
-    for ended in (0, 1):
-        new = child_rows(graph, stream.name(ended), rows)
-        assert [(row.shard_id, row.checkpoint.position) for row in new] == [(stream.name(6), TRIM_HORIZON)]
-    rows |= stream.rows(6, finished=[0, 1])
-    assert child_rows(graph, stream.name(6), rows) == []
-    rows |= stream.rows(7, finished=[2, 3, 6])
-    assert not graph.is_readable(stream.name(8), rows)
-    assert graph.is_readable(stream.name(8), rows | stream.rows(finished=[7]))
-
-
-def test_gw2_a_descendant_starts_at_the_trim_horizon_whatever_the_start(graph, stream):
-    rows = stream.rows(4, 8, finished=[5])
-    for position in (LATEST, TRIM_HORIZON, TIME):
-        new = created(graph, rows, position, stream)
-        assert {row.checkpoint.position for row in new.values()} == {TRIM_HORIZON}
-        assert {row.latest_at for row in new.values()} == {None}
-
-
-def test_gw1_a_new_row_has_the_start_the_parents_and_the_hash_range(graph, stream):
+def test_a_new_row_has_the_start_the_parents_and_the_hash_range(graph, stream):
     new = created(graph, {}, LATEST, stream)
     assert {row.checkpoint.position for row in new.values()} == {LATEST}
     assert {row.latest_at for row in new.values()} == {50.0}
@@ -145,7 +109,7 @@ def test_gw1_a_new_row_has_the_start_the_parents_and_the_hash_range(graph, strea
     assert {row.checkpoint.position for row in created(graph, {}, TIME, stream).values()} == {TIME}
 
 
-def test_gw3_the_other_side_of_a_merge_starts_where_the_group_does(graph, stream):
+def test_the_other_side_of_a_merge_starts_where_the_group_does(graph, stream):
     new = created(graph, stream.rows(3, 4, 5), LATEST, stream)
     assert {row.checkpoint.position for row in new.values()} == {LATEST}
 
@@ -198,7 +162,7 @@ def test_an_announced_shard_of_unknown_parents_waits(stream):
         (6, (6,), (), set()),  # the other side is new: its row comes first
         (6, (6, 2), (), set()),
         (0, (0, 1), (), {6}),
-        (0, (0, 1, 8), (), {6}),  # SG4: 8 has not begun, so that 6 was never read
+        (0, (0, 1, 8), (), {6}),  # 8 has not begun, so that 6 was never read
         (0, (0, 1), (8,), set()),  # so old that the child's row is gone
         (8, (8,), (), set()),
     ],
@@ -236,13 +200,13 @@ def test_l3_the_other_side_may_be_trimmed(stream):
         ({"finished": [], "at": {5: 50, 9: 250, 10: 260}}, set()),
     ],
 )
-def test_gw4_finished_rows_go_when_their_children_have_begun(graph, stream, rows, deletable):
+def test_finished_rows_go_when_their_children_have_begun(graph, stream, rows, deletable):
     found = {stream.name(number): stream.row(number, SHARD_END) for number in rows["finished"]}
     found |= {stream.name(number): stream.row(number, at) for number, at in rows["at"].items()}
     assert {int(row.shard_id[-3:]) for row in deletable_rows(graph, found)} == deletable
 
 
-def test_gw4_the_children_that_the_row_names_count_too(stream):
+def test_the_children_that_the_row_names_count_too(stream):
     graph = ShardGraph()
     graph.handle_listing([stream.shard(5), stream.shard(9)], {}, 100.0, 100.0)
     finished = replace(stream.row(5, SHARD_END), child_ids=frozenset(stream.names(9)))
@@ -250,14 +214,14 @@ def test_gw4_the_children_that_the_row_names_count_too(stream):
     assert deletable_rows(graph, rows) == []
 
 
-def test_gw4_what_is_gone_from_the_stream_and_has_no_children_goes(stream):
+def test_what_is_gone_from_the_stream_and_has_no_children_goes(stream):
     graph = ShardGraph()
     rows = stream.rows(finished=[5])
     graph.handle_listing([stream.shard(4)], rows, 100.0, 100.0)
     assert deletable_rows(graph, rows) == [*rows.values()]
 
 
-def test_gw4_a_trimmed_row_goes_when_its_children_have_begun(stream):
+def test_a_trimmed_row_goes_when_its_children_have_begun(stream):
     graph = ShardGraph()
     rows = {**stream.rows(5), stream.name(9): stream.row(9, 250)}
     for now in (100.0, 101.0):
@@ -276,20 +240,20 @@ def test_gw4_a_trimmed_row_goes_when_its_children_have_begun(stream):
         (8, SHARD_END, "it says that the shard is finished, and the shard is open"),
     ],
 )
-def test_gw5_a_row_of_another_stream_is_recognised(graph, stream, number, at, words):
+def test_a_row_of_another_stream_is_recognised(graph, stream, number, at, words):
     rows = {stream.name(number): stream.row(number, at), stream.name(4): stream.row(4, 5)}
     ((row, why),) = foreign_rows(graph, rows)
     assert row.shard_id == stream.name(number)
     assert why == f"the checkpoint of {stream.name(number)} is not of this stream: {words}"
 
 
-def test_gw5_another_hash_range_is_another_stream(graph, stream):
+def test_another_hash_range_is_another_stream(graph, stream):
     row = replace(stream.row(8), hash_range=stream.span(4))
     ((_, why),) = foreign_rows(graph, {row.shard_id: row})
     assert why.endswith("it is for another hash range")
 
 
-def test_gw5_rows_of_this_stream_are_not(graph, stream):
+def test_rows_of_this_stream_are_not(graph, stream):
     rows = stream.rows(0, 1, 4, finished=[5]) | {stream.name(8): stream.row(8, 200), "gone": stream.row(3, 7)}
     rows[stream.name(4)] = replace(rows[stream.name(4)], hash_range=stream.span(4))
     assert foreign_rows(graph, rows) == []
@@ -297,7 +261,7 @@ def test_gw5_rows_of_this_stream_are_not(graph, stream):
     assert foreign_rows(graph, {edge.shard_id: edge}) == []
 
 
-def test_gw5_an_end_before_the_beginning_says_nothing(stream):
+def test_an_end_before_the_beginning_says_nothing(stream):
     """kinesis-local gives every closed shard the end 2^63 - 1, which is less than any of its sequence numbers."""
     graph = ShardGraph()
     closed = replace(stream.shard(6), ending_sequence_number=SequenceNumber(7))

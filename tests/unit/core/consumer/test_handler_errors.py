@@ -1,4 +1,4 @@
-"""HE1 to HE3 are the invariants of ``shardline.core.consumer.handler_errors``."""
+"""Tests of ``shardline.core.consumer.handler_errors``."""
 
 import json
 
@@ -27,12 +27,12 @@ def message(error, *records):
         ("", ""),
     ],
 )
-def test_he1_words_of_the_record_are_left_out(raised, shown):
+def test_words_of_the_record_are_left_out(raised, shown):
     record = ORDER if "and " not in raised else Record(b"and", None)
     assert message(ValueError(raised), record) == shown
 
 
-def test_he1_a_missing_field_is_named_and_a_bad_value_is_not():
+def test_a_missing_field_is_named_and_a_bad_value_is_not():
     with pytest.raises(KeyError) as missing:
         json.loads(ORDER.data)["price"]
     assert message(missing.value, ORDER) == "'price'"
@@ -50,11 +50,11 @@ def test_he1_a_missing_field_is_named_and_a_bad_value_is_not():
         ("Authorization: hunter2", "Authorization: …"),
     ],
 )
-def test_he1_passwords_are_left_out(raised, shown):
+def test_passwords_are_left_out(raised, shown):
     assert message(ValueError(raised), Record(b"x", None)) == shown
 
 
-def test_he1_a_message_that_cannot_be_compared_is_left_out():
+def test_a_message_that_cannot_be_compared_is_left_out():
     large = Record(b"x" * 1_048_577, "k")
     assert message(ValueError("secret words"), large) == ""
     assert message(ValueError("secret words"), Record(b"x" * 1_048_576, "k")) == "secret words"
@@ -66,7 +66,7 @@ def test_a_long_message_is_cut():
     assert shown.endswith("…")
 
 
-def test_he2_an_exception_whose_text_fails_is_described():
+def test_an_exception_whose_text_fails_is_described():
     class Broken(Exception):  # noqa: N818 - as users name them
         def __str__(self):
             raise RuntimeError("no text")
@@ -74,7 +74,7 @@ def test_he2_an_exception_whose_text_fails_is_described():
     assert summarize_error(Broken(), [ORDER]) == ErrorSummary("Broken", "its text cannot be shown", "")
 
 
-def test_he3_the_place_is_the_first_line_that_is_not_ours():
+def test_the_place_is_the_first_line_that_is_not_ours():
     def handle(data):
         json.loads(data)
 
@@ -91,7 +91,7 @@ def test_he3_the_place_is_the_first_line_that_is_not_ours():
     assert ".handle (test_handler_errors.py:" in place
 
 
-def test_he3_an_error_of_our_own_is_placed_in_our_code():
+def test_an_error_of_our_own_is_placed_in_our_code():
     with pytest.raises(TypeError) as failed:
         exec("None + 1", {"__name__": "shardline"})
     error = failed.value
@@ -99,7 +99,7 @@ def test_he3_an_error_of_our_own_is_placed_in_our_code():
     assert summarize_error(error, []).place == "<module> (<string>:1)"
 
 
-def test_he2_a_message_that_utf_8_has_no_bytes_for_can_be_logged():
+def test_a_message_that_utf_8_has_no_bytes_for_can_be_logged():
     summary = summarize_error(ValueError("bad \udcff byte"), [])
     assert summary.message == r"bad \udcff byte"
     summary.message.encode()

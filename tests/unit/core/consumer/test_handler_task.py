@@ -3,13 +3,11 @@
 import pytest
 from tests.harness.hand_out import Desk
 
-from shardline.core.consumer.events import HandlerStuck
+from shardline.core.consumer.consumer_events import HandlerStuck
 from shardline.core.consumer.failure_policy import FailurePolicy
-from shardline.core.consumer.handler_task import Attempt, Bury, Handle, Outcome, Stop
-from shardline.core.consumer.handling import HandlingState
+from shardline.core.consumer.handler_task import Attempt, Bury, Outcome, Stop
 
 POLICY = FailurePolicy(attempts=2, backoff=1.0, backoff_max=1.0)
-BURYING = FailurePolicy(attempts=1, finally_="dead-letter")
 FAILED = Outcome("broken")
 
 
@@ -36,44 +34,6 @@ class Shell:
     @property
     def watermark(self):
         return self.desk.watermark()
-
-
-def numbers(records):
-    return [int(record.sequence_number) for record in records]
-
-
-def test_records_are_handled_one_by_one_along_the_cursor():
-    shell = Shell()
-    assert shell.step() is None
-    shell.desk.bring(2)
-    assert shell.hand_out.take_answered() == [shell.task]
-    assert shell.task.step == Handle(shell.task.cursor)
-    assert shell.task.is_at_work
-    assert numbers(shell.handle(2)) == [1, 2]
-    assert shell.step() is None
-    assert (shell.watermark, shell.task.is_at_work) == (2, False)
-
-
-def test_a_record_that_fails_is_tried_again_and_the_cursor_goes_on():
-    shell = Shell()
-    records = shell.desk.bring(3)
-    shell.step()
-    shell.handle(2)
-    assert shell.step(FAILED) is None
-    assert shell.hand_out.look(shell.shard) == HandlingState(records[1], 1, 1, None), "it does not run: it waits"
-    assert shell.watermark == 1
-    assert shell.desk.poll() == []
-    deadline = shell.hand_out.next_deadline()
-    assert 100.0 < deadline <= 101.0
-    shell.desk.now = deadline
-    assert shell.desk.poll() == [shell.task]
-    assert shell.task.step == Attempt([records[1]])
-    assert isinstance(shell.step(), Handle)
-    assert shell.watermark == 2
-    assert numbers(shell.handle(1)) == [3]
-    shell.step()
-    assert shell.watermark == 3
-    assert [type(event).__name__ for event in shell.hand_out.take_events()] == ["HandlerRetried"]
 
 
 def test_a_record_that_always_fails_stops_the_run_and_is_not_done():
@@ -107,40 +67,12 @@ def test_a_record_whose_dead_letter_was_written_is_done(ack):
     assert (shell.watermark, shell.hand_out.counts.dead_letters) == (1, 1)
 
 
-def test_a_batch_is_bisected_until_the_record_that_fails_is_alone():
-    shell = Shell(BURYING, batch=4)
-    records = shell.desk.bring(4)
-    assert shell.step() == Attempt(records)
-    assert shell.task.cursor.taken_at is None, "the shell says when the handler is called"
-    assert shell.step(FAILED) == Attempt(records[:2])
-    assert shell.hand_out.look(shell.shard) == HandlingState(records[0], 2, 2, None)
-    assert shell.step() == Attempt(records[2:])
-    assert shell.watermark == 2
-    assert shell.step(FAILED) == Attempt([records[2]])
-    assert isinstance(shell.step(FAILED), Bury)
-    assert shell.step() == Attempt([records[3]])
-    assert shell.watermark == 3
-    assert shell.step() is None
-    assert shell.watermark == 4
-
-
 def test_a_batch_waits_for_its_fill():
     shell = Shell(batch=3, max_wait=0.5)
     shell.desk.bring(2)
     assert shell.step() is None
     assert shell.desk.poll(0.5) == [shell.task]
     assert len(shell.task.step.records) == 2
-
-
-def test_a_handler_finishes_what_it_has_when_its_lease_is_asked_for():
-    shell = Shell()
-    shell.desk.bring(3)
-    shell.step()
-    shell.handle(1)
-    shell.hand_out.handle_hand_over_asked("s", "a", shell.desk.now)
-    assert not shell.task.cursor.is_open
-    assert shell.step() is None
-    assert (shell.task.is_over, shell.watermark, shell.desk.phase()) == (True, 1, "LEAVING")
 
 
 def test_a_batch_that_waits_for_its_retry_is_given_back_when_the_lease_is_asked_for():
@@ -159,16 +91,6 @@ def test_a_handler_at_work_is_let_finish_its_attempt_when_its_lease_is_asked_for
     shell.step()
     shell.hand_out.handle_hand_over_asked("s", "a", shell.desk.now)
     assert (shell.step(), shell.watermark, shell.desk.phase()) == (None, 2, "LEAVING")
-
-
-def test_a_task_that_is_cancelled_gives_back_what_is_not_done():
-    shell = Shell()
-    records = shell.desk.bring(3)
-    shell.step()
-    shell.handle(2)
-    shell.hand_out.leave(shell.task, shell.desk.now)
-    assert shell.watermark == 1
-    assert shell.desk.take(shell.desk.iterate()) == records[1:]
 
 
 def test_a_lease_that_is_lost_and_regained_waits_for_the_handler_that_is_still_at_work():
@@ -207,18 +129,6 @@ def test_of_manual_acknowledgements_only_a_handler_without_its_lease_is_watched_
 
 
 # ---- runs
-
-
-def test_a_run_starts_one_task_for_each_lease_as_leases_come():
-    shell = Shell()
-    assert not shell.desk.ask(shell.run)
-    shard = shell.desk.gain("b")
-    assert shell.hand_out.take_answered() == [shell.run]
-    (task,) = shell.run.new_tasks
-    assert task.shard is shard
-    assert not shell.desk.ask(shell.run)
-    shell.desk.gain("c")
-    assert shell.hand_out.take_answered() == [shell.run]
 
 
 def test_a_lease_that_went_before_its_task_was_started_has_none():

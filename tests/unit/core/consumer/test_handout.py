@@ -4,9 +4,8 @@ import pytest
 from tests.harness.hand_out import Desk
 
 from shardline.core.clock import NEVER
-from shardline.core.consumer.events import HandlerRetried, HandlerStuck
 from shardline.core.consumer.failure_policy import FailurePolicy
-from shardline.core.consumer.handout import CancelHandler, ReadingFailed, StopReading, WakeReader
+from shardline.core.consumer.handout import CancelHandler, ReadingFailed
 from shardline.core.consumer.reader import ReaderState
 from shardline.core.failures import Failure, FailureKind
 from shardline.model.lease import Lease
@@ -38,28 +37,6 @@ def test_shards_take_turns_page_by_page_over_all_streams(desk):
     assert not desk.ask(taker), "there is no more, so far"
 
 
-def test_asking_for_the_next_says_that_the_last_one_is_done(desk):
-    desk.gain()
-    desk.bring(3)
-    taker = desk.iterate()
-    desk.take(taker)
-    desk.poll()
-    assert desk.watermark() == 2, "C5: the third is in hand"
-    desk.ask(taker)
-    assert desk.watermark() == 3
-    assert desk.hand_out.take_pump_due()
-
-
-def test_a_taker_that_waits_is_answered_when_records_come(desk):
-    desk.gain()
-    taker = desk.iterate()
-    assert not desk.ask(taker)
-    assert desk.hand_out.take_answered() == []
-    records = desk.bring(2)
-    assert desk.hand_out.take_answered() == [taker]
-    assert taker.cursor.records == records
-
-
 def test_a_wait_that_was_interrupted_has_taken_nothing(desk):
     """The cursor stays for the one who asks next, and the question that was left behind is void."""
     desk.gain()
@@ -68,39 +45,6 @@ def test_a_wait_that_was_interrupted_has_taken_nothing(desk):
     records = desk.bring(2)
     assert desk.take(taker) == records
     assert desk.watermark() == 0
-
-
-def test_a_question_that_arrives_after_its_answer_does_not_say_that_the_answer_is_done(desk):
-    desk.gain()
-    taker = desk.iterate()
-    desk.ask(taker)
-    taker.asked = 2  # on its way
-    desk.bring(2)
-    assert taker.answered == 2
-    taker.cursor.take(desk.now)
-    taker.cursor.take(desk.now)
-    desk.hand_out.ask(taker, 2, desk.now)
-    assert (desk.watermark(), taker.cursor.place) == (0, 2)
-
-
-def test_a_batch_waits_for_its_fill_and_no_longer(desk):
-    desk.gain()
-    taker = desk.iterate(limit=3, max_wait=0.5, whole=True)
-    assert not desk.ask(taker)
-    desk.bring(2)
-    assert desk.hand_out.take_answered() == []
-    assert desk.hand_out.next_deadline() == 100.5
-    assert desk.hand_out.take_pump_due(), "the host has to wake up earlier"
-    assert desk.poll(0.5) == [taker]
-    assert len(taker.cursor.take_all()) == 2
-    desk.bring(2)
-    assert not desk.ask(taker)
-    desk.bring(2)
-    assert desk.hand_out.take_answered() == [taker]
-    assert len(taker.cursor.records) == 3
-    taker.cursor.take_all()
-    desk.bring(0, last=True)
-    assert desk.ask(taker), "there will be no more: it does not wait"
 
 
 def test_the_end_of_a_shard_is_handed_to_nobody(desk):
@@ -126,23 +70,6 @@ def test_with_manual_acknowledgements_a_shard_pauses_until_some_are_acknowledged
     assert numbers(taker.cursor.records) == [4, 5]
 
 
-def test_a_record_may_be_acknowledged_before_the_host_has_seen_that_it_was_taken(manual):
-    manual.gain()
-    records = manual.bring(2)
-    taker = manual.iterate()
-    manual.take(taker, 2)
-    manual.hand_out.ack(records[1], manual.now, through=True)
-    assert manual.watermark() == 2
-
-
-def test_without_manual_acknowledgements_an_acknowledgement_covers_all_before_it(desk):
-    desk.gain()
-    records = desk.bring(3)
-    desk.take(desk.iterate())
-    desk.hand_out.ack(records[2], desk.now)
-    assert desk.watermark() == 3
-
-
 def test_a_record_counts_only_under_the_grant_that_it_was_read_under(desk):
     desk.gain()
     (record,) = desk.bring(1)
@@ -156,17 +83,6 @@ def test_a_record_counts_only_under_the_grant_that_it_was_read_under(desk):
 
 
 # ---- giving back, and new iterations
-
-
-@pytest.mark.parametrize(("done", "left"), [(True, [3, 4]), (False, [2, 3, 4])])
-def test_what_is_not_done_waits_for_the_next_taker(desk, done, left):
-    desk.gain()
-    desk.bring(4)
-    taker = desk.iterate()
-    desk.take(taker, 2)
-    desk.hand_out.settle(taker, desk.now, done=done)
-    assert not taker.has_records
-    assert numbers(desk.take(desk.iterate())) == left
 
 
 def test_a_new_iteration_ends_the_older_and_says_that_its_records_are_done(desk):
@@ -184,32 +100,6 @@ def test_a_new_iteration_ends_the_older_and_says_that_its_records_are_done(desk)
     assert desk.hand_out.current is new
 
 
-def test_settling_what_was_never_taken_gives_all_of_it_back(desk):
-    desk.gain()
-    desk.bring(2)
-    taker = desk.iterate(whole=True)
-    assert desk.ask(taker)
-    desk.hand_out.settle(taker, desk.now, done=True)
-    assert numbers(desk.take(desk.iterate())) == [1, 2]
-    assert desk.watermark() == 0
-
-
-def test_a_page_counts_against_the_budget_until_the_user_is_done_with_it():
-    desk = Desk(prefetch_max_bytes=65_536)
-    shard = desk.gain()
-    desk.hand_out.budget.hold(shard.key, 65_536)
-    desk.bring(2)
-    assert not desk.hand_out.budget.admits(shard.key)
-    desk.hand_out.budget.release(shard.key, 65_536)
-    desk.hand_out.take_actions()
-    taker = desk.iterate()
-    desk.take(taker)
-    assert desk.hand_out.budget.held_bytes(shard.key) == 200
-    desk.ask(taker)
-    assert desk.hand_out.budget.held_bytes(shard.key) == 0
-    assert desk.hand_out.take_actions() == [WakeReader(shard)]
-
-
 def test_a_reader_that_is_admitted_after_its_lease_is_gone_is_not_woken(desk):
     desk.gain()
     budget = desk.hand_out.budget
@@ -221,27 +111,6 @@ def test_a_reader_that_is_admitted_after_its_lease_is_gone_is_not_woken(desk):
 
 
 # ---- leases that come and go
-
-
-def test_a_lease_that_is_asked_for_is_let_go_when_the_user_is_done(desk):
-    shard = desk.gain()
-    desk.bring(4)
-    taker = desk.iterate()
-    desk.take(taker, 2)
-    desk.hand_out.handle_hand_over_asked("s", "a", desk.now)
-    assert (shard.reader.is_stopped, desk.hand_out.take_actions()) == (True, [StopReading(shard)])
-    assert (taker.cursor.is_open, desk.phase()) == (False, "ACTIVE")
-    assert not desk.ask(taker)
-    assert (desk.phase(), desk.watermark()) == ("LEAVING", 2)
-    assert desk.hand_out.take_pump_due()
-
-
-def test_a_lease_that_is_asked_for_and_idle_is_let_go_at_once(desk):
-    desk.gain()
-    desk.bring(4)
-    desk.hand_out.handle_hand_over_asked("s", "a", desk.now)
-    assert desk.phase() == "LEAVING"
-    assert not desk.ask(desk.iterate()), "what was read ahead is dropped"
 
 
 def test_an_acknowledgement_may_be_the_last_thing_that_a_hand_over_waits_for(manual):
@@ -268,18 +137,6 @@ def test_a_lost_lease_takes_its_records_with_it(desk):
     desk.poll()
     assert desk.hand_out.look(shard).records == 1, "user code still has the second"
     assert not desk.ask(taker)
-
-
-def test_a_shard_that_is_lost_and_gained_again_is_another_one(desk):
-    desk.gain()
-    desk.bring(2)
-    taker = desk.iterate()
-    desk.take(taker, 1)
-    desk.lose()
-    desk.gain()
-    again = desk.bring(2)
-    assert desk.take(taker) == again
-    assert desk.watermark() == 0
 
 
 def test_a_shard_that_the_service_does_not_know_is_looked_after_when_it_is_through(desk):
@@ -383,43 +240,6 @@ def test_progress_is_reported_in_time(desk):
     desk.take(desk.iterate(), 1)
     desk.poll()
     assert desk.hand_out.next_deadline() == 101.0
-
-
-def test_a_stuck_loop_body_is_reported_until_its_lease_is_gone():
-    desk = Desk(stuck_after=10.0)
-    shard = desk.gain()
-    desk.bring(3)
-    desk.take(desk.iterate(), 2)
-    desk.poll(10.0)
-    assert desk.hand_out.take_events() == [HandlerStuck("a", "2", 0, 1, 10.0)]
-    assert (desk.hand_out.look(shard).records, desk.hand_out.look(shard).waiting) == (1, 1)
-    desk.lose()
-    desk.poll()
-    assert [type(event).__name__ for event in desk.hand_out.take_events()] == ["HandlerRecovered"]
-    assert desk.hand_out.look(desk.gain("b")).records == 0
-
-
-def test_with_manual_acknowledgements_an_unacknowledged_record_is_stuck():
-    desk = Desk(ack="manual", stuck_after=10.0)
-    desk.gain()
-    desk.gain("b")
-    desk.bring(3)
-    taker = desk.iterate()
-    desk.take(taker)
-    desk.poll()
-    desk.ask(taker)
-    desk.poll(10.0)
-    assert desk.hand_out.take_events() == [HandlerStuck("a", "1", 0, 3, 10.0)]
-    desk.groups["s"].held.lose("a", "test")
-    desk.poll()
-    assert len(desk.hand_out.take_events()) == 1
-
-
-def test_failures_are_counted_and_reported(desk):
-    event = HandlerRetried("a", "1", 0, 1, 1, "ValueError", "no", "", 101.0)
-    desk.hand_out.handle_failures([event])
-    assert (desk.hand_out.take_events(), desk.hand_out.counts.retries) == ([event], 1)
-    assert desk.hand_out.take_events() == []
 
 
 # ---- handlers: see test_handler_task

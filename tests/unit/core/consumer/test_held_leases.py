@@ -1,43 +1,35 @@
-"""L2, L4, C3 and HL1 are the invariants of ``shardline.core.consumer.held_leases``."""
+"""Tests of ``shardline.core.consumer.held_leases`` (L2, L4, C3)."""
 
 from dataclasses import replace
 
 import pytest
+from tests.harness.coordinator import record
 from tests.sim.interrupting import interrupted
 
 from shardline.core.clock import NEVER
-from shardline.core.consumer.config import ConsumerConfig
-from shardline.core.consumer.events import (
-    HandOverAsked,
+from shardline.core.consumer.consumer_config import ConsumerConfig
+from shardline.core.consumer.consumer_events import (
     HandOverOverdue,
     LeaseGained,
     LeaseLost,
     LeaseReleased,
-    TooManyUnacknowledged,
     WorkerIdShared,
 )
+from shardline.core.consumer.duplicate_workers import Twins
 from shardline.core.consumer.held_leases import DeadlineHeap, HeldLeases
 from shardline.core.consumer.shard_graph import ShardGraph
-from shardline.core.consumer.twins import Twins
 from shardline.core.leases import (
     AskHandOver,
     CommitCheckpoint,
-    FinishHandOver,
     Refused,
     ReleaseLease,
     RenewLease,
     TakeLease,
-    WriteChildren,
     apply,
 )
 from shardline.model.lease import Checkpoint, Incarnation
-from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON, at_sequence_number, at_timestamp
-from shardline.model.record import Record
+from shardline.model.position import LATEST, SHARD_END, at_sequence_number, at_timestamp
 from shardline.model.sequence import SequenceNumber
-
-
-def record(number):
-    return Record(b"x", "k", sequence_number=str(number))
 
 
 class World:
@@ -91,7 +83,7 @@ def world(stream):
     return World(stream)
 
 
-def test_hl1_a_gain_tells_where_to_read(world, stream):
+def test_a_gain_tells_where_to_read(world, stream):
     shard_id = world.gain(4, at=5)
     (event,) = world.held.take_events()
     assert isinstance(event, LeaseGained)
@@ -107,7 +99,7 @@ def test_hl1_a_gain_tells_where_to_read(world, stream):
     [(4, 4, 4), (4, 5, None), (99, 5, 5)],
     ids=["alike", "row and listing contradict each other", "not listed yet"],
 )
-def test_hl1_by_which_range_records_are_judged(world, stream, number, written, told):
+def test_by_which_range_records_are_judged(world, stream, number, written, told):
     world.gain(number, hash_range=stream.span(written))
     (event,) = world.held.take_events()
     assert event.hash_range == (None if told is None else stream.span(told))
@@ -120,54 +112,11 @@ def test_l6_a_row_at_latest_is_read_from_when_it_was_made(world):
     assert (pinned.start, bare.start) == (at_timestamp(77.0), at_timestamp(55.0))
 
 
-def test_leases_are_renewed_each_in_its_time(world):
-    first = world.gain(4)
-    world.now = 101.0
-    second = world.gain(8)
-    assert world.held.next_work() == pytest.approx(103.333, abs=0.001)
-    assert world.held.next_lapse() == 110.0
-    assert world.step(103.4) == RenewLease(first, "me", 1)
-    assert world.step() is None
-    assert world.step(104.4) == RenewLease(second, "me", 1)
-    assert world.held.next_lapse() == pytest.approx(113.4)
-
-
 def test_waking_early_is_harmless(world):
     shard_id = world.gain(4)
     world.held._work.schedule(shard_id, 100.0)
     assert world.step(100.0) is None
     assert world.held.next_work() == pytest.approx(103.333, abs=0.001)
-
-
-@pytest.mark.parametrize("manual", [False, True])
-def test_what_is_acknowledged_is_committed_after_the_interval(stream, manual):
-    world = World(stream, ack="manual" if manual else "auto")
-    shard_id = world.gain(4)
-    world.held.deliver(shard_id, [record(1), record(2)])
-    assert (world.held.ack if manual else world.held.ack_through)(shard_id, record(1))
-    assert world.held.ack_through(shard_id, record(2))
-    assert not world.held.ack_through(shard_id, record(2))
-    assert world.held.next_work() == 101.0
-    operation = world.step(101.0)
-    assert operation == CommitCheckpoint(shard_id, "me", 1, Checkpoint(at_sequence_number(SequenceNumber(2))))
-
-
-def test_acknowledgements_while_a_commit_is_under_way_are_committed_next(world):
-    shard_id = world.gain(4)
-    world.held.deliver(shard_id, [record(1), record(2)])
-    world.held.ack_through(shard_id, record(1))
-    found = world.poll(101.0)
-    world.held.ack_through(shard_id, record(2))
-    world.held.handle_applied(found.holding, world.apply(found.operation), 101.1)
-    assert world.held.next_work() == 102.0
-
-
-def test_flush_commits_at_once(world):
-    shard_id = world.gain(4)
-    world.held.deliver(shard_id, [record(1)])
-    world.held.ack_through(shard_id, record(1))
-    world.held.flush()
-    assert isinstance(world.step(100.1), CommitCheckpoint)
 
 
 def test_what_we_do_not_hold_is_refused_and_otherwise_ignored(world):
@@ -202,30 +151,11 @@ def test_l1_a_lease_that_is_lost_and_gained_again_waits_for_the_old_answer(world
     assert isinstance(world.step(114.3), RenewLease)
 
 
-def test_l4_what_a_scan_shows_as_anothers_is_lost(world):
-    shard_id = world.gain(4)
-    busy = world.gain(8)
-    rows = {key: apply(row, TakeLease(key, "other", row.fence)) for key, row in world.rows.items()}
-    world.held.handle_rows(rows, [busy], 101.0)
-    assert world.held.take_events()[2:] == [LeaseLost(shard_id, "another worker took it")]
-    assert list(world.held.holdings) == [busy]
-
-
 def test_a_lease_can_be_given_up(world):
     shard_id = world.gain(4)
     world.held.lose(shard_id, "because")
     assert world.held.take_events()[1:] == [LeaseLost(shard_id, "because")]
     assert world.step(200.0) is None
-
-
-def test_a_hand_over_is_told_and_ends_when_the_user_is_done(world):
-    shard_id = world.gain(4)
-    world.ask(shard_id)
-    world.held.handle_rows(world.rows, (), 100.0)
-    assert world.held.take_events()[1:] == [HandOverAsked(shard_id, "other", 130.0)]
-    world.held.leave(shard_id)
-    assert world.step(100.5) == FinishHandOver(shard_id, "me", 1)
-    assert world.held.take_events() == [LeaseReleased(shard_id, finished=False)]
 
 
 def test_a_hand_over_that_takes_too_long_is_told(stream):
@@ -245,29 +175,7 @@ def test_on_exit_leases_are_released(world):
     assert world.held.take_events()[1:] == [LeaseReleased(shard_id, finished=False)]
 
 
-def test_failures_are_tried_again(world):
-    shard_id = world.gain(4)
-    found = world.poll(104.0)
-    world.held.handle_failure(found.holding, 104.5, 104.1, maybe_received=False)
-    assert world.held.next_work() == 104.5
-    assert world.step(104.5) == RenewLease(shard_id, "me", 1)
-
-
 # ---- the end of a shard
-
-
-def test_c3_a_shard_ends_when_its_children_have_rows(world, stream):
-    shard_id = world.gain(5)
-    world.held.deliver(shard_id, [record(1)])
-    world.held.end(shard_id, 1)
-    assert world.held.handle_children(world.rows) == NEVER
-    world.held.ack_through(shard_id, record(1))
-    children = stream.rows(9, 10)
-    assert world.held.handle_children(world.rows | children) == NEVER
-    assert world.step(100.2) == WriteChildren(shard_id, frozenset(stream.names(9, 10)))
-    assert world.step() == CommitCheckpoint(shard_id, "me", 1, Checkpoint(SHARD_END))
-    assert world.held.take_events()[1:] == [LeaseReleased(shard_id, finished=True)]
-    assert world.held.ending == {}
 
 
 def test_c3_that_a_shard_has_no_children_is_believed_after_two_listings(stream):
@@ -295,11 +203,6 @@ def test_c3_children_of_unknown_parents_have_to_be_listed(world, stream):
     assert world.held.handle_children(world.rows) == -NEVER
 
 
-def test_trim_horizon_is_where_a_new_row_is_read_from(world):
-    world.gain(4)
-    assert world.held.take_events()[0].start == TRIM_HORIZON
-
-
 def test_what_another_process_writes_in_our_name_is_contested(stream):
     world = World(stream)
     shard_id = world.gain(4)
@@ -311,28 +214,7 @@ def test_what_another_process_writes_in_our_name_is_contested(stream):
     assert world.twins.is_ours(row)
 
 
-def test_hl2_a_shard_with_too_many_unacknowledged_records_is_full_until_some_are_acknowledged(stream):
-    world = World(stream, ack="manual", max_unacknowledged=3)
-    shard_id = world.gain(4)
-    world.held.take_events()
-    records = [record(number) for number in range(1, 7)]
-    world.held.deliver(shard_id, records[:2])
-    assert not world.held.is_full(shard_id)
-    world.held.deliver(shard_id, records[2:5])
-    world.held.deliver(shard_id, records[5:])
-    assert world.held.is_full(shard_id)
-    assert world.held.take_events() == [TooManyUnacknowledged(shard_id, 5)]
-    world.held.ack(shard_id, records[5])  # it waits behind the others
-    assert world.held.is_full(shard_id)
-    world.held.ack_through(shard_id, records[3])
-    assert not world.held.is_full(shard_id)
-    world.held.deliver(shard_id, [record(number) for number in range(7, 9)])
-    assert [type(event) for event in world.held.take_events()] == [TooManyUnacknowledged]
-    world.held.lose(shard_id, "why")
-    assert not world.held.is_full(shard_id)
-
-
-def test_hl2_in_order_no_shard_is_ever_full(stream):
+def test_in_order_no_shard_is_ever_full(stream):
     world = World(stream, max_unacknowledged=1)
     shard_id = world.gain(4)
     world.held.deliver(shard_id, [record(1), record(2)])

@@ -1,4 +1,4 @@
-"""LV1 to LV5 are the invariants of ``shardline.core.consumer.lease_view``."""
+"""Tests of ``shardline.core.consumer.lease_view``."""
 
 import math
 from dataclasses import replace
@@ -20,7 +20,7 @@ def view():
     return view
 
 
-def test_lv3_a_new_row_is_fresh_if_owned_and_available_if_not(view):
+def test_a_new_row_is_fresh_if_owned_and_available_if_not(view):
     assert not view.is_available(OWNED, 110.0)
     assert view.is_available(OWNED, 110.1)
     assert view.is_available(FREE, 100.0)
@@ -38,37 +38,18 @@ def test_lv3_a_new_row_is_fresh_if_owned_and_available_if_not(view):
         (replace(OWNED, checkpoint_owner="old", incarnation=Incarnation(OWNED.owner, "1f", 2.0)), 10.0),
     ],
 )
-def test_lv1_each_holder_is_judged_by_the_duration_that_it_states(view, row, duration):
+def test_each_holder_is_judged_by_the_duration_that_it_states(view, row, duration):
     view.handle_rows([row], 99.0, 100.0)
     assert view.duration_of(row) == duration
     assert not view.is_available(row, 100.0 + duration)
     assert view.is_available(row, 100.1 + duration)
 
 
-def test_lv1_a_counter_that_moves_is_alive(view):
-    later = replace(OWNED, counter=6)
-    view.handle_rows([later], 108.0, 109.0)
-    assert not view.is_expired("s", 119.0)
-    assert view.is_expired("s", 119.1)
-
-
-def test_lv1_what_changes_without_the_counter_is_no_sign_of_life(view):
-    asked = replace(OWNED, owner="third", checkpoint_owner="other")
-    view.handle_rows([asked], 108.0, 109.0)
-    assert view.rows["s"] == asked
-    assert view.is_expired("s", 110.1)
-
-
 def test_a_finished_row_is_never_available(view):
     assert not view.is_available(replace(FREE, checkpoint=Checkpoint(SHARD_END)), 999.0)
 
 
-def test_rows_that_are_gone_are_forgotten(view):
-    view.handle_rows([FREE], 100.0, 101.0)
-    assert set(view.rows) == {"f"}
-
-
-def test_lv4_a_row_that_goes_before_it_is_finished_is_told_once(view):
+def test_a_row_that_goes_before_it_is_finished_is_told_once(view):
     assert not view.take_loss()
     view.handle_rows([FREE], 100.0, 101.0)
     assert view.take_loss()
@@ -79,7 +60,7 @@ def test_lv4_a_row_that_goes_before_it_is_finished_is_told_once(view):
     assert not view.take_loss()
 
 
-def test_lv5_when_the_group_began_is_remembered(view):
+def test_when_the_group_began_is_remembered(view):
     assert view.begun_at == math.inf
     first = replace(FREE, checkpoint=Checkpoint(LATEST), latest_at=50.0)
     view.handle_rows([OWNED, first], 100.0, 101.0)
@@ -88,14 +69,14 @@ def test_lv5_when_the_group_began_is_remembered(view):
     assert view.begun_at == 50.0
 
 
-def test_lv4_finished_rows_go_in_silence(view):
+def test_finished_rows_go_in_silence(view):
     done = replace(OWNED, checkpoint=Checkpoint(SHARD_END))
     view.handle_rows([done, FREE], 100.0, 101.0)
     view.handle_rows([FREE], 102.0, 103.0)
     assert not view.take_loss()
 
 
-def test_lv2_a_scan_that_was_begun_before_our_write_was_answered_is_older(view):
+def test_a_scan_that_was_begun_before_our_write_was_answered_is_older(view):
     mine = replace(FREE, owner="me", counter=1)
     view.handle_written("f", mine, 101.0)
     view.handle_written("s", None, 101.0)
@@ -113,21 +94,3 @@ def test_how_long_a_lease_could_have_been_taken(view):
     assert view.available_for("s", 113.0) == 2.0
     view.handle_rows([replace(OWNED, counter=6), FREE], 111.5, 112.0)
     assert view.available_for("s", 113.0) == 0.0
-
-
-def test_lv6_a_store_that_has_lost_every_row_is_noticed_once():
-    view = LeaseView(10.0)
-    view.handle_rows([Lease("a"), Lease("b")], 1.0, 1.0)
-    assert view.take_emptied() == 0
-    view.handle_written("a", None, 2.0)
-    assert view.take_emptied() == 0
-    view.handle_rows([], 3.0, 3.0)
-    assert view.take_emptied() == 1
-    assert view.take_emptied() == 0
-
-
-def test_lv6_finished_rows_that_go_are_no_loss():
-    view = LeaseView(10.0)
-    view.handle_rows([Lease("a", checkpoint=Checkpoint(SHARD_END))], 1.0, 1.0)
-    view.handle_rows([], 3.0, 3.0)
-    assert view.take_emptied() == 0

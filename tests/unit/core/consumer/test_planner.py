@@ -1,16 +1,16 @@
-"""PL1 to PL5 are the invariants of ``shardline.core.consumer.planner``. The stream is drawn in ``conftest``."""
+"""Tests of ``shardline.core.consumer.planner``. The stream is drawn in ``conftest``."""
 
 from dataclasses import replace
 from random import Random
 
 import pytest
 
+from shardline.core.consumer.duplicate_workers import Twins
 from shardline.core.consumer.group_rows import GroupStart
 from shardline.core.consumer.lease_view import LeaseView
 from shardline.core.consumer.planner import Planner
 from shardline.core.consumer.shard_graph import ShardGraph
 from shardline.core.consumer.token_floor import TokenFloor
-from shardline.core.consumer.twins import Twins
 from shardline.core.leases import AskHandOver, CreateLease, DeleteLease, TakeLease
 from shardline.model.lease import Fence, Incarnation
 from shardline.model.position import SHARD_END, TRIM_HORIZON
@@ -64,28 +64,19 @@ def test_a_new_group_creates_its_rows(world, stream):
     assert {type(operation) for operation in plan} == {CreateLease}
 
 
-def test_pl2_what_may_be_read_is_taken(world, stream):
+def test_what_may_be_read_is_taken(world, stream):
     world.scan(stream.rows(4, 6, 7, 8, finished=[9, 10]))
     plan = world.plan()
     assert {operation.shard_id for operation in plan} == stream.names(4, 6, 7)
     assert plan[0] == TakeLease(plan[0].shard_id, "me", Fence(0, None, None), ME, floor=1)
 
 
-def test_pl1_what_we_hold_is_not_planned(world, stream):
+def test_what_we_hold_is_not_planned(world, stream):
     world.scan(owned(stream.rows(4, 8), w_4="me"))
     assert [operation.shard_id for operation in world.plan(held=stream.names(4))] == [stream.name(5), stream.name(8)]
     rows = stream.rows(4, 5, 8)
     world.scan(rows, 500.0)
     assert not stream.names(4) & {operation.shard_id for operation in world.plan(held=stream.names(4))}
-
-
-def test_the_leases_of_the_dead_are_taken(world, stream):
-    rows = owned(stream.rows(4, 5, 8), w_4="a", w_5="a", w_8="a")
-    world.scan(rows)
-    assert [type(operation) for operation in world.plan()] == [AskHandOver]
-    world.scan(rows, 110.1)
-    assert {type(operation) for operation in world.plan()} == {TakeLease}
-    assert len(world.plan()) == 3
 
 
 def test_one_is_asked_for_from_who_has_more(world, stream):
@@ -94,7 +85,7 @@ def test_one_is_asked_for_from_who_has_more(world, stream):
     assert (ask.by, ask.owner) == ("me", "a")
 
 
-def test_pl3_a_row_that_names_us_is_taken_at_once(world, stream):
+def test_a_row_that_names_us_is_taken_at_once(world, stream):
     world.scan(owned(stream.rows(4, 5, 8), w_4="me", w_5="a", w_8="b"))
     assert world.plan() == [TakeLease(stream.name(4), "me", Fence(0, "me", None), ME, floor=1)]
 
@@ -108,7 +99,7 @@ def of_another(stream, incarnation=OTHER, **facts):
     return rows
 
 
-def test_pl3_what_another_process_took_under_our_name_is_taken_when_that_is_dead(world, stream):
+def test_what_another_process_took_under_our_name_is_taken_when_that_is_dead(world, stream):
     world.scan(of_another(stream))
     assert world.plan() == []
     for now in (110.1, 160.0):
@@ -119,20 +110,9 @@ def test_pl3_what_another_process_took_under_our_name_is_taken_when_that_is_dead
 
 
 @pytest.mark.parametrize("incarnation", [ME, OTHER._replace(owner="a"), None])
-def test_pl3_what_we_took_ourselves_or_nobody_did_is_taken_at_once(world, stream, incarnation):
+def test_what_we_took_ourselves_or_nobody_did_is_taken_at_once(world, stream, incarnation):
     world.scan(of_another(stream, incarnation))
     assert [operation.shard_id for operation in world.plan()] == [stream.name(4)]
-
-
-def test_pl4_the_old_owner_is_waited_for_as_long_as_it_may_be_silent(world, stream):
-    slow = Incarnation("a", "slow", 60.0)
-    rows = handed(stream)
-    for step in range(150):
-        rows[stream.name(4)] = replace(rows[stream.name(4)], counter=step, incarnation=slow)
-        rows[stream.name(8)] = replace(rows[stream.name(8)], counter=step)
-        world.scan(rows, 100.0 + 0.5 * step)
-        taken = {operation.shard_id for operation in world.plan(held=stream.names(5))}
-        assert (stream.name(4) in taken) == (0.5 * step > 65.0), step
 
 
 def handed(stream, by="a"):
@@ -141,7 +121,7 @@ def handed(stream, by="a"):
     return rows
 
 
-def test_pl4_a_hand_over_is_waited_for(world, stream):
+def test_a_hand_over_is_waited_for(world, stream):
     rows = handed(stream)
     for step in range(40):  # the old owner renews all the time, and does not let go
         rows[stream.name(4)] = replace(rows[stream.name(4)], counter=step)
@@ -151,7 +131,7 @@ def test_pl4_a_hand_over_is_waited_for(world, stream):
         assert (stream.name(4) in taken) == (0.5 * step > 15.0), step
 
 
-def test_pl4_from_a_dead_owner_it_is_taken(world, stream):
+def test_from_a_dead_owner_it_is_taken(world, stream):
     world.scan(handed(stream))
     world.scan(handed(stream), 110.5)
     assert stream.name(4) in {operation.shard_id for operation in world.plan(held=stream.names(5))}
@@ -192,7 +172,7 @@ def test_patience_starts_anew_when_the_fleet_was_even(world, stream):
         assert bool(plan) == (step == 37)
 
 
-def test_pl5_finished_rows_are_deleted_when_they_were_quiet_for_long(world, stream):
+def test_finished_rows_are_deleted_when_they_were_quiet_for_long(world, stream):
     rows = {stream.name(5): stream.row(5, SHARD_END, counter=9)}
     rows |= {stream.name(number): stream.row(number, 250) for number in (9, 10)}
     world.scan(rows)

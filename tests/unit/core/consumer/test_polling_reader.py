@@ -1,4 +1,4 @@
-"""RD1 to RD6 are the invariants of ``shardline.core.consumer.polling_reader``."""
+"""Tests of ``shardline.core.consumer.polling_reader``."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ from shardline.codec.shapes import (
     RawRecord,
 )
 from shardline.core.clock import NEVER
-from shardline.core.consumer.events import PositionLost, ReadFailed, RecordsTrimmed
+from shardline.core.consumer.consumer_events import PositionLost, ReadFailed, RecordsTrimmed
 from shardline.core.consumer.grant import Grant
 from shardline.core.consumer.polling_reader import ReaderState
 from shardline.core.consumer.prefetch import RECORD_BYTES, PrefetchBudget
@@ -37,40 +37,7 @@ def failure(kind, **facts):
     return Failure(kind, "Code", "message", 400, **facts)
 
 
-def test_an_iterator_then_pages_with_the_following_iterators():
-    setting = Setting()
-    request = setting.ask()
-    assert request == GetShardIterator(STREAM, "a", TRIM_HORIZON)
-    setting.reader.handle_iterator(GetShardIteratorResponse("it-0"), 100.0)
-    setting.page(1, 2)
-    assert setting.request == GetRecords("it-0", 500, STREAM)
-    setting.page(3)
-    assert setting.request.iterator == "it-1"
-    assert setting.numbers() == [1, 2, 3]
-    assert setting.reader.position == after_sequence_number("3")
-
-
-def test_rd1_one_request_at_a_time():
-    setting = Setting()
-    setting.ask()
-    assert setting.reader.poll_request(999.0) is None
-    assert setting.reader.next_deadline() == NEVER
-    setting.reader.handle_iterator(GetShardIteratorResponse("it-0"), 100.0)
-    assert isinstance(setting.reader.poll_request(100.0), GetRecords)
-    assert setting.reader.poll_request(999.0) is None
-    assert setting.reader.next_deadline() == NEVER
-
-
-def test_rd1_the_next_call_waits_for_its_time():
-    setting = Setting().start()
-    setting.page(1, behind=5000)
-    deadline = setting.reader.next_deadline()
-    assert deadline == pytest.approx(100.2)
-    assert setting.reader.poll_request(100.1) is None
-    assert setting.reader.poll_request(deadline) is not None
-
-
-def test_rd1_without_room_nothing_is_asked_until_the_user_took_something():
+def test_without_room_nothing_is_asked_until_the_user_took_something():
     setting = Setting(budget=PrefetchBudget(1000)).start()
     setting.page(1, data=bytes(2000))
     assert setting.ask() is None
@@ -92,13 +59,6 @@ def test_pages_tell_their_lag_and_records_their_lease():
     assert setting.reader.lag == 1.5
 
 
-def test_empty_pages_are_not_handed_out():
-    setting = Setting().start()
-    setting.page()
-    assert setting.reader.take_pages() == []
-    assert setting.reader.position == TRIM_HORIZON
-
-
 @pytest.mark.parametrize(("numbers", "wait"), [((1,), 0.2), ((), 0.36)])
 def test_an_emulator_that_tells_no_lag_is_taken_to_be_behind_while_it_has_records(numbers, wait):
     setting = Setting().start()
@@ -107,7 +67,7 @@ def test_an_emulator_that_tells_no_lag_is_taken_to_be_behind_while_it_has_record
     assert setting.reader.next_deadline() >= 100.0 + wait - 1e-9
 
 
-def test_rd2_an_expired_iterator_before_the_first_record_starts_again():
+def test_an_expired_iterator_before_the_first_record_starts_again():
     setting = Setting(at_timestamp(5.0)).start()
     setting.page()
     setting.fail(failure(FailureKind.EXPIRED_ITERATOR))
@@ -117,7 +77,7 @@ def test_rd2_an_expired_iterator_before_the_first_record_starts_again():
 @pytest.mark.parametrize(
     "kind", [FailureKind.THROTTLED, FailureKind.TRANSIENT, FailureKind.EXPIRED_CREDENTIALS, FailureKind.LIMIT_EXCEEDED]
 )
-def test_rd2_after_a_failure_the_same_is_asked_again_later(kind):
+def test_after_a_failure_the_same_is_asked_again_later(kind):
     setting = Setting()
     setting.fail(failure(kind))
     (event,) = setting.reader.take_events()
@@ -132,7 +92,7 @@ def test_rd2_after_a_failure_the_same_is_asked_again_later(kind):
     assert [event.operation for event in setting.reader.take_events()] == ["GetRecords"]
 
 
-def test_rd3_a_position_that_is_refused_gives_way_to_the_trim_horizon_and_is_told():
+def test_a_position_that_is_refused_gives_way_to_the_trim_horizon_and_is_told():
     start = at_sequence_number(SequenceNumber(50))
     setting = Setting(start, done=SequenceNumber(50))
     setting.fail(failure(FailureKind.INVALID))
@@ -144,7 +104,7 @@ def test_rd3_a_position_that_is_refused_gives_way_to_the_trim_horizon_and_is_tol
     assert setting.reader.take_events() == []
 
 
-def test_rd3_a_trim_horizon_that_is_refused_is_the_end():
+def test_a_trim_horizon_that_is_refused_is_the_end():
     setting = Setting()
     setting.fail(failure(FailureKind.INVALID))
     assert setting.reader.state is ReaderState.FAILED
@@ -153,7 +113,7 @@ def test_rd3_a_trim_horizon_that_is_refused_is_the_end():
     assert setting.reader.is_over
 
 
-def test_rd3_an_iterator_that_is_refused_is_made_anew_three_times():
+def test_an_iterator_that_is_refused_is_made_anew_three_times():
     setting = Setting().start()
     setting.page(1)
     for _ in range(3):
@@ -164,7 +124,7 @@ def test_rd3_an_iterator_that_is_refused_is_made_anew_three_times():
     assert setting.reader.state is ReaderState.FAILED
 
 
-def test_rd3_what_was_trimmed_before_the_checkpoint_could_be_read_again_is_told():
+def test_what_was_trimmed_before_the_checkpoint_could_be_read_again_is_told():
     setting = Setting(at_sequence_number(SequenceNumber(50)), done=SequenceNumber(50)).start()
     setting.page()
     setting.page(70, 71)
@@ -177,13 +137,6 @@ def test_rd3_what_was_trimmed_before_the_checkpoint_could_be_read_again_is_told(
     assert setting.reader.take_events() == []
 
 
-def test_rd3_the_record_of_the_checkpoint_is_no_loss():
-    setting = Setting(at_sequence_number(SequenceNumber(50)), done=SequenceNumber(50)).start()
-    setting.page(50, 60)
-    assert setting.reader.take_events() == []
-    assert setting.numbers() == [60]
-
-
 DAY = 24 * 3600.0
 
 
@@ -191,18 +144,7 @@ def trimmed(setting, hours=24):
     return [event.why for event in setting.summarize(hours)]
 
 
-def test_rd3_what_waited_for_longer_than_the_stream_keeps_it_is_a_gap():
-    setting = Setting().start()
-    setting.page(1, behind=(DAY - 600.0) * 1000)
-    setting.now += 500.0
-    setting.page(2, behind=0)
-    assert trimmed(setting) == []
-    setting.now += DAY + 1
-    setting.page(3)
-    assert trimmed(setting) == ["unread records were up to 86401 s old, and the stream keeps 86400 s"]
-
-
-def test_rd3_an_empty_page_after_so_long_a_silence_is_a_gap_too():
+def test_an_empty_page_after_so_long_a_silence_is_a_gap_too():
     """What came and was trimmed in between is not to be seen any more."""
     setting = Setting().start()
     setting.page(1, behind=0)
@@ -214,46 +156,11 @@ def test_rd3_an_empty_page_after_so_long_a_silence_is_a_gap_too():
     assert trimmed(setting) == []
 
 
-def test_rd3_the_first_record_of_a_page_is_older_than_the_last():
-    """30 hours behind, and the page goes on where the last one ended: no retention made a gap there."""
-    setting = Setting().start()
-    setting.page(1, behind=30 * 3600_000)
-    setting.ask()
-    records = [RawRecord(b"x", "2", "k", 1000.0), RawRecord(b"x", "3", "k", 1000.0 + 10 * 3600)]
-    setting.reader.handle_page(GetRecordsResponse(records, "it", 20 * 3600_000), setting.now)
-    assert trimmed(setting) == []
-
-
-def test_rd3_at_the_tip_the_page_before_tells_how_old_the_records_are():
-    """The lag of the last page is 0, however old its records are."""
-    setting = Setting().start()
-    setting.page(1, behind=30 * 3600_000, arrived_at=5.0)
-    setting.page(2, behind=0, arrived_at=5.1)
-    assert trimmed(setting) == []
-    setting.page(3, behind=30 * 3600_000, arrived_at=5.2)
-    setting.page(4, behind=0, arrived_at=5.2 + 10 * 3600)  # ten hours after the one before: perhaps there were others
-    assert len(trimmed(setting)) == 1
-
-
-def test_rd3_records_without_a_time_of_arrival_prove_nothing():
+def test_records_without_a_time_of_arrival_prove_nothing():
     setting = Setting().start()
     setting.page(1, behind=30 * 3600_000)
     setting.page(RawRecord(b"x", "2", "k", None), behind=0)
     assert len(trimmed(setting)) == 1
-
-
-def test_rd3_a_page_that_tells_no_lag_is_judged_by_the_one_before():
-    setting = Setting().start()
-    setting.page(1, behind=30 * 3600_000, arrived_at=5.0)
-    setting.page(2, behind=None, arrived_at=5.1)
-    assert trimmed(setting) == []
-
-
-def test_resuming_inside_of_an_aggregate_gives_the_rest_of_it():
-    setting = Setting(at_sequence_number(SequenceNumber(5, 0)), done=SequenceNumber(5, 0)).start()
-    setting.page(5, data=aggregate([("a", b"1"), ("b", b"2")]))
-    (page,) = setting.reader.take_pages()
-    assert [(record.data, record.sub_sequence) for record in page.records] == [(b"2", 1)]
 
 
 def test_a_page_of_nothing_but_what_was_done_moves_on_in_silence():
@@ -268,7 +175,7 @@ CHILD = ChildShardShape("shard-2", ("a",), HashKeyRangeShape("0", "9"))
 
 
 @pytest.mark.parametrize("numbers", [(), (1, 2)])
-def test_rd4_the_end_comes_with_the_last_page_and_the_children(numbers):
+def test_the_end_comes_with_the_last_page_and_the_children(numbers):
     setting = Setting().start()
     setting.page(*numbers, following=None, children=(CHILD,))
     (page,) = setting.reader.take_pages()
@@ -294,7 +201,7 @@ def test_what_someone_must_repair_ends_the_reader(kind):
     assert setting.reader.state is ReaderState.FAILED
 
 
-def test_rd5_a_stopped_reader_drops_what_it_has_and_what_comes():
+def test_a_stopped_reader_drops_what_it_has_and_what_comes():
     for answer in ("iterator", "page", "failure"):
         setting = Setting()
         if answer != "iterator":
@@ -315,7 +222,7 @@ def test_rd5_a_stopped_reader_drops_what_it_has_and_what_comes():
         assert setting.reader.next_deadline() == NEVER
 
 
-def test_rd5_a_reader_that_has_ended_stays_ended():
+def test_a_reader_that_has_ended_stays_ended():
     setting = Setting().start()
     setting.page(1, following=None)
     setting.reader.stop()
@@ -324,18 +231,9 @@ def test_rd5_a_reader_that_has_ended_stays_ended():
 
 @pytest.mark.internal_error
 @pytest.mark.parametrize("start", [LATEST, SHARD_END])
-def test_rd6_it_starts_at_no_moving_place_and_at_no_end(start):
+def test_it_starts_at_no_moving_place_and_at_no_end(start):
     with pytest.raises(AssertionError):
         Setting(start)
-
-
-def test_what_is_unread_ages_while_a_shard_is_behind():
-    setting = Setting()
-    assert setting.reader.unread_age(100.0) is None
-    setting.start()
-    setting.page(1, behind=3_000)
-    assert setting.reader.unread_age(setting.now) == 3.0
-    assert setting.reader.unread_age(setting.now + 5.0) == 8.0
 
 
 def test_nothing_is_unread_of_a_shard_that_was_read_to_its_end_unless_it_cannot_be_read_any_more():
@@ -364,7 +262,7 @@ def tiny(count):
     return [RawRecord(TINY, str(number), "k", 5.0) for number in range(1, count + 1)]
 
 
-def test_rd7_a_page_of_aggregates_is_opened_slice_by_slice_as_there_is_room():
+def test_a_page_of_aggregates_is_opened_slice_by_slice_as_there_is_room():
     setting = Setting(budget=PrefetchBudget(1_000)).start()
     setting.page(*tiny(3))
     (first,) = setting.reader.take_pages()
@@ -377,31 +275,6 @@ def test_rd7_a_page_of_aggregates_is_opened_slice_by_slice_as_there_is_room():
     assert setting.budget.take_admitted() == [setting.reader.key]
     assert {*setting.numbers()} == {3}
     assert not setting.reader.has_unopened
-
-
-def test_rd7_the_end_of_the_shard_comes_with_its_last_slice():
-    setting = Setting(budget=PrefetchBudget(1 << 30)).start()
-    setting.page(*tiny(3), following=None)
-    (first,) = setting.reader.take_pages()
-    assert (first.is_last, setting.reader.is_over) == (False, False)
-    (last,) = setting.reader.take_pages()
-    assert (last.is_last, setting.reader.state) == (True, ReaderState.ENDED)
-
-
-def test_rd7_a_reader_that_is_stopped_opens_no_more():
-    setting = Setting(budget=PrefetchBudget(1 << 30)).start()
-    setting.page(*tiny(3))
-    setting.reader.stop()
-    assert not setting.reader.has_unopened
-    assert setting.reader.take_pages() == []
-    assert setting.budget.total_bytes == 0
-
-
-def test_rd7_what_was_done_before_makes_no_slice():
-    setting = Setting(at_sequence_number(SequenceNumber(2, 5_999)), done=SequenceNumber(2, 5_999)).start()
-    setting.page(*tiny(3))
-    (page,) = setting.reader.take_pages()
-    assert {record.sequence_number for record in page.records} == {"3"}
 
 
 @pytest.mark.parametrize("lag", [0, None])

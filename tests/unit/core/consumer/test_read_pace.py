@@ -1,4 +1,4 @@
-"""RP1 to RP5 are the invariants of ``shardline.core.consumer.read_pace``."""
+"""Tests of ``shardline.core.consumer.read_pace``."""
 
 from random import Random
 
@@ -6,7 +6,7 @@ import pytest
 
 from shardline.core.consumer.read_pace import ReadPace
 from shardline.core.failures import Failure, FailureKind
-from shardline.model.limits import GET_RECORDS_MAX_BYTES, MIB
+from shardline.model.limits import MIB
 
 THROTTLED = Failure(FailureKind.THROTTLED, "ProvisionedThroughputExceededException", "slow down", 400)
 TRANSIENT = Failure(FailureKind.TRANSIENT, "InternalFailure", "oh", 500)
@@ -21,7 +21,7 @@ def test_the_first_call_goes_at_once(pace):
     assert pace.next_at == 100.0
 
 
-def test_rp1_calls_keep_their_distance(pace):
+def test_calls_keep_their_distance(pace):
     pace.handle_sent(100.0)
     assert pace.next_at == pytest.approx(100.2)
 
@@ -33,21 +33,13 @@ def test_an_iterator_is_used_at_once(pace):
 
 
 @pytest.mark.parametrize(("size", "wait"), [(0, 0.2), (MIB // 10, 0.2), (MIB, 0.5), (2 * MIB, 1.0)])
-def test_rp2_rp3_behind_only_the_limits_of_the_shard_are_waited_for(pace, size, wait):
+def test_behind_only_the_limits_of_the_shard_are_waited_for(pace, size, wait):
     pace.handle_sent(100.0)
     pace.handle_page(size, empty=size == 0, behind=True, now=100.0)
     assert pace.next_at == pytest.approx(100.0 + wait)
 
 
-def test_rp2_after_a_full_page_the_penalty_is_waited_for(pace):
-    pace.handle_sent(100.0)
-    pace.handle_page(GET_RECORDS_MAX_BYTES, empty=False, behind=True, now=100.3)
-    assert pace.next_at == pytest.approx(
-        100.3 + 5.0
-    )  # [API] GetRecords: after 10 MiB, calls within the next 5 s are throttled
-
-
-def test_rp3_at_the_end_the_wait_grows_up_to_the_idle_interval_and_a_record_makes_it_short(pace):
+def test_at_the_end_the_wait_grows_up_to_the_idle_interval_and_a_record_makes_it_short(pace):
     now, waits = 100.0, []
     for empty in [True, True, True, True, True, False, True]:
         pace.handle_sent(now)
@@ -55,18 +47,18 @@ def test_rp3_at_the_end_the_wait_grows_up_to_the_idle_interval_and_a_record_make
         waits.append(pace.next_at - now)
         now = pace.next_at
     longest = [0.4, 0.8, 1.0, 1.0, 1.0, 0.2, 0.4]
-    beat = 0.05 + 1e-9  # RP5: half of it earlier or later
+    beat = 0.05 + 1e-9  # Half of it earlier or later
     assert all(0.9 * most - beat <= wait <= max(most, 0.2) + beat for wait, most in zip(waits, longest, strict=True))
 
 
-def test_rp3_being_behind_makes_the_next_wait_short(pace):
+def test_being_behind_makes_the_next_wait_short(pace):
     for behind in (False, False, True, False):
         pace.handle_sent(100.0)
         pace.handle_page(0, empty=True, behind=behind, now=100.0)
     assert pace.next_at <= 100.4
 
 
-def test_rp5_idle_shards_are_asked_together_and_not_all_at_once():
+def test_idle_shards_are_asked_together_and_not_all_at_once():
     beats = set()
     for seed in range(100):
         pace, now = ReadPace(5.0, 2.0 * MIB, 1.0, Random(seed), 100.0), 100.0 + seed / 977
@@ -79,7 +71,7 @@ def test_rp5_idle_shards_are_asked_together_and_not_all_at_once():
     assert 3 <= len(beats) <= 20
 
 
-def test_rp5_the_beat_shortens_no_distance_that_must_be_kept():
+def test_the_beat_shortens_no_distance_that_must_be_kept():
     pace = ReadPace(1.0 / 0.97, 2.0 * MIB, 1.0, Random(0), 100.0)
     for _ in range(20):
         pace.handle_sent(100.02)
@@ -87,19 +79,7 @@ def test_rp5_the_beat_shortens_no_distance_that_must_be_kept():
         assert pace.next_at >= 100.02 + 0.97
 
 
-def test_rp1_throttling_widens_the_distance_up_to_a_second_and_pages_narrow_it(pace):
-    for _ in range(5):
-        pace.handle_sent(100.0)
-        pace.handle_failure(THROTTLED, 100.0)
-    pace.handle_sent(200.0)
-    assert pace.next_at == pytest.approx(201.0)
-    for _ in range(40):
-        pace.handle_page(0, empty=False, behind=True, now=200.0)
-    pace.handle_sent(200.0)
-    assert pace.next_at == pytest.approx(200.2)
-
-
-def test_rp4_waits_after_failures_grow_with_jitter(pace):
+def test_waits_after_failures_grow_with_jitter(pace):
     ceilings = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
     for ceiling in ceilings:
         pace.handle_sent(100.0)
@@ -112,7 +92,7 @@ def test_rp4_waits_after_failures_grow_with_jitter(pace):
 
 
 @pytest.mark.parametrize(("asked", "wait"), [(7.0, 7.0), (3600.0, 10.0)])
-def test_rp4_the_service_may_ask_for_more_within_reason(pace, asked, wait):
+def test_the_service_may_ask_for_more_within_reason(pace, asked, wait):
     pace.handle_sent(100.0)
     pace.handle_failure(TRANSIENT._replace(retry_after=asked), 100.0)
     assert pace.next_at == 100.0 + wait

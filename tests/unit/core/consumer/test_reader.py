@@ -1,7 +1,6 @@
 """Which changes of state may a reader make?"""
 
-from shardline.core.consumer.polling_reader import PollingReader
-from shardline.core.consumer.reader import OVER, TRANSITIONS, WITH_ITERATOR, Reader, ReaderState
+from shardline.core.consumer.reader import OVER, TRANSITIONS, WITH_ITERATOR, ReaderState
 
 
 def test_every_state_is_in_the_table_and_can_be_reached():
@@ -17,8 +16,3 @@ def test_a_reader_that_is_over_stays_so_and_any_other_can_be_stopped():
     assert {ReaderState.ENDED, ReaderState.GONE, ReaderState.FAILED, ReaderState.STOPPED} == OVER
     assert all(ReaderState.STOPPED in TRANSITIONS[state] for state in set(ReaderState) - OVER)
     assert {ReaderState.READY, ReaderState.READING} == WITH_ITERATOR - OVER
-
-
-def test_the_polling_reader_has_what_the_protocol_names():
-    names = [name for name in vars(Reader) if not name.startswith("_")]
-    assert [name for name in names if not hasattr(PollingReader, name)] == []

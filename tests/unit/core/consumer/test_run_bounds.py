@@ -37,12 +37,6 @@ def test_it_is_ready_when_every_group_and_every_shard_is(groups, shards):
     assert (made.is_ready, made.is_exhausted, made.is_awaited, made.is_open_ended) == (True, False, False, True)
 
 
-def test_an_unbounded_run_is_never_over():
-    made = bounds()
-    assert not made.handle_facts([ALONE], [QUIET], 1e9)
-    assert (made.is_exhausted, made.next_deadline()) == (False, NEVER)
-
-
 @pytest.mark.parametrize(
     "shard",
     [QUIET._replace(has_records=True), QUIET._replace(has_caught_up=False), QUIET._replace(has_ended=True)],
@@ -64,18 +58,6 @@ def test_until_latest_waits_for_shards_without_a_row():
     assert made.handle_facts([ALONE, ALONE], [QUIET], 102.0)
 
 
-def test_a_lease_of_another_worker_counts_as_read_once_that_worker_is_seen_to_live():
-    made = bounds(until_latest=True)
-    group = ALONE._replace(others=[OTHER, OTHER._replace(key=("s", "c"))])
-    assert not made.handle_facts([group], [QUIET], 101.0)
-    assert not made.handle_facts([group], [QUIET], 102.0), "the counters stand still"
-    moved = [one._replace(counter=8) for one in group.others]
-    assert not made.handle_facts([ALONE._replace(others=[moved[0], OTHER._replace(key=("s", "c"))])], [QUIET], 103.0)
-    free = [moved[0], moved[1]._replace(has_other_holder=False)]
-    assert not made.handle_facts([ALONE._replace(others=free)], [QUIET], 104.0), "nobody reads it"
-    assert made.handle_facts([ALONE._replace(others=moved)], [QUIET], 105.0)
-
-
 def test_a_worker_that_holds_all_it_may_does_not_wait_for_other_leases():
     made = bounds(until_latest=True, max_leases=2)
     group = ALONE._replace(others=[OTHER])
@@ -83,33 +65,9 @@ def test_a_worker_that_holds_all_it_may_does_not_wait_for_other_leases():
     assert made.handle_facts([group], [QUIET, QUIET], 102.0)
 
 
-def test_idleness_counts_from_readiness_and_from_the_last_record():
-    made = bounds(idle_timeout=5.0, ready_at=100.0)
-    assert (made.next_deadline(), made.is_open_ended) == (105.0, False)
-    made.handle_activity(103.0)
-    assert made.next_deadline() == 108.0
-    assert not made.handle_facts([ALONE], [QUIET], 107.9)
-    assert not made.handle_facts([ALONE], [QUIET._replace(has_records=True)], 120.0), "a slow user is not idle"
-    assert made.next_deadline() == 125.0, "and the host looks again later, not at once"
-    assert not made.handle_facts([ALONE], [QUIET], 124.9)
-    assert made.handle_facts([ALONE], [QUIET], 125.0)
-    assert made.next_deadline() == NEVER
-
-
 def test_idleness_is_over_at_its_deadline_however_sums_are_rounded():
     made = bounds(idle_timeout=0.2, ready_at=300.13107241970924)
     assert made.handle_facts([ALONE], [QUIET], made.next_deadline())
-
-
-def test_a_new_iteration_counts_idleness_anew_and_latest_stays_reached():
-    idle = bounds(idle_timeout=5.0)
-    assert idle.handle_facts([ALONE], [QUIET], 105.0)
-    idle.restart(110.0)
-    assert (idle.is_exhausted, idle.next_deadline()) == (False, 115.0)
-    latest = bounds(until_latest=True)
-    assert latest.handle_facts([ALONE], [QUIET], 105.0)
-    latest.restart(110.0)
-    assert latest.is_exhausted
 
 
 def test_the_facts_of_a_group_are_those_of_its_coordinator():

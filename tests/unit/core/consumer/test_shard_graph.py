@@ -1,4 +1,4 @@
-"""L3 and SG1 to SG4 are the invariants of ``shardline.core.consumer.shard_graph``. The stream is drawn in ``conftest``."""
+"""Tests of ``shardline.core.consumer.shard_graph`` (L3). The stream is drawn in ``conftest``."""
 
 from dataclasses import replace
 
@@ -51,7 +51,7 @@ def test_l3_a_shard_is_readable_when_its_parents_are_finished(graph, stream, cas
     assert graph.is_readable(stream.name(number), stream.rows(*unfinished, finished=finished)) == readable
 
 
-def test_sg4_a_shard_between_an_older_row_and_one_that_has_not_begun_was_never_read(graph, stream):
+def test_a_shard_between_an_older_row_and_one_that_has_not_begun_was_never_read(graph, stream):
     middle, young = stream.name(6), stream.name(8)
     for at, left_out in ((TRIM_HORIZON, True), (LATEST, True), (205, False), (SHARD_END, False)):
         rows = {**stream.rows(0), young: stream.row(8, at)}
@@ -62,7 +62,7 @@ def test_sg4_a_shard_between_an_older_row_and_one_that_has_not_begun_was_never_r
     assert not graph.is_left_out("nobody", stream.rows(0, 8))
 
 
-def test_sg3_who_does_not_know_a_row_s_shard_believes_nothing_of_parents_without_rows(stream):
+def test_who_does_not_know_a_row_s_shard_believes_nothing_of_parents_without_rows(stream):
     """They may be younger than the listing, and not gone."""
     graph = ShardGraph()
     graph.handle_listing([stream.shard(number, is_open=True) for number in range(6)], {}, 100.0, 100.0)
@@ -101,36 +101,7 @@ def test_l3_sg1_a_parent_that_is_gone_from_two_listings_is_finished(stream):
     assert not graph.is_readable(stream.name(5), rows)
 
 
-def test_sg1_a_shard_that_is_seen_again_was_never_gone(stream):
-    graph = ShardGraph()
-    rows = stream.rows(5)
-    listings = ([stream.shard(4)], [stream.shard(4), stream.shard(5)], [stream.shard(4)])
-    for now, listing in zip((100.0, 101.0, 102.0), listings, strict=True):
-        graph.handle_listing(listing, rows, now, now)
-    assert not graph.is_trimmed(stream.name(5))
-
-
-def test_sg2_children_are_known_when_their_parent_names_them(stream):
-    graph = ShardGraph()
-    graph.handle_listing([stream.shard(5, is_open=True)], {}, 100.0, 100.0)
-    graph.handle_children([stream.child(9), stream.child(10)])
-    assert graph.children(stream.name(5)) == stream.names(9, 10)
-    assert graph.is_present(stream.name(9))
-    assert graph.shard(stream.name(9)) is None
-    assert graph.hash_range(stream.name(9)) == stream.span(9)
-
-
-def test_sg2_a_listing_that_is_late_does_not_make_them_unknown(stream):
-    graph = ShardGraph()
-    graph.handle_children([stream.child(9)])
-    graph.handle_listing([stream.shard(5, is_open=True)], {}, 100.0, 100.0)
-    assert graph.is_present(stream.name(9))
-    graph.handle_listing([stream.shard(5), stream.shard(9), stream.shard(10)], {}, 100.0, 100.0)
-    graph.handle_children([stream.child(9)])
-    assert graph.shard(stream.name(9)) is not None
-
-
-def test_sg2_they_are_forgotten_when_their_parents_are_gone_too(stream):
+def test_they_are_forgotten_when_their_parents_are_gone_too(stream):
     graph = ShardGraph()
     graph.handle_listing([stream.shard(5)], {}, 100.0, 100.0)
     graph.handle_children([stream.child(9)])
@@ -138,7 +109,7 @@ def test_sg2_they_are_forgotten_when_their_parents_are_gone_too(stream):
     assert not graph.is_present(stream.name(9))
 
 
-def test_sg2_what_a_shard_of_a_stream_that_is_gone_named_is_forgotten(stream):
+def test_what_a_shard_of_a_stream_that_is_gone_named_is_forgotten(stream):
     """The new stream has a shard of the same id, which seems to vouch for the child."""
     graph = ShardGraph()
     graph.handle_listing([stream.shard(5)], {}, 100.0, 100.0)
@@ -151,7 +122,7 @@ def test_sg2_what_a_shard_of_a_stream_that_is_gone_named_is_forgotten(stream):
     assert graph.is_present(stream.name(5))
 
 
-def test_sg3_the_place_of_an_announced_shard_is_known_when_its_parents_are(stream):
+def test_the_place_of_an_announced_shard_is_known_when_its_parents_are(stream):
     graph = ShardGraph()
     graph.handle_listing([stream.shard(number) for number in range(6)], {}, 100.0, 100.0)
     graph.handle_children([stream.child(8)])
@@ -161,20 +132,12 @@ def test_sg3_the_place_of_an_announced_shard_is_known_when_its_parents_are(strea
     assert not graph.is_placed("nobody")
 
 
-def test_sg3_a_graph_that_is_older_than_the_rows_is_seen(graph, stream):
+def test_a_graph_that_is_older_than_the_rows_is_seen(graph, stream):
     assert graph.covers(stream.rows(0, 8))
     stranger = {"stranger": stream.row(0)}
     assert not graph.covers(stranger)
     graph.handle_listing(stream.all, stranger, 100.0, 100.0)  # asked after: there is no such shard
     assert graph.covers(stranger)
-
-
-def test_l3_two_paths_to_one_ancestor_are_walked_once(stream):
-    graph = ShardGraph()
-    graph.handle_listing(stream.all, {}, 100.0, 100.0)
-    rows = {**stream.rows(8), stream.name(0): stream.row(0, SHARD_END)}
-    assert graph.is_finished(stream.name(6), rows)
-    assert graph.is_finished(stream.name(7), rows)
 
 
 def test_l3_a_shard_that_was_split_and_merged_again_has_its_ancestor_once(stream):

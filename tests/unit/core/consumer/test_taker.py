@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from shardline.core.clock import NEVER
 from shardline.core.consumer.taker import Questions, Taker
 
 
@@ -72,23 +71,6 @@ def test_everyone_who_waits_is_woken():
     assert one.woken == ["task"]
 
 
-def test_user_code_has_records_when_it_took_some_that_were_not_given_back():
-    taker = Asker()
-    assert not taker.has_records
-    taker.cursor.place, taker.cursor.end = 1, 3
-    assert taker.has_records
-    taker.cursor.end = 0
-    assert not taker.has_records
-    taker.cursor.place, taker.cursor.end = 0, 3
-    assert not taker.has_records
-
-
-def test_an_ordinary_taker_does_not_follow_the_leases():
-    taker = Asker()
-    taker.handle_gained("shard")
-    assert taker.shard is None
-
-
 # ---- the host
 
 
@@ -114,61 +96,6 @@ def test_an_answer_covers_every_question_before_it():
     questions.ask(taker, 2)
     questions.serve(100.0)
     assert taker.served == 1, "user code may be at work on the answer by now"
-
-
-def test_a_taker_waits_until_its_time_or_until_something_changes():
-    questions, taker = Questions(), Asker(until=105.0)
-    taker.asked = 1
-    questions.ask(taker, 1)
-    assert questions.next_deadline() == NEVER
-    questions.serve(100.0)
-    assert (questions.next_deadline(), questions.is_sooner) == (105.0, True)
-    questions.is_sooner = False
-    questions.handle_time(104.0)
-    questions.serve(104.0)
-    assert taker.served == 1
-    questions.look_again([taker])
-    questions.serve(104.0)
-    assert (taker.served, questions.is_sooner) == (2, False)
-    questions.handle_time(105.0)
-    questions.serve(105.0)
-    assert questions.take_answered() == [taker]
-    assert questions.next_deadline() == NEVER
-
-
-def test_news_for_one_that_does_not_wait_is_no_question():
-    questions, taker = Questions(), Asker()
-    questions.look_again([taker])
-    questions.serve(100.0)
-    assert taker.served == 0
-
-
-def test_a_taker_that_left_is_not_served():
-    questions, taker = Questions(), Asker(until=105.0)
-    taker.asked = 1
-    questions.ask(taker, 1)
-    questions.withdraw(taker)
-    questions.look_again()
-    questions.serve(110.0)
-    assert (taker.served, questions.take_answered()) == (0, [])
-
-
-def test_serving_one_may_be_news_for_others_and_serves_nobody_twice():
-    questions, first, second = Questions(), Asker(), Asker(until=NEVER)
-    first.asked = second.asked = 1
-    questions.ask(second, 1)
-    questions.serve(100.0)
-
-    def change():
-        second.until = None
-        questions.look_again()
-        questions.serve(100.0)
-
-    first.during = change
-    questions.ask(first, 1)
-    questions.serve(100.0)
-    assert questions.take_answered() == [first, second]
-    assert (first.served, second.served) == (1, 2)
 
 
 def test_a_taker_that_breaks_leaves_the_others_servable():

@@ -1,36 +1,22 @@
-"""TO1 to TO4 are the invariants of ``shardline.core.consumer.topology``. The stream is drawn in ``conftest``."""
+"""Tests of ``shardline.core.consumer.topology``. The stream is drawn in ``conftest``."""
 
 import math
 from random import Random
 
 import pytest
+from tests.harness.coordinator import shape
 
 from shardline.codec.shapes import (
-    HashKeyRangeShape,
     ListShardsResponse,
-    SequenceNumberRangeShape,
-    ShardShape,
     StreamSummary,
 )
-from shardline.core.clock import NEVER
+from shardline.core.consumer.consumer_events import ListingFailed, ShardTrimmed, StreamMissing, StreamRecreated
 from shardline.core.consumer.discovery import Discovery
-from shardline.core.consumer.events import ListingFailed, ShardTrimmed, StreamMissing, StreamRecreated
 from shardline.core.consumer.topology import Topology
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.requests import DescribeStreamSummary
 from shardline.model.position import SHARD_END, TRIM_HORIZON, at_timestamp
 from shardline.model.stream import StreamRef
-
-
-def shape(shard):
-    ending = shard.ending_sequence_number
-    return ShardShape(
-        shard.shard_id,
-        HashKeyRangeShape(str(shard.hash_range.start), str(shard.hash_range.end)),
-        SequenceNumberRangeShape(str(shard.starting_sequence_number), None if ending is None else str(ending)),
-        shard.parent_id,
-        shard.adjacent_parent_id,
-    )
 
 
 class World:
@@ -51,7 +37,7 @@ class World:
         self.topology.handle_page(ListShardsResponse([shape(shard) for shard in shards]), self.now)
 
 
-def test_to2_nothing_is_planned_before_a_complete_listing(stream):
+def test_nothing_is_planned_before_a_complete_listing(stream):
     world = World()
     assert not world.topology.is_settled
     assert world.topology.matching == frozenset()
@@ -59,7 +45,7 @@ def test_to2_nothing_is_planned_before_a_complete_listing(stream):
     assert world.topology.is_settled
     assert world.topology.take_news()
     assert not world.topology.take_news()
-    assert world.topology.summary.created_at == 1.0
+    assert world.topology.discovery.summary.created_at == 1.0
 
 
 def test_a_page_that_is_not_the_last_is_no_news(stream):
@@ -75,38 +61,7 @@ def test_a_page_that_is_not_the_last_is_no_news(stream):
     assert isinstance(event, ListingFailed)
 
 
-def test_to1_to3_a_stream_that_was_made_anew_stops_the_consumer_when_seen_twice(stream):
-    world = World()
-    rows = {stream.name(8): stream.row(8, SHARD_END)}
-    world.look(stream.all, rows)
-    assert not world.topology.is_settled
-    assert world.topology.take_events() == []
-    assert world.topology.next_deadline() == 101.0
-    world.look(stream.all, rows)
-    (event,) = world.topology.take_events()
-    assert isinstance(event, StreamRecreated)
-    assert world.topology.is_halted
-    assert not world.topology.is_settled
-    assert world.topology.take_foreign() == []
-    assert world.topology.poll_request(rows, 999.0) is None
-    assert world.topology.next_deadline() == NEVER
-
-
-def test_to1_a_second_listing_that_comes_at_once_may_be_as_late_as_the_first(stream):
-    world = World()
-    rows = {stream.name(8): stream.row(8, SHARD_END)}
-    world.look(stream.all, rows)
-    for now in (100.1, 100.9):
-        world.topology.list_by(now)
-        world.look(stream.all, rows)
-        assert world.now == now
-        assert world.topology.take_events() == []
-    world.look(stream.all, {})
-    assert world.topology.is_settled
-    assert not world.topology.is_halted
-
-
-def test_to1_two_listings_that_were_late_for_different_splits_do_no_harm(stream):
+def test_two_listings_that_were_late_for_different_splits_do_no_harm(stream):
     world = World()
     for number in (8, 4):
         world.look(stream.all, {stream.name(number): stream.row(number, SHARD_END)})
@@ -115,15 +70,7 @@ def test_to1_two_listings_that_were_late_for_different_splits_do_no_harm(stream)
     assert world.topology.is_settled
 
 
-def test_to1_a_listing_that_was_late_does_no_harm(stream):
-    world = World()
-    world.look(stream.all, {stream.name(8): stream.row(8, SHARD_END)})
-    world.look(stream.all, {})
-    assert world.topology.is_settled
-    assert world.topology.take_events() == []
-
-
-def test_to3_or_gives_up_the_rows_that_are_not_of_this_stream(stream):
+def test_or_gives_up_the_rows_that_are_not_of_this_stream(stream):
     world = World("restart")
     foreign = stream.row(8, 150)
     rows = {foreign.shard_id: foreign, stream.name(4): stream.row(4)}
@@ -139,7 +86,7 @@ def test_to3_or_gives_up_the_rows_that_are_not_of_this_stream(stream):
 
 
 @pytest.mark.parametrize(("if_recreated", "halted"), [("stop", True), ("restart", False)])
-def test_to3_another_time_of_creation_is_another_stream(stream, if_recreated, halted):
+def test_another_time_of_creation_is_another_stream(stream, if_recreated, halted):
     world = World(if_recreated)
     world.look(stream.all, {})
     world.created_at = 2.0
@@ -149,38 +96,7 @@ def test_to3_another_time_of_creation_is_another_stream(stream, if_recreated, ha
     assert world.topology.is_halted == halted
 
 
-def test_to4_what_was_listed_before_the_stream_was_known_to_be_another_one_says_nothing(stream):
-    world = World("restart")
-    world.look(stream.all, {})
-    world.topology.poll_request({}, 160.0)
-    world.topology.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE", created_at=2.0), 160.0)
-    assert not world.topology.is_settled
-    world.topology.poll_request({}, 160.0)
-    world.topology.handle_failure(Failure(FailureKind.TRANSIENT, "c", "m"), 160.0)
-    assert not world.topology.is_settled
-    world.look(stream.all, {})
-    assert world.topology.is_settled
-
-
-def test_to4_after_a_reason_for_doubt_only_a_listing_that_was_begun_later_counts(stream):
-    world = World("restart")
-    world.look(stream.all, {})
-    world.topology.distrust(100.0)
-    assert not world.topology.is_settled
-    assert world.topology.next_deadline() == 100.0
-    world.topology.poll_request({}, 100.0)
-    world.topology.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE", created_at=1.0), 100.0)
-    assert world.topology.poll_request({}, 100.0) is not None
-    world.topology.distrust(100.0)  # again, while that one is under way
-    world.topology.handle_page(ListShardsResponse([shape(shard) for shard in stream.all]), 100.0)
-    assert not world.topology.is_settled
-    assert world.topology.next_deadline() == 100.0
-    world.look(stream.all, {})
-    assert world.topology.is_settled
-    assert world.topology.take_events() == []
-
-
-def test_to3_what_was_open_at_the_start_time_of_the_old_stream_says_nothing_about_the_new_one(stream):
+def test_what_was_open_at_the_start_time_of_the_old_stream_says_nothing_about_the_new_one(stream):
     discovery = Discovery(StreamRef("s"), at_timestamp(50.0), 60.0, Random(0), 100.0)
     topology = Topology(discovery, "restart")
     one = ListShardsResponse([shape(stream.shard(4))])
@@ -194,7 +110,7 @@ def test_to3_what_was_open_at_the_start_time_of_the_old_stream_says_nothing_abou
         assert topology.is_settled
 
 
-def test_gw6_nothing_is_settled_before_it_is_known_what_was_open_when_the_group_was_begun(stream):
+def test_nothing_is_settled_before_it_is_known_what_was_open_when_the_group_was_begun(stream):
     world = World()
     world.look(stream.all, {})
     topology = world.topology
@@ -228,11 +144,11 @@ def test_a_shard_that_is_trimmed_before_it_was_finished_is_told_once(stream):
 def test_a_listing_can_be_asked_for(stream):
     world = World()
     world.look(stream.all, {})
-    world.topology.list_by(105.0)
+    world.topology.discovery.list_by(105.0)
     assert world.topology.next_deadline() == 105.0
 
 
-def test_to5_a_stream_that_is_missing_is_waited_for_and_told_once(stream):
+def test_a_stream_that_is_missing_is_waited_for_and_told_once(stream):
     world = World("restart")
     world.look(stream.all, {})
     missing = Failure(FailureKind.NOT_FOUND, "ResourceNotFoundException", "no stream")

@@ -8,7 +8,7 @@ from tests.harness.producer_shell import ProducerShell, shard, stream_summary
 
 from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, PutRecordsResult
 from shardline.core.failures import Failure, FailureKind, classify
-from shardline.core.producer.config import ProducerConfig
+from shardline.core.producer.producer_config import ProducerConfig
 from shardline.model.hashing import HASH_KEY_COUNT
 
 SIXTEENTH = HASH_KEY_COUNT // 16
@@ -149,7 +149,7 @@ class Rig(ProducerShell):
     @property
     def is_empty(self):
         machine = self.machine
-        return machine.outstanding == machine.buffered_bytes == 0 and machine.unfinished() == []
+        return machine.intake.outstanding == machine.intake.buffered_bytes == 0 and machine.intake.unfinished() == []
 
 
 @pytest.fixture

@@ -1,21 +1,18 @@
-"""Which records share one entry, and how large is it? P8, P12 and G1 are invariants of
-``shardline.core.producer.aggregate``.
-"""
+"""Which records share one entry, and how large is it?"""
 
 from hashlib import md5
 
 import pytest
 from tests.aggregates import build_aggregate, split_aggregate
 
-from shardline.codec.aggregation import FRAME_BYTES, MAGIC
+from shardline.codec.aggregation import MAGIC
 from shardline.core.producer.aggregate import (
     WRAP_MAX_BYTES,
     Aggregate,
     KeylessAddress,
-    digest_of,
     wrapped_bytes,
 )
-from shardline.core.producer.record import BufferedRecord, payload_bytes
+from shardline.core.producer.producer_record import BufferedRecord, payload_bytes
 from shardline.model.hashing import HASH_KEY_MAX, hash_digest_of
 from shardline.model.record import Entry
 
@@ -106,13 +103,6 @@ def test_even_there_what_a_reader_would_open_is_wrapped():
     assert cost(whole) == len(whole.entry().data)
 
 
-def test_making_the_entry_again_makes_the_same():
-    whole = aggregate(record(b"1"), record(b"2", None), record(b"3", "k", "5"))
-    assert whole.entry() == whole.entry()
-    whole.seal()
-    assert split_aggregate(whole.entry().data)[1] == (ADDRESS.key, b"2", ADDRESS.explicit_hash_key)
-
-
 # ---- sizes
 
 MIXTURES = {
@@ -136,28 +126,12 @@ MIXTURES = {
 
 
 @pytest.mark.parametrize("records", MIXTURES.values(), ids=MIXTURES)
-def test_g1_the_size_is_exact(records):
+def test_the_size_is_exact(records):
     whole = aggregate(*records)
     entry = whole.entry()
     assert whole.size == len(entry.data)
     assert cost(whole) == len(entry.data) + len(entry.key.encode())
     assert whole.size == len(whole.entry().data)
-
-
-@pytest.mark.parametrize("records", MIXTURES.values(), ids=MIXTURES)
-def test_an_aggregate_counts_against_the_buffer_what_its_records_do(records):
-    assert aggregate(*records).payload_bytes == sum(map(payload_bytes, records))
-
-
-def test_an_empty_aggregate_is_its_frame():
-    assert Aggregate(0.1, ADDRESS).size == FRAME_BYTES
-
-
-@pytest.mark.parametrize("one", [record(b"data", "key"), record(b"data", "schlüssel", "7"), record(b"data", None)])
-def test_a_lone_record_costs_its_data_and_key_in_bytes(one):
-    whole = aggregate(one)
-    entry = whole.entry()
-    assert cost(whole) == len(entry.data) + len(entry.key.encode())
 
 
 def test_a_wrapped_record_costs_its_wrapping_too():
@@ -172,29 +146,6 @@ def test_the_cost_is_never_too_low_for_what_starts_with_the_magic():
 
 
 # ---- filling
-
-
-@pytest.mark.parametrize(
-    "last",
-    [
-        record(b"xyz", "key"),
-        record(b"xyz", "new key"),
-        record(b"xyz", "key", "7"),
-        record(b"xyz", "key", "8"),
-        record(b"", None),
-        record(b"x" * 200, "é"),
-    ],
-)
-def test_a_record_is_added_if_it_fits_exactly_and_leaves_no_trace_if_not(last):
-    before = [record(b"1", "key"), record(b"2", "key", "7")]
-    needed = aggregate(*before, last).size
-    whole = aggregate(*before)
-    size, payload, entry = whole.size, whole.payload_bytes, whole.entry()
-    assert whole.add(last, needed - 1) is False
-    assert (whole.size, whole.payload_bytes, whole.entry(), len(whole.records)) == (size, payload, entry, 2)
-    assert whole.add(last, needed) is True
-    assert whole.size == needed == len(whole.entry().data)
-    assert whole.records == [*before, last]
 
 
 def test_a_refused_hash_key_does_not_make_the_aggregate_one_with_hash_keys():
@@ -233,7 +184,7 @@ SEPARATE = {name: records for name, records in MIXTURES.items() if len(records) 
 
 
 @pytest.mark.parametrize("records", SEPARATE.values(), ids=SEPARATE)
-def test_g1_a_bundle_makes_the_entries_that_its_records_would_make_alone(records):
+def test_a_bundle_makes_the_entries_that_its_records_would_make_alone(records):
     whole = bundle(*records)
     alone = [aggregate(one) for one in records]
     assert whole.entries() == [one.entry() for one in alone]
@@ -271,17 +222,6 @@ def test_where_the_service_chooses_the_shard_a_bundle_sends_keyless_records_with
 
 
 # ---- where records belong
-
-
-def test_the_digest_of_a_record_is_that_of_its_key():
-    one = record(b"x", "user-1")
-    assert aggregate(one).hash_digest(one) == hash_digest_of("user-1") == md5(b"user-1").digest()
-
-
-@pytest.mark.parametrize("number", [0, 1, 255, 256, 2**127, HASH_KEY_MAX])
-def test_an_explicit_hash_key_wins_and_compares_as_its_number(number):
-    one = record(b"x", "user-1", str(number))
-    assert aggregate(one).hash_digest(one) == number.to_bytes(16, "big") == digest_of("user-1", str(number))
 
 
 def test_the_digest_of_a_keyless_record_is_that_of_its_address():

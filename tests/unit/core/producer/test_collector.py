@@ -1,4 +1,4 @@
-"""When does a request go, and what travels in it? U1 to U6 are invariants of ``shardline.core.producer.collector``."""
+"""When does a request go, and what travels in it?"""
 
 from dataclasses import replace
 from random import Random
@@ -8,10 +8,10 @@ import pytest
 from shardline.core.clock import NEVER
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.producer.collector import Collector
-from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.isolation import Isolation
 from shardline.core.producer.lane import Lane
-from shardline.core.producer.record import BufferedRecord
+from shardline.core.producer.producer_config import ProducerConfig
+from shardline.core.producer.producer_record import BufferedRecord
 from shardline.model.hashing import WHOLE_RING
 
 CONFIG = ProducerConfig(linger=0.1, record_ttl=10.0, aggregate_max_count=1)
@@ -57,7 +57,7 @@ def test_nothing_goes_before_it_is_due_or_fills_a_request(bench):
 @pytest.mark.parametrize(
     "changes", [{"request_max_entries": 3}, {"request_max_bytes": 1024, "aggregate_max_bytes": 64}]
 )
-def test_u1_a_full_request_goes_at_once_and_holds_no_more(changes):
+def test_a_full_request_goes_at_once_and_holds_no_more(changes):
     bench = Bench(**changes)
     size = 400 if "request_max_bytes" in changes else 10
     bench.seal(0, size, size)
@@ -77,7 +77,7 @@ def test_a_shard_with_enough_waiting_sends_at_once():
     assert bench.poll() == ["0", "0", "0"]
 
 
-def test_u1_one_that_is_larger_by_itself_goes_alone():
+def test_one_that_is_larger_by_itself_goes_alone():
     bench = Bench(request_max_bytes=1024, aggregate_max_bytes=64)
     bench.seal(0, 5000)
     bench.seal(1, 10)
@@ -85,7 +85,7 @@ def test_u1_one_that_is_larger_by_itself_goes_alone():
     assert bench.poll() == ["1"]
 
 
-def test_u2_lanes_take_turns():
+def test_lanes_take_turns():
     bench = Bench(lanes=3)
     bench.seal(0, 10, 10, 10)
     bench.seal(1, 10)
@@ -93,7 +93,7 @@ def test_u2_lanes_take_turns():
     assert bench.drain() == ["0", "1", "2", "0", "2", "0"]
 
 
-def test_u2_who_did_not_fit_is_the_first_of_the_next_request():
+def test_who_did_not_fit_is_the_first_of_the_next_request():
     bench = Bench(request_max_entries=2)
     bench.seal(0, 10, 10)
     bench.seal(1, 10)
@@ -101,7 +101,7 @@ def test_u2_who_did_not_fit_is_the_first_of_the_next_request():
     assert bench.poll() == ["0"]
 
 
-def test_u3_at_most_so_many_requests_are_under_way():
+def test_at_most_so_many_requests_are_under_way():
     bench = Bench(max_in_flight=2, request_max_entries=1)
     bench.seal(0, 10, 10, 10)
     bench.collector.drain()
@@ -112,7 +112,7 @@ def test_u3_at_most_so_many_requests_are_under_way():
     assert bench.poll() == ["0"]
 
 
-def test_u3_after_a_failure_there_is_a_pause_then_one_at_a_time_until_one_succeeds():
+def test_after_a_failure_there_is_a_pause_then_one_at_a_time_until_one_succeeds():
     bench = Bench(request_max_entries=1, retry_backoff=1.0)
     bench.seal(0, *[10] * 6)
     bench.collector.drain()
@@ -131,14 +131,14 @@ def test_u3_after_a_failure_there_is_a_pause_then_one_at_a_time_until_one_succee
 
 
 @pytest.mark.parametrize(("asked", "pause"), [(4.0, 4.0), (3600.0, 5.0)])
-def test_u3_the_service_may_ask_for_a_longer_pause_up_to_the_longest(bench, asked, pause):
+def test_the_service_may_ask_for_a_longer_pause_up_to_the_longest(bench, asked, pause):
     bench.seal()
     bench.collector.drain()
     bench.collector.handle_failure(asked, 0.0)
     assert bench.collector.next_deadline() == pause
 
 
-def test_u3_a_full_request_waits_for_the_end_of_a_pause():
+def test_a_full_request_waits_for_the_end_of_a_pause():
     bench = Bench(request_max_entries=1)
     bench.collector.handle_failure(7.0, 0.0)
     bench.seal()
@@ -146,7 +146,7 @@ def test_u3_a_full_request_waits_for_the_end_of_a_pause():
     assert bench.poll(7.0) == ["0"]
 
 
-def test_u4_a_lane_without_tokens_is_set_aside_and_gathered():
+def test_a_lane_without_tokens_is_set_aside_and_gathered():
     bench = Bench(records_per_second=1.0)
     bench.seal(0, 10, 10)
     bench.seal(1, 10)
@@ -159,7 +159,7 @@ def test_u4_a_lane_without_tokens_is_set_aside_and_gathered():
     assert bench.poll(at) == ["0"]
 
 
-def test_u4_the_shortest_wait_is_a_fifth_of_linger():
+def test_the_shortest_wait_is_a_fifth_of_linger():
     bench = Bench(records_per_second=1000.0)
     bench.seal(0, *[10] * 1001)
     bench.collector.drain()
@@ -168,7 +168,7 @@ def test_u4_the_shortest_wait_is_a_fifth_of_linger():
     assert bench.collector.next_deadline() == pytest.approx(0.02)
 
 
-def test_u4_what_was_released_goes_when_its_lane_wakes_though_it_is_not_due():
+def test_what_was_released_goes_when_its_lane_wakes_though_it_is_not_due():
     bench = Bench(records_per_second=10.0, linger=5.0, record_ttl=20.0)
     bench.seal(0, *[10] * 11, put_at=5.0)
     bench.lanes[0].released = True
@@ -177,7 +177,7 @@ def test_u4_what_was_released_goes_when_its_lane_wakes_though_it_is_not_due():
     assert bench.poll(at) == ["0"]
 
 
-def test_u4_what_is_not_due_waits_for_company_again():
+def test_what_is_not_due_waits_for_company_again():
     bench = Bench(records_per_second=10.0, linger=5.0, record_ttl=20.0)
     bench.seal(0, *[10] * 11, put_at=5.0)
     assert len(bench.drain(5.0)) == 10
@@ -244,7 +244,7 @@ def refuse(bench, group):
     bench.isolation.handle_refused(group.shipments, None, Failure(FailureKind.INVALID, "ValidationException", "why"))
 
 
-def test_u5_parts_of_a_refused_request_and_the_normal_flow_take_turns():
+def test_parts_of_a_refused_request_and_the_normal_flow_take_turns():
     bench = Bench(max_in_flight=1)
     refuse(bench, shipments(bench, 0, 1, 0))
     bench.seal(1)
@@ -263,7 +263,7 @@ def test_u5_parts_of_a_refused_request_and_the_normal_flow_take_turns():
     assert bench.collector.poll_group(0.0) is None
 
 
-def test_u5_parts_keep_the_pause(bench):
+def test_parts_keep_the_pause(bench):
     refuse(bench, shipments(bench, 0, 0))
     bench.collector.handle_failure(3.0, 0.0)
     assert bench.collector.next_deadline() == 3.0
@@ -274,7 +274,7 @@ def test_u5_parts_keep_the_pause(bench):
 # ---- deadlines
 
 
-def test_u6_the_deadline_lies_in_the_past_only_with_something_to_give(bench):
+def test_the_deadline_lies_in_the_past_only_with_something_to_give(bench):
     assert bench.collector.next_deadline() == NEVER
     bench.seal()
     bench.collector.drain()

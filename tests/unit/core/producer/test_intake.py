@@ -6,15 +6,15 @@ from itertools import pairwise
 import pytest
 from tests.harness.producer_shell import ProducerShell, shard
 
-from shardline.aio.producer import Producer as AsyncProducer
+from shardline.aio.producer.async_producer import Producer as AsyncProducer
 from shardline.codec.shapes import ListShardsResponse
 from shardline.core.producer.aggregate import WRAP_MAX_BYTES
-from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.intake import Intake, Put, round_limits
-from shardline.core.producer.record import BufferedRecord, Landing, Sent
+from shardline.core.producer.producer_config import ProducerConfig
+from shardline.core.producer.producer_record import BufferedRecord, Landing, Sent
 from shardline.model.hashing import HASH_KEY_COUNT
 from shardline.model.limits import KIB, MIB
-from shardline.sync.producer import Producer as BlockingProducer
+from shardline.sync.blocking_producer import Producer as BlockingProducer
 
 LOOKS = {"RESUME", "SEND", "YIELD_VALUE", "FOR_ITER", "BEFORE_WITH"}
 LANDING = Landing("a", "1", Sent(0.0, 0.0))
@@ -86,14 +86,6 @@ def test_p7_what_ends_makes_room_for_exactly_as_much():
     assert one.has_room
     assert one.put(record(), 7) is not Put.FULL
     assert (one.outstanding, one.buffered_bytes) == (1, 7)
-
-
-def test_p7_nobody_overtakes_the_first_of_those_that_wait():
-    one = intake()
-    one.waiters.append("someone")
-    assert one.put(record(), 7) is Put.FULL
-    assert one.put_many([record()], 7) is Put.FULL
-    assert one.put(record(), 7, in_turn=True) is Put.WAKE
 
 
 # ---- the gate

@@ -1,6 +1,4 @@
-"""Which records of a refused request are to blame? IS1 to IS5 are invariants of
-``shardline.core.producer.isolation``.
-"""
+"""Which records of a refused request are to blame?"""
 
 from math import log2
 from random import Random
@@ -12,10 +10,10 @@ from hypothesis import strategies as st
 from shardline.core.clock import NEVER
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.producer.aggregate import Aggregate, KeylessAddress
-from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.isolation import Isolation, is_about_size, named_entries
 from shardline.core.producer.lane import Lane, Shipment
-from shardline.core.producer.record import BufferedRecord
+from shardline.core.producer.producer_config import ProducerConfig
+from shardline.core.producer.producer_record import BufferedRecord
 
 ALL_AT_ONCE = 10_000
 
@@ -120,7 +118,7 @@ IN_FLIGHT = pytest.mark.parametrize("in_flight", [1, 24, ALL_AT_ONCE])
 
 @IN_FLIGHT
 @pytest.mark.parametrize("ordered", [False, True])
-def test_is2_one_invalid_record_among_n_takes_few_calls_wherever_it_is(in_flight, ordered):
+def test_one_invalid_record_among_n_takes_few_calls_wherever_it_is(in_flight, ordered):
     for records in SIZES if not ordered else SIZES[:80:3]:
         for bad in (
             {0, 1, records // 4, records // 3, records // 2, records - 2, records - 1}
@@ -134,7 +132,7 @@ def test_is2_one_invalid_record_among_n_takes_few_calls_wherever_it_is(in_flight
 
 
 @IN_FLIGHT
-def test_is2_one_invalid_entry_among_aggregates_takes_few_calls(in_flight):
+def test_one_invalid_entry_among_aggregates_takes_few_calls(in_flight):
     for entries in (2, 3, 4, 7, 16, 33, 100):
         for bad in range(entries):
             bench = Bench(max_in_flight=in_flight)
@@ -145,7 +143,7 @@ def test_is2_one_invalid_entry_among_aggregates_takes_few_calls(in_flight):
 
 @IN_FLIGHT
 @pytest.mark.parametrize("names", [None, lambda places: places[:1], lambda places: places[:10], lambda places: places])
-def test_is3_if_all_are_invalid_few_calls_are_in_vain(in_flight, names):
+def test_if_all_are_invalid_few_calls_are_in_vain(in_flight, names):
     for records in SIZES:
         bench = Bench(max_in_flight=in_flight, names=names)
         bench.bad = set(range(records))
@@ -154,7 +152,7 @@ def test_is3_if_all_are_invalid_few_calls_are_in_vain(in_flight, names):
 
 
 @IN_FLIGHT
-def test_is3_if_all_records_of_aggregates_are_invalid_few_calls_are_in_vain(in_flight):
+def test_if_all_records_of_aggregates_are_invalid_few_calls_are_in_vain(in_flight):
     for entries in (1, 2, 3, 5, 20):
         bench = Bench(max_in_flight=in_flight)
         bench.refuse(*(bench.shipment(50, together=True, lane=number % 2) for number in range(entries)))
@@ -199,7 +197,7 @@ def test_whatever_is_invalid_all_of_it_fails_and_nothing_else(
 # ---- names
 
 
-def test_is5_the_named_entry_goes_alone_and_the_others_at_once_in_one_call():
+def test_the_named_entry_goes_alone_and_the_others_at_once_in_one_call():
     bench = Bench(names=lambda places: places, max_in_flight=8)
     bench.bad = {3}
     bench.refuse(*bundles(bench, 100))
@@ -211,32 +209,18 @@ def test_is5_the_named_entry_goes_alone_and_the_others_at_once_in_one_call():
     assert bench.run() == 2
 
 
-def test_is5_several_named_entries_go_alone():
-    bench = Bench(names=lambda places: places, max_in_flight=8)
-    bench.bad = {0, 50, 99}
-    bench.refuse(*bundles(bench, 100))
-    assert bench.run() == 4
-
-
-def test_is5_names_that_prove_wrong_are_not_believed_again():
+def test_names_that_prove_wrong_are_not_believed_again():
     bench = Bench(names=lambda _places: [0])
     bench.bad = {99}
     bench.refuse(*bundles(bench, 100))
     assert bench.run() <= 2 * log2(100) + 2 + 4
 
 
-def test_is5_a_named_aggregate_is_cut_up():
-    bench = Bench(names=lambda places: places, max_in_flight=8)
-    bench.bad = {7}
-    bench.refuse(bench.shipment(5, together=True), bench.shipment(5, together=True), bench.shipment(5, together=True))
-    assert bench.run() <= 2 + 5
-
-
 TOO_LARGE = (
     "Value 'java.nio.HeapByteBuffer[pos=0 lim=1048577 cap=1048577]' at 'records.{}.member.data' failed to satisfy "
     "constraint: Member must have length less than or equal to 1048576"
 )
-"""As AWS says it (docs/differences.md)."""
+"""As AWS says it (docs/tested/differences.md)."""
 
 
 @pytest.mark.parametrize(
@@ -256,7 +240,7 @@ TOO_LARGE = (
         ("", []),
     ],
 )  # fmt: skip
-def test_is5_names_are_read_in_the_words_of_aws(message, places):
+def test_names_are_read_in_the_words_of_aws(message, places):
     assert named_entries(message, 5) == places
 
 
@@ -279,7 +263,7 @@ def test_a_refusal_for_size_is_recognised(message, about):
 
 
 @pytest.mark.parametrize(("max_in_flight", "most"), [(1, 1), (3, 1), (4, 1), (8, 2), (24, 6)])
-def test_is1_a_quarter_of_the_requests_may_be_under_way(max_in_flight, most):
+def test_a_quarter_of_the_requests_may_be_under_way(max_in_flight, most):
     bench = Bench(max_in_flight=max_in_flight)
     bench.bad = {0, 99}
     bench.refuse(*bundles(bench, 200))
@@ -290,7 +274,7 @@ def test_is1_a_quarter_of_the_requests_may_be_under_way(max_in_flight, most):
     assert bench.isolation.next_deadline() == NEVER, "an answer will come"
 
 
-def test_is4_what_delivers_nothing_is_paced():
+def test_what_delivers_nothing_is_paced():
     bench = Bench(isolation_calls_per_second=10, max_in_flight=ALL_AT_ONCE)
     bench.bad = set(range(100))
     bench.refuse(*bundles(bench, 100))
@@ -308,7 +292,7 @@ def test_is4_what_delivers_nothing_is_paced():
     assert sent[-1] <= 11.0
 
 
-def test_is4_a_part_that_is_stored_makes_up_for_itself_and_for_one_more():
+def test_a_part_that_is_stored_makes_up_for_itself_and_for_one_more():
     bench = Bench(isolation_calls_per_second=2, max_in_flight=ALL_AT_ONCE)
     bench.bad = {0, 40}
     bench.refuse(bench.shipment(80))
@@ -338,18 +322,6 @@ def test_a_record_that_was_refused_alone_lets_more_go_alone():
 
 
 # ---- in order
-
-
-@pytest.mark.parametrize("names", [None, lambda places: places])
-def test_p9_a_part_waits_for_those_before_it_that_share_a_key(names):
-    bench = Bench(ordered=True, max_in_flight=ALL_AT_ONCE, names=names)
-    bench.bad = {7, 30}
-    bench.refuse(bench.shipment(40, together=True, keys=["x"]))
-    while (part := bench.send()) is not None:
-        assert bench.send() is None, "all share the key"
-        bench.answer(part)
-    assert bench.stored == [number for number in range(40) if number not in bench.bad]
-    assert bench.failed == [7, 30]
 
 
 def test_p9_records_of_other_keys_and_other_lanes_do_not_wait():

@@ -2,7 +2,7 @@
 
 from shardline.core.clock import NEVER
 from shardline.core.producer.key_order import KeyOrder
-from shardline.core.producer.record import BufferedRecord
+from shardline.core.producer.producer_record import BufferedRecord
 
 
 def record(key, put_at=0.0):

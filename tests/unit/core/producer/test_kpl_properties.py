@@ -1,11 +1,9 @@
-"""What does a properties file of the KPL mean here? Q1 and Q2 are the invariants of
-``shardline.core.producer.kpl_properties``.
-"""
+"""What does a properties file of the KPL mean here?"""
 
 import pytest
 
-from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.kpl_properties import _EXPLAINED, _SETTINGS, translate
+from shardline.core.producer.producer_config import ProducerConfig
 from shardline.errors import UsageError
 from shardline.model.limits import MIB
 
@@ -65,13 +63,13 @@ def refusal(text):
     return str(caught.value)
 
 
-def test_q1_all_properties_of_the_kpl_and_no_others_are_known():
+def test_all_properties_of_the_kpl_and_no_others_are_known():
     assert set(_SETTINGS) | set(_EXPLAINED) | {"RateLimit"} == set(OF_THE_KPL)
     assert not set(_SETTINGS) & set(_EXPLAINED)
 
 
 @pytest.mark.parametrize("name", OF_THE_KPL)
-def test_q1_every_property_is_translated_or_explained(name):
+def test_every_property_is_translated_or_explained(name):
     default, expected = OF_THE_KPL[name]
     settings, untranslated = translate(f"{name} = {default}")
     if expected is None:
@@ -84,30 +82,30 @@ def test_q1_every_property_is_translated_or_explained(name):
         assert untranslated == ()
 
 
-def test_q1_the_defaults_of_the_kpl_are_together_a_valid_config():
+def test_the_defaults_of_the_kpl_are_together_a_valid_config():
     settings, untranslated = translate("\n".join(f"{name}={default}" for name, (default, _) in OF_THE_KPL.items()))
     assert ProducerConfig(**settings).request_max_bytes == 5 * MIB
     assert len(untranslated) == sum(expected is None for _, expected in OF_THE_KPL.values())
 
 
 @pytest.mark.parametrize("name", ["recordTtl", "RecordTTL", "MaxOutstandingRecords", "hello"])
-def test_q1_a_property_that_the_kpl_does_not_know_is_an_error(name):
+def test_a_property_that_the_kpl_does_not_know_is_an_error(name):
     assert refusal(f"{name} = 1") == f"the KPL has no property {name!r}"
 
 
-def test_q1_nothing_is_told_of_the_value_of_a_property_that_is_only_explained():
+def test_nothing_is_told_of_the_value_of_a_property_that_is_only_explained():
     _, untranslated = translate("ProxyPassword = hunter2")
     assert "hunter2" not in "".join(untranslated)
 
 
-def test_q2_milliseconds_become_seconds():
+def test_milliseconds_become_seconds():
     assert translate("RecordTtl = 1500\nRecordMaxBufferedTime = 0")[0] == {"record_ttl": 1.5, "linger": 0.0}
 
 
 @pytest.mark.parametrize(
     ("percent", "records", "size"), [(100, 1_000.0, MIB), (50, 500.0, MIB / 2), (1, 10.0, 10_485.76)]
 )
-def test_q2_per_cent_become_rates_of_a_shard(percent, records, size):
+def test_per_cent_become_rates_of_a_shard(percent, records, size):
     settings, _ = translate(f"RateLimit = {percent}")
     assert settings == {"records_per_second": records, "bytes_per_second": size}
 
@@ -205,7 +203,7 @@ def test_a_very_long_line_is_shown_cut():
 
 
 def test_a_comment_that_ends_in_a_backslash_does_not_swallow_the_next_line():
-    """Regression: the property after it was dropped in silence (Q1)."""
+    """Regression: the property after it was dropped in silence."""
     assert translate("# see C:\\kpl\\\nRecordTtl=60000")[0] == {"record_ttl": 60.0}
 
 

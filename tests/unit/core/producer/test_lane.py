@@ -1,4 +1,4 @@
-"""What waits for one shard? P2, P5, P6, P9 and A1 to A3 are invariants of ``shardline.core.producer.lane``."""
+"""What waits for one shard?"""
 
 from dataclasses import replace
 from random import Random
@@ -7,9 +7,9 @@ import pytest
 from tests.aggregates import split_aggregate
 
 from shardline.core.clock import NEVER
-from shardline.core.producer.config import ProducerConfig
 from shardline.core.producer.lane import TRIP, Lane, repacked
-from shardline.core.producer.record import BufferedRecord
+from shardline.core.producer.producer_config import ProducerConfig
+from shardline.core.producer.producer_record import BufferedRecord
 from shardline.model.hashing import HASH_KEY_MAX, HashRange
 
 HALF = HashRange(0, HASH_KEY_MAX // 2)
@@ -41,7 +41,7 @@ def leave(a_lane, now=0.0):
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a2_in_an_ordered_lane_a_late_record_without_a_key_goes_alone(again):
+def test_in_an_ordered_lane_a_late_record_without_a_key_goes_alone(again):
     one = lane(ordered=True)
     fill(one, b"1", put_at=1.0)
     late, timely = record(b"late", None, 0.5), record(b"timely", None, 1.0)
@@ -84,8 +84,8 @@ def test_p2_many_are_taken_in_as_one_by_one(changes):
     """Whatever their sizes: those that fill an aggregate, those that go beside it, those that are one by themselves."""
     sizes = [1, 20_000, 30_000, 5, 60_000, 60_000, 7, 51_000, 9, 200, 40_000, 1, 1, 1]
     one_by_one, at_once = lane(**changes), lane(**changes)
-    sealed = sum(one_by_one.add(record(b"x" * size)) for size in sizes)
-    assert at_once.add_all([record(b"x" * size) for size in sizes]) == sealed > 1
+    sealed = sum(one_by_one.add(record(b"x" * size, f"key {size}")) for size in sizes)
+    assert at_once.add_all([record(b"x" * size, f"key {size}") for size in sizes]) == sealed > 1
     for each in (one_by_one, at_once):
         each.seal()
     shapes = [
@@ -167,14 +167,14 @@ def test_an_aggregate_is_due_when_its_first_record_has_lingered():
     assert one.expires_at() == pytest.approx(15.0)
 
 
-def test_a2_a_record_that_comes_back_makes_the_open_aggregate_due_as_early_as_itself():
+def test_a_record_that_comes_back_makes_the_open_aggregate_due_as_early_as_itself():
     one = lane()
     fill(one, b"new", put_at=9.0)
     one.add_again(record(b"old", put_at=2.0))
     assert one.due_at() == pytest.approx(2.1)
 
 
-def test_a2_also_if_it_seals_that_aggregate():
+def test_also_if_it_seals_that_aggregate():
     one = lane(aggregate_max_count=2)
     fill(one, b"new", put_at=9.0)
     one.add_again(record(b"old", put_at=2.0))
@@ -182,14 +182,14 @@ def test_a2_also_if_it_seals_that_aggregate():
     assert [r.data for r in one.take_expired(12.0)] == [b"old"]
 
 
-def test_a2_the_first_due_is_the_first_out():
+def test_the_first_due_is_the_first_out():
     one = lane(aggregate_max_count=1)
     fill(one, b"late", put_at=3.0)
     fill(one, b"early", put_at=1.0)
     assert [leave(one), leave(one), leave(one)] == [[b"early"], [b"late"], None]
 
 
-def test_a1_expired_records_leave_first_and_cost_no_tokens():
+def test_expired_records_leave_first_and_cost_no_tokens():
     one = lane(aggregate_max_count=1, records_per_second=1.0)
     old = fill(one, b"a", b"b", put_at=0.0)
     fill(one, b"c", put_at=5.0)
@@ -198,7 +198,7 @@ def test_a1_expired_records_leave_first_and_cost_no_tokens():
     assert one.queued_bytes == 0
 
 
-def test_a1_the_others_of_an_aggregate_stay_in_its_place():
+def test_the_others_of_an_aggregate_stay_in_its_place():
     one = lane()
     fill(one, b"a", put_at=0.0)
     fill(one, b"b", put_at=0.05)
@@ -209,7 +209,7 @@ def test_a1_the_others_of_an_aggregate_stay_in_its_place():
 
 
 @pytest.mark.parametrize("step", range(200))
-def test_a1_what_expires_at_the_deadline_leaves_at_the_deadline_however_it_is_rounded(step):
+def test_what_expires_at_the_deadline_leaves_at_the_deadline_however_it_is_rounded(step):
     """``expires_at`` less a duration plus the same duration need not be ``expires_at``: it once looped for ever."""
     one = lane(linger=0.1, record_ttl=0.7)
     put_at = 5_000.25 + step / 7
@@ -226,7 +226,7 @@ def test_unsent_tells_and_taking_empties():
     assert (one.is_idle, one.queued_bytes, one.released) == (True, 0, False)
 
 
-def test_a3_what_was_released_is_due_until_it_has_gone():
+def test_what_was_released_is_due_until_it_has_gone():
     one = lane(aggregate_max_count=1)
     fill(one, b"a", b"b", put_at=0.0)
     one.released = True
@@ -331,37 +331,13 @@ def test_p9_what_must_wait_for_its_key_holds_up_no_other_key_and_is_not_due():
     assert leave(one) == [b"b1"]
 
 
-def test_p9_a_refused_record_goes_before_the_others_of_its_key():
-    one = lane(**SEPARATE)
-    keyed(one, b"a1", b"a2", b"b1", b"b2")
-    bundle = one.poll_aggregate(0.0, BIG_ROOM)
-    bundle.records[1].ending = "delivered"
-    one.requeue(repacked(bundle.records[:1], bundle.due_at, bundle))
-    one.handle_ended(bundle.records)
-    assert sorted([leave(one), leave(one)]) == [[b"a1"], [b"b2"]]
-    assert leave(one) is None
-
-
-def test_p9_a_record_that_expires_in_the_queue_lets_the_next_of_its_key_go():
-    one = lane(**SEPARATE)
-    a1, a2 = keyed(one, b"a1", b"a2")
-    assert one.poll_aggregate(0.0, 0) is None  # no room: the head is chosen, and stays
-    a3 = keyed(one, b"a3", put_at=5.0)[0]
-    assert one.expires_at() == pytest.approx(10.0)
-    assert one.take_expired(10.0) == [a2, a1]
-    assert leave(one, 10.0) == [b"a3"]
-    assert one.take_expired(20.0) == []
-    assert one.unsent() == []
-    assert a3.ending is None
-
-
-def test_p9_what_waits_for_its_key_is_unsent_too():
-    one = lane(**SEPARATE)
-    records = keyed(one, b"a1", b"a2", b"b1", b"a3")
+def test_p9_the_next_of_a_key_is_unsent_before_later_ones_that_no_bundle_has_admitted_yet():
+    one = lane(**SEPARATE, request_max_entries=2)
+    a1, a2, a3, _ = keyed(one, b"a1", b"a2", b"a3", b"b1")
     leave(one)
-    assert one.unsent() == [records[1], records[3]]
-    assert one.take_unsent() == [records[1], records[3]]
-    assert (one.unsent(), one.stats().queued_entries) == ([], 0)
+    a1.ending = "delivered"
+    one.handle_ended([a1])  # a2 is queued behind the bundle of a3, and nothing waits for its key
+    assert [record for record in one.take_unsent() if record.key == a1.key] == [a2, a3]
 
 
 def test_p9_what_comes_back_goes_before_what_was_sealed_after_it():

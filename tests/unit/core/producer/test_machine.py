@@ -1,15 +1,13 @@
-"""What happens between ``put`` and the end? P1, P3, P7, P9 to P11, W1 and W2 are invariants of
-``shardline.core.producer.machine``.
-"""
+"""What happens between ``put`` and the end (P1, P3, P7, P9 to P11)?"""
 
 import pytest
 from tests.aggregates import split_aggregate
 
 from shardline.core.clock import NEVER
-from shardline.core.events import RecordsDelivered, RequestAnswered, ShardMapFailed, ShardsChanged
 from shardline.core.producer.intake import ROUND_BYTES, ROUND_RECORDS, Put
 from shardline.core.producer.machine import BLIND_PATIENCE, SLICE_RECORDS
-from shardline.core.producer.record import Receipt, Undelivered
+from shardline.core.producer.producer_record import Receipt, Undelivered
+from shardline.core.producer_events import RecordsDelivered, RequestAnswered, ShardMapFailed, ShardsChanged
 
 NO_MAP = {"shards": None}
 
@@ -26,8 +24,7 @@ def test_a_record_is_sent_when_it_has_lingered_and_ends_with_a_receipt(rig):
     assert record.conclusion == Receipt("a", "1", 0, record.conclusion.attempts)
     (attempt,) = record.conclusion.attempts
     assert (attempt.duration, attempt.code) == (pytest.approx(0.02), None)
-    assert one.machine.take_finished() == [record]
-    assert one.machine.take_finished() == []
+    assert [*one.machine.ledger.finished] == [record]
     assert one.is_empty
     assert one.machine.next_deadline() == NEVER
 
@@ -39,24 +36,6 @@ def test_the_first_poll_asks_for_map_and_summary_once(rig):
     assert not one.asks_for_summary()
     assert not one.asks_for_map()
     assert one.machine.next_deadline() == NEVER
-
-
-def test_p7_put_answers_full_and_takes_nothing(rig):
-    one = rig(buffer_max_records=2)
-    one.puts(1, 2)
-    third = one.put()
-    assert one.answer is Put.FULL
-    assert one.machine.outstanding == 2
-    assert third not in one.machine.unfinished()
-
-
-def test_p7_bytes_are_bounded_and_one_record_goes_into_an_empty_buffer(rig):
-    one = rig(buffer_max_bytes=1024)
-    one.put(b"x" * 5000)
-    assert one.answer is Put.WAKE
-    one.put(b"")
-    assert one.answer is Put.FULL
-    assert one.machine.buffered_bytes == 5001
 
 
 def test_p11_a_put_wakes_to_arm_a_deadline_or_to_end_a_round_and_is_quiet_else(rig):
@@ -86,17 +65,8 @@ def many(one, *datas, key="k"):
     return records, one.accept_many(records)
 
 
-def test_p11_put_many_is_quiet_once_armed_until_a_round_is_full(rig):
-    one = rig(aggregation=False, request_max_entries=6)
-    assert [(many(one, b"1", b"2")[1], one.send() is None) for _ in range(3)] == [
-        (Put.WAKE, True),
-        (Put.QUIET, True),
-        (Put.WAKE, False),
-    ]
-
-
 @pytest.mark.parametrize("size", [1, 2_000])
-def test_w3_what_is_put_is_sorted_when_enough_came_together(rig, size):
+def test_what_is_put_is_sorted_when_enough_came_together(rig, size):
     one = rig(linger=5.0)
     one.put(b"")
     puts = 1
@@ -107,10 +77,10 @@ def test_w3_what_is_put_is_sorted_when_enough_came_together(rig, size):
         assert (one.answer is Put.WAKE) is (puts > ROUND_RECORDS - 1 or puts * (size + 1) > ROUND_BYTES + size)
         one.send()
     assert puts == (ROUND_RECORDS if size == 1 else 2 + ROUND_BYTES // (size + 1))
-    assert len(one.machine.unfinished()) == puts
+    assert len(one.machine.intake.unfinished()) == puts
 
 
-def test_w3_what_can_fill_a_request_by_itself_does_not_wait_for_others(rig):
+def test_what_can_fill_a_request_by_itself_does_not_wait_for_others(rig):
     one = rig(linger=5.0)
     one.put(b"x" * 300_000)
     assert one.answer is Put.WAKE
@@ -120,7 +90,7 @@ def test_w3_what_can_fill_a_request_by_itself_does_not_wait_for_others(rig):
     assert one.send() is not None
 
 
-def test_w3_a_backlog_is_sorted_slice_by_slice_before_anything_is_released(rig):
+def test_a_backlog_is_sorted_slice_by_slice_before_anything_is_released(rig):
     one = rig(linger=0.1)
     records, _ = many(one, *(b"%d" % number for number in range(2 * SLICE_RECORDS + 900)))
     one.wait(0.1)
@@ -133,7 +103,7 @@ def test_w3_a_backlog_is_sorted_slice_by_slice_before_anything_is_released(rig):
     assert one.machine.next_deadline() > one.now
 
 
-def test_w3_what_comes_while_a_backlog_is_sorted_waits_for_its_own_round(rig):
+def test_what_comes_while_a_backlog_is_sorted_waits_for_its_own_round(rig):
     one = rig(linger=0.1)
     many(one, *(b"%d" % number for number in range(2 * SLICE_RECORDS)))
     one.wait(0.1)
@@ -145,11 +115,11 @@ def test_w3_what_comes_while_a_backlog_is_sorted_waits_for_its_own_round(rig):
 
 
 @pytest.mark.parametrize("end", ["abandon", "flush", "expiry"])
-def test_w3_what_is_in_no_lane_yet_is_found_all_the_same(rig, end):
+def test_what_is_in_no_lane_yet_is_found_all_the_same(rig, end):
     one = rig()
     first = one.put(b"1")
     second = one.put(b"2")
-    assert one.machine.intake.records == one.machine.unfinished() == [first, second]
+    assert one.machine.intake.records == one.machine.intake.unfinished() == [first, second]
     if end == "flush":
         assert one.flush() == [[b"1", b"2"]]
         one.stored()
@@ -160,11 +130,11 @@ def test_w3_what_is_in_no_lane_yet_is_found_all_the_same(rig, end):
     else:
         one.machine.abandon("Closed", "why")
         assert first.ending.code == second.ending.code == "Closed"
-    assert one.machine.unfinished() == []
-    assert one.machine.outstanding == 0
+    assert one.machine.intake.unfinished() == []
+    assert one.machine.intake.outstanding == 0
 
 
-def test_w3_the_order_of_puts_is_kept_when_shards_change_meanwhile(rig):
+def test_the_order_of_puts_is_kept_when_shards_change_meanwhile(rig):
     one = rig(shards={"a": (0, 16)}, ordered=True)
     one.puts(1, 2)
     assert one.send() is None
@@ -200,30 +170,6 @@ def test_a_deadline_that_proves_too_early_is_armed_anew(rig):
 # ---- flush, close
 
 
-def test_p10_flush_makes_everything_due_and_keeps_the_rates(rig):
-    one = rig(linger=60.0, record_ttl=120.0, records_per_second=2.0, aggregation=False)
-    for _ in range(5):
-        one.put(place=1)
-    assert one.flush() == [[b"data"]] * 2
-    assert one.send() is None
-    sent = 0
-    while sent < 3:
-        one.to_deadline()
-        sent += len(one.send() or ())
-    assert one.elapsed == pytest.approx(1.5)
-
-
-def test_p10_what_was_flushed_and_comes_back_is_not_forgotten(rig):
-    one = rig(linger=60.0, record_ttl=120.0)
-    record = one.put(place=1)
-    one.flush()
-    one.wait(1.0).failed()
-    while one.send() is None:
-        one.to_deadline()
-    one.stored()
-    assert type(record.conclusion) is Receipt
-
-
 def test_p10_what_is_flushed_while_its_lane_is_busy_goes_with_the_answer(rig):
     one = rig(linger=60.0, record_ttl=120.0, ordered=True)
     one.put(b"first", place=1)
@@ -241,7 +187,7 @@ def test_p1_abandon_gives_up_all_that_is_not_under_way(rig):
     assert one.flush() == [[b"sent"]]
     one.machine.abandon("Closed", "it is over")
     assert waiting.conclusion == Undelivered("Closed", "it is over")
-    assert one.machine.take_failed() == [waiting]
+    assert [*one.machine.ledger.failed] == [waiting]
     assert one.send() is None
     one.stored()
     assert type(sent.conclusion) is Receipt
@@ -268,26 +214,17 @@ def test_p1_parked_and_cut_up_ones_end_with_it(rig):
     one.puts(9, 9)
     one.flush()
     one.failed("ValidationException", 400)  # in halves
-    assert one.machine.outstanding == len(one.machine.unfinished()) == 5
+    assert one.machine.intake.outstanding == len(one.machine.intake.unfinished()) == 5
     one.machine.abandon("Closed", "it is over")
     assert one.is_empty
-    codes = [record.conclusion for record in one.machine.take_failed()]
+    codes = [record.conclusion for record in one.machine.ledger.failed]
     assert [ending.maybe_stored for ending in codes] == [True] * 3 + [False] * 2
-
-
-def test_unfinished_tells_of_all_places(rig):
-    one = rig(aggregate_max_count=2)
-    records = one.puts(1, 1, 9)
-    one.flush()
-    records += one.puts(2, 2, 2, 10)
-    assert {record.data for record in one.machine.unfinished()} == {record.data for record in records}
-    assert len(one.machine.unfinished()) == 7
 
 
 # ---- without a map
 
 
-def test_w1_what_waits_without_a_map_is_held_back_until_one_is_there(rig):
+def test_what_waits_without_a_map_is_held_back_until_one_is_there(rig):
     one = rig(**NO_MAP)
     assert one.asks_for_map()
     one.puts(1, 2, 9)
@@ -297,7 +234,7 @@ def test_w1_what_waits_without_a_map_is_held_back_until_one_is_there(rig):
     assert sorted(map(len, one.send())) == [1, 2]
 
 
-def test_w1_but_no_longer_than_patience_and_then_one_by_one(rig):
+def test_but_no_longer_than_patience_and_then_one_by_one(rig):
     one = rig(**NO_MAP)
     assert one.asks_for_map()
     one.puts(1, 2, 9)
@@ -310,7 +247,7 @@ def test_w1_but_no_longer_than_patience_and_then_one_by_one(rig):
     assert one.send() == [[b"data"]]
 
 
-def test_w1_a_listing_that_failed_ends_the_patience(rig):
+def test_a_listing_that_failed_ends_the_patience(rig):
     one = rig(**NO_MAP)
     assert one.asks_for_map()
     one.puts(1, 2)
@@ -320,7 +257,7 @@ def test_w1_a_listing_that_failed_ends_the_patience(rig):
     assert len(one.send()) == 2
 
 
-def test_w2_a_service_that_is_down_sees_no_busy_loop(rig):
+def test_a_service_that_is_down_sees_no_busy_loop(rig):
     """Without a map, and requests that fail: the deadline once lay in the past for as long as it lasted."""
     one = rig(**NO_MAP)
     one.puts(1, 2, 9)
@@ -408,17 +345,6 @@ def test_what_expires_in_a_part_of_a_refused_request_leaves_too(rig):
 # ---- the map and the stream
 
 
-def test_p3_the_machine_works_on_while_the_map_is_fetched(rig):
-    one = rig()
-    one.put(place=1)
-    one.flush()
-    one.stored("c")  # a record of its own, elsewhere: the map is old
-    assert one.asks_for_map()
-    one.put(place=9)
-    assert one.flush() == [[b"data"]]
-    one.stored("b")
-
-
 def test_a_new_map_moves_what_was_not_sent(rig):
     one = rig()
     one.puts(1, 5, 9)
@@ -493,7 +419,7 @@ def test_auto_distribution_takes_the_lanes_away_and_its_end_brings_them_back(rig
     assert one.flush() == [[b"0", b"1"]]
 
 
-def test_x4_a_stream_that_was_made_anew_has_other_shards_under_the_old_ids(rig):
+def test_a_stream_that_was_made_anew_has_other_shards_under_the_old_ids(rig):
     one = rig(facts=False)
     assert one.asks_for_summary()
     one.summary(created_at=1.0)
@@ -561,51 +487,22 @@ def test_p9_when_keys_count_again_and_there_is_no_map_yet_ordered_records_wait(r
     assert one.flush() == [[b"0", b"1"]]
 
 
-def test_w1_nothing_goes_before_the_stream_has_told_of_itself_but_no_longer_than_patience(rig):
-    one = rig(facts=False, shards={"a": (0, 16)})
-    one.now = one.machine._blind_at - 0.5
-    assert one.machine.poll_summary(one.now) is not None
-    one.put()
-    assert one.flush() is None
-    assert one.machine.next_deadline() == one.machine._blind_at
-    one.to_deadline()
-    assert one.send() == [[b"data"]]
-
-
-def test_w1_the_streams_answer_lets_it_go(rig):
-    one = rig(facts=False, shards={"a": (0, 16)})
-    one.now = one.machine._blind_at - 0.5
-    assert one.machine.poll_summary(one.now) is not None
-    one.put()
-    assert one.flush() is None
-    one.summary()
-    assert one.send() == [[b"data"]]
-
-
-def test_w1_nothing_is_sent_before_the_stream_has_told_of_itself_but_no_longer_than_patience(rig):
+@pytest.mark.parametrize("answer", ["none", "summary", "no_summary"])
+def test_nothing_goes_before_the_stream_has_answered_but_no_longer_than_patience(rig, answer):
     one = rig(facts=False)
     assert one.asks_for_summary()
     one.now = 100.5  # the map came at once
     one.put(place=1)
-    one.machine.flush()
-    assert one.send() is None
-    assert one.machine.next_deadline() == pytest.approx(100.0 + BLIND_PATIENCE)
-    one.to_deadline()
+    assert one.flush() is None
+    if answer == "none":
+        assert one.machine.next_deadline() == pytest.approx(100.0 + BLIND_PATIENCE)
+        one.to_deadline()
+    else:
+        getattr(one, answer)()
     assert one.send() == [[b"data"]]
 
 
-def test_w1_a_summary_that_fails_is_an_answer_too(rig):
-    one = rig(facts=False)
-    assert one.asks_for_summary()
-    one.now = 100.5
-    one.put(place=1)
-    one.machine.flush()
-    assert one.send() is None
-    one.no_summary()
-    assert one.send() == [[b"data"]]
-
-
-def test_x4_when_the_stream_is_missing_map_and_facts_are_read_again_and_once(rig):
+def test_when_the_stream_is_missing_map_and_facts_are_read_again_and_once(rig):
     one = rig()
     one.put()
     one.flush()
@@ -623,21 +520,8 @@ def test_x4_when_the_stream_is_missing_map_and_facts_are_read_again_and_once(rig
     assert not one.asks_for_summary()
 
 
-def test_x4_the_map_alone_is_not_used(rig):
-    one = rig()
-    one.put()
-    one.flush()
-    one.failed("ResourceNotFoundException", 400)
-    assert one.asks_for_map()
-    assert one.asks_for_summary()
-    one.listed(a=(0, 8), b=(8, 16))
-    assert not one.machine._router.lanes
-    one.summary()
-    assert len(one.machine._router.lanes) == 2
-
-
 @pytest.mark.parametrize("listing", [True, False])
-def test_x4_whatever_says_that_the_stream_is_missing(rig, listing):
+def test_whatever_says_that_the_stream_is_missing(rig, listing):
     one = rig()
     if listing:
         one.machine._map.invalidate(one.now, "a", one.now)
@@ -652,26 +536,7 @@ def test_x4_whatever_says_that_the_stream_is_missing(rig, listing):
     assert one.asks_for_map()
 
 
-def test_x4_what_is_under_way_when_the_stream_is_another_one_is_judged_by_its_new_shards(rig):
-    one = rig()
-    inside, across = one.puts(1, 2), one.puts(1, 5)
-    one.sort()
-    first = one.puts(1, 2) and one.flush() and one.number
-    assert first
-    one.put(b"gone", "k", 9)
-    one.flush()
-    one.failed("ResourceNotFoundException", 400)
-    assert one.asks_for_map()
-    assert one.asks_for_summary()
-    one.stored("a", number=first)
-    assert inside[0].conclusion is None  # in a shard of which nothing is known yet
-    one.listed(a=(0, 4), b=(4, 16))
-    one.summary()
-    assert one.send() is not None
-    assert across[1].conclusion is None
-
-
-def test_j1_a_lane_whose_id_has_another_range_now_predicts_nothing(rig):
+def test_a_lane_whose_id_has_another_range_now_predicts_nothing(rig):
     one = rig()
     records = one.puts(1, 5)
     one.flush()
@@ -680,3 +545,17 @@ def test_j1_a_lane_whose_id_has_another_range_now_predicts_nothing(rig):
     one.listed(a=(0, 4), b=(4, 16))
     one.stored("a")
     assert [record.conclusion for record in records] == [None, None]
+
+
+def test_p1_a_host_that_broke_ends_every_record_that_has_no_ending(rig):
+    one = rig(aggregation=False, linger=0)
+    delivered, under_way, waiting = one.put(place=3), one.put(place=3), None
+    one.machine.ledger.finished.clear()
+    delivered.ending = Receipt("a", "1", 0, ())
+    waiting = one.put(place=3)
+    one.machine.give_up_lost("a signal handler raised")
+    assert delivered.ending == Receipt("a", "1", 0, ())
+    for record in (under_way, waiting):
+        assert record.ending == Undelivered("Internal", "a signal handler raised")
+    assert [*one.machine.ledger.failed] == [under_way, waiting]
+    assert [*one.machine.ledger.finished] == [delivered, under_way, waiting]

@@ -1,9 +1,10 @@
-"""Which shard does a hash key belong to? P3 and M1 to M7 are invariants of ``shardline.core.producer.shard_map``."""
+"""Which shard does a hash key belong to?"""
 
 from itertools import count, cycle, repeat
 from random import Random
 
 import pytest
+from tests.harness.producer_shell import shard as shape
 
 from shardline.codec.shapes import HashKeyRangeShape, ListShardsResponse, SequenceNumberRangeShape, ShardShape
 from shardline.core.clock import NEVER
@@ -20,10 +21,6 @@ PARENT = ("shardId-000000000000", 0, HASH_KEY_MAX)
 LOW = ("shardId-000000000001", 0, HALF - 1)
 HIGH = ("shardId-000000000002", HALF, HASH_KEY_MAX)
 THROTTLED = Failure(FailureKind.LIMIT_EXCEEDED, "LimitExceededException", "slow down", 400)
-
-
-def shape(shard_id, start, end):
-    return ShardShape(shard_id, HashKeyRangeShape(str(start), str(end)), SequenceNumberRangeShape("1"))
 
 
 def page(*shards, token=None):
@@ -72,15 +69,6 @@ def test_a_stream_named_by_arn_is_asked_for_by_arn():
     assert request.stream == StreamRef("orders", stream.arn, "eu-west-1", "123456789012")
 
 
-def test_m2_there_is_one_request_at_a_time():
-    shard_map = new_map()
-    assert shard_map.poll_request(0.0) is not None
-    assert shard_map.state is MapState.UPDATING
-    assert shard_map.poll_request(0.0) is None
-    assert shard_map.poll_request(1_000.0) is None
-    assert shard_map.next_deadline() == NEVER
-
-
 def test_with_all_pages_there_it_is_ready_and_wants_no_more():
     shard_map = ready(LOW, HIGH)
     assert shard_map.state is MapState.READY
@@ -91,7 +79,7 @@ def test_with_all_pages_there_it_is_ready_and_wants_no_more():
 
 
 @pytest.mark.internal_error
-def test_m2_an_answer_that_was_not_asked_for_is_an_internal_error():
+def test_an_answer_that_was_not_asked_for_is_an_internal_error():
     with pytest.raises(AssertionError):
         new_map().handle_page(page(PARENT), 0.0)
     with pytest.raises(AssertionError):
@@ -99,23 +87,6 @@ def test_m2_an_answer_that_was_not_asked_for_is_an_internal_error():
 
 
 # ---- prediction
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 32, 1_000])
-def test_m1_both_edges_of_every_range_belong_to_it(count):
-    edges = [HASH_KEY_COUNT * place // count for place in range(count + 1)]
-    shards = [(f"shardId-{place:012d}", edges[place], edges[place + 1] - 1) for place in range(count)]
-    Random(count).shuffle(shards)
-    shard_map = ready(*shards)
-    for shard_id, start, end in shards:
-        assert predict(shard_map, start) == shard_id
-        assert predict(shard_map, end) == shard_id
-        assert shard_map.hash_range(shard_id) == HashRange(start, end)
-
-
-def test_m1_a_shard_of_a_single_hash_key_is_found():
-    shard_map = ready(("a", 0, 6), ("b", 7, 7), ("c", 8, HASH_KEY_MAX))
-    assert [predict(shard_map, key) for key in (6, 7, 8)] == ["a", "b", "c"]
 
 
 # ---- pages
@@ -141,7 +112,7 @@ def test_an_empty_token_is_none():
 
 
 @pytest.mark.parametrize(("tokens", "pages"), [(repeat("t"), 2), (cycle("ab"), 3), (map(str, count()), 1_001)])
-def test_m5_a_listing_that_does_not_end_is_a_failed_refresh(tokens, pages):
+def test_a_listing_that_does_not_end_is_a_failed_refresh(tokens, pages):
     shard_map, now = new_map(), 0.0
     for ceiling in (1, 2, 4):
         requests = 0
@@ -173,56 +144,7 @@ def test_a_shard_that_two_pages_name_counts_once():
     assert shard_map.snapshot.shard_ids == (LOW[0], HIGH[0])
 
 
-def test_p3_the_time_of_a_snapshot_is_when_its_first_page_was_asked_for():
-    """What the later pages took does not make it newer: the service may have changed since."""
-    shard_map = new_map()
-    shard_map.poll_request(10.0)
-    shard_map.handle_page(page(LOW, token="t1"), 11.0)
-    shard_map.poll_request(11.0)
-    shard_map.handle_page(page(HIGH), 12.0)
-    assert shard_map.updated_at == 10.0
-
-
-def test_a_failure_between_pages_starts_again_from_the_first():
-    shard_map = new_map()
-    shard_map.poll_request(0.0)
-    shard_map.handle_page(page(LOW, token="t1"), 0.0)
-    shard_map.poll_request(0.0)
-    expired = Failure(FailureKind.EXPIRED_TOKEN, "ExpiredNextTokenException", "too old", 400)
-    assert shard_map.handle_page(expired, 0.0) is False
-    request = shard_map.poll_request(shard_map.next_deadline())
-    assert (request.next_token, request.shard_filter) == (None, ShardFilter("AT_LATEST"))
-    assert shard_map.handle_page(page(PARENT), 2.0) is True
-    assert shard_map.snapshot.shard_ids == (PARENT[0],)
-
-
 # ---- failures
-
-
-def test_failures_in_a_row_are_followed_by_pauses_of_one_to_thirty_seconds():
-    shard_map, now, ceilings = new_map(), 0.0, [1, 2, 4, 8, 16, 30, 30, 30]
-    for ceiling in ceilings:
-        assert shard_map.poll_request(now) is not None
-        assert shard_map.handle_page(THROTTLED, now) is False
-        again_at = shard_map.next_deadline()
-        assert ceiling / 2 <= again_at - now <= ceiling
-        assert shard_map.poll_request(again_at - 0.001) is None
-        now = again_at
-    assert refresh(shard_map, now, PARENT)
-    assert shard_map.state is MapState.READY
-
-
-def test_after_a_refresh_that_worked_the_pauses_start_anew():
-    shard_map, now = new_map(), 0.0
-    for _ in range(6):
-        shard_map.poll_request(now)
-        shard_map.handle_page(THROTTLED, now)
-        now = shard_map.next_deadline()
-    refresh(shard_map, now, PARENT)
-    shard_map.invalidate(now + 1, PARENT[0], now + 1)
-    shard_map.poll_request(now + 1)
-    shard_map.handle_page(THROTTLED, now + 1)
-    assert 0.5 <= shard_map.next_deadline() - (now + 1) <= 1.0
 
 
 @pytest.mark.parametrize(("asked", "pause"), [(17.0, 17.0), (3600.0, 30.0)])
@@ -231,17 +153,6 @@ def test_a_pause_that_the_service_asks_for_is_kept_within_reason(asked, pause):
     shard_map.poll_request(0.0)
     shard_map.handle_page(THROTTLED._replace(retry_after=asked), 0.0)
     assert shard_map.next_deadline() == pause
-
-
-def test_a_failure_is_told_until_a_refresh_works():
-    shard_map = new_map()
-    shard_map.poll_request(0.0)
-    shard_map.handle_page(THROTTLED, 0.0)
-    assert shard_map.failure == THROTTLED
-    assert shard_map.answered is True
-    assert shard_map.state is MapState.INVALID
-    refresh(shard_map, 1.0, PARENT)
-    assert shard_map.failure is None
 
 
 @pytest.mark.parametrize(
@@ -260,7 +171,7 @@ def test_a_failure_is_told_until_a_refresh_works():
     }.items(),
     ids=lambda item: item[0],
 )
-def test_m5_a_listing_that_does_not_cover_the_ring_once_is_a_failed_refresh(shards):
+def test_a_listing_that_does_not_cover_the_ring_once_is_a_failed_refresh(shards):
     _, listed = shards
     shard_map = ready(PARENT)
     before = shard_map.snapshot
@@ -273,86 +184,11 @@ def test_m5_a_listing_that_does_not_cover_the_ring_once_is_a_failed_refresh(shar
     assert 1.5 <= shard_map.next_deadline() <= 2.0
 
 
-# ---- invalidation
-
-
-def test_p3_the_snapshot_serves_on_while_the_next_is_fetched():
-    shard_map = ready(PARENT)
-    before = shard_map.snapshot
-    assert shard_map.invalidate(5.0, PARENT[0], 5.1) is True
-    assert shard_map.state is MapState.UPDATING
-    assert shard_map.next_deadline() == 5.1
-    shard_map.poll_request(5.1)
-    assert shard_map.snapshot is before
-    shard_map.handle_page(page(LOW, token="t"), 5.2)
-    shard_map.poll_request(5.2)
-    assert predict(shard_map, 0) == PARENT[0]
-    shard_map.handle_page(page(HIGH), 5.3)
-    assert predict(shard_map, 0) == LOW[0]
-    assert before.shard_ids == (PARENT[0],)
-
-
-def test_p3_it_also_serves_on_through_failures():
-    shard_map = ready(PARENT)
-    shard_map.invalidate(5.0, PARENT[0], 5.0)
-    shard_map.poll_request(5.0)
-    shard_map.handle_page(THROTTLED, 5.0)
-    assert predict(shard_map, HIGH[1]) == PARENT[0]
-    assert shard_map.state is MapState.UPDATING
-
-
-@pytest.mark.parametrize("seen_at", [9.0, 10.0])
-def test_m3_what_was_seen_before_the_snapshot_was_asked_for_is_no_news(seen_at):
-    shard_map = ready(PARENT, now=10.0)
-    assert shard_map.invalidate(seen_at, PARENT[0], 20.0) is False
-    assert shard_map.state is MapState.READY
-    assert shard_map.poll_request(20.0) is None
-
-
-def test_m3_what_was_seen_while_the_snapshot_was_on_its_way_is_news():
-    """It was asked for at 10, and answered at 12: what a request of 11 saw may have happened after the answer was made."""
-    shard_map = new_map()
-    shard_map.poll_request(10.0)
-    shard_map.handle_page(page(PARENT), 12.0)
-    assert shard_map.invalidate(11.0, PARENT[0], 13.0) is True
-
-
-def test_m3_a_shard_that_is_not_in_the_map_is_no_news():
+def test_a_shard_that_is_not_in_the_map_is_no_news():
     assert ready(PARENT).invalidate(5.0, LOW[0], 5.0) is False
 
 
-def test_m3_neither_is_one_that_the_map_knows_to_be_closed():
-    shard_map = ready(PARENT)
-    shard_map.invalidate(1.0, PARENT[0], 1.0)
-    refresh(shard_map, 1.0, LOW, HIGH)
-    assert shard_map.hash_range(PARENT[0]) is not None
-    assert shard_map.invalidate(5.0, PARENT[0], 5.0) is False
-    assert shard_map.invalidate(5.0, LOW[0], 5.0) is True
-
-
-def test_m3_no_prediction_is_news_as_any_other():
-    shard_map = ready(PARENT, now=10.0)
-    assert shard_map.invalidate(10.0, None, 20.0) is False
-    assert shard_map.invalidate(10.5, None, 20.0) is True
-
-
-def test_m3_while_a_refresh_is_on_the_way_there_is_no_second_one():
-    shard_map = ready(PARENT)
-    assert shard_map.invalidate(1.0, PARENT[0], 1.0) is True
-    assert shard_map.invalidate(1.0, PARENT[0], 1.0) is False
-    shard_map.poll_request(1.0)
-    assert shard_map.invalidate(1.5, PARENT[0], 1.5) is False
-    shard_map.handle_page(THROTTLED, 2.0)
-    assert shard_map.invalidate(2.5, PARENT[0], 2.5) is False
-    assert shard_map.next_deadline() > 2.4  # nor does it cut the pause short
-
-
-def test_m3_before_the_first_snapshot_there_is_nothing_to_invalidate():
-    shard_map = new_map()
-    assert shard_map.invalidate(1.0, None, 1.0) is False
-    assert shard_map.invalidate(1.0, PARENT[0], 1.0) is False
-    shard_map.poll_request(1.0)
-    assert shard_map.invalidate(1.0, None, 1.0) is False
+# ---- invalidation
 
 
 def test_a_split_costs_one_refresh_however_many_entries_tell_of_it():
@@ -374,7 +210,7 @@ def split(shard_map, now):
 
 
 @pytest.mark.parametrize(("ttl", "settings"), [(60.0, {}), (5.0, {"closed_shard_ttl": 5.0})])
-def test_m4_a_shard_that_disappeared_stays_answerable(ttl, settings):
+def test_a_shard_that_disappeared_stays_answerable(ttl, settings):
     shard_map = ready(PARENT, **settings)
     split(shard_map, 100.0)
     assert shard_map.hash_range(PARENT[0]) == HashRange(0, HASH_KEY_MAX)
@@ -383,32 +219,10 @@ def test_m4_a_shard_that_disappeared_stays_answerable(ttl, settings):
     assert shard_map.hash_range(PARENT[0]) == HashRange(0, HASH_KEY_MAX)
 
 
-def test_m4_the_first_refresh_after_its_time_forgets_it():
-    shard_map = ready(PARENT)
-    split(shard_map, 100.0)
-    shard_map.invalidate(160.0, LOW[0], 160.0)
-    refresh(shard_map, 160.0, LOW, HIGH)
-    assert shard_map.hash_range(PARENT[0]) is None
-    assert shard_map.hash_range(LOW[0]) == HashRange(0, HALF - 1)
-
-
-def test_m4_a_time_of_zero_forgets_it_at_once():
+def test_a_time_of_zero_forgets_it_at_once():
     shard_map = ready(PARENT, closed_shard_ttl=0.0)
     split(shard_map, 100.0)
     assert shard_map.hash_range(PARENT[0]) is None
-
-
-def test_m4_a_shard_that_is_listed_again_is_open_again():
-    """A listing may be old for a moment. Its time starts anew when it disappears again."""
-    shard_map = ready(PARENT)
-    split(shard_map, 100.0)
-    shard_map.invalidate(101.0, LOW[0], 101.0)
-    refresh(shard_map, 101.0, PARENT)
-    assert shard_map.invalidate(102.0, LOW[0], 102.0) is False
-    split(shard_map, 150.0)
-    shard_map.invalidate(165.0, LOW[0], 165.0)
-    refresh(shard_map, 165.0, LOW, HIGH)
-    assert shard_map.hash_range(PARENT[0]) is not None
 
 
 def test_of_a_stream_that_was_made_anew_nothing_is_known():
@@ -436,7 +250,7 @@ def listed_with(number):
     return ListShardsResponse([ShardShape(PARENT[0], HashKeyRangeShape("0", str(HASH_KEY_MAX)), number)], None)
 
 
-def test_m7_numbers_that_tell_nothing_are_not_asked_about_a_third_time():
+def test_numbers_that_tell_nothing_are_not_asked_about_a_third_time():
     numbers = SequenceNumberRangeShape(str((2 << 184) | (1_700_000_000 << 148) | 2))
     shard_map = new_map()
     shard_map.poll_request(0.0)
@@ -452,7 +266,7 @@ def test_m7_numbers_that_tell_nothing_are_not_asked_about_a_third_time():
 
 
 @pytest.mark.parametrize("kind", [FailureKind.INVALID, FailureKind.EXPIRED_TOKEN])
-def test_m2_a_token_that_is_refused_begins_the_listing_again(kind):
+def test_a_token_that_is_refused_begins_the_listing_again(kind):
     shard_map = new_map()
     shard_map.poll_request(0.0)
     shard_map.handle_page(page(LOW, token="next"), 0.0)
@@ -462,7 +276,7 @@ def test_m2_a_token_that_is_refused_begins_the_listing_again(kind):
     assert shard_map.poll_request(2.0).next_token is None
 
 
-def test_m5_closed_shards_are_left_out_whatever_the_filter_says():
+def test_closed_shards_are_left_out_whatever_the_filter_says():
     closed = ShardShape(PARENT[0], HashKeyRangeShape("0", str(HASH_KEY_MAX)), SequenceNumberRangeShape("1", "9"))
     shard_map = new_map()
     shard_map.poll_request(0.0)

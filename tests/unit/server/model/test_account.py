@@ -1,4 +1,4 @@
-"""AC1 is an invariant of ``server.model.account``."""
+"""Tests of ``server.model.account``."""
 
 import pytest
 
@@ -57,7 +57,7 @@ def test_five_calls_a_second(make_server, operation, members):
     server.pass_time(0.2).call(operation, **members)
 
 
-# ---- warm throughput (AC1)
+# ---- warm throughput
 
 
 def test_a_warm_throughput_is_reached_over_time(make_server):

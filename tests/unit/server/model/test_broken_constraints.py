@@ -17,11 +17,11 @@ import pytest
 
 from shardline.codec import cbor
 from shardline.server import bodies
-from shardline.server.clock import ServerClock
 from shardline.server.endpoint import TARGET_PREFIX, Endpoint
 from shardline.server.model.inputs import INPUTS
 from shardline.server.model.service import Service
 from shardline.server.model.settings import Limits, ServiceSettings
+from shardline.server.server_clock import ServerClock
 
 MODEL = botocore.session.get_session().get_service_model("kinesis")
 ACCOUNT = "arn:aws:kinesis:us-east-1:000000000000"

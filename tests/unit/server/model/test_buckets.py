@@ -1,4 +1,4 @@
-"""TB1 to TB3 are invariants of ``server.model.buckets``."""
+"""Tests of ``server.model.buckets``."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,20 +6,20 @@ from hypothesis import strategies as st
 from shardline.server.model.buckets import Bucket
 
 
-def test_tb1_it_is_full_at_first_and_holds_one_second():
+def test_it_is_full_at_first_and_holds_one_second():
     bucket = Bucket(10, 0.0)
     assert [bucket.take(1, 0.0) for _ in range(11)] == [True] * 10 + [False]
     assert bucket.balance(5.0) == 10
 
 
-def test_tb1_it_fills_with_time_and_time_does_not_go_back():
+def test_it_fills_with_time_and_time_does_not_go_back():
     bucket = Bucket(10, 100.0)
     assert bucket.take(10, 100.0)
     assert bucket.balance(100.5) == 5
     assert bucket.balance(99.0) == 5
 
 
-def test_tb2_what_is_larger_than_it_passes_when_it_is_full_and_leaves_a_debt():
+def test_what_is_larger_than_it_passes_when_it_is_full_and_leaves_a_debt():
     bucket = Bucket(10, 0.0)
     assert bucket.take(100, 0.0)
     assert bucket.balance(0.0) == -90
@@ -28,7 +28,7 @@ def test_tb2_what_is_larger_than_it_passes_when_it_is_full_and_leaves_a_debt():
     assert not bucket.take(100, 9.9)
 
 
-def test_tb3_a_refused_request_costs_nothing():
+def test_a_refused_request_costs_nothing():
     bucket = Bucket(10, 0.0)
     assert bucket.take(8, 0.0)
     assert not bucket.take(3, 0.0)

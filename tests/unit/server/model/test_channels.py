@@ -1,4 +1,4 @@
-"""CH1 and CH2 are invariants of ``server.model.channels``."""
+"""Tests of ``server.model.channels``."""
 
 import pytest
 from tests.unit.server.conftest import BUCKET, JSON, ROLE, SCHEMA, TABLE, TO_S3, TO_TABLES
@@ -281,7 +281,7 @@ def test_the_stream_must_be_there_active_and_on_demand(make_server):
     assert server.create_channel()
 
 
-def test_ch1_one_channel_for_each_kind_of_destination(server):
+def test_one_channel_for_each_kind_of_destination(server):
     server.create_on_demand("s").create_on_demand("t")
     server.create_channel("a")
     assert server.refused("CreateChannel", **server.channel_members("b")) == "LimitExceededException"
@@ -323,7 +323,7 @@ def test_an_update_that_cannot_be(server, update):
     assert server.refused("UpdateChannel", **to_s3) == "InvalidArgumentException"
 
 
-def test_ch2_a_stream_with_channels_cannot_be_deleted(make_server):
+def test_a_stream_with_channels_cannot_be_deleted(make_server):
     server = make_server(delays=Delays(delete=5)).create_on_demand()
     server.create_channel()
     delete = {"StreamName": "s", "EnforceConsumerDeletion": True}

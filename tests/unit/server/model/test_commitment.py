@@ -1,4 +1,4 @@
-"""CM1 and CM2 are invariants of ``server.model.commitment``."""
+"""Tests of ``server.model.commitment``."""
 
 from shardline.server.model.commitment import Commitment
 
@@ -19,7 +19,7 @@ def test_a_commitment_begins_at_once():
     assert enabled.enable(7.0) == enabled
 
 
-def test_cm1_an_end_within_24_hours_is_put_off():
+def test_an_end_within_24_hours_is_put_off():
     ending = Commitment().enable(5.0).disable(6.0)
     assert ending.is_enabled(4.9 + DAY)
     assert ending.describe(6.0) == {
@@ -31,7 +31,7 @@ def test_cm1_an_end_within_24_hours_is_put_off():
     assert ending.enable(8.0) == Commitment().enable(5.0)
 
 
-def test_cm2_a_commitment_ends_by_the_time_alone():
+def test_a_commitment_ends_by_the_time_alone():
     ending = Commitment().enable(5.0).disable(6.0)
     assert not ending.is_enabled(5.0 + DAY)
     assert ending.describe(5.0 + DAY) == {"Status": "DISABLED", "StartedAt": 5.0, "EndedAt": 5.0 + DAY}

@@ -1,4 +1,4 @@
-"""FO1 to FO4 are invariants of ``server.model.consumers``."""
+"""Tests of ``server.model.consumers``."""
 
 from random import Random
 
@@ -115,7 +115,7 @@ def test_a_consumer_is_named_by_arn_or_by_stream_and_name_or_by_all_that_agree(s
 # ---- subscriptions
 
 
-def test_fo3_records_are_pushed_as_they_come(server):
+def test_records_are_pushed_as_they_come(server):
     server.create().put(b"0")
     subscription = server.subscribe(server.register())
     event = server.pushed(subscription)
@@ -163,7 +163,7 @@ def test_what_is_not_there_has_no_subscription(server):
     assert server.refused("SubscribeToShard", **stranger, **start) == "ResourceNotFoundException"
 
 
-def test_fo1_a_second_one_within_5_seconds_is_refused_and_a_later_one_takes_over(server):
+def test_a_second_one_within_5_seconds_is_refused_and_a_later_one_takes_over(server):
     server.create(shards=2)
     arn = server.register()
     first = server.subscribe(arn)
@@ -180,7 +180,7 @@ def test_fo1_a_second_one_within_5_seconds_is_refused_and_a_later_one_takes_over
     assert not second.ended
 
 
-def test_fo1_the_wait_counts_from_the_last_success_also_when_that_has_ended(server):
+def test_the_wait_counts_from_the_last_success_also_when_that_has_ended(server):
     server.create()
     arn = server.register()
     server.subscribe(arn).ended = True
@@ -188,7 +188,7 @@ def test_fo1_the_wait_counts_from_the_last_success_also_when_that_has_ended(serv
     assert server.refused("SubscribeToShard", **request) == "ResourceInUseException"
 
 
-def test_fo1_a_refused_request_ends_nothing_and_does_not_begin_the_wait(server):
+def test_a_refused_request_ends_nothing_and_does_not_begin_the_wait(server):
     server.create()
     arn = server.register()
     first = server.subscribe(arn)
@@ -199,7 +199,7 @@ def test_fo1_a_refused_request_ends_nothing_and_does_not_begin_the_wait(server):
     server.subscribe(arn)
 
 
-def test_fo1_a_dry_run_subscribes_to_nothing_and_ends_nothing(server):
+def test_a_dry_run_subscribes_to_nothing_and_ends_nothing(server):
     server.create()
     arn = server.register()
     request = {"ConsumerARN": arn, "ShardId": "shardId-000000000000", "StartingPosition": {"Type": "LATEST"}}
@@ -214,7 +214,7 @@ def test_fo1_a_dry_run_subscribes_to_nothing_and_ends_nothing(server):
     assert server.refused("SubscribeToShard", **unknown, DryRun=True) == "ResourceNotFoundException"
 
 
-def test_fo1_without_the_wait_one_call_a_second(make_server):
+def test_without_the_wait_one_call_a_second(make_server):
     server = make_server(limits=Limits(subscription_takeover_wait=None)).create()
     arn = server.register()
     server.subscribe(arn)
@@ -226,7 +226,7 @@ def test_fo1_without_the_wait_one_call_a_second(make_server):
     assert server.subscribe(arn) is not server.subscribe(arn)
 
 
-def test_fo2_it_ends_after_five_minutes(server):
+def test_it_ends_after_five_minutes(server):
     server.create()
     subscription = server.subscribe(server.register())
     server.pass_time(299.999)
@@ -237,7 +237,7 @@ def test_fo2_it_ends_after_five_minutes(server):
     assert subscription.ended
 
 
-def test_fo2_it_ends_with_the_shard_and_names_the_children(server):
+def test_it_ends_with_the_shard_and_names_the_children(server):
     server.create().put(b"0")
     subscription = server.subscribe(server.register())
     server.split()
@@ -249,7 +249,7 @@ def test_fo2_it_ends_with_the_shard_and_names_the_children(server):
     assert server.pushed(subscription) is None
 
 
-def test_fo2_it_ends_with_its_stream_or_consumer(server):
+def test_it_ends_with_its_stream_or_consumer(server):
     server.create()
     arn, other = server.register(), server.register("d")
     gone, left = server.subscribe(arn), server.subscribe(other)
@@ -263,7 +263,7 @@ def test_fo2_it_ends_with_its_stream_or_consumer(server):
     assert left.ended
 
 
-def test_fo3_two_mib_a_second(server, make_server):
+def test_two_mib_a_second(server, make_server):
     server = make_server(limits=Limits(write_bytes_per_second=None)).create()
     server.put_many([(bytes(MIB - 1), "k")] * 10)
     subscription = server.subscribe(server.register())
@@ -282,7 +282,7 @@ def test_fo3_two_mib_a_second(server, make_server):
     assert len(drain(unlimited, unlimited.subscribe(unlimited.register()))) == 10
 
 
-def test_fo3_while_behind_it_says_so(server):
+def test_while_behind_it_says_so(server):
     server.create()
     server.put_many([(bytes(MIB - 1), "k")] * 2)
     server.pass_time(7)
@@ -304,7 +304,7 @@ def test_an_idle_subscription_is_told_so_every_five_seconds(server):
 
 
 @pytest.mark.parametrize("kind", ["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"])
-def test_fo3_a_continuation_number_goes_on_exactly_there(server, kind):
+def test_a_continuation_number_goes_on_exactly_there(server, kind):
     server.create()
     arn = server.register()
     found, number, position = [], 0, {"kind": "TRIM_HORIZON"}
@@ -324,7 +324,7 @@ def test_fo3_a_continuation_number_goes_on_exactly_there(server, kind):
 
 
 @pytest.mark.parametrize("kind", ["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"])
-def test_fo3_the_continuation_in_a_child_whose_numbers_begin_in_the_future_is_good(server, kind):
+def test_the_continuation_in_a_child_whose_numbers_begin_in_the_future_is_good(server, kind):
     server.create().split()
     arn = server.register()
     number = server.put(b"0", hash_key=0)["SequenceNumber"]
@@ -335,7 +335,7 @@ def test_fo3_the_continuation_in_a_child_whose_numbers_begin_in_the_future_is_go
     assert drain(server, server.subscribe(arn, shard=1, kind=kind, SequenceNumber=continuation)) == [b"1"]
 
 
-def test_fo3_the_continuation_of_an_empty_or_trimmed_shard_is_good(server):
+def test_the_continuation_of_an_empty_or_trimmed_shard_is_good(server):
     server.create(shards=2)
     arn = server.register()
     for step in range(3):
@@ -350,10 +350,10 @@ def test_fo3_the_continuation_of_an_empty_or_trimmed_shard_is_good(server):
         server.pass_time(25 * 3600)
 
 
-# ---- when a shell must ask (FO4)
+# ---- when a shell must ask
 
 
-def test_fo4_due_at_says_when_the_next_push_is_due(server):
+def test_due_at_says_when_the_next_push_is_due(server):
     server.create()
     subscription = server.subscribe(server.register())
     assert subscription.due_at <= server.now
@@ -368,7 +368,7 @@ def test_fo4_due_at_says_when_the_next_push_is_due(server):
     assert subscription.due_at == subscription.ends_at
 
 
-def test_fo4_a_subscription_within_its_byte_rate_is_due_when_the_rate_allows(make_server):
+def test_a_subscription_within_its_byte_rate_is_due_when_the_rate_allows(make_server):
     server = make_server(limits=Limits(write_bytes_per_second=None)).create()
     subscription = server.subscribe(server.register())
     for _ in range(3):
@@ -382,7 +382,7 @@ def test_fo4_a_subscription_within_its_byte_rate_is_due_when_the_rate_allows(mak
     assert subscription.due_at > server.now + 3
 
 
-def test_fo4_records_that_are_left_are_due_at_once(server):
+def test_records_that_are_left_are_due_at_once(server):
     server.create()
     subscription = server.subscribe(server.register())
     for _ in range(3):
@@ -400,7 +400,7 @@ def touched_by(server, act):
 
 
 @pytest.mark.parametrize("delay", [0.0, 3.0])
-def test_fo4_whatever_concerns_a_subscription_touches_its_log(make_server, delay):
+def test_whatever_concerns_a_subscription_touches_its_log(make_server, delay):
     server = make_server(delays=Delays(update=delay, deregister=delay, delete=delay)).create(shards=2).create("other")
     arn = server.register()
     one, two = server.subscribe(arn), server.subscribe(arn, 1)
@@ -423,7 +423,7 @@ def test_fo4_whatever_concerns_a_subscription_touches_its_log(make_server, delay
     assert later(lambda: server.call("DeleteStream", StreamName="s", EnforceConsumerDeletion=True)) >= {two.log}
 
 
-def test_fo4_the_state_says_when_it_must_be_advanced(make_server):
+def test_the_state_says_when_it_must_be_advanced(make_server):
     server = make_server(delays=Delays(update=3.0)).create(shards=2)
     server.service.state.advance(server.now)
     assert server.service.state.due_at > server.now

@@ -1,4 +1,4 @@
-"""DE1 and DE2 are invariants of ``server.model.descriptions``."""
+"""Tests of ``server.model.descriptions``."""
 
 import re
 
@@ -16,7 +16,7 @@ def of(server, kind, **members):
 # ---- ListShards
 
 
-def test_de1_a_listing_goes_on_by_its_token_alone(server):
+def test_a_listing_goes_on_by_its_token_alone(server):
     server.create(shards=5)
     page = server.call("ListShards", StreamName="s", MaxResults=2)
     ids = [one["ShardId"] for one in page["Shards"]]
@@ -39,7 +39,7 @@ def test_de1_a_listing_goes_on_by_its_token_alone(server):
     ],
     ids=lambda beside: next(iter(beside)),
 )
-def test_de1_nothing_stands_beside_a_token(server, beside):
+def test_nothing_stands_beside_a_token(server, beside):
     server.create(shards=2)
     token = server.call("ListShards", StreamName="s", MaxResults=1)["NextToken"]
     assert server.refused("ListShards", NextToken=token, **beside) == "InvalidArgumentException"
@@ -48,7 +48,7 @@ def test_de1_nothing_stands_beside_a_token(server, beside):
     assert len(server.call("ListShards", NextToken=token, MaxResults=1)["Shards"]) == 1  # MaxResults may
 
 
-def test_de1_a_token_keeps_its_filter(server):
+def test_a_token_keeps_its_filter(server):
     server.create(shards=2)
     server.split(0, at=1000)
     page = server.call("ListShards", StreamName="s", ShardFilter={"Type": "AT_LATEST"}, MaxResults=1)
@@ -56,7 +56,7 @@ def test_de1_a_token_keeps_its_filter(server):
     assert [int(one["ShardId"][-12:]) for one in page["Shards"] + rest["Shards"]] == [1, 2, 3]
 
 
-def test_de1_a_token_expires_after_300_seconds(server):
+def test_a_token_expires_after_300_seconds(server):
     server.create(shards=2)
     token = server.call("ListShards", StreamName="s", MaxResults=1)["NextToken"]
     server.pass_time(300)
@@ -65,7 +65,7 @@ def test_de1_a_token_expires_after_300_seconds(server):
     assert server.refused("ListShards", NextToken=token) == "ExpiredNextTokenException"
 
 
-def test_de1_a_token_of_something_else_is_an_invalid_argument(server):
+def test_a_token_of_something_else_is_an_invalid_argument(server):
     server.create(shards=2).create("t")
     token = server.call("ListStreams", Limit=1)["NextToken"]
     for wrong in (token, server.iterator(), "garbage"):
@@ -171,7 +171,7 @@ def test_a_filter_that_makes_no_sense_is_an_invalid_argument(server, wanted):
 # ---- DescribeStream, ListStreams
 
 
-def test_de2_a_description_is_paged_by_shard(server):
+def test_a_description_is_paged_by_shard(server):
     server.create(shards=150)
     first = server.call("DescribeStream", StreamName="s")["StreamDescription"]
     assert first["HasMoreShards"] is True
@@ -182,25 +182,6 @@ def test_de2_a_description_is_paged_by_shard(server):
     assert [one["ShardId"] for one in rest["Shards"]] == [f"shardId-{number:012d}" for number in range(100, 150)]
     assert len(server.call("DescribeStream", StreamName="s", Limit=7)["StreamDescription"]["Shards"]) == 7
     assert len(server.call("DescribeStream", StreamName="s", Limit=10_000)["StreamDescription"]["Shards"]) == 100
-
-
-def test_a_stream_is_described(server):
-    server.create(shards=2)
-    assert server.summary() == {
-        "StreamName": "s",
-        "StreamARN": server.arn(),
-        "StreamStatus": "ACTIVE",
-        "StreamModeDetails": {"StreamMode": "PROVISIONED"},
-        "RetentionPeriodHours": 24,
-        "StreamCreationTimestamp": server.now,
-        "EnhancedMonitoring": [{"ShardLevelMetrics": []}],
-        "EncryptionType": "NONE",
-        "OpenShardCount": 2,
-        "ConsumerCount": 0,
-        "ChannelCount": 0,
-        "StreamId": server.summary()["StreamId"],
-        "MaxRecordSizeInKiB": 1024,
-    }
 
 
 def test_a_stream_has_an_id_that_another_one_of_its_name_has_not(server):

@@ -1,4 +1,4 @@
-"""What does each kind of fault do, and is stored what it leaves (FA3)?"""
+"""What does each kind of fault do, and is stored what it leaves?"""
 
 from random import Random
 
@@ -291,7 +291,7 @@ def test_random_faults_are_many_different_and_the_same_for_a_seed():
 
 
 def test_under_random_faults_what_is_acknowledged_is_stored_and_nothing_else_once():
-    """FA3 as an oracle: entries with a sequence number are stored once, those with an error not at all."""
+    """Entries with a sequence number are stored once, those with an error not at all."""
     acknowledged = hidden = stored = 0
     for seed in range(8):
         world = FaultyServer(seed)

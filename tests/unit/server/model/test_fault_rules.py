@@ -1,4 +1,4 @@
-"""How are rules written down and checked (FR1, FR2), and where do they hook in?"""
+"""How are rules written down and checked, and where do they hook in?"""
 
 import json
 
@@ -6,11 +6,11 @@ import pytest
 from tests.unit.server.conftest import BEGIN, codes, post
 
 from shardline.errors import UsageError
-from shardline.server.clock import ServerClock
 from shardline.server.endpoint import Endpoint, Trouble
 from shardline.server.model.fault_kinds import KINDS, read_rule
 from shardline.server.model.fault_rules import FaultRule
 from shardline.server.model.refusals import Refused
+from shardline.server.server_clock import ServerClock
 
 EXAMPLES = [
     {"kind": "throttle", "operation": "PutRecords", "stream": "s", "shard": 2, "count": 3},

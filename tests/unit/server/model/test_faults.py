@@ -1,4 +1,4 @@
-"""Which requests do faults hit, and how often? FA1 to FA7 are of ``server.model.faults``."""
+"""Which requests do faults hit, and how often?"""
 
 from tests.unit.server.conftest import WIDTH, FaultyServer, codes
 

@@ -1,4 +1,4 @@
-"""MG1 and MG2 are invariants of ``server.model.management``."""
+"""Tests of ``server.model.management``."""
 
 import pytest
 
@@ -10,7 +10,7 @@ FIRST, SECOND = "shardId-000000000000", "shardId-000000000001"
 ON_DEMAND = {"StreamModeDetails": {"StreamMode": "ON_DEMAND"}}
 
 
-# ---- states over time (MG1)
+# ---- states over time
 
 
 def test_a_stream_is_created_over_time(make_server):
@@ -69,7 +69,7 @@ BY_ARN = {"UpdateStreamMode", "UpdateMaxRecordSize"}
 
 
 @pytest.mark.parametrize(("operation", "members"), CHANGES)
-def test_mg1_one_change_at_a_time(make_server, operation, members):
+def test_one_change_at_a_time(make_server, operation, members):
     server = make_server(delays=Delays(update=5)).create(shards=2)
     name = {"StreamARN": server.arn()} if operation in BY_ARN else {"StreamName": "s"}
     server.call("UpdateShardCount", StreamName="s", TargetShardCount=3, ScalingType="UNIFORM_SCALING")
@@ -77,12 +77,6 @@ def test_mg1_one_change_at_a_time(make_server, operation, members):
     server.pass_time(5)
     assert server.ids(ShardFilter={"Type": "AT_LATEST"}) != [0, 1]
     assert server.status() == "ACTIVE"
-
-
-@pytest.mark.parametrize(("operation", "members"), CHANGES)
-def test_a_stream_that_is_not_there_cannot_be_changed(server, operation, members):
-    name = {"StreamARN": server.arn()} if operation in BY_ARN else {"StreamName": "s"}
-    assert server.refused(operation, **name, **members) == "ResourceNotFoundException"
 
 
 def test_two_streams_change_side_by_side(make_server):
@@ -114,7 +108,7 @@ def test_without_mode_and_count_a_stream_is_on_demand(server):
     assert summary["OpenShardCount"] == 4
 
 
-def test_mg2_the_accounts_shards_are_limited(make_server):
+def test_the_accounts_shards_are_limited(make_server):
     server = make_server(limits=Limits(shards_per_account=5), delays=Delays(create=1))
     server.create("a", 3)
     assert server.refused("CreateStream", StreamName="b", ShardCount=3) == "LimitExceededException"
@@ -128,7 +122,7 @@ def test_mg2_the_accounts_shards_are_limited(make_server):
     server.call("SplitShard", **split)
 
 
-def test_mg2_five_streams_are_created_at_once(make_server):
+def test_five_streams_are_created_at_once(make_server):
     server = make_server(delays=Delays(create=1))
     for number in range(5):
         server.create(f"s{number}")
@@ -136,7 +130,7 @@ def test_mg2_five_streams_are_created_at_once(make_server):
     server.pass_time(1).create("s5")
 
 
-def test_mg2_on_demand_streams_are_limited(make_server):
+def test_on_demand_streams_are_limited(make_server):
     server = make_server(limits=Limits(on_demand_streams=1)).create("p")
     server.call("CreateStream", StreamName="s", **ON_DEMAND)
     assert server.refused("CreateStream", StreamName="t", **ON_DEMAND) == "LimitExceededException"
@@ -145,18 +139,6 @@ def test_mg2_on_demand_streams_are_limited(make_server):
 
 
 # ---- shards
-
-
-def test_a_split_makes_two_children(server):
-    server.create()
-    server.split(at=1000)
-    parent, lower, upper = server.shards()
-    assert lower["ParentShardId"] == upper["ParentShardId"] == FIRST
-    assert "AdjacentParentShardId" not in lower
-    assert lower["HashKeyRange"] == {"StartingHashKey": "0", "EndingHashKey": "999"}
-    assert upper["HashKeyRange"] == {"StartingHashKey": "1000", "EndingHashKey": str(HASH_KEY_COUNT - 1)}
-    assert "EndingSequenceNumber" in parent["SequenceNumberRange"]
-    assert server.summary()["OpenShardCount"] == 2
 
 
 @pytest.mark.parametrize("at", [0, 1, HASH_KEY_COUNT // 2 - 1, HASH_KEY_COUNT // 2, HASH_KEY_COUNT - 1, HASH_KEY_COUNT])
@@ -171,15 +153,6 @@ def test_a_split_just_inside_the_edges_works(server, at):
     server.create(shards=2)
     server.split(at=at)
     assert str(at) in {one["HashKeyRange"]["StartingHashKey"] for one in server.open_shards()}
-
-
-def test_a_merge_makes_one_child_of_two(server):
-    server.create(shards=2)
-    server.merge(0, 1)
-    child = server.shards()[-1]
-    assert (child["ParentShardId"], child["AdjacentParentShardId"]) == (FIRST, SECOND)
-    assert child["HashKeyRange"] == {"StartingHashKey": "0", "EndingHashKey": str(HASH_KEY_COUNT - 1)}
-    assert len(server.open_shards()) == 1
 
 
 @pytest.mark.parametrize(("one", "other"), [(0, 2), (2, 0), (0, 0), (1, 0), (2, 1)])
@@ -222,12 +195,6 @@ def test_a_count_has_an_upper_end(make_server):
     server = make_server().create(shards=6000)
     members = {"StreamName": "s", "TargetShardCount": 10_001, "ScalingType": "UNIFORM_SCALING"}
     assert server.refused("UpdateShardCount", **members) == "LimitExceededException"
-
-
-@pytest.mark.parametrize(("operation", "members"), CHANGES[:3])
-def test_the_shards_of_an_on_demand_stream_are_not_the_callers(server, operation, members):
-    server.call("CreateStream", StreamName="s", **ON_DEMAND)
-    assert server.refused(operation, StreamName="s", **members) == "ValidationException"
 
 
 # ---- settings of a stream

@@ -1,4 +1,4 @@
-"""RC1 to RC3 are invariants of ``server.model.records``."""
+"""Tests of ``server.model.records``."""
 
 import hashlib
 
@@ -38,7 +38,7 @@ def test_a_hash_key_off_the_ring_is_an_invalid_argument(server, hash_key):
     assert server.refused("PutRecord", StreamName="s", **entry) == "InvalidArgumentException"
     good = {"Data": b"x", "PartitionKey": "k"}
     assert server.refused("PutRecords", StreamName="s", Records=[good, entry]) == "InvalidArgumentException"
-    assert server.read() == []  # RC1: all of it was refused
+    assert server.read() == []  # All of it was refused
 
 
 def test_put_records_answers_entry_by_entry(server):
@@ -177,7 +177,7 @@ def test_encryption_is_told(server):
     assert [one.get("EncryptionType") for one in records] == [None, "KMS", "KMS"]
 
 
-# ---- rates of writing (RC2)
+# ---- rates of writing
 
 
 def test_exactly_1000_records_pass_in_a_second_and_the_next_fails_alone(make_server):
@@ -426,7 +426,7 @@ def test_the_stream_of_an_iterator_may_be_named_beside_it(server):
     assert server.refused("GetRecords", ShardIterator=iterator, StreamARN="s") == "ValidationException"
 
 
-# ---- pages: RC3 holds
+# ---- pages
 
 
 def test_pages_of_a_limit_go_on_where_the_last_ended(server):
@@ -721,7 +721,7 @@ def test_a_dry_run_is_told_what_is_wrong_first(server):
     assert server.refused("PutRecord", **RECORD, DryRun="maybe") == "SerializationException"
 
 
-def test_rc2_a_dry_run_costs_nothing_and_is_throttled_where_the_request_would_be(make_server):
+def test_a_dry_run_costs_nothing_and_is_throttled_where_the_request_would_be(make_server):
     rates = {"write_records_per_second": 2, "read_calls_per_second": 1, "iterator_calls_per_second": 1}
     server = make_server(limits=Limits(control_calls_per_second={}, **rates)).create()
     position = {"StreamName": "s", "ShardId": FIRST, "ShardIteratorType": "LATEST"}

@@ -1,4 +1,4 @@
-"""SC1 and SC2 are invariants of ``server.model.schedule``."""
+"""Tests of ``server.model.schedule``."""
 
 from math import inf
 
@@ -22,7 +22,7 @@ def test_what_is_due_comes_earliest_first_and_once():
     assert (schedule.take_due(2.0), schedule.due_at) == ([], 3.0)
 
 
-def test_sc1_a_new_time_replaces_the_old_one():
+def test_a_new_time_replaces_the_old_one():
     schedule = Schedule()
     schedule.set("a", 5.0)
     schedule.set("a", 9.0)
@@ -35,7 +35,7 @@ def test_sc1_a_new_time_replaces_the_old_one():
     assert schedule.take_due(inf) == []
 
 
-def test_sc2_times_that_were_replaced_do_not_pile_up():
+def test_times_that_were_replaced_do_not_pile_up():
     schedule = Schedule()
     schedule.set("first", 0.0)  # so that none of the others comes to the top
     for at in range(1, 10_000):

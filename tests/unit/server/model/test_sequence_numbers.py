@@ -1,4 +1,4 @@
-"""SN1 to SN3 are invariants of ``server.model.sequence_numbers``."""
+"""Tests of ``server.model.sequence_numbers``."""
 
 from itertools import pairwise
 
@@ -30,7 +30,7 @@ MERGED = "49548859483727682580892427312894066474572005964670566450"
 
 
 @given(shards, seconds, numbers, seconds, layouts)
-def test_sn2_what_it_says_is_read_back(shard, began, number, second, layout):
+def test_what_it_says_is_read_back(shard, began, number, second, layout):
     numbering = Numbering(shard, began, layout)
     text = str(numbering.make(number, second))
     parts = parse(text)
@@ -43,13 +43,13 @@ def test_sn2_what_it_says_is_read_back(shard, began, number, second, layout):
 
 
 @given(shards, seconds, st.integers(0, LAST - 1), seconds, st.integers(0, 1000), layouts)
-def test_sn1_they_grow_by_a_step_within_a_shard(shard, began, number, second, pause, layout):
+def test_they_grow_by_a_step_within_a_shard(shard, began, number, second, pause, layout):
     make = Numbering(shard, began, layout).make
     assert make(number + 1, second + pause) - make(number, second) >= STEP
 
 
 @given(st.tuples(shards, shards), seconds, numbers, st.tuples(seconds, seconds), layouts)
-def test_sn1_a_childs_are_greater_than_its_parents(indexes, began, number, times, layout):
+def test_a_childs_are_greater_than_its_parents(indexes, began, number, times, layout):
     child = Numbering(indexes[1], began + 1).make(0, times[1])
     assert child > Numbering(indexes[0], began, layout).make(number, times[0])
 
@@ -76,7 +76,7 @@ def test_the_start_numbers_of_a_streams_shards_are_as_far_apart_as_on_aws():
     assert {after - before for before, after in pairwise(starts)} == {22300745198530623141535718272648361505980432}
 
 
-def test_sn2_the_digit_is_that_of_the_shard_modulo_16():
+def test_the_digit_is_that_of_the_shard_modulo_16():
     assert [Numbering(shard, 5).digit for shard in (0, 1, 15, 16, 31)] == [0, 1, 15, 0, 15]
     assert Numbering(17, 5, WITHOUT_DIGIT).digit == 0
 
@@ -84,7 +84,7 @@ def test_sn2_the_digit_is_that_of_the_shard_modulo_16():
 @pytest.mark.parametrize(
     "text", ["", "-1", "x", "1.5", "9" * 56, "9" * 129, "9" * 130, "\u0661" * 56, " 1", str(2**125), str(2**184)]
 )
-def test_sn2_what_is_none_of_ours_is_none(text):
+def test_what_is_none_of_ours_is_none(text):
     assert parse(text) is None
 
 

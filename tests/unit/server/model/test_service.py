@@ -1,4 +1,4 @@
-"""SE1 and SE2 are invariants of ``server.model.service``."""
+"""Tests of ``server.model.service``."""
 
 import msgspec
 import pytest
@@ -66,7 +66,7 @@ def walk(server):
     return answers
 
 
-def test_se2_the_same_seed_and_requests_give_the_same_answers(make_server):
+def test_the_same_seed_and_requests_give_the_same_answers(make_server):
     one, again, other = (walk(make_server(seed, empty_page_chance=0.3)) for seed in (1, 1, 2))
     assert one == again
     assert one != other
@@ -90,7 +90,7 @@ def requests(draw):
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(requests(), max_size=8))
-def test_se1_every_request_gets_an_answer_and_never_an_exception(make_server, asked):
+def test_every_request_gets_an_answer_and_never_an_exception(make_server, asked):
     server = make_server(limits=Limits()).create()
     server.register()
     for operation, members in asked:

@@ -1,4 +1,4 @@
-"""SL1 to SL3 are invariants of ``server.model.shard_log``."""
+"""Tests of ``server.model.shard_log``."""
 
 import msgspec
 import pytest
@@ -20,7 +20,7 @@ def numbers(records):
 
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 10), st.integers(1, 100), st.integers(0, 30))
-def test_sl1_pages_go_through_everything_once_within_their_limits(sizes, most, most_bytes, trimmed):
+def test_pages_go_through_everything_once_within_their_limits(sizes, most, most_bytes, trimmed):
     log = filled(sizes)
     log.trim(trimmed + 0.5)
     left = list(range(min(trimmed, len(sizes)) + 1, len(sizes) + 1))
@@ -40,7 +40,7 @@ def test_sl1_pages_go_through_everything_once_within_their_limits(sizes, most, m
     assert seen == left
 
 
-def test_sl1_an_empty_log_gives_an_empty_page_and_keeps_the_place():
+def test_an_empty_log_gives_an_empty_page_and_keeps_the_place():
     log = ShardLog()
     for place, after in ((0, 1), (7, 7)):
         page, *rest = log.page(place, 10, 10)
@@ -48,7 +48,7 @@ def test_sl1_an_empty_log_gives_an_empty_page_and_keeps_the_place():
     assert log.arrival_of(1) is None
 
 
-def test_sl2_a_time_is_found():
+def test_a_time_is_found():
     log = filled([1] * 5, step=10.0)
     assert [log.place_of_time(when) for when in (0, 10, 10.001, 50, 51)] == [1, 1, 2, 5, 6]
     assert log.arrival_of(0) == 10.0
@@ -56,7 +56,7 @@ def test_sl2_a_time_is_found():
     assert log.arrival_of(6) is None
 
 
-def test_sl3_trimming_takes_the_front_and_numbers_go_on():
+def test_trimming_takes_the_front_and_numbers_go_on():
     log = filled([1] * 5)
     assert log.trim(3.0) == 2
     assert log.trim(3.0) == 0
@@ -68,7 +68,7 @@ def test_sl3_trimming_takes_the_front_and_numbers_go_on():
 
 
 @pytest.mark.internal_error
-def test_sl3_a_restored_log_begins_later():
+def test_a_restored_log_begins_later():
     log = ShardLog()
     log.restore(41)
     assert (log.first, log.next) == (41, 41)

@@ -1,4 +1,4 @@
-"""SH1 and SH2 are invariants of ``server.model.shards``."""
+"""Tests of ``server.model.shards``."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def test_it_has_an_id_and_parents():
 
 
 @pytest.mark.internal_error
-def test_sh1_it_is_closed_once():
+def test_it_is_closed_once():
     one = shard()
     assert one.is_open
     assert one.ending_sequence_number is None
@@ -29,7 +29,7 @@ def test_sh1_it_is_closed_once():
         one.close(300.0)
 
 
-def test_sh2_both_rates_or_none():
+def test_both_rates_or_none():
     one = shard(write_records_per_second=2, write_bytes_per_second=10)
     assert one.may_write(8, 100.0)
     assert not one.may_write(3, 100.0)  # no bytes left: and no record is charged
@@ -48,21 +48,21 @@ def test_asking_what_would_pass_charges_nothing():
         iterator_calls_per_second=1,
     )
     for _ in range(3):
-        assert one.could_write(10, 100.0)
-        assert one.could_read(100.0)
-        assert one.could_iterate(100.0)
+        assert one.may_write(10, 100.0, is_dry=True)
+        assert one.may_read(100.0, is_dry=True)
+        assert one.may_iterate(100.0, is_dry=True)
     assert one.may_write(4, 100.0)
     assert one.may_read(100.0)
     assert one.may_iterate(100.0)
-    assert not one.could_write(0, 100.0)  # no records left
-    assert not one.could_read(100.0)
-    assert not one.could_iterate(100.0)
+    assert not one.may_write(0, 100.0, is_dry=True)  # no records left
+    assert not one.may_read(100.0, is_dry=True)
+    assert not one.may_iterate(100.0, is_dry=True)
     one.charge_read(30)
-    assert one.could_write(10, 101.0)
+    assert one.may_write(10, 101.0, is_dry=True)
     assert one.may_write(9, 101.0)
-    assert not one.could_write(8, 101.5)  # no bytes left
-    assert not one.could_read(102.0)  # no bytes left, but calls
-    assert one.could_iterate(101.0)
+    assert not one.may_write(8, 101.5, is_dry=True)  # no bytes left
+    assert not one.may_read(102.0, is_dry=True)  # no bytes left, but calls
+    assert one.may_iterate(101.0, is_dry=True)
 
 
 def test_without_limits_everything_passes():
@@ -70,9 +70,9 @@ def test_without_limits_everything_passes():
     assert one.is_unlimited
     one.charge_read(10**9)
     assert all(one.may_write(10**9, 0.0) and one.may_read(0.0) and one.may_iterate(0.0) for _ in range(100))
-    assert one.could_write(10**9, 0.0)
-    assert one.could_read(0.0)
-    assert one.could_iterate(0.0)
+    assert one.may_write(10**9, 0.0, is_dry=True)
+    assert one.may_read(0.0, is_dry=True)
+    assert one.may_iterate(0.0, is_dry=True)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""SV1 to SV4 are invariants of ``server.model.state``."""
+"""Tests of ``server.model.state``."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from shardline.server.model.settings import Delays, Limits
 from shardline.server.model.streams import ServerStream
 
 
-def test_sv1_time_does_not_go_back(server):
+def test_time_does_not_go_back(server):
     server.create().put(b"0")
     server.now -= 100
     server.put(b"1")
@@ -15,7 +15,7 @@ def test_sv1_time_does_not_go_back(server):
     assert times == [server.now + 100] * 2
 
 
-def test_sv2_what_is_coming_or_going_serves_no_records(make_server):
+def test_what_is_coming_or_going_serves_no_records(make_server):
     server = make_server(delays=Delays(create=1, delete=1)).create()
     iterator = {"StreamName": "s", "ShardId": "shardId-000000000000", "ShardIteratorType": "LATEST"}
     assert server.refused("GetShardIterator", **iterator) == "ResourceNotFoundException"
@@ -26,7 +26,7 @@ def test_sv2_what_is_coming_or_going_serves_no_records(make_server):
     assert server.refused("GetRecords", ShardIterator=kept) == "ResourceNotFoundException"
 
 
-def test_sv3_time_that_passes_looks_at_no_stream_until_something_is_due(make_server, monkeypatch):
+def test_time_that_passes_looks_at_no_stream_until_something_is_due(make_server, monkeypatch):
     server = make_server(delays=Delays(delete=100)).create()
     state = server.service.state
     for number in range(3_000):
@@ -52,7 +52,7 @@ def test_sv3_time_that_passes_looks_at_no_stream_until_something_is_due(make_ser
     assert server.refused("DescribeStreamSummary", StreamName="s") == "ResourceNotFoundException"
 
 
-def test_sv4_streams_of_one_name_are_told_apart_however_soon_one_follows_the_other(server):
+def test_streams_of_one_name_are_told_apart_however_soon_one_follows_the_other(server):
     seen = set()
     for life in range(5):
         server.create(shards=3)
@@ -70,7 +70,7 @@ def test_sv4_streams_of_one_name_are_told_apart_however_soon_one_follows_the_oth
     assert server.service.state.streams["s"].numbers_begin == int(server.now) - 3
 
 
-def test_sv4_what_was_handed_out_for_a_stream_is_no_good_for_the_next_of_its_name(server):
+def test_what_was_handed_out_for_a_stream_is_no_good_for_the_next_of_its_name(server):
     """Both exist at the same time of the clock, which a test may hold still."""
     server.create(shards=2)
     iterator, stream_id = server.iterator(), server.summary()["StreamId"]
@@ -82,7 +82,7 @@ def test_sv4_what_was_handed_out_for_a_stream_is_no_good_for_the_next_of_its_nam
     assert server.summary()["StreamId"] != stream_id
 
 
-def test_sv4_a_stream_that_is_long_gone_is_forgotten(server):
+def test_a_stream_that_is_long_gone_is_forgotten(server):
     for number in range(50):
         server.create(f"s{number}")
         server.call("DeleteStream", StreamName=f"s{number}")

@@ -1,6 +1,4 @@
-"""ST1 to ST3 are invariants of ``server.model.streams``, SH1 and SH2 of ``server.model.shards``, SN1 of
-``server.model.sequence_numbers``.
-"""
+"""Tests of ``server.model.streams``, ``server.model.shards`` and ``server.model.sequence_numbers``."""
 
 from itertools import pairwise
 from random import Random
@@ -19,7 +17,7 @@ examples = settings(max_examples=60, deadline=None, suppress_health_check=[Healt
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 16, 100, 1000])
-def test_st1_uniform_ranges_cover_the_ring_once(count):
+def test_uniform_ranges_cover_the_ring_once(count):
     ranges = uniform_ranges(count)
     assert len(ranges) == count
     assert ranges[0].start == 0
@@ -38,7 +36,7 @@ def test_the_ranges_of_three_shards_are_those_of_aws():
 
 
 def check_lineage(stream):
-    """ST1, SH1, dense ids, lineage, numbers that grow from parents to children."""
+    """Dense ids, lineage, numbers that grow from parents to children."""
     shards = sorted(stream.shards.values(), key=lambda one: one.index)
     assert [one.index for one in shards] == list(range(stream.next_index))
     ranges = [one.hash_range for one in stream.open_shards]
@@ -87,7 +85,7 @@ steps = st.lists(
 
 @examples
 @given(st.integers(1, 5), st.sampled_from([0.0, 0.5]), steps)
-def test_st1_the_open_shards_cover_the_ring_whatever_is_split_merged_and_scaled(count, delay, walk):
+def test_the_open_shards_cover_the_ring_whatever_is_split_merged_and_scaled(count, delay, walk):
     limits = Limits.without_rates()
     service = Service(ServiceSettings(limits=limits, delays=Delays(update=delay)), Random(0), BEGIN)
     now = BEGIN
@@ -178,7 +176,7 @@ def test_the_numbers_of_a_new_streams_shards_begin_before_the_stream_was_created
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 12])
-def test_st1_doubling_is_one_split_a_shard_and_halving_one_merge_a_pair(server, count):
+def test_doubling_is_one_split_a_shard_and_halving_one_merge_a_pair(server, count):
     server.create(shards=count)
     before = sorted(int(one["HashKeyRange"]["StartingHashKey"]) for one in server.open_shards())
     server.call("UpdateShardCount", StreamName="s", TargetShardCount=2 * count, ScalingType="UNIFORM_SCALING")
@@ -188,7 +186,7 @@ def test_st1_doubling_is_one_split_a_shard_and_halving_one_merge_a_pair(server, 
     assert sorted(int(one["HashKeyRange"]["StartingHashKey"]) for one in server.open_shards()) == before
 
 
-def test_st3_a_hash_key_goes_to_its_shard_at_both_edges(server):
+def test_a_hash_key_goes_to_its_shard_at_both_edges(server):
     server.create(shards=5)
     server.split(2, at=2 * (HASH_KEY_COUNT // 5) + 5)
     for shard in server.open_shards():
@@ -196,7 +194,7 @@ def test_st3_a_hash_key_goes_to_its_shard_at_both_edges(server):
             assert server.put(b"x", hash_key=edge)["ShardId"] == shard["ShardId"]
 
 
-def test_st2_a_change_waits_for_its_delay_and_the_old_shards_serve(make_server):
+def test_a_change_waits_for_its_delay_and_the_old_shards_serve(make_server):
     server = make_server(delays=Delays(update=10)).create()
     server.split()
     assert server.status() == "UPDATING"
@@ -209,7 +207,7 @@ def test_st2_a_change_waits_for_its_delay_and_the_old_shards_serve(make_server):
     assert server.status() == "ACTIVE"
 
 
-def test_st2_a_change_happens_at_its_time_however_late_one_looks(make_server):
+def test_a_change_happens_at_its_time_however_late_one_looks(make_server):
     server = make_server(delays=Delays(create=5, update=10)).create()
     server.pass_time(100)
     server.split()
@@ -218,7 +216,7 @@ def test_st2_a_change_happens_at_its_time_however_late_one_looks(make_server):
     assert server.ids(ShardFilter={"Type": "AT_TIMESTAMP", "Timestamp": server.now - 985}) == [1, 2]
 
 
-def test_sn1_children_are_greater_within_one_second(server):
+def test_children_are_greater_within_one_second(server):
     server.create()
     numbers = [server.put(b"x", hash_key=0)["SequenceNumber"]]
     newest = 0
@@ -233,7 +231,7 @@ def test_sn1_children_are_greater_within_one_second(server):
 
 
 @pytest.mark.internal_error
-def test_sh1_a_closed_shard_has_an_end_after_its_records(server):
+def test_a_closed_shard_has_an_end_after_its_records(server):
     server.create()
     number = int(server.put(b"x")["SequenceNumber"])
     assert "EndingSequenceNumber" not in server.shards()[0]["SequenceNumberRange"]

@@ -3,21 +3,6 @@
 import pytest
 
 
-def test_tags_of_a_stream(server):
-    server.create(Tags={"a": "1"})
-    server.call("AddTagsToStream", StreamName="s", Tags={"b": "2", "a": "3"})
-    assert server.call("ListTagsForStream", StreamName="s") == {
-        "Tags": [{"Key": "a", "Value": "3"}, {"Key": "b", "Value": "2"}],
-        "HasMoreTags": False,
-    }
-    page = server.call("ListTagsForStream", StreamName="s", Limit=1)
-    assert page == {"Tags": [{"Key": "a", "Value": "3"}], "HasMoreTags": True}
-    page = server.call("ListTagsForStream", StreamName="s", ExclusiveStartTagKey="a")
-    assert page["Tags"] == [{"Key": "b", "Value": "2"}]
-    server.call("RemoveTagsFromStream", StreamName="s", TagKeys=["a", "unknown"])
-    assert server.call("ListTagsForResource", ResourceARN=server.arn()) == {"Tags": [{"Key": "b", "Value": "2"}]}
-
-
 def test_tags_of_resources(server):
     server.create()
     consumer = server.register()

@@ -1,4 +1,4 @@
-"""Is each text of the table in docs/differences.md what the server says?"""
+"""Is each text of the table in docs/tested/differences.md what the server says?"""
 
 import pytest
 from tests.interop.texts import TEXTS

@@ -1,0 +1,1 @@
+"""AWS settings, credentials, endpoints and signed requests."""

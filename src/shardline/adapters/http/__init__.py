@@ -1,0 +1,1 @@
+"""HTTP transports, on asyncio and trio."""

@@ -1,0 +1,287 @@
+"""How do bytes go to and from a socket, on asyncio and on trio?
+
+Two implementations of one small protocol. On asyncio and uvloop, a ``Protocol`` of our own, which costs less a call
+than anyio's streams do there (ADR 5 has the figures). On trio, anyio's streams.
+
+Invariants:
+
+- ``send`` and ``receive`` give up after ``timeout`` seconds with ``TimeoutError``.
+- The end of the other side is ``b""`` from ``receive``; what breaks is an ``OSError``.
+- ``abort`` closes at once, and wakes whoever waits with an error.
+- No more than 1 MiB waits unread: then the other side is made to wait.
+- A name look-up that hangs keeps nobody: to connect can be cancelled meanwhile, and the loop can end.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import select
+import socket
+import ssl
+from collections.abc import Generator
+from typing import Any, Final, Protocol, TypeAlias, cast, final
+
+import anyio
+import anyio.lowlevel
+from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVariableType] - a bare socket type
+from anyio.abc import ByteStream, SocketAttribute
+from anyio.streams.tls import TLSStream
+
+from shardline.adapters.blocking_calls import BlockingCalls
+from shardline.adapters.event_loop import is_trio
+
+_UNREAD_MAX: Final = 1024 * 1024
+_RECEIVE: Final = 256 * 1024
+HAPPY_EYEBALLS: Final = 0.25
+"""Seconds that an address has before the next one is tried beside it."""
+_Addresses: TypeAlias = list[tuple[Any, ...]]  # what getaddrinfo gives
+_look_ups: Final = anyio.lowlevel.RunVar[BlockingCalls[_Addresses]]("shardline name look-ups")
+
+
+class WireStream(Protocol):
+    """A connected socket, with or without TLS."""
+
+    async def send(self, data: bytes | memoryview, timeout: float) -> None: ...  # noqa: ASYNC109 - a timer of its own is cheaper
+    async def receive(self, timeout: float) -> bytes: ...  # noqa: ASYNC109 - the same
+    async def start_tls(self, context: ssl.SSLContext, name: str) -> None: ...
+    def is_silent(self) -> bool:
+        """Whether the other side has neither closed nor sent anything that was not received."""
+        ...
+
+    async def abort(self) -> None: ...
+
+
+@final
+class AsyncioStream(asyncio.Protocol):
+    """``WireStream`` on asyncio."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._unread: list[bytes] = []
+        self._unread_bytes = 0
+        self._reading = True
+        self._ended = False
+        self._error: Exception | None = None
+        self._receiver: asyncio.Future[None] | None = None
+        self._sender: asyncio.Future[None] | None = None
+        self._may_write = True
+
+    @classmethod
+    async def connect(cls, name: str, port: int, context: ssl.SSLContext | None) -> "AsyncioStream":
+        loop = asyncio.get_running_loop()
+        addresses = await look_up(name, port)
+        # Not asyncio's own happy eyeballs: cancelled, it leaks the sockets that it tried.
+        connected = await start_connection(addresses, happy_eyeballs_delay=HAPPY_EYEBALLS, interleave=1)
+        try:
+            hostname = name if context is not None else None
+            _, stream = await loop.create_connection(
+                lambda: cls(loop), sock=connected, ssl=context, server_hostname=hostname
+            )
+        except BaseException:  # cancelled, too
+            connected.close()
+            raise
+        return stream
+
+    # ---- what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Not isinstance: the transports of other loops, such as uvloop's, have its methods but are no subclasses of it.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._unread.append(data)
+        self._unread_bytes += len(data)
+        if self._unread_bytes > _UNREAD_MAX and self._reading and self._transport is not None:
+            self._reading = False
+            self._transport.pause_reading()
+        self._wake(self._receiver)
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        self._wake(self._receiver)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended = True
+        self._error = self._error or exc
+        self._may_write = True
+        self._wake(self._receiver)
+        self._wake(self._sender)
+
+    def pause_writing(self) -> None:
+        self._may_write = False
+
+    def resume_writing(self) -> None:
+        self._may_write = True
+        self._wake(self._sender)
+
+    # ---- what we call
+
+    async def send(self, data: bytes | memoryview, timeout: float) -> None:  # noqa: ASYNC109 - see WireStream
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise self._error or ConnectionResetError("closed")
+        transport.write(data)
+        if not self._may_write:
+            self._sender = self._loop.create_future()
+            await self._wait(self._sender, timeout)
+            if self._ended and self._error is not None:
+                raise self._error
+
+    async def receive(self, timeout: float) -> bytes:  # noqa: ASYNC109 - see WireStream
+        if not self._unread and not self._ended:
+            self._receiver = self._loop.create_future()
+            await self._wait(self._receiver, timeout)
+        unread = self._unread
+        if unread:
+            data = unread[0] if len(unread) == 1 else b"".join(unread)
+            self._unread = []
+            self._unread_bytes = 0
+            if not self._reading and self._transport is not None:
+                self._reading = True
+                self._transport.resume_reading()
+            return data
+        if self._error is not None:
+            raise self._error
+        return b""
+
+    async def start_tls(self, context: ssl.SSLContext, name: str) -> None:
+        if self._transport is None or self._transport.is_closing():
+            raise self._error or ConnectionResetError("closed")
+        transport = await self._loop.start_tls(self._transport, self, context, server_hostname=name)
+        if transport is None:  # the connection was lost just as the handshake was done
+            raise self._error or ConnectionResetError("closed")
+        self._transport = transport
+
+    def is_silent(self) -> bool:
+        transport = self._transport
+        if self._unread or self._ended or transport is None or transport.is_closing():
+            return False
+        # The loop may have been busy and not seen yet that the other side closed.
+        return not _is_readable(transport.get_extra_info("socket").fileno())
+
+    async def abort(self) -> None:
+        self._error = self._error or ConnectionAbortedError("closed")
+        self._ended = True
+        if self._transport is not None:
+            self._transport.abort()
+        self._wake(self._receiver)
+        self._wake(self._sender)
+
+    async def _wait(self, waiter: asyncio.Future[None], timeout: float) -> None:  # noqa: ASYNC109
+        timer = self._loop.call_later(timeout, _time_out, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+
+    @staticmethod
+    def _wake(waiter: asyncio.Future[None] | None) -> None:
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+async def dial(name: str, port: int, context: ssl.SSLContext | None) -> WireStream:
+    """Connect on the event loop that runs."""
+    if is_trio():
+        return await AnyioStream.connect(name, port, context)
+    return await AsyncioStream.connect(name, port, context)
+
+
+async def look_up(name: str, port: int) -> _Addresses:
+    """The addresses of a host, on asyncio: trio's own look-up can be left behind."""
+
+    def ask() -> _Addresses:
+        return cast("_Addresses", socket.getaddrinfo(name, port, 0, socket.SOCK_STREAM))
+
+    if _is_address(name):
+        return ask()
+    try:
+        calls = _look_ups.get()
+    except LookupError:
+        calls = BlockingCalls[_Addresses]()
+        _look_ups.set(calls)
+    return await calls.ask((name, port), ask)
+
+
+def _is_address(name: str) -> bool:
+    """Whether there is nothing to look up."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _time_out(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_exception(TimeoutError())
+
+
+@final
+class AnyioStream:
+    """``WireStream`` on anyio's streams: what trio uses."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self._fileno = stream.extra(SocketAttribute.raw_socket).fileno()  # noqa: S610 - anyio, not Django
+        self._closed = False
+
+    @classmethod
+    async def connect(cls, name: str, port: int, context: ssl.SSLContext | None) -> "AnyioStream":
+        stream = cls(await anyio.connect_tcp(name, port))
+        try:
+            if context is not None:
+                await stream.start_tls(context, name)
+        except BaseException:  # cancelled, too
+            await stream.abort()
+            raise
+        return stream
+
+    async def send(self, data: bytes | memoryview, timeout: float) -> None:  # noqa: ASYNC109 - see WireStream
+        with anyio.fail_after(timeout), _os_errors():
+            await self._stream.send(cast("bytes", data))  # it takes any buffer
+
+    async def receive(self, timeout: float) -> bytes:  # noqa: ASYNC109 - see WireStream
+        with anyio.fail_after(timeout), _os_errors():
+            try:
+                return await self._stream.receive(_RECEIVE)
+            except anyio.EndOfStream:
+                return b""
+
+    async def start_tls(self, context: ssl.SSLContext, name: str) -> None:
+        with _os_errors():
+            try:
+                self._stream = await TLSStream.wrap(
+                    self._stream, server_side=False, hostname=name, ssl_context=context, standard_compatible=False
+                )
+            except anyio.EndOfStream:
+                raise ConnectionResetError("closed by the server") from None
+
+    def is_silent(self) -> bool:
+        return not (self._closed or _is_readable(self._fileno))
+
+    async def abort(self) -> None:
+        self._closed = True
+        with contextlib.suppress(OSError, anyio.BrokenResourceError):
+            await anyio.aclose_forcefully(self._stream)
+
+
+def _is_readable(fileno: int) -> bool:
+    """Whether something, or the end, has arrived at a socket and waits there."""
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(fileno, select.POLLIN)
+        return bool(poll.poll(0))
+    return bool(select.select([fileno], [], [], 0)[0])
+
+
+@contextlib.contextmanager
+def _os_errors() -> Generator[None]:
+    """Turn the errors of anyio's streams into ``OSError``."""
+    try:
+        yield
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+        cause = error.__cause__
+        raise (cause if isinstance(cause, OSError) else ConnectionResetError(str(error) or "closed")) from None

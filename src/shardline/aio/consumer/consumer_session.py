@@ -1,0 +1,476 @@
+"""What the async and the blocking ``Consumer`` have in common: from the arguments to the last commit.
+
+A session starts the host (``ConsumerDriver``), gives each iteration and run its taker, carries the questions of user
+code to the host and the answers back, and closes the consumer in good order.
+
+Invariants (C5 and L5 are defined in docs/guarantees.md):
+
+- ``start`` enters no cancel scope of the caller: another task may close the consumer.
+- However the host ends, everything that the consumer owns is closed, and whoever waits for the end is woken. The host
+  holds no reference to a ``Consumer``: one that was forgotten is collected, warns, and lets go of its leases.
+- C5: a clean close counts as asking for the next record. Records that another task or thread has are waited for; it is
+  done with them when it asks again. A task that has ended is not waited for: its records are done if it returned, and
+  come again if it failed.
+- L5: leases are let go on the way out, within the time that ``close`` has.
+- One iteration at a time: with two, asking in one would acknowledge the records of the other. A new one is refused
+  while a caller waits in the older one, or while a run is on; otherwise the older one is over.
+- User code only writes to its taker and posts to the host. An interrupted or cancelled wait has taken nothing.
+"""
+
+import math
+import random
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Literal, TypeVar, final
+from weakref import ref
+
+import anyio
+
+from shardline.aio.client import Client
+from shardline.aio.consumer.batches import Batch
+from shardline.aio.consumer.consumer_arguments import (
+    check_bounds,
+    check_done,
+    check_settings,
+    check_start,
+    make_store,
+)
+from shardline.aio.consumer.consumer_driver import ConsumerDriver, Message, store_error
+from shardline.aio.consumer.consumer_status import ConsumerStatus, consumer_status, health
+from shardline.aio.consumer.worker_identity import new_incarnation, new_worker_id
+from shardline.aio.loop.boot_clock import boot_time
+from shardline.aio.loop.fork_and_exit import CONSUMER_FORKED
+from shardline.aio.loop.host_tasks import Flag, has_ended, has_ended_well, make_flag, running_task, spawn
+from shardline.aio.loop.latch import Latch
+from shardline.aio.loop.notifier import Bell
+from shardline.aio.producer.validation import check_callable, check_client, check_timeout
+from shardline.aio.reporting import ConsumerReporter, ConsumerSink
+from shardline.core.clock import NEVER
+from shardline.core.consumer.consumer_config import ConsumerConfig
+from shardline.core.consumer.coordinator import Coordinator
+from shardline.core.consumer.cursor import Cursor
+from shardline.core.consumer.handling_lag import service_now
+from shardline.core.consumer.handout import HandOut
+from shardline.core.consumer.run_bounds import RunBounds
+from shardline.core.consumer.taker import Taker
+from shardline.core.failures import Failure
+from shardline.core.requests import DescribeStreamSummary
+from shardline.errors import Closed, UsageError, WaitTimeout
+from shardline.model.position import LATEST
+from shardline.model.record import Record, hand_out
+from shardline.model.stream import parse_stream
+from shardline.ports import KclLeaseStore, LeaseStore
+
+_CLOSED: Final = "this Consumer is closed"
+_REPLACED: Final = "this iteration is over: another one of the same Consumer was begun"
+_IN_USE: Final = "this Consumer is iterated already: one iteration at a time, for asking acknowledges"
+_ASKED: Final = "another task or thread waits in this iterator: only one may iterate, for asking acknowledges"
+_LATEST_MARGIN: Final = 1.0  # L6
+_POLL: Final = 0.05
+_RELEASE_LEAST: Final = 2.0  # seconds that letting go has, however short the timeout is
+
+_T = TypeVar("_T", bound=Taker)
+
+
+@final
+class _TaskWait:
+    """A task that waits for an answer."""
+
+    __slots__ = ("bell", "caller")
+
+    def __init__(self) -> None:
+        self.caller = running_task()
+        self.bell = Bell()
+
+    def wake(self) -> None:
+        self.bell.ring()
+
+
+def _is_gone(caller: object) -> bool:
+    """Whether this task or thread is over."""
+    return not caller.is_alive() if isinstance(caller, threading.Thread) else has_ended(caller)
+
+
+@final
+class ConsumerSession:
+    """One consumer, whichever facade it has. The arguments are those of ``Consumer``."""
+
+    def __init__(
+        self,
+        stream: str,
+        connection: dict[str, Any],
+        *,
+        group: str | None,
+        store: str | LeaseStore | None,
+        start: object,
+        config: ConsumerConfig | None,
+        client: Client | None,
+        deserializer: Callable[[bytes], Any] | None,
+        worker_id: str | None,
+        until: Literal["latest"] | None,
+        idle_timeout: float | None,
+        max_leases: int | None,
+        sink: ConsumerSink | None,
+        close_timeout: float | None,
+        not_started: str,
+    ) -> None:
+        self.stream = parse_stream(stream)
+        self.group = group
+        self.config, self.worker_id = check_settings(config, worker_id, max_leases)
+        self._start_at = check_start(start)
+        self.client, self._owns_client = check_client("Consumer", client, connection)
+        self._connection = connection
+        self._deserializer = check_callable("deserializer", deserializer)
+        self._sink = check_callable("sink", sink)
+        self._close_timeout = check_timeout("close_timeout", close_timeout)
+        self._until_latest, self._idle_timeout = check_bounds(until, idle_timeout)
+        self._store = make_store(
+            store,
+            group=group,
+            stream=self.stream.name,
+            worker_id=self.worker_id,
+            connection=connection,
+            client=self.client,
+        )
+        self._owned_store = self._store if store is None or isinstance(store, str) else None
+        self._not_started = not_started
+        self._starting = anyio.Lock()
+        self._ended: Flag | None = None
+        self._driver: ConsumerDriver | None = None
+        self._hand_out: HandOut | None = None  # the driver's; after a fork it is still there to be looked at
+        self._service_time: Callable[[], float] = time.time
+        self.is_closed = False
+        self._why_closed = _CLOSED
+        self._taker: Taker | None = None
+        self._iterator: Callable[[], object] = lambda: None  # none
+        self.run_scope: anyio.CancelScope | None = None
+        """Where ``Consumer.run`` runs, while it does."""
+
+    # ---- start
+
+    async def start(self) -> None:
+        async with self._starting:
+            if self._driver is not None or self.is_closed:
+                self.check_open()
+                return
+            try:
+                await self._start()
+            finally:
+                if self._driver is None:
+                    await self._let_go()
+                    if self._owns_client:  # the next attempt has another: one that was closed stays so
+                        self.client = Client(**self._connection)
+
+    async def _start(self) -> None:
+        if self._owns_client:
+            await self.client.start()
+        api = self.client.api
+        failure = await self._store.open()
+        if failure is not None and not failure.retryable:
+            raise store_error("OpenStore", failure)
+        if self._start_at == LATEST:
+            await api.describe_stream_summary(DescribeStreamSummary(self.stream))  # it tells the service's time
+        if self.is_closed:  # meanwhile
+            raise Closed(self._why_closed)
+        self._service_time = api.service_time
+        driver = self._make_driver(api.service_time)
+        self._ended = ended = make_flag()
+
+        def make_sure_of_end() -> None:
+            driver.make_sure_of_end()
+            ended.set()
+
+        spawn(self._host(driver, api, failure, ended), "shardline consumer", make_sure_of_end)
+        self._driver, self._hand_out = driver, driver.hand_out
+
+    def _make_driver(self, service_time: Callable[[], float]) -> ConsumerDriver:
+        store, config = self._store, self.config
+        coordinator = Coordinator(
+            self.stream,
+            self.worker_id,
+            self._start_at,
+            incarnation=new_incarnation(),
+            config=config,
+            scan_interval=store.scan_interval,
+            checkpoint_interval=store.checkpoint_interval,
+            latest_at=max(0.0, service_time() - _LATEST_MARGIN),
+            chance=random.Random(),  # noqa: S311 - no secret
+            now=boot_time(),
+            clock=boot_time,
+            kcl_failover=store.kcl_failover if isinstance(store, KclLeaseStore) else None,
+        )
+        bounds = RunBounds(
+            until_latest=self._until_latest, idle_timeout=self._idle_timeout, max_leases=config.max_leases
+        )
+        interval = store.checkpoint_interval if config.checkpoint_interval is None else config.checkpoint_interval
+        return ConsumerDriver(
+            HandOut({self.stream.name: coordinator}, config, bounds, report_interval=interval),
+            boot_time,
+            stream=self.stream,
+            store=store,
+            reporter=ConsumerReporter(f"{self.stream.name} ({self.worker_id})", self._sink, time.monotonic),
+            deserializer=self._deserializer,
+            service_time=service_time,
+        )
+
+    async def _host(self, driver: ConsumerDriver, api: Any, failure: Failure | None, ended: Flag) -> None:
+        try:
+            await driver.run(api, store_failure=failure)
+        finally:
+            try:
+                if not driver.is_disowned:
+                    await self._let_go()
+            finally:
+                ended.set()
+
+    async def _let_go(self) -> None:
+        """Close what is ours."""
+        with anyio.CancelScope(shield=True):
+            try:
+                if self._owned_store is not None:
+                    await self._owned_store.close()
+            finally:
+                if self._owns_client:
+                    await self.client.close()
+
+    # ---- state
+
+    def check_open(self) -> None:
+        if self.is_closed:
+            raise Closed(self._why_closed)
+        if self._driver is None:
+            raise Closed(self._not_started)
+
+    def check_loop(self) -> None:
+        """Refuse a task of another event loop than the host's."""
+        if self._driver is not None:
+            self._driver.home.check()
+
+    @property
+    def driver(self) -> ConsumerDriver:
+        """The host.
+
+        Raises:
+            Closed: the consumer is closed, or not started.
+        """
+        self.check_open()
+        assert self._driver is not None
+        return self._driver
+
+    @property
+    def is_started(self) -> bool:
+        return self._driver is not None
+
+    @property
+    def hand_out(self) -> HandOut:
+        """The machine that the host drives. User code only reads it."""
+        assert self._hand_out is not None
+        return self._hand_out
+
+    @property
+    def is_ready(self) -> bool:
+        return self._hand_out is not None and self._hand_out.bounds.is_ready and not self.is_closed
+
+    def status(self) -> ConsumerStatus:
+        machine = self._hand_out
+        now = 0.0 if machine is None else self.service_now()
+        return consumer_status(str(self.stream), self.group, self.worker_id, machine, now, is_closed=self.is_closed)
+
+    async def wait_ready(self, timeout: float | None) -> None:  # noqa: ASYNC109 - it raises an error of ours
+        limit = check_timeout("timeout", timeout)
+        with anyio.move_on_after(limit):
+            while True:
+                driver = self.driver
+                self.check_failure()
+                if driver.hand_out.bounds.is_ready:
+                    break
+                await driver.changes.wait()
+        self.check_open()
+        if not self.is_ready:
+            raise WaitTimeout(f"the consumer of {self.stream} is not ready after {limit:g} s")
+
+    # ---- takers
+
+    def begin(self, caller: object, make: Callable[[HandOut, int], _T]) -> _T:
+        """A new iteration or run: it asks for the next, and what an older one left in the user's hands is done.
+
+        Raises:
+            UsageError: a caller waits for a record at this moment, or ``run`` does.
+            Closed: the consumer is closed, or not started.
+        """
+        driver, older = self.driver, self._taker
+        is_awaited = older is not None and not older.is_over and older.is_awaited(caller, _is_gone)
+        if is_awaited or self.run_scope is not None:
+            raise UsageError(_IN_USE)
+        taker = make(driver.hand_out, 1 if older is None else older.number + 1)
+        self._taker = taker
+        if older is not None:
+            older.cursor.slice_end = -NEVER  # the older iterator looks again, and finds that it was replaced
+        driver.post(partial(driver.hand_out.begin, taker))
+        return taker
+
+    def attach(self, iterator: object) -> None:
+        """The iterator of the current taker. Once it is collected nobody can ask for more."""
+        self._iterator = ref(iterator)
+
+    def check_current(self, taker: Taker) -> None:
+        """Refuse an iterator that was replaced by a newer one."""
+        if taker is not self._taker:
+            raise UsageError(_REPLACED)
+
+    def check_failure(self) -> None:
+        """Raise what ended the consumer, if something did."""
+        if self._driver is not None and self._driver.failure is not None:
+            raise self._driver.failure
+
+    def begin_slice(self, cursor: Cursor) -> int:
+        """The next record of an open cursor is about to be taken. Returns its place. The caller takes it by one store,
+        after which it makes no call: an interrupt after the store would lose the record.
+        """
+        place = cursor.place
+        hand_out(cursor.records[place : place + 1], self.service_now())
+        cursor.begin_slice(boot_time())
+        return place
+
+    def make_batch(self, cursor: Cursor) -> Batch:
+        """The records of an open cursor, which are about to be taken at once."""
+        batch = Batch(list(cursor.records), self.ack)
+        hand_out(batch.records, self.service_now())
+        cursor.begin_slice(boot_time())
+        return batch
+
+    def service_now(self) -> float:
+        """The service's time, in seconds since 1970. In any thread."""
+        return service_now(self._service_time(), time.time())
+
+    async def ask(self, taker: Taker) -> None:
+        """Ask the host for more, and wait for the answer."""
+        mine = _TaskWait()
+        driver, number = self._enter(taker, mine)
+        try:
+            while taker.answered < number and not driver.has_ended:
+                await mine.bell.wait()
+        finally:
+            taker.leave(mine)
+        taker.is_over = taker.is_over or taker.answered < number  # the host has ended
+
+    def ask_blocking(self, taker: Taker) -> None:
+        """The same, in a thread."""
+        mine = Latch()
+        driver, number = self._enter(taker, mine)
+        try:
+            while taker.answered < number and not driver.has_ended:
+                mine.wait()
+        finally:
+            taker.leave(mine)
+        taker.is_over = taker.is_over or taker.answered < number  # the host has ended
+
+    def _enter(self, taker: Taker, mine: _TaskWait | Latch) -> tuple[ConsumerDriver, int]:
+        driver = self._driver
+        if driver is None:  # in the child of a fork
+            raise Closed(self._why_closed)
+        if not taker.enter(mine, _is_gone):
+            raise UsageError(_ASKED)
+        number = taker.asked
+        driver.post(partial(driver.hand_out.ask, taker, number))
+        return driver, number
+
+    def post(self, message: Message) -> None:
+        """Have the host make this call."""
+        if self._driver is not None:
+            self._driver.post(message)
+
+    def ack(self, done: Record | Batch, *, through: bool = False) -> bool:
+        """Say that a record or a batch is done. Returns whether its lease is held."""
+        check_done(done)
+        driver = self._driver
+        if driver is None:
+            raise Closed(self._why_closed if self.is_closed else self._not_started)
+        if isinstance(done, Record):
+            driver.post(partial(driver.hand_out.ack, done, through=through))
+        else:
+            driver.post(partial(_ack_all, driver.hand_out, done.records))
+        lease = done.lease
+        return lease is not None and lease.held
+
+    # ---- close
+
+    async def shut(self) -> None:
+        """Hand out no more. When this returns, the host has seen it."""
+        driver = self._driver
+        if driver is not None:
+            driver.post(driver.hand_out.close)
+            while not driver.hand_out.is_closing and not driver.has_ended:
+                await driver.changes.wait(_POLL)
+
+    async def close(self, caller: object, timeout: float | None, *, clean: bool) -> None:  # noqa: ASYNC109 - it returns
+        """Hand out no more, let user code finish what it has, commit, and let go of the leases.
+
+        Args:
+            caller: the task or thread that closes: it is done with what it has, if the close is clean.
+            timeout: how long to wait for others; ``None``: ``close_timeout``.
+            clean: whether the records in hand are done.
+        """
+        limit = self._close_timeout if timeout is None else check_timeout("timeout", timeout)
+        driver, ended = self._driver, self._ended
+        is_deserted = driver is not None and driver.stop_if_deserted()
+        first, self.is_closed = not self.is_closed, True
+        if driver is None or ended is None or is_deserted:
+            return
+        with anyio.CancelScope(shield=True):
+            if first:
+                until = time.monotonic() + (math.inf if limit is None else limit)
+                try:
+                    await self.shut()
+                    await self._end_users(driver, caller, until, clean=clean)
+                    driver.post(driver.release)
+                    with anyio.move_on_after(max(until - time.monotonic(), _RELEASE_LEAST)):
+                        await ended.wait()
+                finally:
+                    driver.stop()
+            await ended.wait()
+
+    async def _end_users(self, driver: ConsumerDriver, caller: object, until: float, *, clean: bool) -> None:
+        """Wait for the user code of others, if the close is clean; then take back what it has."""
+        while clean and self.run_scope is not None and time.monotonic() < until:
+            await driver.changes.wait(_POLL)
+        if self.run_scope is not None:
+            self.run_scope.cancel()
+        taker = self._taker
+        if taker is None:
+            return
+        while clean and self._is_at_work(taker, caller) and time.monotonic() < until:
+            await driver.changes.wait(_POLL)
+        is_done = self._iterator() is None or taker.caller is caller or has_ended_well(taker.caller)
+        driver.post(partial(driver.hand_out.settle, taker, done=clean and is_done))
+
+    def _is_at_work(self, taker: Taker, caller: object) -> bool:
+        """Whether another task or thread has records. One that has ended works on nothing."""
+        is_alive = self._iterator() is not None and taker.caller is not caller and not _is_gone(taker.caller)
+        return taker.has_records and is_alive
+
+    def abandon(self) -> None:
+        """Nobody has the consumer any more: let go of the leases. In any thread."""
+        driver = self._driver
+        if driver is not None:
+            driver.post(driver.release)
+
+    def __repr__(self) -> str:
+        group = "" if self.group is None else f" of group {self.group!r}"
+        return f"<Consumer of {self.stream}{group}, {health(self._hand_out, is_closed=self.is_closed)}>"
+
+    def handle_fork(self) -> None:
+        """In the child: what was started is the parent's, what was not is ours, under a new name."""
+        if self._driver is not None:
+            self._driver.disown(Closed(CONSUMER_FORKED))
+            self._driver = None
+            self.is_closed, self._why_closed = True, CONSUMER_FORKED
+        elif self.config.worker_id is None:
+            self.worker_id = new_worker_id()
+
+
+def _ack_all(machine: HandOut, records: list[Record], now: float) -> None:
+    for record in records:
+        machine.ack(record, now)

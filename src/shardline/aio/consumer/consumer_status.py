@@ -1,0 +1,235 @@
+"""How does a consumer stand: which shards, who reads them, how far, how late?
+
+Invariants:
+
+- ``handling_lag`` is the age of the oldest record that is not done, wherever it is: in hand, prefetched or unread.
+  ``reading_lag`` stays at 0 while a slow handler falls behind, and is no alarm.
+- Looking changes nothing that the group or the user could see.
+"""
+
+import time
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, final
+
+from shardline.aio.loop.boot_clock import boot_time
+from shardline.core.clock import Instant
+from shardline.core.consumer.coordinator import Coordinator
+from shardline.core.consumer.handling_lag import HandlingState, handling_lag
+from shardline.core.consumer.handout import HandOut
+from shardline.core.consumer.held_shard import HeldShard
+from shardline.core.consumer.lease_phases import Holding, Phase
+from shardline.core.consumer.reader import ShardKey
+from shardline.model.lease import Lease
+from shardline.model.position import Position
+
+Health: TypeAlias = Literal["starting", "ok", "store-down", "handler-stuck", "failed", "closing", "closed"]
+ShardState: TypeAlias = Literal["reading", "handing-over", "ending", "other", "free", "waiting", "finished", "unknown"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ShardStatus:
+    """One shard, as this worker knows it."""
+
+    shard_id: str
+    state: ShardState
+    """``reading``: by us; ``handing-over``, ``ending``: by us, and not for long; ``other``: another worker reads it;
+    ``free``: nobody does yet; ``waiting``: for its parents; ``finished``; ``unknown``: it has no lease."""
+    owner: str | None
+    checkpoint: Position | None
+    """What is committed. All records at or before it are done."""
+    reading_lag: float | None
+    """How many seconds the last page that we read was behind the end of the shard. ``None``: nothing was read yet."""
+    parents: tuple[str, ...]
+    children: tuple[str, ...]
+    prefetched: int = 0
+    """How many records were read and wait for your code."""
+    token: int | None = None
+    """The fencing token, if it is ours."""
+    out_of_range: int = 0
+    """How many records of aggregates lay outside of the shard's hash range."""
+    handling_lag: float | None = None
+    """How many seconds ago the oldest record arrived that is not done; 0 if there is none, ``None`` if not known."""
+    in_hand: int = 0
+    """How many records your code has: it was handed them, and is not done with them."""
+    handler_started_at: float | None = None
+    """Since when your code has had the same records, in seconds since 1970; ``None`` if it has none."""
+    unacknowledged: int = 0
+    """With manual acknowledgements: how many records are handed out and not acknowledged, or wait behind one that is
+    not. At ``max_unacknowledged`` no more of the shard are handed out or read."""
+    stream: str = ""
+    """The name of the stream."""
+
+    @property
+    def lag(self) -> float | None:
+        """The former name of ``reading_lag``."""
+        return self.reading_lag
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ConsumerStatus:
+    """A consumer and its group."""
+
+    stream: str
+    group: str | None
+    worker_id: str
+    health: Health
+    is_ready: bool
+    shards: tuple[ShardStatus, ...]
+    workers: dict[str, int]
+    """How many leases each worker of the group holds."""
+    retries: int = 0
+    """How many calls of a handler failed and were repeated, since the consumer was started."""
+    dead_letters: int = 0
+    """How many records were written as dead letters."""
+    failed_records: int = 0
+    """How many records ended a ``run`` with ``HandlerFailed``. They come again."""
+
+    @property
+    def handling_lag(self) -> float | None:
+        """The largest of the shards that we read: the age of the oldest record that is not done. The one to watch."""
+        return max((shard.handling_lag for shard in self.shards if shard.handling_lag is not None), default=None)
+
+    @property
+    def reading_lag(self) -> float | None:
+        """The largest of the shards that we read. A slow handler does not show in it."""
+        return max((shard.reading_lag for shard in self.shards if shard.reading_lag is not None), default=None)
+
+    @property
+    def lag(self) -> float | None:
+        """The former name of ``reading_lag``."""
+        return self.reading_lag
+
+    @property
+    def in_hand(self) -> int:
+        """How many records your code has."""
+        return sum(shard.in_hand for shard in self.shards)
+
+    @property
+    def handler_started_at(self) -> float | None:
+        """Since when the handler that has worked the longest on the same records has had them."""
+        started = [shard.handler_started_at for shard in self.shards if shard.handler_started_at is not None]
+        return min(started, default=None)
+
+    @property
+    def is_resharding(self) -> bool:
+        """Whether a shard that has children is not finished."""
+        return any(shard.children and shard.state not in ("finished", "unknown") for shard in self.shards)
+
+
+def consumer_status(
+    stream: str, group: str | None, worker_id: str, hand_out: HandOut | None, service_now: float, *, is_closed: bool
+) -> ConsumerStatus:
+    """All of it. ``service_now``: the service's time, in seconds since 1970."""
+    return ConsumerStatus(
+        stream=stream,
+        group=group,
+        worker_id=worker_id,
+        health=health(hand_out, is_closed=is_closed),
+        is_ready=hand_out is not None and hand_out.bounds.is_ready and not is_closed,
+        shards=() if hand_out is None else _shard_statuses(hand_out, service_now),
+        workers={} if hand_out is None else _owners(hand_out),
+        retries=0 if hand_out is None else hand_out.counts.retries,
+        dead_letters=0 if hand_out is None else hand_out.counts.dead_letters,
+        failed_records=0 if hand_out is None else hand_out.counts.failed_records,
+    )
+
+
+def health(hand_out: HandOut | None, *, is_closed: bool) -> Health:
+    if hand_out is not None and hand_out.failure is not None:
+        return "failed"
+    if is_closed:
+        return "closed" if hand_out is None or hand_out.has_ended else "closing"
+    if hand_out is not None and hand_out.watch.is_stuck:
+        return "handler-stuck"
+    if hand_out is None or not hand_out.bounds.is_ready:
+        return "starting"
+    return "store-down" if any(group.is_store_down for group in hand_out.coordinators.values()) else "ok"
+
+
+def _shard_statuses(hand_out: HandOut, service_now: float) -> tuple[ShardStatus, ...]:
+    """Every shard that is known, by stream and name."""
+    return tuple(
+        _status(hand_out, group, (stream, shard_id), service_now)
+        for stream, group in sorted(hand_out.coordinators.items())
+        for shard_id in sorted({*group.topology.graph.shard_ids, *group.view.rows})
+    )
+
+
+def _owners(hand_out: HandOut) -> dict[str, int]:
+    """The workers that hold leases, and how many."""
+    counts: dict[str, int] = {}
+    for group in hand_out.coordinators.values():
+        for row in group.view.rows.values():
+            if row.holder is not None and not row.checkpoint.is_finished:
+                counts[row.holder] = counts.get(row.holder, 0) + 1
+    return counts
+
+
+def _status(hand_out: HandOut, group: Coordinator, key: ShardKey, service_now: float) -> ShardStatus:
+    stream, shard_id = key
+    graph, row = group.topology.graph, group.view.rows.get(shard_id)
+    shard, holding = hand_out.shards.get(key), group.held.holdings.get(shard_id)
+    known = ShardStatus(
+        stream=stream,
+        shard_id=shard_id,
+        state=_state(group, holding, row),
+        owner=None if row is None else row.holder,
+        checkpoint=None if row is None else row.checkpoint.position,
+        reading_lag=None,
+        parents=graph.parents(shard_id),
+        children=tuple(sorted(graph.children(shard_id))),
+        token=None if holding is None else holding.grant.token,
+        handler_started_at=_since_1970(hand_out.watch.since(key)),
+    )
+    return known if shard is None else _with_records(known, hand_out, shard, service_now)
+
+
+def _with_records(known: ShardStatus, hand_out: HandOut, shard: HeldShard, service_now: float) -> ShardStatus:
+    """A shard that we hold: what of it was read, what waits, and what the user's code has."""
+    state, tracker = hand_out.look(shard), None if shard.holding is None else shard.holding.tracker
+    done, unreported = 0, 0
+    if shard.cursor is not None:
+        done = shard.cursor.done
+        # With manual acknowledgements the tracker counts what was reported; user code may have taken more since.
+        unreported = shard.cursor.place - shard.cursor.reported if shard.is_manual else 0
+    since = hand_out.watch.since(shard.key) or state.since if shard.is_manual else state.since
+    return replace(
+        known,
+        reading_lag=shard.reader.lag,
+        prefetched=state.waiting if shard.is_stopping else shard.records - state.records - done,
+        out_of_range=shard.reader.out_of_range,
+        unacknowledged=0 if tracker is None else tracker.remembered + unreported,
+        handling_lag=_handling_lag(shard, state, service_now),
+        in_hand=tracker.unacknowledged + unreported if tracker is not None and shard.is_manual else state.records,
+        handler_started_at=known.handler_started_at if since is None else _since_1970(since),
+    )
+
+
+def _handling_lag(shard: HeldShard, state: HandlingState, service_now: float) -> float | None:
+    """The age of the oldest record that is not done, wherever it is."""
+    holding = shard.holding
+    unacknowledged = None if holding is None else holding.tracker.oldest_unacknowledged
+    arrivals = [record.arrived_at for record in (state.oldest, shard.next_record) if record is not None]
+    if unacknowledged is not None:
+        arrivals.append(unacknowledged[1])
+    return handling_lag(arrivals, shard.reader.unread_age(boot_time()), shard.reader.lag, service_now)
+
+
+def _since_1970(at: Instant | None) -> float | None:
+    return None if at is None else time.time() - (boot_time() - at)
+
+
+def _state(group: Coordinator, holding: Holding | None, row: Lease | None) -> ShardState:
+    if holding is not None:
+        if holding.phase is not Phase.ACTIVE:
+            return "handing-over"
+        return "ending" if holding.tracker.has_ended else "reading"
+    if row is None:
+        return "unknown"
+    if row.checkpoint.is_finished:
+        return "finished"
+    if row.holder is not None:
+        return "other"
+    return "free" if group.topology.graph.is_readable(row.shard_id, group.view.rows) else "waiting"

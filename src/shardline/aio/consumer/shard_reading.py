@@ -1,0 +1,106 @@
+"""Reads one shard: sends the requests of its reader, answers them, and brings the pages to the hand-out.
+
+Invariants:
+
+- Every request is answered to the reader exactly once, unless the task was cancelled: then the reader is stopped.
+- A slow, idle or failing shard waits in its own task: it delays no other.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final, Protocol, final
+
+import anyio
+import anyio.lowlevel
+
+from shardline.aio.loop.notifier import Bell
+from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse
+from shardline.core.clock import Instant
+from shardline.core.consumer.deaggregator import Deaggregator
+from shardline.core.consumer.held_shard import HeldShard
+from shardline.core.consumer.polling_reader import PollingReader
+from shardline.core.consumer.reader import Page, ReaderEvent
+from shardline.core.failures import Failure, FailureKind
+from shardline.core.requests import GetRecords, GetShardIterator
+from shardline.ports import KinesisApi
+
+_log: Final = logging.getLogger("shardline.consumer")
+
+
+class ReadingEvents(Protocol):
+    """The host, which receives what was read."""
+
+    def handle_pages(self, shard: HeldShard, pages: list[Page]) -> None: ...
+    def handle_read(self, events: list[ReaderEvent]) -> None: ...
+    def handle_reader_over(self, shard: HeldShard) -> None: ...
+
+
+@final
+class ShardReading:
+    """The task that drives one ``PollingReader``."""
+
+    def __init__(
+        self,
+        shard: HeldShard,
+        reader: PollingReader,
+        deaggregator: Deaggregator,
+        clock: Callable[[], Instant],
+        deserializer: Callable[[bytes], Any] | None,
+    ) -> None:
+        self.shard = shard
+        self.deaggregator = deaggregator
+        self._reader = reader
+        self._clock = clock
+        self._deserializer = deserializer
+        self._scope = anyio.CancelScope()
+        self._room = Bell()
+
+    def wake(self) -> None:
+        """There is room for a page."""
+        self._room.ring()
+
+    def stop(self) -> None:
+        """End, even in the middle of a request: the reader is stopped."""
+        self._scope.cancel()
+
+    async def run(self, api: KinesisApi, host: ReadingEvents) -> None:
+        """Read until the shard ends or the reader is stopped."""
+        reader, clock = self._reader, self._clock
+        with self._scope:
+            while not reader.is_over:
+                now = clock()
+                request = reader.poll_request(now)
+                if request is not None:
+                    self._answer(await self._send(api, request))
+                    host.handle_read(reader.take_events())
+                else:
+                    await self._room.wait(max(0.0, reader.next_deadline() - now))
+                while pages := reader.take_pages():
+                    for page in pages:
+                        if page.records:
+                            page.records[0].origin.deserializer = self._deserializer  # one origin a page
+                    host.handle_pages(self.shard, pages)
+                    if reader.has_unopened:
+                        await anyio.lowlevel.checkpoint()  # opening a slice takes its time
+        if not self.shard.is_stopping:
+            host.handle_reader_over(self.shard)
+
+    async def _send(
+        self, api: KinesisApi, request: GetShardIterator | GetRecords
+    ) -> GetShardIteratorResponse | GetRecordsResponse | Failure:
+        try:
+            if isinstance(request, GetRecords):
+                return await api.get_records(request)
+            return await api.get_shard_iterator(request)
+        except Exception as error:  # noqa: BLE001 - an adapter's bug: expected failures are values
+            _log.exception("a request broke")
+            return Failure(FailureKind.TRANSIENT, "Internal", f"{type(error).__name__}: {error}")
+
+    def _answer(self, answer: GetShardIteratorResponse | GetRecordsResponse | Failure) -> None:
+        reader, now = self._reader, self._clock()
+        if isinstance(answer, Failure):
+            reader.handle_failure(answer, now)
+        elif isinstance(answer, GetShardIteratorResponse):
+            reader.handle_iterator(answer, now)
+        else:
+            reader.handle_page(answer, now)

@@ -1,0 +1,1 @@
+"""The event loop of a host: its tasks, wake-ups, forks and exits."""

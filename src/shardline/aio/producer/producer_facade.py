@@ -1,0 +1,173 @@
+"""Holds the half of ``Producer`` that the async and the blocking class share: arguments, machine, driver and end.
+
+Invariants:
+
+- P1: a put that a signal handler ends by raising wakes the host: its record may be in the intake already.
+- A producer that was forgotten is logged, and delivers what it has while its event loop runs.
+- After a fork the child's copy refuses, and so does a producer whose host has ended: see ``fork_and_exit``.
+"""
+
+import logging
+import random
+import sys
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+from shardline.aio.loop.fork_and_exit import PRODUCER_FORKED, disown, watch, weakly
+from shardline.aio.producer.backpressure import Line
+from shardline.aio.producer.delivery import SettledRecord
+from shardline.aio.producer.producer_driver import Driver
+from shardline.aio.producer.validation import Serializer, check_callable, check_config, check_timeout
+from shardline.aio.reporting import ProducerReporter
+from shardline.core.producer.intake import Intake, Put
+from shardline.core.producer.machine import ProducerMachine
+from shardline.core.producer.producer_record import payload_bytes
+from shardline.errors import BufferFull, Closed
+from shardline.model.stream import parse_stream
+from shardline.ports import EventSink
+
+_log: Final = logging.getLogger("shardline.producer")
+_clock: Final = time.monotonic
+_L = TypeVar("_L", bound=Line)
+
+
+class ProducerFacade(ABC, Generic[_L]):
+    """The arguments are those of ``Producer``; ``room``: makes the line of those who wait for room."""
+
+    _is_started: bool = False  # of the class: __del__ also sees what __init__ refused
+    _closed: bool = False
+    _in_loop: Callable[[Callable[[], None]], object] | None = None  # makes a call in the host's event loop
+    _block: ClassVar[str]
+    _lives_with: ClassVar[str]
+
+    def __init__(
+        self,
+        stream: str,
+        room: Callable[[Intake], _L],
+        *,
+        config: Any,
+        serializer: Serializer | None,
+        on_failure: Callable[[Any], object] | None,
+        sink: EventSink | None,
+        close_timeout: float | None,
+        drain_on_cancel: bool,
+    ) -> None:
+        self._stream = parse_stream(stream)
+        self._config = check_config(config)
+        self._serializer = check_callable("serializer", serializer)
+        self._close_timeout = check_timeout("close_timeout", close_timeout)
+        self._drain_on_cancel = drain_on_cancel
+        self._ttl = self._config.record_ttl
+        self._left: list[Any] = []
+        self._machine = ProducerMachine(self._stream, self._config, random.Random(), _clock())  # noqa: S311 - no secret
+        self._intake = self._machine.intake
+        self._intake.refuse(f"this Producer is not started: use {self._block!r}, or start()")
+        self._room = room(self._intake)
+        self._driver = Driver(
+            self._machine,
+            reporter=ProducerReporter(str(self._stream), check_callable("sink", sink), _clock),
+            on_failure=check_callable("on_failure", on_failure),
+            on_room=self._room.notify,
+            on_end=weakly(self),
+        )
+
+    def _admit(self) -> None:
+        """The host runs."""
+        for sentence in self._config.untranslated:
+            _log.warning("KPL property %s", sentence)
+        watch(self)
+        self._is_started = True
+        self._intake.admit()
+
+    def _refuse_puts(self) -> bool:
+        """It is closed. Says whether it was open before."""
+        is_first, self._closed = not self._closed, True
+        if self._intake.refusal != PRODUCER_FORKED:
+            self._intake.refuse("this Producer is closed")
+        return is_first
+
+    def _exit_timeout(self, kind: type[BaseException] | None) -> float | None:
+        """How long the way out of a block waits that ended with this exception."""
+        is_interrupted = kind is not None and not issubclass(kind, Exception)
+        return 0.0 if is_interrupted and not self._drain_on_cancel else None
+
+    # ---- putting
+
+    def _date(self, deliveries: Iterable[SettledRecord]) -> int:
+        """Their life begins. Returns how many bytes they count."""
+        expires_at, size = _clock() + self._ttl, 0
+        for delivery in deliveries:
+            delivery.expires_at = expires_at
+            size += payload_bytes(delivery)
+        return size
+
+    def _put(self, put: Callable[..., Put], *arguments: Any) -> bool:
+        """Put into the intake. Says whether there was room."""
+        try:
+            result = put(*arguments)
+            if result is Put.WAKE:
+                self._wake()
+        except BaseException:  # a signal handler raised: the record may be in the intake, and the host asleep (P1)
+            self._wake()
+            raise
+        if result is Put.REFUSED:
+            self._check_open()
+        return result is not Put.FULL
+
+    @abstractmethod
+    def _wake(self) -> None:
+        """Wake the host, from wherever this is."""
+
+    def _full(self) -> BufferFull:
+        return BufferFull(f"the buffer is full: {self.outstanding} records, {self._intake.buffered_bytes} bytes")
+
+    def _check_open(self) -> None:
+        if self._intake.refusal is not None:
+            raise Closed(self._intake.refusal)
+
+    # ---- looking
+
+    @property
+    def outstanding(self) -> int:
+        """Records that were put and have not ended."""
+        return self._intake.outstanding
+
+    def __repr__(self) -> str:
+        if not hasattr(self, "_intake"):
+            return "<Producer, not made>"  # __init__ raised
+        state = "open" if self._intake.refusal is None else "closed" if self._is_started else "not started"
+        return f"<Producer {self._stream}, {state}, {self.outstanding} outstanding>"
+
+    # ---- what was forgotten
+
+    def refuse_after_fork(self) -> None:
+        """In the child: the event loop, the connections and the records are the parent's."""
+        self._closed, self._is_started = True, False
+        self._intake.refuse(PRODUCER_FORKED)
+        disown(self._intake.unfinished())
+
+    def refuse_after_end(self, reason: str) -> None:
+        """The host has ended: nothing that is put now would ever be sent."""
+        if self._intake.refusal is None:
+            self._intake.refuse(f"this Producer does not run any more: {reason}")
+        self._room.wake_all()
+
+    def __del__(self) -> None:
+        if self._closed or not self._is_started:
+            return
+        # When the interpreter ends, a network thread was stopped wherever it was, maybe with a lock of the log in its
+        # hands: logging now could wait forever. Lost records were logged before that, at exit.
+        if not sys.is_finalizing():
+            if self.outstanding:
+                message = "%s was dropped without close(): its records are delivered only while the %s runs"
+                _log.error(message, repr(self), self._lives_with)  # not %r: the log would keep it alive
+            self._driver.orphan(self._in_loop)
+        warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
+
+
+def undelivered(deliveries: list[Any]) -> list[Any]:
+    """Those that are on their way, or were given up."""
+    return [delivery for delivery in deliveries if not delivery.delivered]

@@ -1,0 +1,94 @@
+"""What do the customers of the demo order?
+
+Orders as a shop writes them: JSON, a customer as the key, few customers with many orders and many with few. In the
+flash sale a handful of resellers order large baskets, and all of their keys lie in one shard.
+
+Invariants:
+
+- The same seed gives the same orders: the same names, customers and baskets, in the same order.
+- Orders of one customer have rising names, and go through one producer: their order can be checked.
+- The resellers lie in both halves of their shard, and on every producer: a split relieves it, and no producer
+  alone can know that the shard is full.
+"""
+
+from itertools import accumulate, count, product
+from random import Random
+from typing import Final, NamedTuple, final
+from zlib import crc32
+
+import msgspec
+
+from shardline.model.hashing import HashRange, hash_key_of
+
+PRODUCERS: Final = 4
+CUSTOMERS: Final = 300
+_RESELLERS_EACH: Final = 1  # of each half and each producer
+_BASKET: Final = (1, 4)
+_LARGE_BASKET: Final = 100
+_LARGE_BASKETS: Final = 10
+_GOODS: Final = ("tea", "coffee", "cocoa", "sugar", "honey", "salt", "pepper", "saffron", "vanilla", "cinnamon")
+
+
+@final
+class Order(NamedTuple):
+    """One record of the stream."""
+
+    name: str
+    customer: str
+    data: bytes
+
+
+def producer_of(customer: str) -> int:
+    """Which of the producers puts the orders of a customer."""
+    return crc32(customer.encode()) % PRODUCERS
+
+
+def resellers_of(shard: HashRange) -> list[str]:
+    """Customers whose keys all lie in one shard."""
+    wanted = dict.fromkeys(product((False, True), range(PRODUCERS)), _RESELLERS_EACH)
+    found: list[str] = []
+    for number in count(1):
+        customer = f"reseller-{number}"
+        hash_key = hash_key_of(customer)
+        place = (hash_key >= shard.middle, producer_of(customer))
+        if hash_key in shard and wanted[place]:
+            wanted[place] -= 1
+            found.append(customer)
+            if not any(wanted.values()):
+                break
+    return found
+
+
+@final
+class Shop:
+    """Makes orders, one after the other."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)  # noqa: S311 - no secret
+        self._made = count(1)
+        self._customers = [f"customer-{number}" for number in range(1, CUSTOMERS + 1)]
+        self._weights = list(accumulate(1 / rank for rank in range(1, CUSTOMERS + 1)))  # the first have most
+        # Made before they are needed: the sale shall be limited by the shard, not by the making of orders.
+        self._large_baskets = [self._basket(_LARGE_BASKET) for _ in range(_LARGE_BASKETS)]
+
+    def order(self) -> Order:
+        """What somebody orders on an ordinary day."""
+        [customer] = self._random.choices(self._customers, cum_weights=self._weights)
+        return self._of(customer, self._basket(self._random.randint(*_BASKET)))
+
+    def large_order(self, customer: str) -> Order:
+        """What a reseller orders in the sale: a few KiB."""
+        return self._of(customer, self._random.choice(self._large_baskets))
+
+    def _of(self, customer: str, basket: msgspec.Raw) -> Order:
+        name = f"order-{next(self._made):06}"
+        data = msgspec.json.encode({"order": name, "customer": customer, "basket": basket})
+        return Order(name, customer, data)
+
+    def _basket(self, lines: int) -> msgspec.Raw:
+        draw = self._random
+        basket = [
+            {"goods": draw.choice(_GOODS), "sku": f"{draw.randrange(10_000):04}", "quantity": draw.randint(1, 12)}
+            for _ in range(lines)
+        ]
+        return msgspec.Raw(msgspec.json.encode(basket))

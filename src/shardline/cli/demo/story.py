@@ -1,0 +1,337 @@
+"""What happens in the demo?
+
+A local Kinesis with AWS's limits, four producers in this process, two workers that are processes of their own. Orders
+flow; a flash sale fills one shard until it throttles; that shard is split; a worker is killed; the other takes over.
+Then somebody else counts (``demo_reader``, ``demo_verdict``).
+
+Invariants:
+
+- Every wait has an end. What is not reached by then ends the demo with a sentence, or shows in the count.
+- When it is over, however, no process, no server and no file of it is left.
+- Each act waits for what it needs: a worker is killed only when both hold shards, and the flow ends only when the
+  survivor has taken over. On a slow machine the demo takes longer, and tells the same story.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, Protocol, final
+
+import anyio
+import anyio.to_thread
+
+from shardline.adapters.blocking_calls import BlockingCalls
+from shardline.aio.client import Client
+from shardline.aio.producer.async_producer import Producer
+from shardline.aio.producer.delivery import Delivery
+from shardline.cli.demo.fleet import LEASE_DURATION, DemoFailedError, Fleet, Worker
+from shardline.cli.demo.independent_reader import Stored, read_stream
+from shardline.cli.demo.loss_check import Verdict, judge
+from shardline.cli.demo.orders import CUSTOMERS, PRODUCERS, Order, Shop, producer_of, resellers_of
+from shardline.cli.demo.scene import Scene, listed, shards_named, short
+from shardline.cli.demo.scene_observer import Observer
+from shardline.core.consumer.consumer_config import ConsumerConfig
+from shardline.core.producer.producer_config import ProducerConfig
+from shardline.model.shard import Shard
+from shardline.testing.local_kinesis import LocalKinesis
+
+STREAM: Final = "orders"
+WORKERS: Final = ("A", "B")
+COUNTING: Final = "counting"
+"""The last act."""
+_TICK: Final = 0.1
+_PAUSE: Final = 0.02
+# When the acts begin, as parts of the time that orders flow.
+_SALE_AT, _SPLIT_AT, _KILL_AT = 0.15, 0.42, 0.62
+_SALE_BYTES: Final = 7 * 1024 * 1024  # what the shard takes in seven seconds: the split comes first
+_START_LIMIT: Final = 60.0
+_STEP_LIMIT: Final = 60.0
+_THROTTLE_LIMIT: Final = 30.0
+_DRAIN_LIMIT: Final = 90.0
+_END_LIMIT: Final = 10.0
+_COUNT_LIMIT: Final = 60.0
+_AGGREGATE_MAX_BYTES: Final = 128 * 1024  # in order, one of a shard is under way at a time: it shall be worth it
+_RECORD_TTL: Final = 120.0  # a machine that is busy with other things shall not make orders fail
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """What can be chosen."""
+
+    seconds: float = 16.0
+    rate: int = 400
+    shards: int = 3
+    seed: int = 1
+
+
+class Show(Protocol):
+    """Who shows the scene."""
+
+    def update(self, scene: Scene) -> None: ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What came of it."""
+
+    verdict: Verdict
+    killed: str
+
+
+async def play(settings: DemoSettings, scene: Scene, show: Show) -> Ending:
+    """The whole demo, from an empty machine to the verdict, and back.
+
+    Raises:
+        DemoFailedError: it could not come to a verdict.
+    """
+    show.update(scene)
+    async with AsyncExitStack() as stack:
+        directory = stack.enter_context(TemporaryDirectory(prefix="shardline-demo-", ignore_cleanup_errors=True))
+        local = LocalKinesis(shards=settings.shards, stream=STREAM, limits=True, seed=settings.seed)
+        kinesis = await stack.enter_async_context(local)
+        client = await stack.enter_async_context(_client(kinesis))
+        fleet = await stack.enter_async_context(Fleet(kinesis, STREAM, Path(directory)))
+        observer = Observer(scene, kinesis.streams[STREAM], fleet)
+        config = ProducerConfig(ordered=True, record_ttl=_RECORD_TTL, aggregate_max_bytes=_AGGREGATE_MAX_BYTES)
+        producers = [
+            await stack.enter_async_context(
+                Producer(
+                    STREAM,
+                    config=config,
+                    client=client,
+                    sink=observer.hear,
+                    close_timeout=_END_LIMIT,
+                    drain_on_cancel=False,
+                )
+            )
+            for _ in range(PRODUCERS)
+        ]
+        scene.tell(f"a local Kinesis on {kinesis.endpoint_url}, with AWS's limits")
+        story = _Story(settings, client=client, fleet=fleet, producers=producers, observer=observer, show=show)
+        stored: list[Stored] = []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(story.observe)
+            tasks.start_soon(story.present)
+            await story.run()
+            stored = await _counted(kinesis)
+            tasks.cancel_scope.cancel()
+        show.update(scene)
+        handled = {worker.name: worker.handled for worker in fleet.workers.values()}
+        return Ending(judge(observer.put, observer.given_up + observer.pending, stored, handled), story.killed)
+    raise AssertionError("an exit stack lets everything through")
+
+
+def new_scene(settings: DemoSettings) -> Scene:
+    """Before anything has happened."""
+    return Scene(settings.seconds, LEASE_DURATION, ConsumerConfig().lease_duration)
+
+
+def _client(kinesis: LocalKinesis) -> Client:
+    """The AWS settings of the user play no part, nor does a proxy."""
+    return Client(endpoint_url=kinesis.endpoint_url, region=kinesis.region, credentials=kinesis.credentials, proxies={})
+
+
+async def _counted(kinesis: LocalKinesis) -> list[Stored]:
+    with anyio.move_on_after(_COUNT_LIMIT):
+        try:
+            reading = BlockingCalls[list[Stored]]()
+            return await reading.ask(STREAM, lambda: read_stream(STREAM, kinesis.boto3_arguments))
+        except Exception as error:
+            raise DemoFailedError(f"the stream could not be read back: {error}") from error
+    raise DemoFailedError(f"the stream could not be read back within {_COUNT_LIMIT:.0f} s")
+
+
+@final
+class _Story:
+    """The acts, one after the other."""
+
+    def __init__(
+        self,
+        settings: DemoSettings,
+        *,
+        client: Client,
+        fleet: Fleet,
+        producers: list[Producer],
+        observer: Observer,
+        show: Show,
+    ) -> None:
+        self._settings = settings
+        self._client = client
+        self._fleet = fleet
+        self._producers = producers
+        self._observer = observer
+        self._scene = observer.scene
+        self._show = show
+        self._shop = Shop(settings.seed)
+        self._flow_began_at = 0.0
+        self._is_flowing = True
+        self._is_sale_over = False
+        self.killed = ""
+        """The worker."""
+
+    async def observe(self) -> None:
+        """Look, for as long as the demo runs."""
+        while True:
+            await self._look()
+            await anyio.sleep(_TICK)
+
+    async def present(self) -> None:
+        """Show it, as often as the terminal can: in a thread, for a slow one must not hold up the flow."""
+        while True:
+            await anyio.to_thread.run_sync(self._show.update, deepcopy(self._scene))
+            await anyio.sleep(_TICK)
+
+    async def _look(self) -> None:
+        await self._observer.look(self._producers)
+        if self._flow_began_at and self._is_flowing:
+            self._scene.flowing_for = time.monotonic() - self._flow_began_at
+
+    async def run(self) -> None:
+        """All acts."""
+        await self._start_workers()
+        async with anyio.create_task_group() as tasks:
+            self._begin("orders flow")
+            self._scene.tell(
+                f"orders flow: {self._settings.rate}/s of {CUSTOMERS} customers, through {PRODUCERS} producers"
+            )
+            self._flow_began_at = time.monotonic()
+            tasks.start_soon(self._flow)
+            hot = await self._hot_shard()
+            await self._until(_SALE_AT)
+            tasks.start_soon(self._sale, hot)
+            await self._until(_SPLIT_AT)
+            await self._until_throttled()
+            await self._split(hot)
+            await self._until(_KILL_AT)
+            await self._kill()
+            await self._until(1.0)
+            self._is_flowing = False
+        await self._drain()
+
+    # ---- acts
+
+    async def _start_workers(self) -> None:
+        self._begin("workers start")
+        for name in WORKERS:
+            self._fleet.start(name)
+        workers = self._fleet.workers.values()
+        await self._wait(lambda: all(worker.is_ready for worker in workers), _START_LIMIT, "the workers are ready")
+
+    async def _flow(self) -> None:
+        """Put orders at the chosen rate; a pause of the machine is made up for."""
+        made = 0
+        while self._is_flowing:
+            due = int((time.monotonic() - self._flow_began_at) * self._settings.rate) - made
+            made += due
+            await self._put([self._shop.order() for _ in range(due)])
+            await anyio.sleep(_PAUSE)
+
+    async def _put(self, orders: list[Order]) -> list[Delivery]:
+        all_deliveries: list[Delivery] = []
+        for index, producer in enumerate(self._producers):
+            own = [order for order in orders if producer_of(order.customer) == index]
+            deliveries = await producer.put_many([(order.customer, order.data) for order in own])
+            self._observer.follow(own, deliveries)
+            all_deliveries += deliveries
+        return all_deliveries
+
+    async def _hot_shard(self) -> Shard:
+        """The one in the middle."""
+        shards = await self._client.list_shards(STREAM)
+        return sorted(shards, key=lambda shard: shard.hash_range)[len(shards) // 2]
+
+    async def _sale(self, hot: Shard) -> None:
+        resellers = resellers_of(hot.hash_range)
+        self._begin("flash sale")
+        self._scene.tell(
+            f"flash sale: {len(resellers)} resellers order, and all hash into shard {short(hot.shard_id)}", "act"
+        )
+        left = _SALE_BYTES
+        deliveries: list[Delivery] = []
+        while left > 0:
+            orders = [self._shop.large_order(reseller) for reseller in resellers]
+            left -= sum(len(order.data) for order in orders)
+            deliveries += await self._put(orders)
+        for delivery in deliveries:
+            await delivery.outcome()
+        self._is_sale_over = True
+
+    async def _split(self, hot: Shard) -> None:
+        self._begin("split")
+        await self._client.split_shard(STREAM, hot.shard_id, wait=True)
+        shards = await self._client.list_shards(STREAM)
+        children = listed(short(shard.shard_id) for shard in shards if hot.shard_id in shard.parent_ids)
+        self._scene.tell(f"shard {short(hot.shard_id)} is split into {children}", "act")
+
+    async def _kill(self) -> None:
+        """Kill a worker that holds shards, when both do; wait until the other has them all."""
+        await self._wait(
+            lambda: all(self._shards_of(name) for name in WORKERS), _STEP_LIMIT, "both workers hold shards"
+        )
+        self._begin("kill -9")
+        victim, survivor = (self._fleet.workers[name] for name in reversed(WORKERS))
+        held = self._shards_of(victim.name)
+        victim.kill()
+        self.killed = victim.name
+        self._scene.tell(f"kill -9: worker {victim.name} is gone, and still owns {shards_named(held)}", "bad")
+        self._begin("take-over")
+        await self._wait(lambda: self._has_all(survivor), _STEP_LIMIT, f"worker {survivor.name} has taken over")
+        self._begin("orders flow")
+
+    async def _drain(self) -> None:
+        """Until every order has its receipt and was handled; what is missing then shows in the count."""
+        self._begin("the rest")
+        self._scene.tell("the last order is put: the rest is delivered")
+        with anyio.move_on_after(_DRAIN_LIMIT):
+            for producer in self._producers:
+                await producer.flush()
+            while self._observer.pending or not self._observer.waiting.are_handled(self._observer.put):
+                self._check()
+                await anyio.sleep(_PAUSE)
+        await self._fleet.end(_END_LIMIT)
+        self._begin(COUNTING)
+        self._scene.tell("the workers have ended; botocore reads the stream, and counts")
+        await self._look()  # what they did last is in their journals
+
+    # ---- waiting
+
+    async def _until_throttled(self) -> None:
+        """That is why the shard is split; a machine that is too slow to fill it goes on without."""
+        with anyio.move_on_after(_THROTTLE_LIMIT):
+            while not (self._scene.throttled or self._is_sale_over):
+                self._check()
+                await anyio.sleep(_PAUSE)
+
+    def _begin(self, act: str) -> None:
+        self._scene.act, self._scene.now = act, self._observer.now
+
+    def _check(self) -> None:
+        for worker in self._fleet.workers.values():
+            worker.check()
+
+    async def _until(self, part: float) -> None:
+        """Until this part of the flow is over; workers that fail end it."""
+        while time.monotonic() - self._flow_began_at < part * self._settings.seconds:
+            self._check()
+            await anyio.sleep(_PAUSE)
+
+    async def _wait(self, is_so: Callable[[], bool], limit: float, what: str) -> None:
+        with anyio.move_on_after(limit):
+            while not is_so():
+                self._check()
+                await anyio.sleep(_PAUSE)
+            return
+        raise DemoFailedError(f"not within {limit:.0f} s: {what}")
+
+    def _shards_of(self, name: str) -> list[str]:
+        return [view.name for view in self._scene.shards.values() if view.owner == name]
+
+    def _has_all(self, worker: Worker) -> bool:
+        views = self._scene.shards.values()
+        return all(view.is_finished or view.owner == worker.name for view in views)

@@ -1,0 +1,136 @@
+"""Does anything stand between this machine and Kinesis: settings, credentials, the network, the clock?
+
+Invariants:
+
+- Of credentials only the access key's last characters are told, and where they came from.
+- The clock is judged by the Date of Kinesis's own answers, to a second or two.
+"""
+
+import os
+import time
+from typing import Final, NamedTuple, final
+from urllib.parse import urlsplit
+
+from shardline.adapters.aws.aws_service import AwsWishes
+from shardline.adapters.aws.botocore_session import BotocoreSession, CredentialFacts
+from shardline.cli.doctor.diagnoses import Finding, failed, not_checked, of_failure, ok, warning
+from shardline.cli.invocation import Invocation
+from shardline.core.failures import Failure, FailureKind
+from shardline.errors import CredentialsError, UsageError
+from shardline.model.stream import StreamRef
+
+_SOON: Final = 900
+_SKEW_SEEN: Final = 5.0
+_SKEW_REFUSED: Final = 300.0
+_SLOW: Final = 1.0
+_KEY_SHOWN: Final = 4
+
+# botocore's names for where credentials came from.
+_SOURCES: Final = {
+    "env": "environment variables",
+    "shared-credentials-file": "the credentials file",
+    "config-file": "the config file",
+    "custom-process": "a credential_process",
+    "assume-role": "an assumed role",
+    "assume-role-with-web-identity": "a role assumed by web identity",
+    "sso": "IAM Identity Center (SSO)",
+    "login": "aws login",
+    "container-role": "the container's role",
+    "iam-role": "the instance's role",
+}
+
+
+@final
+class Way(NamedTuple):
+    """What the settings say; ``None`` where they lead nowhere."""
+
+    region: str | None
+    endpoint_url: str | None
+    findings: list[Finding]
+
+
+def check_settings(invocation: Invocation, stream: StreamRef) -> Way:
+    """Region, credentials, endpoint: looked up as the client would. Blocks."""
+    findings: list[Finding] = []
+    try:
+        session = BotocoreSession(AwsWishes(profile=invocation.profile, region=invocation.region))
+        region = session.region
+    except UsageError as error:
+        advice = "give --region, or set AWS_REGION; `aws configure list-profiles` shows the profiles"
+        return Way(None, None, [failed("region", str(error), advice)])
+    findings.append(_region_finding(region, invocation, stream))
+    findings.append(_credentials_finding(session))
+    try:
+        url = invocation.endpoint_url or session.endpoint("DescribeStreamSummary", {"StreamName": stream.name})
+    except (UsageError, CredentialsError) as error:
+        findings.append(failed("endpoint", str(error), "check the region and --endpoint-url"))
+        return Way(region, None, findings)
+    return Way(region, url, findings)
+
+
+def _region_finding(region: str, invocation: Invocation, stream: StreamRef) -> Finding:
+    source = (
+        "--region"
+        if invocation.region
+        else next((name for name in ("AWS_REGION", "AWS_DEFAULT_REGION") if os.environ.get(name)), "the profile")
+    )
+    if stream.region is not None and stream.region != region:
+        advice = f"give --region {stream.region}, or the ARN of a stream in {region}"
+        return failed("region", f"{region} (from {source}), and the ARN names {stream.region}", advice)
+    return ok("region", f"{region} (from {source})")
+
+
+def _credentials_finding(session: BotocoreSession) -> Finding:
+    try:
+        facts = session.credential_facts()
+    except CredentialsError as error:
+        advice = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile with --profile"
+        return failed("credentials", str(error).partition(": set AWS_ACCESS_KEY_ID")[0], advice)
+    kind = "temporary keys" if facts.is_temporary else "long-lived keys of a user"
+    source = _SOURCES.get(facts.method, facts.method)
+    seen = f"{kind} ..{facts.access_key[-_KEY_SHOWN:]} from {source}, {_expiry(facts)}"
+    if facts.seconds_left is not None and facts.seconds_left < _SOON:
+        return warning("credentials", seen, "they end soon, and could not be renewed: log in again")
+    return ok("credentials", seen)
+
+
+def _expiry(facts: CredentialFacts) -> str:
+    if facts.seconds_left is not None:
+        return f"expire in {facts.seconds_left // 3600} h {facts.seconds_left % 3600 // 60} min"
+    return "expiry not known here" if facts.is_temporary else "do not expire"
+
+
+def check_endpoint(url: str, answer: object, first: float, second: float | None) -> Finding:
+    """Whether something answers there, how quickly, and over what."""
+    parts = urlsplit(url)
+    place = f"{parts.scheme}://{parts.netloc}"
+    if isinstance(answer, Failure) and answer.status is None and answer.kind is not FailureKind.NO_CREDENTIALS:
+        return of_failure("endpoint", answer, "DescribeStreamSummary", "the stream")
+    if isinstance(answer, Failure) and answer.status is None:
+        return not_checked("endpoint", f"{place}: without credentials nothing is sent")
+    times = f"first answer after {first * 1000:.0f} ms, further ones {(second or first) * 1000:.0f} ms"
+    is_local = _is_local(parts.hostname or "")
+    if parts.scheme == "http" and not is_local:
+        return warning("endpoint", f"{place}, {times}; not encrypted", "use https for anything but tests")
+    if (second or first) > _SLOW and not is_local:
+        return warning("endpoint", f"{place}, {times}", "slow: is the region far away, or the network busy?")
+    tls = ", certificate verified" if parts.scheme == "https" else ""
+    return ok("endpoint", f"{place}, {times}{tls}")
+
+
+def _is_local(host: str) -> bool:
+    return host in {"localhost", "::1"} or host.startswith("127.")
+
+
+def check_clock(service_time: float, *, answered: bool, refused: bool) -> Finding:
+    """How far this machine's clock is off."""
+    if not answered:
+        return not_checked("clock", "no answer told the time")
+    off_by = time.time() - service_time
+    seen = f"this machine's clock is {abs(off_by):.0f} s {'ahead of' if off_by > 0 else 'behind'} Kinesis's"
+    advice = "set this machine's clock (NTP)"
+    if refused or abs(off_by) > _SKEW_REFUSED:
+        return failed("clock", f"{seen}: requests signed by it are refused", f"{advice}; other AWS tools fail as it is")
+    if abs(off_by) > _SKEW_SEEN:
+        return warning("clock", seen, f"{advice}: from 5 minutes on signatures are refused")
+    return ok("clock", "agrees with Kinesis's to within a few seconds")

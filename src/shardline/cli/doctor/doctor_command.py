@@ -1,0 +1,88 @@
+"""Diagnoses a stream from the command line.
+
+``shardline doctor`` prints what ``examination`` finds, and what to do about each problem.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Final
+
+import click
+from rich.text import Text
+
+from shardline.cli.doctor.checks import Examination, Role, check_store
+from shardline.cli.doctor.diagnoses import Finding, Verdict
+from shardline.cli.groups.group_store import StorePlace
+from shardline.cli.invocation import Invocation, global_options
+from shardline.cli.quantities import counted
+from shardline.cli.terminal import notice, print_table
+from shardline.model.stream import parse_stream
+
+_COLOURS: Final = {
+    Verdict.OK: "green",
+    Verdict.WARNING: "yellow",
+    Verdict.FAILED: "bold red",
+    Verdict.NOT_CHECKED: "dim",
+}
+
+
+@click.command()
+@click.argument("stream")
+@click.option(
+    "--for",
+    "role",
+    type=click.Choice(["all", "producer", "consumer"]),
+    default="all",
+    show_default=True,
+    help="Which permissions to check.",
+)
+@click.option("--sample/--no-sample", default=True, help="Read a few recent records to measure the load.")
+@click.option("--store", envvar="SHARDLINE_STORE", metavar="URL", help="Also check this lease store.")
+@global_options
+@click.pass_obj
+def doctor(invocation: Invocation, /, *, stream: str, role: Role, sample: bool, store: str | None) -> None:
+    """Diagnose a stream and the connection to it.
+
+    Checks settings, credentials, network, clock, the stream, its load, and the permissions of this identity. Nothing is
+    written: permission to put is checked with dry runs. The exit code is 1 if a check failed.
+
+    \b
+    Examples:
+      shardline doctor orders
+      shardline doctor orders --for consumer --store redis://host/0
+      shardline doctor orders --output json | jq '.checks[] | select(.verdict == "failed")'
+    """
+
+    async def examine() -> list[Finding]:
+        findings = await Examination(invocation, parse_stream(stream), role, sample).examine()
+        if store is not None:
+            findings.append(await check_store(StorePlace.of(store, invocation)))
+        return findings
+
+    findings = invocation.run(examine)
+    failures = sum(finding.verdict is Verdict.FAILED for finding in findings)
+    warnings = sum(finding.verdict is Verdict.WARNING for finding in findings)
+    if invocation.is_json:
+        invocation.print_json({"stream": stream, "ok": not failures, "checks": [one._asdict() for one in findings]})
+    else:
+        print_table(("", "CHECK", "RESULT, AND WHAT TO DO"), _rows(findings))
+        notice(f"{failures} failed, {counted(warnings, 'warning')}")
+    if failures:
+        raise click.exceptions.Exit(1)
+
+
+def _rows(findings: Sequence[Finding]) -> list[tuple[Text, str, str]]:
+    """A row for each; what was not checked for one and the same reason shares one."""
+    rows: list[tuple[Text, str, str]] = []
+    for (verdict, seen), same in groupby(findings, key=lambda one: (one.verdict, one.seen)):
+        first, *others = same
+        shown = Text(verdict.value, _COLOURS[verdict])
+        if verdict is Verdict.NOT_CHECKED and others:
+            rows.append((shown, f"{first.check} ..", f"{seen}; nor {', '.join(one.check for one in others)}"))
+        else:
+            rows += [(shown, one.check, _with_advice(one)) for one in (first, *others)]
+    return rows
+
+
+def _with_advice(finding: Finding) -> str:
+    return finding.seen if finding.advice is None else f"{finding.seen}\n-> {finding.advice}"

@@ -1,0 +1,254 @@
+"""Serves a local Kinesis from the command line.
+
+``shardline local`` serves until Ctrl-C or SIGTERM. ``local_display`` shows how to reach it, and its traffic.
+
+Invariants:
+
+- What is wrong is one sentence: with exit code 2 if the command was, with 1 if it could not be carried out.
+- Only a signal ends it, with exit code 0, whatever is open; further ones change nothing.
+- Every line of how to reach it can be copied and works as it is.
+- A token is printed nowhere; where it is needed, the lines name the variable that holds it.
+"""
+
+import json
+import os
+import shlex
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import click
+from click.core import ParameterSource
+
+from shardline.cli.invocation import Invocation, only_options
+from shardline.cli.local.traffic_display import LocalDisplay
+from shardline.errors import UsageError
+from shardline.server.control import HEALTH_PATH
+from shardline.testing.arguments import check_stream
+
+if TYPE_CHECKING:
+    from shardline.testing.local_kinesis import LocalKinesis
+
+TOKEN_VARIABLE: Final = "SHARDLINE_LOCAL_TOKEN"  # noqa: S105 - the variable's name
+_PAUSE: Final = 1.0
+_REGION: Final = "us-east-1"
+
+
+@click.command()
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=4567,
+    show_default=True,
+    help="Port to listen on; 0 picks a free one.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--shards",
+    type=click.IntRange(1, 10_000),
+    default=1,
+    show_default=True,
+    help="Number of shards of each --stream.",
+)
+@click.option("--stream", multiple=True, metavar="NAME", help="Create this stream at the start; repeatable.")
+@click.option(
+    "--data", type=click.Path(dir_okay=False, path_type=Path), help="Keep all streams and records in this file."
+)
+@click.option("--limits/--no-limits", default=True, show_default=True, help="Enforce AWS's rate limits.")
+@click.option("--tls", is_flag=True, help="Serve https with a generated certificate.")
+@click.option("--region", help="Region to emulate (default us-east-1).")
+@click.option(
+    "--faults",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="JSON file with a list of faults to inject.",
+)
+@click.option(
+    "--allow-host",
+    multiple=True,
+    metavar="NAME",
+    help="Serve requests for this host name, besides localhost and IP addresses; *.NAME for all under it; repeatable.",
+)
+@click.option(
+    "--token",
+    envvar=TOKEN_VARIABLE,
+    help=f"Serve only callers that know this secret (also {TOKEN_VARIABLE}, which process listings do not show).",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Read the token from this file.",
+)
+@only_options("output")
+@click.pass_context
+def local(
+    context: click.Context,
+    /,
+    *,
+    stream: tuple[str, ...],
+    faults: Path | None,
+    region: str | None,
+    **settings: Any,
+) -> None:
+    """Serve a local Kinesis until Ctrl-C.
+
+    It prints how to reach it, and then a line for each second in which requests came. With --output json each line is a
+    JSON object. Only a signal ends it (exit code 0): it keeps serving when its output can no longer be written.
+
+    \b
+    Examples:
+      shardline local --stream orders
+      shardline local --stream orders --shards 4 --data kinesis.db
+      shardline local --port 0 --output json
+      shardline local --faults faults.json --no-limits
+      shardline local --host 0.0.0.0 --allow-host kinesis
+      SHARDLINE_LOCAL_TOKEN=$(openssl rand -hex 16) shardline local
+    """
+    invocation = context.ensure_object(Invocation)
+    settings["region"] = region or invocation.region or _REGION  # --region may stand before the command's name
+    settings["token"] = _read_token(context, settings["token"], settings.pop("token_file"))
+    with _signals() as stops:
+        with _no_root_certificates():
+            from shardline.testing.local_kinesis import LocalKinesis  # noqa: PLC0415 - see there
+        try:
+            kinesis = LocalKinesis(stream=map(_check_stream, stream), **settings)
+        except UsageError as error:
+            raise click.UsageError(str(error)) from None
+        if faults is not None:
+            _load_faults(kinesis, faults)
+        try:
+            kinesis.start()
+        except UsageError as error:
+            raise click.ClickException(str(error)) from None
+        try:
+            display = LocalDisplay(is_json=invocation.is_json)
+            display.show_start(lambda: how_to_connect(kinesis), lambda: _facts(kinesis))
+            is_stopped = False
+            while not is_stopped:
+                with suppress(Empty):
+                    is_stopped = stops.get(timeout=_PAUSE) > 0
+                display.show_traffic(lambda: kinesis.traffic)
+        finally:
+            kinesis.stop()
+        display.show_end()
+
+
+@contextmanager
+def _signals() -> Generator["SimpleQueue[int]"]:
+    """The signals to stop that have come. A handler may interrupt anything: this queue's ``put`` allows that."""
+    stops: SimpleQueue[int] = SimpleQueue()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        stops.put(number)
+
+    before = {one: signal.signal(one, stop) for one in (signal.SIGINT, signal.SIGTERM)}
+    after = before
+    try:
+        yield stops
+        after = dict.fromkeys(before, signal.SIG_IGN)  # what still comes would break off the end of the interpreter
+    finally:
+        for one, handler in after.items():
+            signal.signal(one, handler)
+
+
+def _read_token(context: click.Context, token: str | None, path: Path | None) -> str | None:
+    """The token, from wherever it comes: a file counts for more than the environment."""
+    if path is None:
+        return token
+    if context.get_parameter_source("token") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("give --token or --token-file, not both")
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except UnicodeDecodeError:
+        raise click.BadParameter(f"{path} has characters that are not ASCII", param_hint="--token-file") from None
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+
+
+@contextmanager
+def _no_root_certificates() -> Generator[None]:
+    """Let nothing that is imported meanwhile load the root certificates of the system.
+
+    aiohttp loads them for its client as soon as it is imported, which is a third of the CPU of a start. This process is
+    nobody's client: it needs none.
+    """
+    names = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+    before = {name: os.environ[name] for name in names if name in os.environ}
+    os.environ.update(dict.fromkeys(names, os.devnull))
+    try:
+        yield
+    finally:
+        for name in names:
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def _load_faults(kinesis: "LocalKinesis", path: Path) -> None:
+    try:
+        kinesis.faults.load(_list_of_objects(json.loads(path.read_bytes())))
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+    except (UsageError, ValueError) as error:
+        raise click.BadParameter(f"{path}: {error}", param_hint="--faults") from None
+
+
+def _list_of_objects(described: object) -> list[dict[str, object]]:
+    several = cast("list[object]", described) if isinstance(described, list) else [None]
+    if not all(isinstance(one, dict) for one in several):
+        raise UsageError("a file of faults is a JSON list of objects")
+    return cast("list[dict[str, object]]", several)
+
+
+def _check_stream(name: str) -> str:
+    try:
+        return check_stream(name)
+    except UsageError as error:
+        raise click.BadParameter(str(error), param_hint="--stream") from None
+
+
+def _facts(kinesis: "LocalKinesis") -> dict[str, object]:
+    """What ``how_to_connect`` says, for programs."""
+    variables = dict(kinesis.environment)
+    if kinesis.has_token:
+        del variables["AWS_SECRET_ACCESS_KEY"]
+    return {
+        "endpoint_url": kinesis.endpoint_url,
+        "region": kinesis.region,
+        "health_url": f"{kinesis.endpoint_url}{HEALTH_PATH}",
+        "environment": variables,
+    }
+
+
+def how_to_connect(kinesis: "LocalKinesis") -> str:
+    """What to tell other programs, ready to be copied. A token is named by its variable, and not shown."""
+    url, region, keys = kinesis.endpoint_url, kinesis.region, kinesis.credentials
+    variables = {name: shlex.quote(value) for name, value in kinesis.environment.items()}
+    arguments = {name: repr(value) for name, value in kinesis.boto3_arguments.items()}
+    secret = repr(keys.secret_key)
+    if kinesis.has_token:
+        secret = arguments["aws_secret_access_key"] = f"os.environ[{TOKEN_VARIABLE!r}]"
+        variables["AWS_SECRET_ACCESS_KEY"] = f'"${TOKEN_VARIABLE}"'
+    secrets = " ".join(f"{name}={value}" for name, value in variables.items() if "KEY" in name)
+    bundle = "" if kinesis.ca_path is None else f" --ca-bundle {shlex.quote(kinesis.ca_path)}"
+    verify = "" if kinesis.ca_path is None else f", verify={kinesis.ca_path!r}"
+    boto3 = ", ".join(f"{name}={value}" for name, value in arguments.items())
+    credentials = f"Credentials({keys.access_key!r}, {secret})"
+    rows = {
+        "shell": f"export {' '.join(f'{name}={value}' for name, value in variables.items())}",
+        "AWS CLI": f"{secrets} aws --endpoint-url {url} --region {region}{bundle} kinesis list-streams",
+        "boto3": f"boto3.client('kinesis', {boto3})",
+        "Shardline": f"Client(endpoint_url={url!r}, region={region!r}, credentials={credentials}{verify})",
+    }
+    needed = "The token is the secret key." if kinesis.has_token else "Any credentials will do."
+    return "\n".join(
+        [
+            f"A local Kinesis on {url}, region {region}. {needed} Ctrl-C stops it.",
+            "",
+            *(f"  {name:<10} {row}" for name, row in rows.items()),
+            "",
+        ]
+    )

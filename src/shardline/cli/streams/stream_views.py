@@ -1,0 +1,140 @@
+"""How is a stream shown, to people and to machines?"""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, final
+
+from rich.text import Text
+
+from shardline.cli.quantities import in_units
+from shardline.cli.streams.shard_tree import FANCY, PLAIN, draw
+from shardline.cli.terminal import draws, print_lines, printable
+from shardline.cli.time_arguments import shown_time
+from shardline.codec.shapes import StreamConsumer, StreamSummary
+from shardline.model.shard import Shard
+
+_MODES: Final = {"PROVISIONED": "provisioned", "ON_DEMAND": "on demand"}
+_STATUS_STYLES: Final = {"ACTIVE": "green", "DELETING": "red"}
+
+
+@final
+class StreamView(NamedTuple):
+    """All that is known of a stream."""
+
+    summary: StreamSummary
+    shards: Sequence[Shard]
+    consumers: Sequence[StreamConsumer] | None
+    """``None``: nobody would say."""
+
+
+def mode_of(summary: StreamSummary) -> str:
+    return _MODES.get(summary.mode, summary.mode)
+
+
+def summary_json(summary: StreamSummary) -> dict[str, Any]:
+    """What DescribeStreamSummary says, under the library's names."""
+    return {
+        "name": summary.name,
+        "arn": summary.arn,
+        "status": summary.status,
+        "mode": summary.mode,
+        "open_shards": summary.open_shard_count,
+        "retention_hours": summary.retention_hours,
+        "created_at": None if summary.created_at is None else shown_time(summary.created_at),
+        "encryption": summary.encryption_type or "NONE",
+        "kms_key_id": summary.key_id,
+        "max_record_bytes": summary.max_record_bytes,
+        "record_distribution": summary.record_distribution,
+        "consumer_count": summary.consumer_count,
+    }
+
+
+def stream_json(view: StreamView) -> dict[str, Any]:
+    """Everything."""
+    children: dict[str, list[str]] = {}
+    for shard in view.shards:
+        for parent in shard.parent_ids:
+            children.setdefault(parent, []).append(shard.shard_id)
+    return summary_json(view.summary) | {
+        "open_shards": sum(shard.is_open for shard in view.shards),
+        "closed_shards": sum(not shard.is_open for shard in view.shards),
+        "shards": [_shard_json(shard, children.get(shard.shard_id, [])) for shard in view.shards],
+        "consumers": None
+        if view.consumers is None
+        else [
+            {
+                "name": consumer.name,
+                "arn": consumer.arn,
+                "status": consumer.status,
+                "created_at": None if consumer.created_at is None else shown_time(consumer.created_at),
+            }
+            for consumer in view.consumers
+        ],
+    }
+
+
+def _shard_json(shard: Shard, children: list[str]) -> dict[str, Any]:
+    ending = shard.ending_sequence_number
+    return {
+        "shard_id": shard.shard_id,
+        "state": "open" if shard.is_open else "closed",
+        "share": shard.hash_range.share,
+        "starting_hash_key": str(shard.hash_range.start),
+        "ending_hash_key": str(shard.hash_range.end),
+        "starting_sequence_number": str(shard.starting_sequence_number),
+        "ending_sequence_number": None if ending is None else str(ending),
+        "parents": list(shard.parent_ids),
+        "children": children,
+    }
+
+
+def print_stream(view: StreamView, *, only_open: bool) -> None:
+    """Facts, then the shards as a tree; only the open ones without it."""
+    summary = view.summary
+    opened = [shard for shard in view.shards if shard.is_open]
+    closed_count = len(view.shards) - len(opened)
+    encryption, hours = summary.encryption_type or "NONE", summary.retention_hours
+    facts: dict[str, Text | str] = {
+        "stream": Text(printable(summary.name), style="bold"),
+        "ARN": summary.arn,
+        "status": Text(summary.status, style=_STATUS_STYLES.get(summary.status, "yellow")),
+        "mode": mode_of(summary),
+        "created": shown_time(summary.created_at),
+        "retention": f"{hours} h" if hours % 24 else f"{hours} h ({hours // 24} d)",
+        "encryption": "none" if encryption == "NONE" else f"{encryption} {summary.key_id or ''}".strip(),
+        "record limit": f"{in_units(summary.max_record_bytes)} with its key",
+        "consumers": _consumers(view),
+        "shards": f"{len(opened)} open" + (f", {closed_count} closed" if closed_count else ""),
+    }
+    if summary.record_distribution not in (None, "KEY_BASED"):
+        facts["distribution"] = str(summary.record_distribution)
+    print_lines(_fact(name, value) for name, value in facts.items())
+    print_lines([""])
+    print_lines(_open_lines(opened) if only_open else _tree_lines(view.shards))
+
+
+def _fact(name: str, value: Text | str) -> Text:
+    return Text(f"{name:<13} ") + (value if isinstance(value, Text) else Text(printable(value)))
+
+
+def _consumers(view: StreamView) -> str:
+    if view.consumers is None:
+        return "not known" if view.summary.consumer_count is None else str(view.summary.consumer_count)
+    names = [f"{one.name} ({one.status})" for one in view.consumers]
+    return f"{len(names)}: {', '.join(names)}" if names else "none"
+
+
+def _tree_lines(shards: Sequence[Shard]) -> list[Text]:
+    lines = draw(shards, FANCY if draws("".join(FANCY)) else PLAIN)
+    width = max((len(line.branches) + len(line.shard.shard_id) for line in lines), default=0)
+    return [_shard_line(line.branches, line.shard, width, line.note) for line in lines]
+
+
+def _open_lines(shards: Sequence[Shard]) -> list[Text]:
+    width = max((len(shard.shard_id) for shard in shards), default=0)
+    return [_shard_line("", shard, width, "") for shard in sorted(shards, key=lambda shard: shard.hash_range)]
+
+
+def _shard_line(branches: str, shard: Shard, width: int, note: str) -> Text:
+    state = Text("open  ", style="green") if shard.is_open else Text("closed", style="dim")
+    share = Text(f"  {shard.hash_range.share:7.2%}" + (f"  {note}" if note else ""))
+    return Text(f"{branches}{printable(shard.shard_id)}".ljust(width) + "  ") + state + share

@@ -1,0 +1,127 @@
+"""How is a record that was read printed?
+
+``raw`` (the data), ``base64``, ``json`` (a line that ``put --records`` takes), or a template such as
+``{time} {key} {data}``.
+
+Invariants:
+
+- Data is printed byte for byte, unless standard output is a terminal: there, what a terminal would act upon is
+  shown as an escape, and so is what is no text.
+- A template that names a field that is none is refused before anything is read.
+"""
+
+import base64
+import re
+import string
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from shardline.cli.terminal import printable
+from shardline.cli.time_arguments import shown_time
+from shardline.codec.record_lines import PlainRecord, line_of
+from shardline.errors import UsageError
+from shardline.model.record import Record
+
+Format: TypeAlias = Callable[[Record], bytes]
+
+NAMED: Final = ("raw", "json", "base64")
+FIELDS: Final[dict[str, tuple[str, Callable[[Record], object]]]] = {
+    "data": ("the data", lambda record: record.data),
+    "base64": ("the data in base64", lambda record: base64.b64encode(record.data).decode()),
+    "key": ("the partition key", lambda record: record.key or ""),
+    "hash_key": ("the explicit hash key, if it has one", lambda record: record.explicit_hash_key or ""),
+    "time": ("when it arrived, in UTC", lambda record: shown_time(record.arrived_at)),
+    "timestamp": ("the same, in seconds since 1970", lambda record: record.arrived_at or 0.0),
+    "shard": ("its shard", lambda record: record.shard_id or ""),
+    "sequence": ("its sequence number", lambda record: record.sequence_number or ""),
+    "sub_sequence": ("its place in its aggregate, from 0", lambda record: record.sub_sequence),
+    "size": ("how many bytes the data has", lambda record: len(record.data)),
+    "lag": ("how many seconds after its arrival it was read", lambda record: record.lag or 0.0),
+    "stream": ("the stream's name", lambda record: record.stream or ""),
+}
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
+
+
+def unescaped(text: str) -> str:
+    """With what is meant by a backslash and n, t, r, 0 or a backslash: a shell hands them on as they are typed."""
+    return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), text)
+
+
+def make_format(chosen: str, *, keys: bool, times: bool, delimiter: str, is_terminal: bool) -> Format:
+    """What prints a record.
+
+    Args:
+        chosen: one of ``NAMED``, or a template with fields in braces.
+        keys: whether the key stands before the data, with a tab behind it.
+        times: whether the time does.
+        delimiter: what follows every record; JSON is followed by a newline in any case.
+        is_terminal: whether people look at it.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if chosen == "json":
+        return _as_json
+    if "{" in chosen:
+        template = chosen
+    elif chosen in NAMED:
+        template = "{base64}" if chosen == "base64" else "{data}"
+    else:
+        raise UsageError(
+            f"a format is {', '.join(NAMED)}, or a template such as '{{time}} {{key}} {{data}}', not {chosen!r}"
+        )
+    template = ("{time}\t" if times else "") + ("{key}\t" if keys else "") + unescaped(template) + unescaped(delimiter)
+    return _from_template(template, is_terminal=is_terminal)
+
+
+def _as_json(record: Record) -> bytes:
+    return line_of(
+        PlainRecord(record.key, record.data, record.explicit_hash_key),
+        shard_id=record.shard_id,
+        sequence_number=record.sequence_number,
+        sub_sequence=record.sub_sequence,
+        arrived_at=None if record.arrived_at is None else shown_time(record.arrived_at),
+    )
+
+
+def _from_template(template: str, *, is_terminal: bool) -> Format:
+    parts: list[Callable[[Record], bytes]] = []
+    try:
+        for literal, field, spec, conversion in string.Formatter().parse(template):
+            if literal:
+                parts.append(_literal(literal.encode()))
+            if field is not None:
+                parts.append(_field(field, spec or "", conversion, is_terminal=is_terminal))
+    except UsageError:
+        raise
+    except ValueError as error:  # braces that do not match
+        raise UsageError(f"{template!r} is no template: {error}") from None
+    if len(parts) == 1:
+        return parts[0]
+    return lambda record: b"".join([part(record) for part in parts])
+
+
+def _literal(text: bytes) -> Callable[[Record], bytes]:
+    return lambda _: text
+
+
+def _field(name: str, spec: str, conversion: str | None, *, is_terminal: bool) -> Callable[[Record], bytes]:
+    if name not in FIELDS or conversion is not None:
+        raise UsageError(f"a template's fields are {', '.join(FIELDS)}, not {name if name not in FIELDS else '!'}")
+    _, value = FIELDS[name]
+    if name == "data" and not spec and not is_terminal:
+        return lambda record: record.data  # Byte for byte
+
+    def shown(record: Record) -> bytes:
+        found = value(record)
+        text = format(found.decode(errors="backslashreplace") if isinstance(found, bytes) else found, spec)
+        return (printable(text) if is_terminal else text).encode()
+
+    try:
+        shown(_SAMPLE)
+    except ValueError as error:
+        raise UsageError(f"the field {name} cannot be shown as {spec!r}: {error}") from None
+    return shown
+
+
+_SAMPLE: Final = Record(b"", "key", None, "1", 0, "shardId-000000000000", 0.0, "stream")

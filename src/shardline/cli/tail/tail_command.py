@@ -1,0 +1,251 @@
+"""Reads a stream from the command line.
+
+Invariants:
+
+- It leaves no trace: no lease, no checkpoint, no registered consumer.
+- It ends with exit code 0 when its bound is reached, on Ctrl-C, and when the reader of its output has gone; with
+  143 on SIGTERM.
+- With ``-n`` it prints so many records, and no more.
+"""
+
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, final
+
+import anyio
+import click
+from anyio.streams.memory import MemoryObjectReceiveStream
+
+from shardline.aio.client import Client
+from shardline.cli.completion.completion_command import complete_stream
+from shardline.cli.error_messages import WrongUsage
+from shardline.cli.interrupts import interrupts
+from shardline.cli.invocation import UTF8, Invocation, global_options
+from shardline.cli.quantities import counted, in_units
+from shardline.cli.retrying import patiently
+from shardline.cli.streams.resharding import shard_id_of
+from shardline.cli.tail.pipe_output import PipeOutput
+from shardline.cli.tail.record_formats import Format, make_format
+from shardline.cli.tail.shard_following import Bound, Page, ShardReading
+from shardline.cli.terminal import notice
+from shardline.cli.time_arguments import duration_option, parse_moment, parse_start
+from shardline.core.consumer.deaggregator import Deaggregator
+from shardline.errors import UsageError
+from shardline.model.position import LATEST, Position
+from shardline.model.record import Origin, Record, hand_out
+from shardline.model.shard import Shard
+
+_PAGES_AHEAD: Final = 4
+_TERMINATED: Final = 143
+_CONNECTIONS: Final = 200  # a slow call to one shard should hold up no other
+
+
+@click.command()
+@click.argument("stream", metavar="STREAM", shell_complete=complete_stream)
+@click.option("--shard", "shards", multiple=True, metavar="ID", help="Read only this shard (id or number); repeatable.")
+@click.option(
+    "--from",
+    "start",
+    default="LATEST",
+    show_default=True,
+    metavar="WHERE",
+    help="TRIM_HORIZON, LATEST, a time, an age (15m), or with one --shard a sequence number.",
+)
+@click.option(
+    "-f", "--follow", is_flag=True, help="Keep reading as records arrive: the default without --until and -n."
+)
+@click.option(
+    "--until", metavar="WHEN", help="Stop at `latest` (the newest record now), a time, an age, or +30s from now."
+)
+@click.option("-n", "--count", type=click.IntRange(1), metavar="N", help="Stop after this many records.")
+@click.option(
+    "--key", "only_keys", type=UTF8, multiple=True, metavar="KEY", help="Print only records with this key; repeatable."
+)
+@click.option("--deaggregate/--no-deaggregate", default=True, show_default=True, help="Open KPL aggregates.")
+@click.option(
+    "-p",
+    "--format",
+    "format_",
+    default="raw",
+    show_default=True,
+    metavar="FORMAT",
+    help="raw, json, base64, or a template.",
+)
+@click.option("-k", "--keys", is_flag=True, help="Print the key before the data.")
+@click.option("-t", "--times", is_flag=True, help="Print the arrival time before the data.")
+@click.option(
+    "-d", "--delimiter", default="\\n", show_default=True, metavar="TEXT", help="Text to print after each record."
+)
+@duration_option("--give-up-after", "1m", "Give up after this long without an answer.")
+@global_options
+@click.pass_obj
+def tail(invocation: Invocation, /, stream: str, **settings: Any) -> None:
+    """Read a stream, and follow it as records arrive.
+
+    It starts at --from (LATEST by default) and follows the stream until Ctrl-C, unless --until or -n ends it; -f only
+    says so. All shards are read, through resharding; records with the same key come in order. Nothing is stored: no
+    group is touched, and no lease is taken. The exit code is 0 also when Ctrl-C or the end of a pipe ends it.
+
+    A template has fields in braces: {data} {base64} {key} {hash_key} {time} {timestamp} {shard} {sequence}
+    {sub_sequence} {size} {lag} {stream}.
+
+    \b
+    Examples:
+      shardline tail -f orders
+      shardline tail orders --from 15m --until latest | grep customer-7
+      shardline tail orders --from TRIM_HORIZON -n 10 --format '{time} {shard} {key} {data}'
+      shardline tail orders --from 2026-03-01T09:30Z --until 2026-03-01T10:00Z --output json | jq .key
+      shardline tail orders --shard 3 --from 49590338271490256608559692538361571095921575989136588898
+    """
+    if settings["follow"] and settings["until"] is not None:
+        raise WrongUsage("-f does not go with --until, which ends the reading")
+    if settings["follow"] and settings["count"] is not None:
+        raise WrongUsage("-f does not go with -n, which stops after that many records; --from 15m starts in the past")
+    now = time.time()
+    try:
+        start = parse_start(settings["start"], now)
+    except UsageError as error:
+        raise WrongUsage(f"--from: {error}") from None
+    if start.sequence_number is not None and len(settings["shards"]) != 1:
+        raise WrongUsage("--from with a sequence number needs one --shard: it is a position in that shard")
+    wish = Wish(stream, start, _bound(settings["until"], now), settings["shards"], settings["give_up_after"])
+    printer = Printer(stream, _format(invocation, settings), settings)
+    began_at = time.monotonic()
+    is_terminated = invocation.run(_tail, invocation, wish, printer)
+    if sys.stderr.isatty():
+        notice(
+            f"{counted(printer.count, 'record')}, {in_units(printer.size_bytes)}, {time.monotonic() - began_at:,.1f} s"
+        )
+    if is_terminated:
+        raise click.exceptions.Exit(_TERMINATED)
+
+
+@final
+class Wish(NamedTuple):
+    """What is to be read."""
+
+    stream: str
+    start: Position
+    bound: Bound
+    shards: tuple[str, ...]
+    """Empty: all, and those that come of them."""
+    patience: float
+
+    def first_of(self, shards: Sequence[Shard]) -> list[str]:
+        """The shards to begin with."""
+        known = {shard.shard_id for shard in shards}
+        if self.shards:
+            ids = list(dict.fromkeys(map(shard_id_of, self.shards)))
+            for shard_id in ids:
+                if shard_id not in known:
+                    raise UsageError(f"the stream {self.stream} has no shard {shard_id}")
+            return ids
+        if self.start == LATEST:
+            return [shard.shard_id for shard in shards if shard.is_open]
+        return [shard.shard_id for shard in shards if known.isdisjoint(shard.parent_ids)]
+
+
+def _bound(text: str | None, now: float) -> Bound:
+    if text is None:
+        return Bound()
+    if text.lower() == "latest":
+        return Bound(at_latest=True)
+    try:
+        return Bound(until=parse_moment(text, now))
+    except UsageError as error:
+        raise WrongUsage(f"--until: {error}, nor `latest`") from None
+
+
+def _format(invocation: Invocation, settings: dict[str, Any]) -> Format:
+    try:
+        return make_format(
+            "json" if invocation.is_json else settings["format_"],
+            keys=settings["keys"],
+            times=settings["times"],
+            delimiter=settings["delimiter"],
+            is_terminal=sys.stdout.isatty(),
+        )
+    except UsageError as error:
+        raise WrongUsage(f"--format: {error}") from None
+
+
+async def _tail(invocation: Invocation, wish: Wish, printer: "Printer") -> bool:
+    """Read until the end; give whether SIGTERM was that end."""
+    with interrupts() as heard, heard.stage():
+        async with invocation.client(max_connections=_CONNECTIONS) as client:
+            await _read(client, wish, printer)
+    return heard.first == signal.SIGTERM
+
+
+async def _read(client: Client, wish: Wish, printer: "Printer") -> None:
+    shards = await patiently(lambda: client.list_shards(wish.stream))
+    send, receive = anyio.create_memory_object_stream[Page](_PAGES_AHEAD)
+    reading = ShardReading(client, wish.stream, send, bound=wish.bound, patience=wish.patience, follow=not wish.shards)
+    output = PipeOutput()
+    try:
+        async with anyio.create_task_group() as tasks:
+
+            async def end_with_the_pipe() -> None:
+                await output.is_closed.wait()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(end_with_the_pipe)
+            tasks.start_soon(reading.run, shards, wish.first_of(shards), wish.start)
+            await printer.print_all(receive, output)
+            tasks.cancel_scope.cancel()
+    except* BrokenPipeError:
+        output.is_closed.set()  # Nobody reads, so there is nobody to tell
+    finally:
+        output.close()
+
+
+@final
+class Printer:
+    """Prints the records of pages."""
+
+    def __init__(self, stream: str, shown: Format, settings: dict[str, Any]) -> None:
+        self._stream = stream
+        self._shown = shown
+        self._is_opening = settings["deaggregate"]
+        self._keys = frozenset(settings["only_keys"])
+        self._left: int | None = settings["count"]
+        self.count = 0
+        self.size_bytes = 0
+
+    async def print_all(self, pages: MemoryObjectReceiveStream[Page], output: PipeOutput) -> None:
+        """Until there are no more, or enough were printed."""
+        async with pages:
+            async for page in pages:
+                records = self._records(page)
+                if self._left is not None:
+                    records = records[: self._left]
+                    self._left -= len(records)
+                self.count += len(records)
+                self.size_bytes += sum(len(record.data) for record in records)
+                await output.write(b"".join(map(self._shown, records)))
+                if self._left == 0:
+                    return
+
+    def _records(self, page: Page) -> list[Record]:
+        origin = Origin()
+        if self._is_opening:
+            records = Deaggregator(self._stream, page.shard_id).open(page.records, origin)
+        else:
+            records = [
+                Record(
+                    one.data,
+                    one.key,
+                    None,
+                    one.sequence_number,
+                    0,
+                    page.shard_id,
+                    one.arrived_at,
+                    self._stream,
+                    origin=origin,
+                )
+                for one in page.records
+            ]
+        hand_out(records, page.read_at)
+        return [record for record in records if record.key in self._keys] if self._keys else records

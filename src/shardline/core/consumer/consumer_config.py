@@ -1,0 +1,107 @@
+"""How may a consumer be set, and what is wrong with a setting?
+
+Invariants:
+
+- A config that exists is valid: a wrong value is a ``UsageError`` that names the field, the value and the range.
+- ``None`` means that the consumer chooses: the intervals are then the lease store's own.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Final, Literal, TypeAlias, final
+
+from shardline.core.setting_checks import check_choice, check_number
+from shardline.errors import UsageError
+from shardline.model.limits import (
+    GET_RECORDS_MAX_RECORDS,
+    KIB,
+    MIB,
+    SHARD_READ_BYTES_PER_SECOND,
+    SHARD_READ_CALLS_PER_SECOND,
+)
+
+Ack: TypeAlias = Literal["auto", "manual"]
+OutOfRange: TypeAlias = Literal["deliver", "drop"]
+IfRecreated: TypeAlias = Literal["stop", "restart"]
+
+_WORKER_ID_MAX_LENGTH: Final = 255
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig:
+    """Every setting of a consumer. Durations are in seconds; rates are per shard."""
+
+    lease_duration: float = 10.0
+    """A worker that does not renew a lease for this long loses it. A dead worker is replaced after this time."""
+    checkpoint_interval: float | None = None
+    """The shortest time between two commits for a shard. ``None``: 1 s, or 10 s on DynamoDB."""
+    scan_interval: float | None = None
+    """How often the worker lists the group's leases. ``None``: 0.5 s, or 2 s on DynamoDB."""
+    max_leases: int | None = None
+    """The number of shards that this worker reads at most. ``None``: its fair share."""
+    hand_over_timeout: float = 30.0
+    """How long your code may finish the records in hand when another worker asks for their shard."""
+    list_interval: float = 60.0
+    """How often the worker lists the shards. It finds the children of a shard that ends without this."""
+    prefetch_max_bytes: int = 64 * MIB
+    """How much the worker reads ahead, over all shards. Each shard may exceed it by one page."""
+    page_max_records: int = GET_RECORDS_MAX_RECORDS
+    """The number of records that one GetRecords call asks for."""
+    idle_poll_interval: float = 1.0
+    """The longest wait between two calls to a shard without new records."""
+    calls_per_second: float = SHARD_READ_CALLS_PER_SECOND
+    """GetRecords calls per second to a shard."""
+    bytes_per_second: float = SHARD_READ_BYTES_PER_SECOND
+    """Bytes per second read from a shard."""
+    ack: Ack = "auto"
+    """With ``auto``, requesting the next record acknowledges the one before. With ``manual``, you call ``ack``."""
+    max_unacknowledged: int = 100_000
+    """With ``ack="manual"``: a shard with this many unacknowledged records pauses. Records behind an unacknowledged one
+    count too."""
+    out_of_range: OutOfRange = "deliver"
+    """What happens to aggregated records that belong to another shard: ``deliver`` or ``drop``. Both count them."""
+    if_recreated: IfRecreated = "stop"
+    """What happens when the stream is deleted and re-created: ``stop``, or ``restart`` at the start position."""
+    store_patience: float = 300.0
+    """How long the lease store may deny access before the consumer fails."""
+    stuck_after: float | None = 300.0
+    """A handler, or a loop body, that holds the same records for this long counts as stuck. ``None``: never."""
+    worker_id: str | None = None
+    """The worker's name in the lease store, unique within the group. ``None``: a new unique name."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            _CHECKS[field.name](field.name, getattr(self, field.name))
+
+
+def _worker_id(name: str, value: object) -> None:
+    if value is not None and (
+        not isinstance(value, str) or not 1 <= len(value) <= _WORKER_ID_MAX_LENGTH or not value.isprintable()
+    ):
+        raise UsageError(f"{name} must be 1 to {_WORKER_ID_MAX_LENGTH} printable characters, or None, not {value!r}")
+
+
+_number: Final = partial(partial, check_number)
+_CHECKS: Final[dict[str, Callable[[str, object], None]]] = {
+    "lease_duration": _number(lowest=1.0, highest=3_600.0),
+    "checkpoint_interval": _number(lowest=0.0, highest=3_600.0, optional=True),
+    "scan_interval": _number(lowest=0.05, highest=60.0, optional=True),
+    "max_leases": _number(lowest=1, highest=math.inf, whole=True, optional=True),
+    "hand_over_timeout": _number(lowest=0.0, highest=3_600.0),
+    "list_interval": _number(lowest=1.0, highest=3_600.0),
+    "prefetch_max_bytes": _number(lowest=64 * KIB, highest=math.inf, whole=True),
+    "page_max_records": _number(lowest=1, highest=GET_RECORDS_MAX_RECORDS, whole=True),
+    "idle_poll_interval": _number(lowest=0.05, highest=60.0),
+    "calls_per_second": _number(lowest=0.1, highest=1_000_000.0),
+    "bytes_per_second": _number(lowest=1.0 * KIB, highest=1e12),
+    "ack": lambda name, value: check_choice(name, value, "auto", "manual"),
+    "max_unacknowledged": _number(lowest=1, highest=math.inf, whole=True),
+    "out_of_range": lambda name, value: check_choice(name, value, "deliver", "drop"),
+    "if_recreated": lambda name, value: check_choice(name, value, "stop", "restart"),
+    "store_patience": _number(lowest=0.0, highest=86_400.0),
+    "stuck_after": _number(lowest=0.1, highest=86_400.0, optional=True),
+    "worker_id": _worker_id,
+}

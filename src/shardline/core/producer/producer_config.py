@@ -1,0 +1,154 @@
+"""How shall a producer behave?
+
+Invariants:
+
+- A config is valid from the moment it exists: a wrong value is a ``UsageError`` that names the field, the value and
+  what is allowed. It never changes.
+- The defaults keep the service's own limits per shard.
+"""
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final, Self, final
+
+from shardline.core.producer.kpl_properties import translate
+from shardline.core.setting_checks import check_number
+from shardline.errors import UsageError
+from shardline.model.limits import (
+    KIB,
+    MIB,
+    PUT_RECORDS_MAX_BYTES,
+    PUT_RECORDS_MAX_ENTRIES,
+    RECORD_DEFAULT_MAX_BYTES,
+    RECORD_HIGHEST_MAX_BYTES,
+    SHARD_WRITE_BYTES_PER_SECOND,
+    SHARD_WRITE_RECORDS_PER_SECOND,
+)
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+_LONG: Final = 365 * 86_400.0  # a year: longer than any sensible time, and finite
+_MANY: Final = 10**12
+
+
+def _setting(default: Any, lowest: float, highest: float, about: str, *, optional: bool = False) -> Any:
+    """A number and its range. A float takes whole numbers too."""
+    whole = not isinstance(default, float) and (default is not None or optional)
+    rules = {"lowest": lowest, "highest": highest, "whole": whole, "optional": optional, "about": about}
+    return field(default=default, metadata=rules)
+
+
+def _switch(*, default: bool, about: str) -> Any:
+    return field(default=default, metadata={"about": about})
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig:
+    """Every setting of a producer. Durations are in seconds; rates are per shard.
+
+    A config never changes; ``dataclasses.replace`` makes a changed copy. The settings page of the documentation says
+    when to change each setting.
+    """
+
+    linger: float = _setting(
+        0.1, 0.0, 3600.0, "The longest time a record waits for others to share its request. Less than record_ttl."
+    )
+    record_ttl: float = _setting(30.0, 0.001, _LONG, "A record that is not stored within this time fails.")
+    aggregation: bool = _switch(
+        default=True, about="Packs records for the same shard into one Kinesis record, in the KPL's format."
+    )
+    aggregate_max_bytes: int = _setting(
+        51_200, 64, RECORD_HIGHEST_MAX_BYTES - KIB, "The size at which an aggregate is full."
+    )
+    aggregate_max_count: int | None = _setting(
+        None, 1, _MANY, "The number of records at which an aggregate is full.", optional=True
+    )
+    request_max_entries: int = _setting(
+        PUT_RECORDS_MAX_ENTRIES, 1, PUT_RECORDS_MAX_ENTRIES, "The number of entries at which a request is full."
+    )
+    request_max_bytes: int = _setting(1 * MIB, 1 * KIB, PUT_RECORDS_MAX_BYTES, "The size at which a request is full.")
+    shard_burst_bytes: int = _setting(
+        256 * KIB, 1, _MANY, "A shard with this much data waiting is sent to at once, even if the request is not full."
+    )
+    records_per_second: float = _setting(
+        SHARD_WRITE_RECORDS_PER_SECOND, 0.001, _MANY, "Entries per second that the producer sends to a shard."
+    )
+    bytes_per_second: float = _setting(
+        SHARD_WRITE_BYTES_PER_SECOND, 1.0, _MANY, "Bytes per second that the producer sends to a shard."
+    )
+    max_in_flight: int = _setting(24, 1, 10_000, "The number of concurrent requests.")
+    isolation_calls_per_second: int = _setting(
+        100,
+        1,
+        10_000,
+        "Calls per second that the producer may spend on isolating invalid records while these calls deliver nothing.",
+    )
+    buffer_max_bytes: int = _setting(
+        64 * MIB,
+        1 * KIB,
+        _MANY,
+        "Bytes of undelivered data, plus one per character of their keys, at which put waits.",
+    )
+    buffer_max_records: int = _setting(100_000, 1, _MANY, "The number of undelivered records at which put waits.")
+    record_max_bytes: int | None = _setting(
+        None,
+        1,
+        RECORD_HIGHEST_MAX_BYTES,
+        "The largest record that put accepts. Unset, the producer uses the stream's own limit.",
+        optional=True,
+    )
+    ordered: bool = _switch(default=False, about="Keeps the order of each key's records, even when they are retried.")
+    fail_if_throttled: bool = _switch(default=False, about="A throttled record fails immediately.")
+    max_attempts: int | None = _setting(None, 1, _MANY, "A record fails after this many attempts.", optional=True)
+    retry_backoff: float = _setting(
+        0.1, 0.001, 3600.0, "The pause after the first failure. Each further failure doubles it."
+    )
+    retry_backoff_max: float = _setting(5.0, 0.001, 3600.0, "The longest pause between two attempts.")
+    closed_shard_ttl: float = _setting(
+        60.0, 0.0, 3600.0, "How long the producer remembers the hash range of a closed shard."
+    )
+    untranslated: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """What ``from_kpl_properties`` found and could not take over, and where it belongs."""
+
+    def __post_init__(self) -> None:
+        for knob in fields(self):
+            rules, value = dict(knob.metadata), getattr(self, knob.name)
+            if rules.pop("about", None) and rules:
+                check_number(knob.name, value, **rules)
+            elif knob.metadata and not isinstance(value, bool):
+                raise UsageError(f"{knob.name} must be True or False, not {value!r}")
+        if self.linger >= self.record_ttl:  # a record that is due when its life ends is never sent
+            raise UsageError(
+                f"linger must be less than record_ttl: {self.linger!r} is not less than {self.record_ttl!r}"
+            )
+        for smaller, larger in (
+            ("retry_backoff", "retry_backoff_max"),
+            ("aggregate_max_bytes", "request_max_bytes"),
+        ):
+            low, high = getattr(self, smaller), getattr(self, larger)
+            if low > high:
+                raise UsageError(f"{smaller} must be at most {larger}: {low!r} is more than {high!r}")
+
+    @classmethod
+    def from_kpl_properties(cls, path: "str | PathLike[str]", **changes: Any) -> Self:
+        """The settings of a ``KinesisProducerConfiguration`` properties file, for those who come from the KPL.
+
+        Args:
+            path: the file.
+            changes: further settings under our names: they win.
+
+        Raises:
+            UsageError: a property has a value that the KPL would refuse as well, or that no setting of ours allows.
+            OSError: the file cannot be read.
+        """
+        with open(path, encoding="latin-1") as file:  # noqa: PTH123 - a config is no machine, and pathlib no pure import
+            text = file.read()
+        settings, untranslated = translate(text)
+        taken: dict[str, Any] = {**settings, "untranslated": untranslated, **changes}
+        return cls(**taken)
+
+    @property
+    def known_record_max_bytes(self) -> int:
+        """The largest record while the stream has not been asked."""
+        return RECORD_DEFAULT_MAX_BYTES if self.record_max_bytes is None else self.record_max_bytes

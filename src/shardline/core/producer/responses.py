@@ -1,0 +1,398 @@
+"""An answer came: how does each aggregate of the request go on?
+
+Invariants:
+
+- P1: every shipment that left is settled exactly once: delivered, failed, or handed to ``returns``.
+- P4: records of an aggregate that landed out of range are routed again under a map that is newer than the request.
+  While one is expected they are parked, but no longer than ``PARKING_PATIENCE``; if it does not come, or does not
+  explain the landing, they are sent again one per entry. So is an aggregate that landed in an unknown shard.
+- P4: from the first entry of a lane that lands elsewhere on, the lane sends one record per entry (``lane.A4``).
+- P5: what may be sent again is, after a pause of its lane or of the whole producer; a request refused as invalid is
+  taken apart until the records to blame stand alone (``isolation``).
+- A shard never changes its range. What landed in a known one that does not hold it was not misled by an old map:
+  the service may have begun to choose the shards, and the stream is asked, once for each such landing. What waits for
+  its answer is sent again then, and if it lands so again, waits longer.
+- A map that is newer than a landing and does not know its shard is stale: it is read again, not at once
+  (``shard_map.M6``).
+- The same shard id is not the same shard if its sequence numbers tell that it was created at another time: the
+  stream was deleted and re-created. Map and facts are dropped, and what landed is judged by the new map.
+- Under AUTO entries may go without a key. Once one is refused the stream is asked whether keys count again, and
+  until it says that they do not, every record gets one.
+"""
+
+from typing import Final, NamedTuple, final
+
+from msgspec.structs import replace
+
+from shardline.codec.shapes import PutRecordsResponse, PutRecordsResult
+from shardline.core.clock import NEVER, Instant
+from shardline.core.failures import COUNT_MISMATCH, Failure, FailureKind
+from shardline.core.producer.collector import Collector, Group
+from shardline.core.producer.isolation import Isolation, is_about_size
+from shardline.core.producer.lane import Lane, Shipment, repacked
+from shardline.core.producer.ledger import Ledger
+from shardline.core.producer.producer_config import ProducerConfig
+from shardline.core.producer.producer_record import Attempt, Landing, Receipt, Sent, note_attempt
+from shardline.core.producer.retries import Returns
+from shardline.core.producer.shard_map import ShardMap
+from shardline.core.producer.stream_summary import StreamFacts
+from shardline.core.producer.verdicts import (
+    WRONG_SHARD,
+    Action,
+    Rule,
+    Rules,
+    judge_landing,
+    judge_range,
+    judge_refused,
+    judge_request,
+)
+from shardline.core.producer_events import RecordsDelivered, RecordsRetried, RequestAnswered
+
+PARKING_PATIENCE: Final = 1.0  # for how long an aggregate may wait for the map that explains where it landed
+
+
+@final
+class Flight(NamedTuple):
+    """One request under way."""
+
+    group: Group
+    started_at: Instant
+    wall_started_at: float
+    """The same moment as seconds since 1970: attempts tell it."""
+    size_bytes: int
+
+    @property
+    def record_count(self) -> int:
+        return sum([len(shipment.aggregate.records) for shipment in self.group.shipments])
+
+
+@final
+class _Parked(NamedTuple):
+    """An aggregate that was stored, but perhaps where readers drop it."""
+
+    shipment: Shipment
+    flight: Flight
+    landing: Landing
+    seen_at: Instant
+    asked: bool = False
+    """The stream was asked why it landed there."""
+
+
+@final
+class Settlement:
+    """Applies verdicts."""
+
+    def __init__(
+        self,
+        *,
+        config: ProducerConfig,
+        ledger: Ledger,
+        returns: Returns,
+        collector: Collector,
+        isolation: Isolation,
+        shard_map: ShardMap,
+        facts: StreamFacts,
+    ) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._returns = returns
+        self._collector = collector
+        self._isolation = isolation
+        self._map = shard_map
+        self._facts = facts
+        self._patience = min(PARKING_PATIENCE, config.record_ttl / 4)
+        self._parked: list[_Parked] = []
+
+    # ---- inputs
+
+    def settle(self, flight: Flight, answer: PutRecordsResponse | Failure, now: Instant) -> bool:
+        """The answer to a request, or what became of it. Says whether it left every deadline of the lanes as it was."""
+        shipments = flight.group.shipments
+        records, delivered_before = flight.record_count, self._ledger.delivered_records
+        self._collector.handle_answered()
+        entries = sum([shipment.aggregate.entry_count for shipment in shipments])
+        if isinstance(answer, PutRecordsResponse) and len(answer.records) != entries:
+            told = f"{entries} entries were sent, {len(answer.records)} were answered"
+            answer = Failure(FailureKind.TRANSIENT, COUNT_MISMATCH, told)
+        elif isinstance(answer, PutRecordsResponse) and answer.failed_count != 0:
+            answer = _with_errors_believed(answer)
+        refused = entries
+        part = flight.group.part
+        if part is not None and self._config.ordered and not _is_smooth(shipments, answer):
+            self._returns.recall((shipment.lane for shipment in shipments), now)
+        if isinstance(answer, Failure):
+            self._settle_failed(flight, answer, now)
+        else:
+            self._collector.handle_success()
+            if part is not None:
+                self._isolation.handle_stored(part)
+            refused = self._settle_entries(flight, answer.records, now)
+        code = answer.code if isinstance(answer, Failure) else None
+        duration = now - flight.started_at
+        self._ledger.events.append(RequestAnswered(entries, records, flight.size_bytes, duration, refused, code))
+        if self._config.ordered:
+            for aggregate, lane in shipments:
+                lane.handle_ended(aggregate.records)
+        for lane in dict.fromkeys([shipment.lane for shipment in shipments]):
+            self._collector.note_returned(lane, now)
+        self._returns.release_held(now)
+        repacked_lane, self._returns.has_repacked = self._returns.has_repacked, False
+        return self._ledger.delivered_records - delivered_before == records and not repacked_lane
+
+    def reconsider_parked(self, now: Instant) -> None:
+        """The map, or what is known of the stream, is new: judge again what was parked."""
+        parked, self._parked = self._parked, []
+        before = self._ledger.delivered_records, self._ledger.delivered_bytes
+        for one in parked:
+            self._judge_landed(one, now)
+            one.shipment.lane.handle_ended(one.shipment.aggregate.records)
+            self._collector.note_returned(one.shipment.lane, now)
+        self._tell_delivered(*before)
+        self._returns.release_held(now)
+
+    def expire_parked(self, now: Instant) -> None:
+        """Give up parked records whose life is over. What shares an aggregate with them is sent again."""
+        parked, self._parked = self._parked, []
+        for one in parked:
+            if any(record.expires_at <= now for record in one.shipment.aggregate.records):
+                self._send_again(one, now)
+                one.shipment.lane.handle_ended(one.shipment.aggregate.records)
+                self._collector.note_returned(one.shipment.lane, now)
+            else:
+                self._parked.append(one)
+        self._returns.release_held(now)
+
+    def next_deadline(self) -> Instant:
+        """When the first that is parked has waited long enough."""
+        return min([one.seen_at for one in self._parked], default=NEVER) + self._patience
+
+    @property
+    def parked(self) -> list[Shipment]:
+        return [parked.shipment for parked in self._parked]
+
+    def take_parked(self) -> list[Shipment]:
+        """All that is parked, with the attempt that parked it noted: for the end of everything."""
+        parked, self._parked = self._parked, []
+        for one in parked:
+            _note_wrong_shard(one)
+        return [one.shipment for one in parked]
+
+    # ---- one entry
+
+    def _settle_entries(self, flight: Flight, results: list[PutRecordsResult], now: Instant) -> int:
+        """Each entry by its result. Returns how many were refused."""
+        ledger = self._ledger
+        before = ledger.delivered_records, ledger.delivered_bytes
+        refused = 0
+        sent = Sent(flight.wall_started_at, now - flight.started_at)
+        at = 0
+        for shipment in flight.group.shipments:
+            aggregate, lane = shipment
+            if aggregate.separate:
+                to = at + len(aggregate.records)
+                refused += self._settle_separate(shipment, flight, results[at:to], sent, now)
+                at = to
+                continue
+            result = results[at]
+            at += 1
+            shard_id, number = result.shard_id, result.sequence_number
+            numbers = lane.numbers
+            # Where it belongs: nearly all, so without detours.
+            if number and shard_id and shard_id == lane.predicted and numbers.first <= number < numbers.limit:
+                lane.handle_success(now)
+                lane.note_settled()
+                ledger.deliver(aggregate, Landing(shard_id, number, sent))
+            else:
+                refused += not number
+                self._settle_entry(shipment, flight, result, now)
+        self._tell_delivered(*before)
+        return refused
+
+    def _tell_delivered(self, records: int, payload_bytes: int) -> None:
+        """One event for all that was delivered since these were the counts."""
+        ledger = self._ledger
+        if ledger.delivered_records > records:
+            delivered = RecordsDelivered(ledger.delivered_records - records, ledger.delivered_bytes - payload_bytes)
+            ledger.events.append(delivered)
+
+    def _settle_separate(
+        self, shipment: Shipment, flight: Flight, results: list[PutRecordsResult], sent: Sent, now: Instant
+    ) -> int:
+        """Each record of a bundle by its own result. Returns how many were refused."""
+        aggregate, lane = shipment
+        others = self._ledger.deliver_alone(aggregate, results, lane.predicted, sent)
+        if len(others) < len(results):
+            lane.handle_success(now)
+        lane.note_settled(1 - len(others))
+        for place in others:
+            alone = repacked([aggregate.records[place]], aggregate.due_at, aggregate, place)
+            self._settle_entry(Shipment(alone, lane), flight, results[place], now)
+        if lane.is_distrusted and lane.note_as_predicted(len(results) - len(others), flight.started_at):
+            self._returns.trust(lane, now)
+        return sum(not results[place].sequence_number for place in others)
+
+    def _settle_entry(self, shipment: Shipment, flight: Flight, result: PutRecordsResult, now: Instant) -> None:
+        aggregate, lane = shipment
+        if not result.sequence_number or not result.shard_id:
+            rule = judge_refused(result, fail_if_throttled=self._config.fail_if_throttled)
+            lane.handle_failure(now, throttled=rule.throttled)
+            code, message = result.error_code or "Unknown", result.error_message or "the service gave no reason"
+            # A broken service: a sequence number without a shard, or neither a number nor an error. It may be stored.
+            stored = bool(result.sequence_number) or not result.error_code
+            note_attempt(aggregate.records, _refusal(flight, now, lane, code, message, stored=stored))
+            lane.note_settled()
+            self._apply(rule, shipment, code, message, now, reroute=True)
+            return
+        lane.handle_success(now)
+        sent = Sent(flight.wall_started_at, now - flight.started_at)
+        landing = Landing(result.shard_id, result.sequence_number, sent)
+        self._judge_landed(_Parked(shipment, flight, landing, now), now)
+
+    def _judge_landed(self, landed: _Parked, now: Instant) -> None:
+        """An entry was stored: is it where it belongs (P4)?"""
+        aggregate, lane = landed.shipment
+        landing = landed.landing
+        if landing.shard_id == lane.predicted:  # and it is here: its number is not one of that shard
+            self._note_other_life(landed, now)
+        predicted = lane.predicted if self._facts.may_aggregate else None
+        count = len(aggregate.records)
+        rule = judge_landing(predicted, landing.shard_id, count)
+        if rule is None:
+            digests = [aggregate.hash_digest(record) for record in aggregate.records]
+            rule = judge_range(digests, self._map.hash_range(landing.shard_id))
+        if count > 1 and predicted is None and lane.shard_id not in {None, landing.shard_id}:
+            rule = Rules.STORED_OUT_OF_RANGE  # sent before the service began to choose the shards: readers may drop it
+        asked = False
+        if predicted is not None and rule.stale_map:
+            asked = self._inquire(landed, now)
+            if not lane.vanished:
+                self._returns.distrust(lane, landed.seen_at, now)
+        if rule.action is Action.DELIVER:
+            lane.note_settled()
+            self._ledger.deliver(aggregate, landing)
+        elif self._returns.ending is None and self._must_wait_for_news(landed, now):
+            self._parked.append(landed._replace(asked=asked))
+        else:
+            message = f"stored in {landing.shard_id}, not in {lane.shard_id}"
+            self._ledger.events.append(RecordsRetried(count, lane.shard_id, WRONG_SHARD, message))
+            self._send_again(landed, now)
+
+    def _note_other_life(self, landed: _Parked, now: Instant) -> None:
+        """The id of the shard is the predicted one, and it is another shard."""
+        lane = landed.shipment.lane
+        lane.predicted = ""
+        if not lane.vanished:
+            self._map.question(landed.landing.shard_id, lane.numbers)
+            self._map.begin_anew(now)  # at once: its ranges must not decide any more
+
+    def _inquire(self, landed: _Parked, now: Instant) -> bool:
+        """An entry landed elsewhere than predicted: ask the map, or the stream, why. Says whether it was the stream."""
+        lane = landed.shipment.lane
+        if self._is_unexplained(landed):
+            if not landed.asked:
+                self._facts.ask_again(now)
+            return True
+        if lane.vanished:
+            return landed.asked  # the map is newer than the lane, though a shard of a stream made anew may have its id
+        news = self._map.invalidate(landed.flight.started_at, lane.shard_id, now)
+        if not news and self._map.hash_range(landed.landing.shard_id) is None:
+            self._map.doubt(now)
+        return landed.asked
+
+    def _is_unexplained(self, landed: _Parked) -> bool:
+        """Whether no map, old or new, could tell why the entry is where it is."""
+        aggregate = landed.shipment.aggregate
+        own = [aggregate.hash_digest(aggregate.records[0])]
+        return judge_range(own, self._map.hash_range(landed.landing.shard_id)) is Rules.STORED_OUT_OF_RANGE
+
+    def _must_wait_for_news(self, landed: _Parked, now: Instant) -> bool:
+        """Whether what is expected soon may tell where its records belong."""
+        until = landed.seen_at + self._patience
+        if now >= until or not self._facts.may_aggregate:
+            return False
+        if self._facts.asked_again:
+            return True
+        unknown = self._map.hash_range(landed.landing.shard_id) is None
+        if not unknown and (landed.shipment.lane.vanished or self._is_unexplained(landed)):
+            return False
+        return self._map.is_expected_by(until)
+
+    def _send_again(self, landed: _Parked, now: Instant) -> None:
+        _note_wrong_shard(landed)
+        aggregate, lane = landed.shipment
+        lane.note_settled()
+        message = f"stored in {landed.landing.shard_id}, where readers may drop it"
+        self._returns.send_again(aggregate.records, now, WRONG_SHARD, message)
+
+    # ---- a whole request
+
+    def _settle_failed(self, flight: Flight, failure: Failure, now: Instant) -> None:
+        shipments, part = flight.group
+        keyless = any(shipment.aggregate.has_no_key for shipment in shipments)
+        throttled_is_fatal = self._config.fail_if_throttled
+        rule = judge_request(failure, flight.record_count, keyless=keyless, fail_if_throttled=throttled_is_fatal)
+        self._learn_from(failure, rule, shipments, now)
+        stored = failure.maybe_received and rule.action is Action.RESEND and not rule.throttled
+        for aggregate, lane in shipments:
+            attempt = _refusal(flight, now, lane, failure.code, failure.message, stored=stored)
+            note_attempt(aggregate.records, attempt)
+        if rule.action is Action.BISECT and self._returns.ending is None:
+            self._isolation.handle_refused(shipments, part, failure)
+            return
+        if part is not None and rule is Rules.REQUEST_INVALID_ALONE:
+            self._isolation.handle_found(part, failure)
+        elif part is not None:
+            self._isolation.handle_unanswered(part)
+        for shipment in shipments:
+            shipment.lane.note_settled()
+            self._apply(rule, shipment, failure.code, failure.message, now, reroute=False)
+
+    def _learn_from(self, failure: Failure, rule: Rule, shipments: list[Shipment], now: Instant) -> None:
+        """What a failed request says of the service, the stream and the shards."""
+        lanes = dict.fromkeys(shipment.lane for shipment in shipments)
+        if rule is Rules.REQUEST_KEYLESS:
+            self._facts.ask_again(now)
+            for lane in lanes:
+                lane.send_no_key(on=False)
+        if failure.kind is FailureKind.INVALID and is_about_size(failure.message):
+            self._facts.read_limit_again(now)
+        if failure.retryable:
+            self._collector.handle_failure(failure.retry_after, now)
+        else:
+            self._collector.handle_success()  # it answers
+        if rule.throttled:
+            for lane in lanes:
+                lane.handle_failure(now, throttled=True)
+
+    def _apply(self, rule: Rule, shipment: Shipment, code: str, message: str, now: Instant, *, reroute: bool) -> None:
+        """Fail the records of an entry, or send them again."""
+        if rule.action is Action.FAIL:
+            self._ledger.fail(shipment.aggregate.records, code, message)
+        else:
+            self._returns.resend(shipment, code, message, now, reroute=reroute)
+
+
+def _is_smooth(shipments: list[Shipment], answer: PutRecordsResponse | Failure) -> bool:
+    """Whether nothing of it is sent again, except by being taken apart further."""
+    if isinstance(answer, Failure):
+        return not answer.retryable
+    lanes = [shipment.lane for shipment in shipments for _ in range(shipment.aggregate.entry_count)]
+    results = zip(lanes, answer.records, strict=True)
+    return all(result.sequence_number and result.shard_id == lane.shard_id for lane, result in results)
+
+
+def _with_errors_believed(answer: PutRecordsResponse) -> PutRecordsResponse:
+    """Where entries failed, one that has an error is refused, also if a broken service gives it a number too."""
+    results = [replace(one, sequence_number=None) if one.error_code else one for one in answer.records]
+    return replace(answer, records=results)
+
+
+def _note_wrong_shard(parked: _Parked) -> None:
+    landing = parked.landing
+    (stored,) = Receipt(landing.shard_id, landing.sequence_number, 0, landing.sent).attempts
+    message = f"stored in {stored.shard_id}, where readers may drop it"
+    note_attempt(parked.shipment.aggregate.records, replace(stored, code=WRONG_SHARD, message=message))
+
+
+def _refusal(flight: Flight, now: Instant, lane: Lane, code: str, message: str, *, stored: bool = False) -> Attempt:
+    return Attempt(flight.wall_started_at, now - flight.started_at, lane.shard_id, None, code, message, stored)

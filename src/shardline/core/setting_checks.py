@@ -1,0 +1,28 @@
+"""Is a setting what it must be?
+
+A wrong one is a ``UsageError`` that names it, the value, and what is allowed.
+"""
+
+from math import inf
+
+from shardline.errors import UsageError
+
+
+def check_number(
+    name: str, value: object, lowest: float, highest: float, *, whole: bool = False, optional: bool = False
+) -> None:
+    """A number in a closed range, whole or not; or ``None``, if it is ``optional``."""
+    if value is None and optional:
+        return
+    kinds = (int,) if whole else (int, float)
+    if not isinstance(value, kinds) or isinstance(value, bool) or not lowest <= value <= highest:
+        low, high = (f"{bound:,}".removesuffix(".0") for bound in (lowest, highest))
+        noun = "a whole number" if whole else "a number"
+        allowed = f"{noun}, {low} or more" if highest == inf else f"{noun} from {low} to {high}"
+        raise UsageError(f"{name} must be {allowed}{', or None' if optional else ''}, not {value!r}")
+
+
+def check_choice(name: str, value: object, *allowed: str) -> None:
+    """One of these words."""
+    if value not in allowed:
+        raise UsageError(f"{name} must be {' or '.join(map(repr, allowed))}, not {value!r}")

@@ -1,0 +1,48 @@
+"""Writes the dead letters of a blocking consumer.
+
+Invariants:
+
+- As the async consumer's: a dead letter is written when the callable returned, or every record has its receipt.
+- The user's callable runs in a thread: it may block.
+"""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import anyio.to_thread
+
+from shardline.aio.consumer.dead_letters import records_of
+from shardline.aio.producer.async_producer import Producer as AsyncProducer
+from shardline.core.consumer.failure_policy import DeadLetter
+from shardline.errors import UsageError
+from shardline.sync.blocking_producer import Producer
+
+DeadLetterTarget: TypeAlias = Callable[[DeadLetter], object] | str | Path | Producer
+"""What to do with them: call this, put them into the stream of this name or ARN, append them to this file."""
+
+
+def in_threads(target: Any) -> Any:
+    """What the async consumer is told instead.
+
+    Raises:
+        UsageError: a producer of the wrong kind.
+    """
+    if isinstance(target, AsyncProducer):
+        raise UsageError("dead_letter: a blocking Consumer takes a shardline.sync.Producer, not an async one")
+    if isinstance(target, Producer):
+        target = partial(_put, target)
+    if not callable(target) or inspect.iscoroutinefunction(target):
+        return target
+
+    async def write(letter: DeadLetter) -> None:
+        await anyio.to_thread.run_sync(target, letter)
+
+    return write
+
+
+def _put(producer: Producer, letter: DeadLetter) -> None:
+    for delivery in producer.put_many(records_of(letter)):
+        delivery.result()

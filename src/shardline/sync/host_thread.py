@@ -1,0 +1,188 @@
+"""In which thread does a blocking producer send, and a blocking consumer read?
+
+In a daemon thread of its own, with an event loop. Other threads hand it coroutines, and wait for what comes of them.
+
+Invariants:
+
+- Every call ends: with what the coroutine returned or raised, or with ``Closed`` if the loop ended before.
+- A thread that is interrupted while it waits (Ctrl-C) waits no more: its coroutine is cancelled, or never begins.
+- After a fork the child's copy refuses: the thread is the parent's.
+- A signal handler may call while its thread does: nobody waits for a lock that only the interrupted code can give.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final, Generic, TypeAlias, TypeVar, final
+
+from shardline.aio.loop.fork_and_exit import CONSUMER_FORKED
+from shardline.aio.loop.latch import Latch
+from shardline.errors import Closed
+from shardline.sync.blocking_delivery import NetworkThread
+
+_T = TypeVar("_T")
+Work: TypeAlias = Callable[[], Coroutine[Any, Any, _T]]
+
+_ENDED: Final = "this Consumer does not run any more"
+
+
+@final
+class _Call(Generic[_T]):
+    """A coroutine for the loop, and who waits for it. It exists before the loop knows of it."""
+
+    __slots__ = ("_task", "_work", "error", "is_abandoned", "is_over", "latch", "results")
+
+    def __init__(self, work: Work[_T]) -> None:
+        self._work = work
+        self._task: asyncio.Task[None] | None = None
+        self.latch = Latch()
+        self.results: list[_T] = []
+        """What came of it. None: it was cut short, or failed."""
+        self.error: BaseException | None = None
+        self.is_abandoned = False
+        self.is_over = False
+
+    # ---- in the loop's thread
+
+    def begin(self) -> None:
+        if not self.is_abandoned:
+            self._task = asyncio.ensure_future(self._run())
+            self._task.add_done_callback(self._finish)
+
+    async def _run(self) -> None:
+        try:
+            self.results.append(await self._work())
+        except (SystemExit, KeyboardInterrupt) as exit_:  # for the thread that waits: here it would end the loop
+            self.error = exit_
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _finish(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled():
+            self.error = self.error or task.exception()
+        self.is_over = True
+        self.latch.wake()
+
+
+@final
+class LoopThread:
+    """A thread with an event loop. It holds no reference to its facade, and has no lock."""
+
+    def __init__(self, name: str) -> None:
+        self._thread = NetworkThread(target=self._run, name=name, daemon=True)
+        self._pid = os.getpid()
+        self._pending: set[Latch] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._last: Work[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end: asyncio.Event | None = None
+        self._started = Latch()
+        self._is_stopping = False
+        self._has_ended = False
+
+    # ---- life
+
+    def start(self) -> None:
+        self._thread.start()
+        self._started.wait()
+
+    def stop(self, last: Work[None] | None = None) -> None:
+        """End, after ``last``. Nobody waits for it here."""
+        self._last = last
+        self._is_stopping = True  # for a loop that does not run yet
+        self.soon(self._set_end)
+
+    def join(self) -> None:
+        if os.getpid() == self._pid:
+            self._thread.join()
+
+    @property
+    def ident(self) -> int | None:
+        return self._thread.ident
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is it."""
+        return threading.current_thread() is self._thread
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        finally:
+            self._has_ended = True  # before the look at who waits: who comes later sees it
+            for latch in [*self._pending]:
+                latch.wake()
+
+    async def _main(self) -> None:
+        self._end = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._started.wake()
+        if not self._is_stopping:
+            await self._end.wait()
+        if self._last is not None:
+            await self._last()
+
+    def _set_end(self) -> None:
+        assert self._end is not None
+        self._end.set()
+
+    # ---- calls from other threads
+
+    def call(self, work: Work[_T]) -> _T:
+        """``await work()`` in the loop, and wait for it.
+
+        Raises:
+            Closed: the loop has ended.
+        """
+        if os.getpid() != self._pid:
+            raise Closed(CONSUMER_FORKED)
+        call = _Call(work)
+        try:
+            self._pending.add(call.latch)
+            if not self._has_ended and self._loop is not None:
+                self.soon(call.begin)
+                call.latch.wait()
+        finally:
+            self._pending.discard(call.latch)
+            if not call.is_over:
+                call.is_abandoned = True
+                self.soon(call.cancel)
+        if call.error is not None:
+            try:
+                raise call.error
+            finally:
+                del call  # or the error would keep itself, and all frames, alive
+        if not call.results:
+            raise Closed(_ENDED)
+        return call.results[0]
+
+    def ask(self, question: Callable[[], _T]) -> _T:
+        """Ask the machines in the loop. Only this thread may read them; once it has ended, any thread may."""
+
+        async def ask() -> _T:
+            return question()
+
+        if not self.is_current:
+            with suppress(Closed):
+                return self.call(ask)
+        return question()
+
+    def soon(self, call: Callable[[], object]) -> None:
+        """``call()`` in the loop, without waiting. Harmless when the loop has ended."""
+        if os.getpid() == self._pid and self._loop is not None:
+            with suppress(RuntimeError):  # it has ended: who waits for it will be told
+                self._loop.call_soon_threadsafe(call)
+
+    def begin(self, work: Work[object]) -> None:
+        """``await work()`` in the loop, without waiting."""
+
+        def spawn() -> None:
+            task = asyncio.ensure_future(work())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        self.soon(spawn)

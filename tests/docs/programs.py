@@ -1,0 +1,22 @@
+"""Runs a program of a page as a user would: in a Python of its own, with the embedded server in its environment."""
+
+import os
+import subprocess
+import sys
+
+
+def run(code, kinesis, tmp_path):
+    """Run a script; return what it printed."""
+    script = tmp_path / "example.py"
+    script.write_text(code)
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)} | kinesis.environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout

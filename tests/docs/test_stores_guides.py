@@ -1,0 +1,82 @@
+"""Do the examples of the guides on lease stores run as they stand?"""
+
+import asyncio
+from types import SimpleNamespace
+
+import anyio
+from tests.docs import pages
+
+import shardline.model.record
+from shardline import Consumer, ConsumerConfig, Record
+from shardline.sync import Producer as BlockingProducer
+
+FOLDER = "docs/guides/stores"
+
+
+def example(page):
+    """The names of the one program of a page."""
+    [block] = pages.blocks_of(f"{FOLDER}/{page}.md", "python")
+    return pages.run_block([block], "import")
+
+
+def test_the_consumer_of_the_environment(kinesis, monkeypatch, tmp_path):
+    for name, value in {"STREAM": "orders", "GROUP": "g", "LEASES": f"sqlite:///{tmp_path}/leases.db"}.items():
+        monkeypatch.setenv(name, value)
+    with BlockingProducer("orders") as producer:
+        producer.put(b"one", key="k")
+
+    async def main():
+        async with example("index").consumer_from_environment() as consumer:
+            return await anext(aiter(consumer))
+
+    assert asyncio.run(main()).data == b"one"
+
+
+def test_the_consumers_of_each_store(kinesis, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for page in ("sqlite", "redis", "dynamodb"):
+        assert repr(example(page).worker()) == "<Consumer of orders of group 'billing', starting>"
+
+
+def test_the_file_is_relative_to_the_working_directory(kinesis, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    async def main():
+        async with example("sqlite").worker():
+            pass
+
+    anyio.run(main)
+    assert (tmp_path / "leases.db").exists()
+
+
+def test_the_token():
+    origin = shardline.model.record.Origin(lease=SimpleNamespace(held=True, token=7))
+    assert example("fencing-tokens").fence(Record(b"x", "k", origin=origin)) == 7
+
+
+def test_a_store_that_is_deleted(kinesis, tmp_path):
+    file = tmp_path / "leases.db"
+    handled = []
+
+    def handle(record):
+        handled.append(record.data)
+        for path in tmp_path.glob("leases.db*"):
+            path.unlink()
+
+    async def main():
+        config = ConsumerConfig(lease_duration=1)
+        async with Consumer("orders", group="g", store=f"sqlite:///{file}", config=config) as consumer:
+            return await example("lost-store").work(consumer, handle)
+
+    with BlockingProducer("orders") as producer:
+        producer.put(b"one", key="k")
+    assert asyncio.run(main()).startswith("the lease store failed: ")
+    assert handled == [b"one"]
+
+
+def test_every_example_is_tested():
+    with_example = {page for page in pages.pages_in(FOLDER) if pages.blocks_of(page, "python")}
+    assert with_example == {
+        f"{FOLDER}/{name}.md" for name in ("index", "sqlite", "redis", "dynamodb", "fencing-tokens", "lost-store")
+    }
+    assert set().union(*map(pages.languages_of, pages.pages_in(FOLDER))) == {"python"}

@@ -1,0 +1,78 @@
+"""Another live process with our worker_id looks different from a lost answer and from a restart."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardline.core.consumer.consumer_events import WorkerIdShared
+from shardline.core.consumer.duplicate_workers import Twins
+from shardline.model.lease import Incarnation, Lease
+
+ME = Incarnation("me", "this", 10.0)
+TWIN = Incarnation("me", "that", 10.0)
+OURS = Lease("s", 5, "me", incarnation=ME)
+ITS = Lease("s", 5, "me", incarnation=TWIN)
+SHARED = [WorkerIdShared("s", "me")]
+
+
+@pytest.fixture
+def twins():
+    return Twins(ME)
+
+
+def move(twins, row, times):
+    for step in range(times + 1):
+        twins.handle_row(replace(row, counter=row.counter + step))
+    return twins.take_events()
+
+
+@pytest.mark.parametrize(
+    ("row", "ours"),
+    [
+        (OURS, True),
+        (Lease("s", 5, "me"), True),
+        (Lease("s", 5, "me", incarnation=Incarnation("you", "that", 10.0)), True),
+        (ITS, False),
+        (Lease("s", 5, "you", incarnation=ME), False),
+        (Lease("s", 5), False),
+    ],
+)
+def test_and_tw2_which_rows_are_ours_to_take_at_once(twins, row, ours):
+    assert twins.is_ours(row) is ours
+
+
+def test_a_row_under_our_name_that_moves_twice_is_a_twins(twins):
+    assert move(twins, ITS, 1) == []
+    assert move(twins, ITS, 2) == SHARED
+    assert move(twins, ITS, 9) == []  # said before
+    assert move(twins, replace(ITS, shard_id="t"), 9) == []
+    third = replace(ITS, incarnation=TWIN._replace(id="third"))
+    assert move(twins, third, 1) == []
+    assert move(twins, third, 2) == SHARED
+
+
+def test_a_restart_after_a_kill_finds_rows_that_stand_still_or_move_once(twins):
+    assert move(twins, ITS, 0) == []
+    assert move(twins, replace(ITS, counter=6), 0) == []  # its last write came late
+    for _ in range(5):
+        assert move(twins, replace(ITS, counter=6), 0) == []
+
+
+@pytest.mark.parametrize("row", [OURS, Lease("s", 5, "me"), Lease("s", 5, "you", incarnation=TWIN), Lease("s", 5)])
+def test_what_is_ours_or_anothers_by_name_is_no_twins(twins, row):
+    assert move(twins, row, 9) == []
+    move(twins, ITS, 1)
+    twins.handle_row(replace(row, counter=60))  # it changed hands: what was seen before counts no more
+    assert move(twins, replace(ITS, counter=70), 1) == []
+
+
+def test_what_another_writes_in_our_name_is_not_ours_until_it_is_free(twins):
+    twins.handle_contested("s")
+    assert twins.take_events() == SHARED
+    twins.handle_row(OURS)
+    assert not twins.is_ours(OURS)
+    twins.handle_taken("s")
+    assert twins.is_ours(OURS)
+    twins.handle_contested("s")
+    twins.handle_row(Lease("s", 9, "you"))
+    assert twins.is_ours(OURS)

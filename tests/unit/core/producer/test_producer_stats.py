@@ -1,0 +1,54 @@
+"""How does a producer do, in numbers? ``shardline.core.producer.producer_stats``."""
+
+from dataclasses import FrozenInstanceError, asdict
+
+import pytest
+
+from shardline.core.producer.producer_stats import LaneStats, ProducerStats
+
+LANE = LaneStats(
+    shard_id="shardId-000000000000", queued_entries=2, queued_bytes=700, in_flight=1, rate_share=0.7, tripped=False
+)
+STATS = ProducerStats(
+    outstanding=10,
+    buffered_bytes=1_000,
+    delivered_records=90,
+    delivered_bytes=9_000,
+    failed_records=1,
+    retried_records=5,
+    requests=4,
+    requests_in_flight=1,
+    entries=9,
+    map_state="ready",
+    map_requests=1,
+    oldest_waiting=0.25,
+    lanes=(LANE,),
+)
+
+
+def test_stats_are_a_moment_that_does_not_change():
+    with pytest.raises(FrozenInstanceError):
+        STATS.outstanding = 0
+    with pytest.raises(FrozenInstanceError):
+        LANE.in_flight = 0
+
+
+def test_stats_are_plain_numbers_that_can_be_sent_anywhere():
+    flat = asdict(STATS)
+    lanes = flat.pop("lanes")
+    assert all(type(value) in {int, float, str} for value in flat.values())
+    assert lanes == (
+        {
+            "shard_id": "shardId-000000000000",
+            "queued_entries": 2,
+            "queued_bytes": 700,
+            "in_flight": 1,
+            "rate_share": 0.7,
+            "tripped": False,
+        },
+    )
+
+
+def test_two_moments_that_are_alike_are_equal():
+    assert ProducerStats(**{**asdict(STATS), "lanes": (LANE,)}) == STATS
+    assert not hasattr(STATS, "__dict__")
