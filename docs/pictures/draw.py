@@ -15,7 +15,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from growth import growth_plot  # noqa: E402 - beside this file, and no package
+from concepts import group_picture, split_picture, stream_picture  # noqa: E402 - beside this file, and no package
+from demo import demo  # noqa: E402
+from growth import growth_plot  # noqa: E402
 from lease_life import lease_life  # noqa: E402
 from peers import latency_plot, peers_plot  # noqa: E402
 from pen import Picture  # noqa: E402
@@ -26,6 +28,10 @@ from retry_table import retry_table  # noqa: E402
 from states import lease_phases, reader_states  # noqa: E402
 
 PICTURES: dict[str, Callable[[], Picture]] = {
+    "demo.svg": demo,
+    "stream.svg": stream_picture,
+    "group.svg": group_picture,
+    "split.svg": split_picture,
     "pipeline.svg": pipeline,
     "retries.svg": retry_table,
     "lease.svg": lease_life,

@@ -73,7 +73,7 @@ def draw_ways_back(picture: Picture, lanes: float, middle: float) -> None:
     for way in (above, below):
         picture.arrow(way, tone="amber", dashed=True)
     for at, y, words in (
-        ((x + lanes) / 2 + 60, 16, "throttled or broken on the way: sent again as it is, after a pause"),
+        ((x + lanes) / 2 + 60, 16, "throttled, or failed on the way: sent again unchanged, after a pause"),
         ((x + into_map) / 2, 356, "landed out of range in a reshard: each record again, by the newer map"),
     ):
         picture.text(at, y, words, look="amber-ink", anchor="middle", size=12)

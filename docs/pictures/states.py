@@ -5,7 +5,8 @@ from enum import Enum
 
 from pen import Picture, width_of
 
-from shardline.core.consumer import holding, reader
+from shardline.core.consumer import lease_phases as holding
+from shardline.core.consumer import reader
 
 LEFT, STATE, GAP, HIGH, STEP = 20, 430, 60, 44, 58
 
