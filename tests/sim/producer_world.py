@@ -122,6 +122,7 @@ class Shell(ProducerShell):
         self.summary_requests = 0
         self.missing_answers = 0
         self._wake_at = NEVER
+        self.puts_left = len(load.puts)
         self.oracles = StepOracles(self)
         for put in load.puts:
             world.at(START + put[0], self.offer, put)
@@ -138,6 +139,7 @@ class Shell(ProducerShell):
     # ---- the application
 
     def offer(self, put):
+        self.puts_left -= 1
         if not self.closed:
             self.queue.append(put)
             if len(self.queue) == 1:
@@ -214,20 +216,21 @@ class Shell(ProducerShell):
         deadline = self.machine.next_deadline()
         assert deadline > self.now, f"nothing to give, and the deadline {deadline} is not after {self.now}"
         self.oracles.check_pumped(deadline)
-        facts = self.machine._facts
-        if facts.auto and not self.machine.intake.outstanding and deadline == facts.next_deadline():
-            return  # under AUTO it asks every minute for ever: the world must come to rest
-        listing_at = self.machine._map.next_deadline()
-        if (
-            self.world.endpoint.is_blacked_out_for_good
-            and not self.machine.intake.outstanding
-            and deadline == listing_at
-        ):
-            return  # it lists the shards again and again: the world must come to rest
+        if self._may_rest(deadline):
+            return
         if deadline != self._wake_at:
             self._wake_at = deadline
             if deadline != NEVER:
                 self.world.at(deadline, self._wake, deadline)
+
+    def _may_rest(self, deadline):
+        """Whether only requests that repeat without end are due. The world must come to rest, and puts are over."""
+        machine, asks_again = self.machine, []
+        if machine._facts.auto:
+            asks_again.append(machine._facts.next_deadline())  # under AUTO, the summary is read every minute
+        if self.world.endpoint.is_blacked_out_for_good:
+            asks_again.append(machine._map.next_deadline())
+        return self.puts_left == 0 and not machine.intake.outstanding and deadline in asks_again
 
     def _wake(self, deadline):
         if deadline == self._wake_at:

@@ -377,8 +377,13 @@ def _is_smooth(shipments: list[Shipment], answer: PutRecordsResponse | Failure) 
     if isinstance(answer, Failure):
         return not answer.retryable
     lanes = [shipment.lane for shipment in shipments for _ in range(shipment.aggregate.entry_count)]
-    results = zip(lanes, answer.records, strict=True)
-    return all(result.sequence_number and result.shard_id == lane.shard_id for lane, result in results)
+    return all(_is_as_predicted(lane, result) for lane, result in zip(lanes, answer.records, strict=True))
+
+
+def _is_as_predicted(lane: Lane, result: PutRecordsResult) -> bool:
+    """Whether an entry is in the lane's own shard, and not in one of the same id of a stream that was re-created."""
+    number = result.sequence_number
+    return bool(number) and result.shard_id == lane.predicted and lane.numbers.first <= number < lane.numbers.limit
 
 
 def _with_errors_believed(answer: PutRecordsResponse) -> PutRecordsResponse:
