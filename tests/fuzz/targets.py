@@ -50,7 +50,7 @@ from shardline.server.model.inputs import INPUTS
 from shardline.server.model.refusals import Refused
 from shardline.server.model.service import Service
 from shardline.server.model.settings import Limits, ServiceSettings
-from shardline.server.request_log import RequestsSeen
+from shardline.server.request_log import RequestLog
 from shardline.server.server_clock import ServerClock
 from shardline.server.signatures import Signatures
 
@@ -259,7 +259,7 @@ class Served:
             clock = ServerClock()
             self.service = Service(ServiceSettings(limits=Limits.without_rates()), Random(1), clock.now())
             faults = Faults(Random(1), clock.now)
-            self.endpoint = Endpoint(self.service, clock, faults=faults, requests=RequestsSeen())
+            self.endpoint = Endpoint(self.service, clock, faults=faults, requests=RequestLog())
             self.service.handle("CreateStream", {"StreamName": "s", "ShardCount": 2}, clock.now())
         self.calls += 1
         reply = self.endpoint.reply({"content-type": content_type, "x-amz-target": TARGET_PREFIX + operation}, body)

@@ -27,7 +27,7 @@ from shardline.server.model.faults import Faults
 from shardline.server.model.inputs import INPUTS
 from shardline.server.model.service import Service
 from shardline.server.model.settings import Limits, ServiceSettings
-from shardline.server.request_log import RequestsSeen
+from shardline.server.request_log import RequestLog
 from shardline.server.server_clock import ServerClock
 from shardline.testing import LocalKinesis
 
@@ -128,7 +128,7 @@ class Fuzzed:
         self.clock = ServerClock()
         self.service = Service(ServiceSettings(limits=Limits.without_rates()), Random(1), self.clock.now())
         faults = Faults(Random(1), self.clock.now)
-        self.requests = RequestsSeen()
+        self.requests = RequestLog()
         self.endpoint = Endpoint(self.service, self.clock, faults=faults, requests=self.requests, **options)
         self.renew()
 
@@ -512,7 +512,7 @@ def test_what_cannot_be_kept_is_not_acknowledged_and_logged_once(watched, caplog
     clock = ServerClock()
     service = Service(ServiceSettings(), Random(1), clock.now())
     service.handle("CreateStream", {"StreamName": "s", "ShardCount": 1}, clock.now())
-    endpoint = Endpoint(service, clock, on_handled=keep, requests=RequestsSeen() if watched else None)
+    endpoint = Endpoint(service, clock, on_handled=keep, requests=RequestLog() if watched else None)
     headers = {"content-type": bodies.JSON, "x-amz-target": f"{TARGET_PREFIX}PutRecord"}
     body = b'{"StreamName":"s","Data":"eA==","PartitionKey":"k"}'
     replies = [endpoint.reply(headers, body) for _ in range(5)]

@@ -499,7 +499,7 @@ def test_a_port_that_is_taken_is_one_sentence_and_exit_code_1():
 def test_a_data_file_that_is_none_is_one_sentence_and_exit_code_1(tmp_path):
     path = tmp_path / "notes"
     path.write_text("nothing of ours " * 200)
-    said = f"Error: {path} is no data file of Shardline's local server"
+    said = f"Error: {path} is not a data file of Shardline's local server"
     assert refused("--port", "0", "--data", str(path)) == (1, said)
 
 

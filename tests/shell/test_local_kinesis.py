@@ -142,7 +142,7 @@ def test_stopping_is_harmless_before_a_start_and_again():
 
 def test_a_second_start_is_refused_while_it_runs():
     with LocalKinesis() as kinesis:
-        with pytest.raises(UsageError, match=r"runs already, at http://127.0.0.1:"):
+        with pytest.raises(UsageError, match=r"is already running at http://127.0.0.1:"):
             kinesis.start()
         assert answers(kinesis)
 
@@ -492,7 +492,7 @@ def test_the_clock_stands_moves_and_goes_on():
         time.sleep(0.01)
         assert kinesis.clock.now() > begun_at + 90
         assert not kinesis.clock.is_frozen
-        with pytest.raises(UsageError, match=r"a clock advances by a number of seconds from 0 to .*, not -1"):
+        with pytest.raises(UsageError, match=r"the clock can advance by a number of seconds from 0 to .*, not -1"):
             kinesis.clock.advance(-1)
 
 

@@ -21,7 +21,7 @@ from shardline.server.http_server import HttpServer
 from shardline.server.model.faults import Faults
 from shardline.server.model.service import Service
 from shardline.server.model.settings import Limits, ServiceSettings
-from shardline.server.request_log import RequestsSeen
+from shardline.server.request_log import RequestLog
 from shardline.server.server_clock import ServerClock
 from shardline.server.signatures import Signatures
 
@@ -42,7 +42,7 @@ class Local:
         self.clock = ServerClock()
         self.service = Service(ServiceSettings(limits=Limits.without_rates()), Random(1), self.clock.now())
         self.faults = Faults(Random(1), self.clock.now)
-        self.requests = RequestsSeen()
+        self.requests = RequestLog()
         self.endpoint = Endpoint(self.service, self.clock, faults=self.faults, requests=self.requests, **options)
         self.control = Control(self.service, self.clock, faults=self.faults, requests=self.requests)
         self.clock.on_move = self.faults.on_add = self.endpoint.wakeups.wake_all

@@ -1,25 +1,25 @@
-"""May this request be served, going by its headers alone?
+"""May this request be served, judging by its headers alone?
 
-The server has no users, and believes every signature unless told otherwise. So the browser of the person who runs it
-must not give a web page access to it, and on a shared machine other users must be kept out:
+The server has no users, and by default it accepts every signature. It must therefore protect itself against web pages
+in the browser of the person who runs it, and against other users of a shared machine:
 
-- **Another web page** can send requests here without asking, and without reading the answer, as long as they look like
-  those of a form: any path, a few content types, no header of its own. So a control request with a body must be
-  ``application/json``, and no control request may come from another origin. The API needs no such rule: a page cannot
-  send ``X-Amz-Target`` without a CORS preflight, and a preflight is never granted.
-- **DNS rebinding** makes this server look like the attacker's own: the page's name is changed to resolve to 127.0.0.1,
-  and every request is then same-origin. That needs a name, and the name is in ``Host``. So ``Host`` must be an IP
-  address, ``localhost``, a name under it (``.localhost`` is reserved, no public DNS has it), or a name that the user
-  allowed. This holds for the API too.
+- **Another web page** can send requests to this server without a CORS preflight, although it cannot read the answers,
+  as long as the requests look like those of an HTML form: any path, a few content types, no custom header. So a control
+  request with a body must be ``application/json``, and no control request may come from another origin. The API needs
+  no such rule: a page cannot send ``X-Amz-Target`` without a preflight, and the server never grants a preflight.
+- **DNS rebinding** makes this server look like the attacker's own: the attacker changes the DNS name of the page to
+  resolve to 127.0.0.1, and every request is then same-origin. The attack needs a name, and the name is in ``Host``. So
+  ``Host`` must be an IP address, ``localhost``, a name under it (``.localhost`` is reserved: public DNS never has it),
+  or a name that the user allowed. This holds for the API too.
 - **Other users of the machine** can connect to its loopback interface. A token keeps them out: a control request must
-  carry it as ``Authorization: Bearer``. For the API it is the secret key that requests are signed with
-  (``signatures``), so that it never travels. The health path answers without it.
+  carry it as ``Authorization: Bearer``. For the API, the token is the secret key that requests are signed with
+  (``signatures``), so it is never transmitted. The health path needs no token.
 
 Invariants:
 
-- A request with no ``Host``, or with one that is malformed or not allowed, is refused, for every path.
-- A control request that a page of another origin caused is refused, whatever it asks for.
-- Tokens are compared in constant time, and shown nowhere: in no refusal and no ``repr``.
+- A request for any path is refused if its ``Host`` is missing, malformed or not allowed.
+- Every control request that a page of another origin caused is refused.
+- Tokens are compared in constant time. No refusal and no ``repr`` shows a token.
 - A host that was allowed before costs one lookup.
 """
 
@@ -37,7 +37,7 @@ _NAME: Final = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*")
 _NAME_MAX: Final = 253
 _PORT_MAX: Final = 65_535
 _TOKEN: Final = re.compile(r"[!-~]{16,256}")
-_HOSTS_KEPT: Final = 100
+_HOSTS_CACHED: Final = 100
 _SHOWN_MAX: Final = 100
 _OWN_SITE: Final = frozenset({"same-origin", "none"})  # none: the user typed the address, or opened a bookmark
 
@@ -46,7 +46,8 @@ _OWN_SITE: Final = frozenset({"same-origin", "none"})  # none: the user typed th
 class Access:
     """Judges the headers of requests.
 
-    ``allowed`` are names that ``Host`` may have besides addresses and ``localhost``; ``*.NAME`` allows all under it.
+    ``allowed`` lists the names that ``Host`` may have besides addresses and ``localhost``. ``*.NAME`` allows every name
+    under NAME.
 
     Raises:
         UsageError: a name or the token is invalid.
@@ -57,22 +58,22 @@ class Access:
         self._names = frozenset({"localhost", *(name for name in names if not name.startswith("*"))})
         self._suffixes = (".localhost", *(name[1:] for name in names if name.startswith("*")))
         self._token = None if token is None else check_token(token).encode()
-        self._served: set[str] = set()
+        self._allowed_hosts: set[str] = set()  # values of Host that were judged before and allowed
 
     def __repr__(self) -> str:
         return f"<Access by {', '.join(self.names)}{'' if self._token is None else ', with a token'}>"
 
     @property
     def names(self) -> list[str]:
-        """The names that ``Host`` may have, some with a wildcard: a certificate for this server has them too."""
+        """The names that ``Host`` may have, some with a wildcard. The server's certificate covers them too."""
         return sorted([*self._names, *(f"*{suffix}" for suffix in self._suffixes)])
 
     def judge_host(self, host: str | None) -> Refused | None:
-        """Why a request for this host is refused, ``None`` if it is not.
+        """Return the refusal of a request for this host, or ``None`` if the host is allowed.
 
         ``host`` is the ``Host`` header, the ``:authority`` of HTTP/2, or the authority of a target that is a URL.
         """
-        if host in self._served:
+        if host in self._allowed_hosts:
             return None
         if host is None:
             return _denied("the request has no Host header", 400)
@@ -84,12 +85,12 @@ class Access:
                 f"the host name {_shown(name)} is not allowed: start the server with --allow-host {name}, or with "
                 f"LocalKinesis(allow_host={name!r}), or use an IP address or localhost"
             )
-        if len(self._served) < _HOSTS_KEPT:
-            self._served.add(host)
+        if len(self._allowed_hosts) < _HOSTS_CACHED:
+            self._allowed_hosts.add(host)
         return None
 
     def judge_control(self, headers: Mapping[str, str], *, has_body: bool, is_health: bool = False) -> Refused | None:
-        """Why a control request for an allowed host is refused, ``None`` if it is not."""
+        """Return the refusal of a control request, or ``None`` if it may be served. Its host was judged before."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         if origin is not None and not _is_same_origin(origin, headers.get("host")):
             return _denied(f"a control request must not come from a web page of another origin: {_shown(origin)}")
@@ -110,7 +111,7 @@ class Access:
 
 
 def host_of(authority: str) -> str | None:
-    """The host of ``host:port``, in lower case; ``None`` if it is neither a name nor an address."""
+    """Return the host of ``host:port`` in lower case, or ``None`` if it is neither a name nor an address."""
     found = _AUTHORITY.fullmatch(authority.lower())
     if found is None or int(found[2] or 0) > _PORT_MAX:
         return None
@@ -120,10 +121,12 @@ def host_of(authority: str) -> str | None:
 
 
 def check_allowed_host(name: object) -> str:
-    """A name that ``Host`` may have, in lower case: ``kinesis``, or ``*.example.com`` for every name under that one.
+    """Return a name to allow in ``Host``, in lower case.
+
+    The name is a host name such as ``kinesis``, or a wildcard such as ``*.example.com`` for every name under that one.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: ``name`` is neither a host name nor a wildcard.
     """
     plain = name.lower().removesuffix(".") if isinstance(name, str) else ""
     if not _NAME.fullmatch(plain.removeprefix("*.")) or len(plain) > _NAME_MAX:
@@ -133,10 +136,11 @@ def check_allowed_host(name: object) -> str:
 
 
 def check_token(token: object) -> str:
-    """A token that a header can carry, and that takes long to guess. No message shows it.
+    """Return the token if a header can carry it and it is long enough to be hard to guess.
 
     Raises:
-        UsageError: it is too short, too long, or has other characters.
+        UsageError: the token is too short, too long, or has characters that are not allowed. The message does not show
+            the token.
     """
     if not isinstance(token, str) or not _TOKEN.fullmatch(token):
         raise UsageError("a token must be a str of 16 to 256 visible ASCII characters (no spaces); this one is not")
@@ -144,16 +148,17 @@ def check_token(token: object) -> str:
 
 
 def _is_same_origin(origin: str, host: str | None) -> bool:
-    """Whether a page at the host itself sent it. The scheme is not compared: a proxy may have ended TLS.
+    """Return whether a page of this very host sent the request.
 
-    A page without an origin (a sandboxed frame, a file) has ``null``: it could be anyone's.
+    The schemes are not compared, because a proxy may have terminated TLS. The origin ``null`` (a sandboxed frame, a
+    local file) is never the same origin: any page can have it.
     """
     scheme, _, authority = origin.lower().partition("://")
     return scheme in {"http", "https"} and host is not None and authority == host.lower()
 
 
 def _is_address(host: str) -> bool:
-    """An IPv4 address, or an IPv6 address in brackets."""
+    """Return whether the host is an IPv4 address, or an IPv6 address in brackets."""
     try:
         IPv6Address(host[1:-1]) if host.startswith("[") else IPv4Address(host)
     except AddressValueError:
@@ -166,5 +171,5 @@ def _denied(message: str, status: int = 403) -> Refused:
 
 
 def _shown(text: str) -> str:
-    """Quoted, with escapes for all that is no text, and not too long."""
+    """Quote a text for a message: control characters are escaped, and a long text is cut."""
     return repr(text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}...")

@@ -1,9 +1,10 @@
 """How do requests and answers of the service look on the wire?
 
-JSON 1.1 and CBOR 1.1 of the same values. In CBOR times are tagged; the members that are times are known by name.
+The service speaks JSON 1.1 and CBOR 1.1, with the same values in both. CBOR tags times; this module knows by name which
+members are times.
 
-A request that speaks neither is refused in one of two further forms, as AWS refuses it: kinesalite's test/connection.js
-has recorded which (see docs/tested/differences.md).
+A request in any other form is refused in one of two further forms, as on AWS: kinesalite's test/connection.js recorded
+them (see docs/tested/differences.md).
 """
 
 from collections.abc import Mapping
@@ -22,9 +23,9 @@ from shardline.server.model.shard_log import Page
 JSON: Final = "application/x-amz-json-1.1"
 CBOR: Final = "application/x-amz-cbor-1.1"
 OLD_JSON: Final = "application/json"
-"""The form of an older protocol, which has no operations any more."""
+"""The form of an older protocol that no longer has operations."""
 XML: Final = "application/xml"
-"""What is not a request of this service: another method, or a body of another type."""
+"""The form of everything that is not a Kinesis request: another method, or a body of another type."""
 _SPOKEN: Final = frozenset({JSON, CBOR})
 
 _TIMES: Final = frozenset(
@@ -41,7 +42,7 @@ _TIMES: Final = frozenset(
 
 
 def _page_json(value: object) -> msgspec.Raw:
-    assert isinstance(value, Page), "pages are all that msgspec does not know"
+    assert isinstance(value, Page), "Page is the only type that msgspec cannot encode itself"
     return msgspec.Raw(value.to_json())
 
 
@@ -56,7 +57,7 @@ def content_type(headers: Mapping[str, str]) -> str:
 
 
 def form_of(method: str, headers: Mapping[str, str], *, has_body: bool) -> str:
-    """The form that a request comes in, by the content type of its answer. Only JSON and CBOR have operations."""
+    """Return the form of a request, named by the content type of its answer. Only JSON and CBOR have operations."""
     if method != "POST":
         return XML
     named = content_type(headers)
@@ -68,7 +69,7 @@ def form_of(method: str, headers: Mapping[str, str], *, has_body: bool) -> str:
 
 
 def refusal_of_form(form: str, body: bytes) -> Refused | None:
-    """Why no operation can be called in that form, ``None`` if one can."""
+    """Return the refusal of a form that has no operations, or ``None`` if the form has operations."""
     if form in _SPOKEN:
         return None
     if form == XML:
@@ -81,10 +82,10 @@ def refusal_of_form(form: str, body: bytes) -> Refused | None:
 
 
 def read_request(operation: str, form: str, body: bytes) -> msgspec.Struct:
-    """The members of a request.
+    """Return the members of a request.
 
     Raises:
-        Refused: they cannot be read, or do not fit.
+        Refused: the body cannot be read, or a member is invalid.
     """
     if form != CBOR:
         return inputs.read_json(operation, body)
@@ -96,7 +97,7 @@ def read_request(operation: str, form: str, body: bytes) -> msgspec.Struct:
 
 
 def write_answer(form: str, body: object) -> bytes:
-    """An answer's body; nothing for operations that answer nothing."""
+    """Encode the body of an answer. Operations that return nothing have an empty body."""
     if body is None:
         return b""
     if form != CBOR:
@@ -106,13 +107,16 @@ def write_answer(form: str, body: object) -> bytes:
 
 
 def _write_page(body: GetRecordsOutput | SubscribeToShardEvent) -> bytes:
-    """Around the records, which are not written again."""
+    """Write the answer around its records, which are stored as JSON and need no encoding."""
     before, _, after = _encode_json(msgspec.structs.replace(body, records=_NO_RECORDS)).partition(b"[]")
     return body.records.to_json(before, after)
 
 
 def write_refusal(form: str, refusal: Refused) -> bytes:
-    """A refusal's body. AWS leaves an empty message out, and writes that of a SerializationException with a capital."""
+    """Encode the body of a refusal.
+
+    Like AWS, it omits an empty message, and spells the member ``Message`` in a SerializationException.
+    """
     if form == XML:
         text = f">\n  <Message>{_escaped(refusal.message)}</Message>\n</{refusal.code}>" if refusal.message else "/>"
         return f"<{refusal.code}{text}\n".encode()
@@ -138,5 +142,5 @@ def _tag_times(value: object) -> object:
 
 
 def _escaped(text: str) -> str:
-    """As XML has it. The library's way would import XML readers with every start of the server."""
+    """Escape a text for XML. The standard library's function would import XML parsers at every start of the server."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,7 +1,7 @@
-"""With which certificate does a local server speak TLS?
+"""Creates the certificate with which a local server speaks TLS.
 
-One that it makes itself, for the loopback addresses and the names that it serves, good for a year. Clients trust it
-through ``ca_path``.
+The certificate is self-signed, covers the loopback addresses and the names that the server answers to, and is valid for
+a year. Clients trust it through ``ca_path``.
 """
 
 import datetime as dt
@@ -20,15 +20,15 @@ _ADDRESSES: Final[tuple[str, ...]] = ("127.0.0.1", "::1")
 
 @final
 class Certificate(NamedTuple):
-    """A certificate that signs itself."""
+    """A self-signed certificate."""
 
     context: ssl.SSLContext
     ca_path: str
-    """What a client verifies with: ``Client(verify=ca_path)``, ``AWS_CA_BUNDLE``."""
+    """The file that clients verify the server with: ``Client(verify=ca_path)``, ``AWS_CA_BUNDLE``."""
 
 
 def make_certificate(directory: Path, host: str, now: float, names: Iterable[str] = ()) -> Certificate:
-    """Make a key and a certificate for ``host``, ``names`` and loopback, as files in ``directory``.
+    """Write a key and a certificate for ``host``, ``names`` and loopback to files in ``directory``.
 
     Raises:
         UsageError: the extra ``tls`` is not installed.
@@ -43,20 +43,21 @@ def make_certificate(directory: Path, host: str, now: float, names: Iterable[str
     addresses = {name for name in known if _is_address(name)}
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "shardline local Kinesis")])
-    begins = dt.datetime.fromtimestamp(now, dt.UTC) - dt.timedelta(days=1)
+    # A day earlier, so that a client whose clock is slow accepts the certificate too.
+    valid_from = dt.datetime.fromtimestamp(now, dt.UTC) - dt.timedelta(days=1)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(begins)
-        .not_valid_after(begins + _LIFE)
+        .not_valid_before(valid_from)
+        .not_valid_after(valid_from + _LIFE)
         .add_extension(
             x509.SubjectAlternativeName(
                 [
-                    *(x509.DNSName(one) for one in sorted(known - addresses)),
-                    *(x509.IPAddress(ipaddress.ip_address(one)) for one in sorted(addresses)),
+                    *(x509.DNSName(dns_name) for dns_name in sorted(known - addresses)),
+                    *(x509.IPAddress(ipaddress.ip_address(address)) for address in sorted(addresses)),
                 ]
             ),
             critical=False,

@@ -1,14 +1,16 @@
-"""What goes back for the bytes of one HTTP request?
+"""Answers one HTTP request to the Kinesis API.
 
-Everything between the HTTP shells and the model: target, body, signature, faults, model, persistence, answer, record.
-It is called by one thread; a shell sends what it gives, and brings about its ``Trouble``. Only ``Pushes.wait`` waits.
+The endpoint does everything between the HTTP shells and the model, in this order: it reads the target and the body,
+checks the signature, asks the faults, calls the model, lets the storage persist the changes, encodes the answer and
+adds the request to the log. One thread calls it. A shell sends the ``Reply`` and carries out its ``Trouble``. Only
+``Pushes.wait`` waits.
 
 Invariants:
 
-- Every request gets a ``Reply``; nothing raises: a bug of ours is InternalFailure, and a line in the log.
-- What a request stored is kept before its reply exists. What cannot be kept is not acknowledged: InternalFailure,
-  and one line in the log until it can be kept again.
-- One request is one call of the model, or none where a fault or a refusal comes first.
+- Every request gets a ``Reply``; nothing raises. A bug in the server is answered with InternalFailure and logged.
+- The records of a request are persisted before its reply exists. If they cannot be persisted, the request is answered
+  with InternalFailure. Of several such failures in a row, only the first is logged.
+- A request is one call of the model, or none if a fault or a refusal comes first.
 """
 
 import logging
@@ -28,7 +30,7 @@ from shardline.server.model.inputs import INPUTS
 from shardline.server.model.refusals import Refused, internal_failure, is_unreadable, unknown_operation
 from shardline.server.model.service import Answer, Service
 from shardline.server.model.targets import Target, target_of
-from shardline.server.request_log import RequestsSeen, Seen, counts_of
+from shardline.server.request_log import LoggedRequest, RequestLog, counts_of
 from shardline.server.server_clock import ServerClock
 from shardline.server.signatures import Signatures, access_key_of
 from shardline.server.wakeups import Wakeups
@@ -45,35 +47,36 @@ _log: Final = logging.getLogger(__name__)
 
 @final
 class Reply(NamedTuple):
-    """What a shell sends, and how."""
+    """An answer, and how a shell sends it."""
 
     status: int
     headers: dict[str, str]
     body: bytes = b""
     subscription: "Pushes | None" = None
-    """For SubscribeToShard: what follows the head."""
+    """For SubscribeToShard: the frames that follow the head."""
     trouble: "Trouble | None" = None
+    """The faults that the shell carries out."""
 
 
 @final
 class Trouble(NamedTuple):
-    """What a shell does to a reply, in this order."""
+    """Faults that a shell applies to a reply, in the order of the fields."""
 
     delay: float = 0.0
-    """Wait so many seconds."""
+    """Wait this many seconds."""
     resume: Callable[[], Reply] | None = None
-    """Then send what this gives, instead."""
+    """Call this and send the reply that it returns, instead of this reply."""
     is_silent: bool = False
     """Send nothing."""
     cut: int | None = None
-    """Announce the whole body, and send so much of it."""
+    """Announce the whole body, but send only this many bytes of it."""
     ending: Literal["keep", "close", "reset"] = "keep"
-    """What becomes of the connection."""
+    """Whether to keep, close or reset the connection."""
 
 
 @final
 class Pushes:
-    """The frames of one subscription, as they come due."""
+    """The frames of one subscription, each at the time when it is due."""
 
     def __init__(
         self, subscription: ServerSubscription, content_type: str, clock: ServerClock, wakeups: Wakeups
@@ -88,12 +91,12 @@ class Pushes:
 
     @staticmethod
     def first() -> bytes:
-        """What every subscription begins with."""
+        """Return the frame that every subscription begins with."""
         headers = {":message-type": "event", ":event-type": "initial-response", ":content-type": bodies.JSON}
         return encode_message(headers, b"{}")
 
     def due(self) -> bytes | None:
-        """The next frame, ``None`` if none is due."""
+        """Return the next frame, or ``None`` if no frame is due."""
         was_ended = self._subscription.ended
         event = self._subscription.poll(self._clock.now())
         if event is None:
@@ -102,7 +105,7 @@ class Pushes:
         return frame_message(self._header, bodies.write_answer(self._content_type, event))
 
     async def wait(self) -> None:
-        """Return when a frame may be due, or the subscription has ended. It may return early."""
+        """Wait until a frame may be due or the subscription has ended. The wait may end early."""
         await self._wakeups.wait(self._subscription)
 
     @property
@@ -111,18 +114,21 @@ class Pushes:
 
     @property
     def is_reset(self) -> bool:
-        """Whether it ends with a reset."""
+        """Whether a fault ends the subscription with a reset."""
         return self._subscription.fault is not None and self._subscription.fault.is_reset
 
     def end(self) -> None:
-        """The client has gone."""
+        """End the subscription, because its client has disconnected or a fault replaces its frames."""
         self._subscription.ended = True
         self._wakeups.wake(self._subscription)
 
 
 @final
 class Endpoint:
-    """The service behind HTTP."""
+    """Makes the service answer HTTP requests.
+
+    ``on_handled`` is called after every request, before its reply is encoded; the storage persists the changes there.
+    """
 
     def __init__(
         self,
@@ -132,65 +138,68 @@ class Endpoint:
         on_handled: Callable[[], None] | None = None,
         faults: Faults | None = None,
         signatures: Signatures | None = None,
-        requests: RequestsSeen | None = None,
+        requests: RequestLog | None = None,
     ) -> None:
         self.wakeups = Wakeups(service.state, clock)
         self._service = service
         self._clock = clock
         self._on_handled = on_handled
         self._signatures = signatures
-        self._requests = RequestsSeen() if requests is None else requests
-        self._is_failing = False
-        self._chance = Random()  # noqa: S311 - request ids need not be secret, and must not move the model's seed
+        self._requests = RequestLog() if requests is None else requests
+        self._is_failing = False  # whether on_handled raised the last time
+        # Not the model's generator: drawing request ids from it would change what its seed reproduces.
+        self._chance = Random()  # noqa: S311 - request ids need not be secret
         if faults is not None:
             service.use_faults(faults)
 
     def reply(self, headers: Mapping[str, str], body: bytes, *, method: str = "POST", path: str = "/") -> Reply:
-        """Answer a request. Headers are looked up by their lower-case names."""
+        """Answer a request. The names of ``headers`` are in lower case, or the mapping ignores case."""
         form = bodies.form_of(method, headers, has_body=bool(body))
         return self._guard(self._begin, _Call(method, path, headers, body, form=form, now=self._clock.now()))
 
     def refuse(self, headers: Mapping[str, str], refusal: Refused) -> Reply:
-        """What goes back for a request that is refused before its body is read: the message must not be lost."""
+        """Answer a request that is refused before its body is read."""
+        # In CBOR or else in JSON: the two other forms of a refusal would not show the message.
         form = bodies.CBOR if bodies.content_type(headers) == bodies.CBOR else bodies.JSON
         return self._encode(Answer(refusal=refusal), form, self._clock.now())
 
     def _guard(self, step: "Callable[[_Call], Reply]", call: "_Call") -> Reply:
-        """What a step replies; a bug of ours is a reply too."""
+        """Return the reply of a step. If the step has a bug, log the exception and answer with InternalFailure."""
         try:
             return step(call)
-        except Exception:  # noqa: BLE001 - a bug of ours
+        except Exception:  # noqa: BLE001 - a bug in the server
             _log.exception("a request failed")
         refusal = internal_failure("The request could not be processed: see the log of the server.")
         return self._encode(Answer(refusal=refusal), call.form, self._clock.now())
 
-    def _keep(self, answer: Answer) -> Answer:
-        """The answer, once all that was stored is kept."""
-        self.wakeups.look()
+    def _persist(self, answer: Answer) -> Answer:
+        """Persist the changes of a request; return its answer, or InternalFailure if they cannot be persisted."""
+        self.wakeups.wake_touched()
         if self._on_handled is None:
             return answer
         try:
             self._on_handled()
-        except Exception:  # noqa: BLE001 - whatever persistence raises
+        except Exception:  # noqa: BLE001 - whatever the storage raises
             if not self._is_failing:
-                _log.exception("what was stored cannot be kept: requests fail until it can")
+                _log.exception("changes cannot be written to the data file: requests fail until they can")
             self._is_failing = True
             if answer.subscription is not None:
                 answer.subscription.ended = True
-            return Answer(refusal=internal_failure("What was stored cannot be kept: see the log."), plan=answer.plan)
+            refusal = internal_failure("The changes cannot be written to the data file: see the log of the server.")
+            return Answer(refusal=refusal, plan=answer.plan)
         self._is_failing = False
         return answer
 
     def _begin(self, call: "_Call") -> Reply:
-        """What is wrong with the request, and what befalls it."""
+        """Read the request, plan its faults and check its signature; then carry it out, now or after a delay."""
         try:
             call.operation = _operation(call.headers, call.form, call.body)
             call.members = bodies.read_request(call.operation, call.form, call.body)
             call.plan = self._service.plan(call.operation, call.members, call.now)
         except Refused as refusal:
             call.refusal = refusal
-        # As on AWS, a body that cannot be read at all is refused before the caller is known, members that do not fit
-        # after that. Without an operation only a request of no known protocol is asked who sent it.
+        # As on AWS, an unreadable body is refused before the signature is checked, and invalid members after that. If
+        # the request names no operation, its signature is checked only if its form is unknown (XML).
         is_known = bool(call.operation) or call.form == bodies.XML
         if self._signatures is not None and is_known and not is_unreadable(call.refusal):
             call.refusal = self._check_signature(call) or call.refusal
@@ -199,7 +208,7 @@ class Endpoint:
         return self._carry_out(call)
 
     def _check_signature(self, call: "_Call") -> Refused | None:
-        assert self._signatures is not None, "asked for"
+        assert self._signatures is not None, "only called if signatures are checked"
         skew = 0.0 if call.plan is None else call.plan.skew
         machine_now = None if skew else self._clock.machine_now()
         return self._signatures.check(
@@ -208,23 +217,24 @@ class Endpoint:
 
     def _carry_out(self, call: "_Call") -> Reply:
         now = self._clock.now()
-        target = target_of(call.members, self._service.state)  # before: DeleteChannel deletes what tells its stream
+        # Before the request is handled: DeleteChannel removes the channel that names the stream.
+        target = target_of(call.members, self._service.state)
         if call.refusal is None and call.members is not None:
             answer = self._service.handle(call.operation, call.members, now, call.plan)
         else:
             answer = Answer(refusal=call.refusal, plan=call.plan)
-        answer = self._keep(answer)
+        answer = self._persist(answer)
         plan = answer.plan
         reply = self._encode(answer, call.form, now + (0.0 if plan is None else plan.skew))
         if plan is not None:
             reply = apply_faults(reply, plan)
-        self._requests.add(self._seen(call, answer, reply, target))
+        self._requests.add(self._log_entry(call, answer, reply, target))
         return reply
 
-    def _seen(self, call: "_Call", answer: Answer, reply: Reply, target: Target) -> Seen:
+    def _log_entry(self, call: "_Call", answer: Answer, reply: Reply, target: Target) -> LoggedRequest:
         is_silent = reply.trouble is not None and reply.trouble.is_silent
         entries, failed, stored_in = counts_of(call.members, answer.body)
-        return Seen(
+        return LoggedRequest(
             operation=call.operation,
             stream=target.stream,
             shards=frozenset({*target.shards, *stored_in}),
@@ -261,7 +271,7 @@ class Endpoint:
 
 @final
 class _Call:
-    """One request."""
+    """A request, and what the steps have found out about it so far."""
 
     def __init__(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, form: str, now: float
@@ -279,7 +289,7 @@ class _Call:
 
 
 def apply_faults(reply: Reply, plan: Plan) -> Reply:
-    """The reply, as the faults that hit its request change it."""
+    """Return the reply, changed by the faults that hit its request."""
     pushes = reply.subscription
     delay = 0.0 if plan.waits_first else plan.delay
     changed = ReplyPlan(*reply[:3], has_pushes=pushes is not None, delay=delay)

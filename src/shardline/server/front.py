@@ -1,16 +1,16 @@
-"""What does the server answer to one HTTP request, whichever version of HTTP carried it?
+"""Answers an HTTP request, whichever version of HTTP carried it.
 
-The one door that every shell goes through: a request that ``Access`` lets in goes to ``Control`` if it is under
-``/_shardline/``, else to the ``Endpoint``. It is called by one thread, and never waits.
+Both HTTP shells pass every request to ``Front``. A request that ``Access`` allows goes to ``Control`` if its path is
+under ``/_shardline/``, and to the ``Endpoint`` otherwise. One thread calls ``Front``, and ``Front`` never waits.
 
 Invariants:
 
-- Every request gets a ``Reply``; nothing raises. A bug in the control path is answered with status 500 in that
-  path's own form, and is logged.
-- A reply depends on the request alone, not on the version of HTTP: the shells hand over the same four values.
-- A request for ``/``, the path of every call of Kinesis, is not searched for a control path.
-- No request reaches ``Control`` or the ``Endpoint`` unless ``Access`` let it in; a refusal has the form of the
-  path that was asked for.
+- Every request gets a ``Reply``; nothing raises. A bug in the control path is logged and answered with status 500, in
+  the form of the control path.
+- A reply does not depend on the version of HTTP: both shells pass the same four values.
+- A request for ``/``, the path of every Kinesis call, is not checked for a control path.
+- No request reaches ``Control`` or the ``Endpoint`` unless ``Access`` allows it. A refusal has the form of the
+  requested path.
 """
 
 import logging
@@ -26,14 +26,14 @@ from shardline.server.endpoint import Endpoint, Reply
 from shardline.server.model.refusals import Refused
 
 BODY_MAX: Final = 64 * 1024 * 1024
-"""A shell refuses a larger body with ``refuse``, and keeps none of it."""
+"""A shell refuses a larger body with ``refuse``, and discards it."""
 
 _log: Final = logging.getLogger(__name__)
 
 
 @final
 class Front:
-    """The control path and the service behind one door."""
+    """Routes requests to the control path or to the Kinesis API."""
 
     def __init__(self, endpoint: Endpoint, *, access: Access, control: Control | None = None) -> None:
         self._endpoint = endpoint
@@ -43,8 +43,8 @@ class Front:
     def reply(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Reply:
         """Answer a request.
 
-        ``target`` is as the request line (or ``:path``) has it: escaped, with the query. ``headers`` are looked up by
-        their lower-case names, and hold ``host`` for HTTP/2 too (from ``:authority``).
+        ``target`` is the target of the request line (or ``:path``), escaped and with the query. ``headers`` are looked
+        up by their lower-case names. For HTTP/2 they contain ``host`` too (from ``:authority``).
         """
         denied = self._access.judge_host(headers.get("host"))
         if target != "/":
@@ -73,14 +73,14 @@ class Front:
     @staticmethod
     def _to_control(control: Control, method: str, path: str, query: str, body: bytes) -> Reply:
         try:
-            # of a name that comes twice in a query, the first counts
+            # If a name occurs twice in a query, the first one counts.
             status, answer = control.control(
                 method, path, dict(reversed(parse_qsl(query, keep_blank_values=True))), body
             )
             return _in_json(status, answer)
-        except Exception:  # noqa: BLE001 - a bug of ours
+        except Exception:  # noqa: BLE001 - a bug in the server
             _log.exception("a control request failed")
-            return _in_json(500, {"error": "internal error: the log of the server says more"})
+            return _in_json(500, {"error": "internal error: see the log of the server"})
 
 
 def _in_json(status: int, answer: dict[str, Any]) -> Reply:
@@ -92,8 +92,11 @@ def _refuse_control(refusal: Refused) -> Reply:
 
 
 def _split(target: str) -> tuple[str | None, str]:
-    """The authority, if there is one, and the path and query of a target: clients of a proxy send a whole URL."""
-    if not target.isascii():  # bytes that are no UTF-8: an answer could not quote them
+    """Split a target into its authority, if it has one, and its path and query.
+
+    Clients that use a proxy send a whole URL as the target.
+    """
+    if not target.isascii():  # it may hold bytes that are not UTF-8, which an answer could not quote
         target = target.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     _, mark, rest = target.partition("://")
     if target.startswith("/") or not mark:

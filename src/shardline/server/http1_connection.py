@@ -1,14 +1,14 @@
-"""How is the service served over HTTP/1.1?
+"""Serves the service over HTTP/1.1, with aiohttp's server.
 
-With aiohttp's server: keep-alive, plain or TLS. A thin shell around ``Front``: it moves bytes, sends pushes as they
-come due, and brings about the trouble that a fault has made.
+Connections are kept alive, and are plain or TLS. This is a thin shell around ``Front``: it moves bytes, sends the
+pushes of subscriptions when they are due, and carries out the trouble that faults cause.
 
 Invariants:
 
-- ``Front`` is called from one task at a time (it never waits).
-- A body over 64 MiB is refused while it arrives; nothing that a client sends stops the server, or is logged.
-- Every request is answered in AWS's form, whatever is wrong with it; also bytes that are no HTTP.
-- A request whose rest does not come ends its connection; so does a connection without a request.
+- ``Front`` is called by one task at a time (it never waits).
+- A body over 64 MiB is refused while it arrives. Nothing that a client sends stops the server or is logged.
+- Every invalid request is answered in AWS's form, and so are bytes that are not HTTP.
+- A connection is closed if the rest of a request does not arrive in time, or if it stays without a request.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from shardline.server.model.refusals import Refused, internal_failure, serializa
 from shardline.server.sockets import Timeouts, reset
 
 _PIECE: Final = 256 * 1024
-_CLIENTS_FAULTS: Final = (http_exceptions.HttpProcessingError, web.RequestPayloadError)
+_CLIENT_ERRORS: Final = (http_exceptions.HttpProcessingError, web.RequestPayloadError)
 _SHUTDOWN_TIMEOUT: Final = 0.5
 
 _log: Final = logging.getLogger(__name__)
@@ -34,10 +34,10 @@ _log: Final = logging.getLogger(__name__)
 
 @final
 class _Log(logging.LoggerAdapter[logging.Logger]):
-    """What aiohttp logs, but for what clients have done: bytes that are no HTTP are answered, and that is all."""
+    """Drops aiohttp's log entries about errors of clients: bytes that are not HTTP are answered, but not logged."""
 
     def exception(self, msg: object, *args: object, **options: Any) -> None:
-        if not isinstance(options.get("exc_info"), _CLIENTS_FAULTS):
+        if not isinstance(options.get("exc_info"), _CLIENT_ERRORS):
             super().exception(msg, *args, **options)
 
 
@@ -58,11 +58,11 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer in our form what aiohttp would answer in its own: above all, bytes that are no HTTP."""
-        super().handle_error(request, status, exc, message)  # which logs it, unless it is a client's fault
+        """Answer an error in AWS's form instead of aiohttp's own: usually bytes that are not HTTP."""
+        super().handle_error(request, status, exc, message)  # logs the error, unless the client caused it
         refusal = internal_failure()
         if status < HTTPStatus.INTERNAL_SERVER_ERROR:
-            reason = (message or "").partition("\n")[0].removesuffix(":") or "the request is no HTTP"
+            reason = (message or "").partition("\n")[0].removesuffix(":") or "the request is not valid HTTP"
             refusal = Refused("MalformedHttpRequestException", reason, status)
         reply = self._front.refuse("/", {}, refusal)
         response = web.Response(status=reply.status, headers=reply.headers, body=reply.body)
@@ -72,16 +72,16 @@ class _Connection(web.RequestHandler):
 
 @final
 class Http1Connections(web.Server):
-    """The connections that speak HTTP/1.1. Calling it gives the protocol for another one."""
+    """The connections that speak HTTP/1.1. Call it to create the protocol of a new connection."""
 
     def __init__(self, front: Front, timeouts: Timeouts) -> None:
         super().__init__(
             self._handle,
-            request_factory=self._make,
+            request_factory=self._make_request,
             access_log=None,
-            auto_decompress=False,  # Kinesis takes no compressed bodies
+            auto_decompress=False,  # Kinesis accepts no compressed bodies
             keepalive_timeout=timeouts.idle,
-            tcp_keepalive=False,  # the listening shell has its own
+            tcp_keepalive=False,  # HttpServer sets the probes itself, see sockets.find_vanished_peers
             logger=_Log(_log, {}),
         )
         self._front = front
@@ -102,7 +102,7 @@ class Http1Connections(web.Server):
         await self.shutdown(_SHUTDOWN_TIMEOUT)
 
     @staticmethod
-    def _make(
+    def _make_request(
         message: RawRequestMessage,
         payload: StreamReader,
         protocol: web.RequestHandler,
@@ -116,8 +116,8 @@ class Http1Connections(web.Server):
         try:
             return await self._answer(request)
         except ConnectionError:
-            return web.Response()  # the client has gone, so nobody reads this answer
-        except Exception:  # noqa: BLE001 - a bug of ours, which aiohttp would answer with a page of its own
+            return web.Response()  # discarded: the client has disconnected
+        except Exception:  # noqa: BLE001 - a bug in the server, which aiohttp would answer with an HTML page
             _log.exception("a request failed")
             reset(request.transport)
             return web.Response()
@@ -130,7 +130,7 @@ class Http1Connections(web.Server):
         except web.HTTPRequestEntityTooLarge:
             return await self._refuse(request, too_large(BODY_MAX))
         except web.RequestPayloadError:
-            return await self._refuse(request, serialization("the body does not come as the request's head says"))
+            return await self._refuse(request, serialization("the body does not match the headers of the request"))
         except TimeoutError:
             reset(request.transport)
             return web.Response()
@@ -138,7 +138,7 @@ class Http1Connections(web.Server):
         return await self._send(request, reply)
 
     async def _read(self, request: web.BaseRequest) -> bytes:
-        """The body, of which each part must come in time."""
+        """Read the body. Each part must arrive in time."""
         time, timeout, content = asyncio.get_running_loop().time, self._timeouts.request, request.content
         body = bytearray()
         async with asyncio.timeout(timeout) as limit:
@@ -147,13 +147,13 @@ class Http1Connections(web.Server):
                 body += part
                 if len(body) > BODY_MAX:
                     raise web.HTTPRequestEntityTooLarge(BODY_MAX, len(body))
-                if time() >= renew_at:  # not with each part: a timer that is moved costs more than the part
+                if time() >= renew_at:  # not for each part: moving the timer costs more than reading the part
                     renew_at = time() + timeout / 2
                     limit.reschedule(time() + timeout)
         return bytes(body)
 
     async def _refuse(self, request: web.BaseRequest, refusal: Refused) -> web.StreamResponse:
-        """Answer a request whose body was not read: what is left of it would be taken for the next one."""
+        """Answer a request whose body was not read, and close: the rest of the body would look like a new request."""
         response = await self._send(request, self._front.refuse(request.raw_path, request.headers, refusal))
         response.force_close()
         return response
@@ -197,7 +197,7 @@ class Http1Connections(web.Server):
 
 
 async def _send_large(request: web.BaseRequest, reply: Reply) -> web.StreamResponse:
-    """Send in pieces: what a socket does not take at once is copied, more than once."""
+    """Send a large body in pieces: asyncio copies whatever the socket does not accept at once, more than once."""
     response = web.StreamResponse(status=reply.status, headers=reply.headers)
     response.content_length = len(reply.body)
     await response.prepare(request)
@@ -208,7 +208,10 @@ async def _send_large(request: web.BaseRequest, reply: Reply) -> web.StreamRespo
 
 
 def _break_off(request: web.BaseRequest, reply: Reply, trouble: Trouble) -> web.StreamResponse:
-    """Send as much as is meant to be sent, past aiohttp, which would not send less than it announces."""
+    """Send part of the reply, then end the connection.
+
+    The bytes go to the transport directly: aiohttp would not send less than it announces.
+    """
     transport = request.transport
     if reply.subscription is not None:
         reply.subscription.end()
@@ -218,7 +221,7 @@ def _break_off(request: web.BaseRequest, reply: Reply, trouble: Trouble) -> web.
         reset(transport)
     elif transport is not None:
         transport.close()
-    return web.Response()  # which finds the connection closed, and goes nowhere
+    return web.Response()  # discarded: the connection is closed
 
 
 def _head(reply: Reply) -> bytes:

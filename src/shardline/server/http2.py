@@ -1,20 +1,22 @@
-"""How is the service served over HTTP/2?
+"""Serves the service over HTTP/2, with the sans-I/O library ``h2``.
 
-One connection at a time, on the sans-I/O library ``h2``: this shell moves its bytes, hands complete requests to
-``Front``, and sends replies as far as the client's windows and its socket take them.
+The shell of one connection moves the bytes of ``h2``, passes complete requests to ``Front``, and sends replies as fast
+as the client's flow-control windows and its socket accept them.
 
 Invariants:
 
-- A client gets what it would get over HTTP/1.1: status, headers, body, delays and pushes.
-- A reset or a close that a fault brings is that of the whole connection, as a proxy's would be: requests beside it
-  go with it.
-- What a client makes the server keep is bounded. A body has at most 64 MiB (nothing is kept of a larger one, which
-  is refused), the bodies of a connection together at most four times that. A client that does not read its answers gets
-  no more of them, and is not read. A client that opens and resets streams in a flood loses its connection.
-- After the client's GOAWAY established streams go on to their ends (RFC 9113, 6.8).
-- Nothing that a client sends raises, or is logged: it ends its own stream or connection.
-- A stream that its client reset sends nothing more and ends its subscription at once. A request that was complete
-  is carried out all the same, late where a fault delays it, as over HTTP/1.1, unless it waited for its client.
+- A client gets the same status, headers, body, delays and pushes as over HTTP/1.1.
+- A reset or a close by a fault ends the whole connection, as a proxy would: the other requests of the connection end
+  with it.
+- The memory that a client can occupy is bounded. A body has at most 64 MiB (a larger one is discarded and refused), and
+  the bodies of a connection together have at most four times that. If a client does not read its answers, the server
+  sends no more of them and stops reading from the client. A client that floods the server with stream resets loses its
+  connection.
+- After the client's GOAWAY, established streams continue until they end (RFC 9113, 6.8).
+- Nothing that a client sends raises or is logged: an error ends the client's own stream or connection.
+- A stream that the client reset sends nothing more, and its subscription ends at once. If its request was complete, the
+  request is still carried out, as over HTTP/1.1 (late if a fault delays it), unless it was deferred because the client
+  did not read its answers.
 """
 
 import asyncio
@@ -51,7 +53,7 @@ _log: Final = logging.getLogger(__name__)
 
 @final
 class _Stream:
-    """A request, and its answer."""
+    """One HTTP/2 stream: a request and its answer."""
 
     def __init__(self, number: int, headers: dict[str, str], method: str, target: str, now: float) -> None:
         self.number = number
@@ -62,11 +64,11 @@ class _Stream:
         self.parts: list[bytes] = []
         self.size = 0
         self.is_complete = False
-        self.is_gone = False
-        """The client has reset it, or the connection is lost."""
+        self.is_dropped = False
+        """Whether the client has reset the stream, or the connection is lost."""
         self.pushes: Pushes | None = None
         self.waiter: asyncio.Future[None] | None = None
-        """For room in the socket, or in a window."""
+        """Resolved when the socket or a window has room again."""
 
 
 @final
@@ -81,20 +83,20 @@ class Http2Connection(asyncio.Protocol):
         self._frames = H2Connection(H2Configuration(client_side=False, validate_outbound_headers=False))
         self._incoming = GoawayFilter()
         self._streams: dict[int, _Stream] = {}
-        self._tasks: set[asyncio.Task[None]] = set()  # of streams that are gone, too
-        self._held = 0  # bytes of requests that were not carried out
-        self._unsent = 0  # bytes of answers that the client does not take yet
+        self._tasks: set[asyncio.Task[None]] = set()  # including those of streams that were dropped
+        self._held = 0  # bytes of requests that were not carried out yet
+        self._unsent = 0  # bytes of answers that the client does not accept yet
         self._unflushed = 0  # bytes of answers that h2 holds
-        self._deferred: deque[_Stream] = deque()  # complete requests that wait until the client reads
+        self._deferred: deque[_Stream] = deque()  # complete requests that wait until the client reads its answers
         self._heard_at = self._loop.time()
         self._resets_left, self._reset_at = _RESETS_AT_ONCE, self._heard_at
         self._timer: asyncio.TimerHandle | None = None
         self._is_closing = False
-        self._is_full = False  # the socket takes no more for now
-        self._room: list[asyncio.Future[None]] = []  # of streams that wait for the socket
-        self._blocked: dict[_Stream, None] = {}  # those that wait for a window, the longest blocked first
+        self._is_full = False  # whether the socket accepts no more data for now
+        self._socket_waiters: list[asyncio.Future[None]] = []  # of streams that wait for the socket
+        self._blocked: dict[_Stream, None] = {}  # streams that wait for a window, the longest blocked first
 
-    # ---- asyncio's side
+    # ---- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -110,7 +112,7 @@ class Http2Connection(asyncio.Protocol):
         self._frames.initiate_connection()
         self._frames.increment_flow_control_window(_CONNECTION_WINDOW)
         self._flush()
-        self._look_again_in(self._timeouts.idle)
+        self._schedule_idle_check(self._timeouts.idle)
 
     def data_received(self, data: bytes) -> None:
         if self._is_closing:
@@ -119,11 +121,11 @@ class Http2Connection(asyncio.Protocol):
         try:
             for event in self._frames.receive_data(self._incoming.feed(data)):
                 if not self._is_closing:
-                    with suppress(ProtocolError):  # a stream that is reset by a later one of these events
+                    with suppress(ProtocolError):  # a later event of this batch resets the stream
                         self._handle(event)
-        except ProtocolError:  # h2 has put a GOAWAY with the reason into what is to be sent
+        except ProtocolError:  # h2 has already queued a GOAWAY with the reason
             self._close()
-        except Exception:  # noqa: BLE001 - a bug of ours
+        except Exception:  # noqa: BLE001 - a bug in the server
             _log.exception("an HTTP/2 connection failed")
             self.abort()
         else:
@@ -135,7 +137,7 @@ class Http2Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_full = False
-        waiting, self._room = self._room, []
+        waiting, self._socket_waiters = self._socket_waiters, []
         for waiter in waiting:
             _wake(waiter)
         if not self._is_closing:
@@ -149,19 +151,19 @@ class Http2Connection(asyncio.Protocol):
             self._timer.cancel()
         for stream in list(self._streams.values()):
             self._drop(stream)
-        self.resume_writing()  # those who wait find their streams gone
+        self.resume_writing()  # wakes the tasks that wait for the socket: they find their streams dropped
 
     def abort(self) -> None:
-        """End it at once, with all that is in progress."""
+        """End the connection at once, and cancel its requests."""
         if not self._is_closing:
-            self._say_goodbye(ErrorCodes.NO_ERROR)
+            self._send_goaway(ErrorCodes.NO_ERROR)
             self._flush()
         self._is_closing = True
         for task in self._tasks:
             task.cancel()
         self._transport.abort()
 
-    # ---- what comes in
+    # ---- incoming events
 
     def _handle(self, event: events.Event) -> None:
         match event:
@@ -177,7 +179,7 @@ class Http2Connection(asyncio.Protocol):
                     self._drop(self._streams[event.stream_id])
             case events.WindowUpdated() | events.RemoteSettingsChanged():
                 self._wake_blocked(getattr(event, "stream_id", None))
-            case _:  # h2 has answered it, or nothing follows from it: trailers, priorities, unknown frames
+            case _:  # h2 has answered the event, or it needs no action: trailers, priorities, unknown frames
                 pass
 
     def _open(self, event: events.RequestReceived) -> None:
@@ -203,7 +205,8 @@ class Http2Connection(asyncio.Protocol):
             stream.parts.append(event.data)
         elif stream.parts:
             self._forget_body(stream)
-        if self._held > _BODIES_MAX or stream.size > 2 * BODY_MAX:  # refused at its end, unless that does not come
+        # A body over BODY_MAX gets a proper refusal when it ends. One that still goes on at twice the size is reset.
+        if self._held > _BODIES_MAX or stream.size > 2 * BODY_MAX:
             self._refuse_stream(stream, ErrorCodes.ENHANCE_YOUR_CALM)
 
     def _forget_body(self, stream: _Stream) -> None:
@@ -215,8 +218,8 @@ class Http2Connection(asyncio.Protocol):
         self._drop(stream)
 
     def _drop(self, stream: _Stream) -> None:
-        """Nothing more is sent on it."""
-        stream.is_gone = True
+        """Send nothing more on a stream, and end its subscription."""
+        stream.is_dropped = True
         self._forget_body(stream)
         self._streams.pop(stream.number, None)
         if stream in self._deferred:
@@ -226,17 +229,17 @@ class Http2Connection(asyncio.Protocol):
         _wake(stream.waiter)
 
     def _count_reset(self) -> None:
-        """A client that resets streams faster than one with a use for it would."""
+        """Count a reset, and close the connection if the client resets more streams than it could have a reason to."""
         elapsed, self._reset_at = self._heard_at - self._reset_at, self._heard_at
         self._resets_left = min(_RESETS_AT_ONCE, self._resets_left + elapsed * _RESETS_PER_SECOND) - 1
         if self._resets_left < 0:
-            self._say_goodbye(ErrorCodes.ENHANCE_YOUR_CALM)
+            self._send_goaway(ErrorCodes.ENHANCE_YOUR_CALM)
             self._close()
 
-    # ---- what goes out
+    # ---- outgoing answers
 
     def _serve(self, stream: _Stream) -> None:
-        """The request is complete. It waits where the client does not even take the answers that it has."""
+        """Answer a complete request, or defer it if the client does not read the answers that it already has."""
         stream.is_complete = True
         if self._unsent > _UNSENT_MAX:
             self._deferred.append(stream)
@@ -259,13 +262,13 @@ class Http2Connection(asyncio.Protocol):
         task.add_done_callback(self._tasks.discard)
 
     def _send_at_once(self, stream: _Stream, reply: Reply) -> bool:
-        """Send a whole small answer, if the windows have room for it. If its client has reset it, it is dropped."""
+        """Send a small answer as a whole, if the windows have room for it. Return whether it was sent (or dropped)."""
         try:
             if len(reply.body) > min(self._window(stream), _PIECE):
                 return False
             self._send_head(stream, reply)
             self._send_frames(stream, memoryview(reply.body), is_last=True)
-        except ProtocolError:
+        except ProtocolError:  # the client has reset the stream
             self._drop(stream)
         self._unflushed += len(reply.body)
         if self._unflushed > _PIECE:
@@ -281,7 +284,7 @@ class Http2Connection(asyncio.Protocol):
                     break
                 reply = reply.trouble.resume()
             stream.pushes = reply.subscription
-            if stream.is_gone:
+            if stream.is_dropped:
                 return
             if reply.trouble is not None and reply.trouble.ending != "keep":
                 await self._break_off(stream, reply, reply.trouble)
@@ -291,8 +294,8 @@ class Http2Connection(asyncio.Protocol):
                 self._send_head(stream, reply)
                 await self._send(stream, reply.body, is_last=True)
         except (ConnectionError, ProtocolError):
-            self._drop(stream)  # the client has gone, or has reset the stream: nothing is left to do
-        except Exception:  # noqa: BLE001 - a bug of ours
+            self._drop(stream)  # the client has disconnected, or has reset the stream
+        except Exception:  # noqa: BLE001 - a bug in the server
             _log.exception("a request failed")
             self.abort()
         finally:
@@ -323,7 +326,7 @@ class Http2Connection(asyncio.Protocol):
             await self._send(stream, b"", is_last=True)
 
     async def _break_off(self, stream: _Stream, reply: Reply, trouble: Trouble) -> None:
-        """Send as much as is meant to be sent, then end the connection."""
+        """Send part of the reply, then end the connection."""
         if not trouble.is_silent:
             self._send_head(stream, reply)
             await self._send(stream, reply.body[: trouble.cut])
@@ -341,10 +344,10 @@ class Http2Connection(asyncio.Protocol):
         self._frames.send_headers(stream.number, headers)
 
     async def _send(self, stream: _Stream, data: bytes, *, is_last: bool = False) -> None:
-        """Send it as far as the windows are open and the socket takes it, then the rest."""
+        """Send the data in pieces, and wait whenever a window or the socket is full."""
         rest = memoryview(data)
         while True:
-            if stream.is_gone or self._is_closing:
+            if stream.is_dropped or self._is_closing:
                 raise ConnectionResetError("the stream is over")
             room = min(self._window(stream), _PIECE)
             if self._is_full or (rest and room <= 0):
@@ -354,23 +357,27 @@ class Http2Connection(asyncio.Protocol):
             self._send_frames(stream, piece, is_last=is_last and not rest)
             self._flush()
             if self._blocked:
-                self._wake_blocked(None)  # this one may have left room that it was woken for
+                # This stream may have used less of the connection's window than it was woken for.
+                self._wake_blocked(None)
             if not rest:
                 return
 
     def _send_frames(self, stream: _Stream, data: memoryview, *, is_last: bool) -> None:
         size = self._frames.max_outbound_frame_size
         for at in range(0, len(data) or 1, size):
-            ends = is_last and at + size >= len(data)
-            if data or ends:
-                self._frames.send_data(stream.number, data[at : at + size], end_stream=ends)
+            is_end = is_last and at + size >= len(data)
+            if data or is_end:
+                self._frames.send_data(stream.number, data[at : at + size], end_stream=is_end)
 
     async def _wait(self, stream: _Stream) -> None:
-        """For room in the socket, or else in the windows. The head of the answer, if it is made, goes out before."""
+        """Wait for room in the socket if it is full, or else in the windows.
+
+        Data that ``h2`` already holds, such as the head of the answer, is sent first.
+        """
         self._flush()
         waiter = self._loop.create_future()
         if self._is_full:
-            self._room.append(waiter)
+            self._socket_waiters.append(waiter)
         else:
             self._blocked[stream] = None
         stream.waiter = waiter
@@ -381,10 +388,10 @@ class Http2Connection(asyncio.Protocol):
             self._blocked.pop(stream, None)
 
     def _wake_blocked(self, number: int | None) -> None:
-        """A window was widened: that of one stream, or of all.
+        """Wake blocked streams after a window has grown: one stream by its number, or all of them.
 
-        No more streams are woken than the connection's window has room for, the longest blocked first: with a thousand
-        of them, waking all for each update would cost more than sending.
+        No more streams are woken than the connection's window has room for, the longest blocked first. With a thousand
+        blocked streams, waking all of them for each update would cost more than sending the data.
         """
         room = self._frames.outbound_flow_control_window
         for stream in [self._streams[number]] if number in self._streams else list(self._blocked):
@@ -402,49 +409,49 @@ class Http2Connection(asyncio.Protocol):
         if data:
             self._transport.write(data)
             if self._is_full and self._transport.get_write_buffer_size() > _UNREAD_MAX:
-                self._transport.pause_reading()  # a client that reads nothing, and wants more
+                self._transport.pause_reading()  # the client sends requests and does not read the answers
 
-    # ---- its end
+    # ---- end of the connection
 
     def _finish(self, stream: _Stream) -> None:
         self._streams.pop(stream.number, None)
         self._close_if_done()
 
     def _close_if_done(self) -> None:
-        """The client opens no more streams, and has all its answers."""
+        """Close the connection if the client opens no more streams and has all its answers."""
         if self._incoming.saw_goaway and not self._streams and not self._is_closing:
             self._close()
 
     def _close(self) -> None:
-        """Send what is to be sent, then end the connection."""
+        """Send the data that ``h2`` holds, then end the connection."""
         self._flush()
         self._is_closing = True
         self._transport.close()
         if self._timer is not None:
             self._timer.cancel()
-        # A client that does not read would keep it open: it has as long as a vanished one.
+        # A client that does not read would keep the connection open. It gets the same timeout as a vanished peer.
         self._timer = self._loop.call_later(self._timeouts.peer, self._transport.abort)
         for stream in list(self._streams.values()):
             self._drop(stream)
 
-    def _look_again_in(self, seconds: float) -> None:
-        self._timer = self._loop.call_later(seconds, self._end_what_is_idle)
+    def _schedule_idle_check(self, seconds: float) -> None:
+        self._timer = self._loop.call_later(seconds, self._check_idle)
 
-    def _end_what_is_idle(self) -> None:
-        """Requests whose rest does not come, and then the connection, if nothing else is going on."""
+    def _check_idle(self) -> None:
+        """Cancel requests whose rest does not arrive, and close the connection if it is idle."""
         now = self._loop.time()
         for stream in list(self._streams.values()):
             if not stream.is_complete and now - stream.heard_at >= self._timeouts.request:
                 self._refuse_stream(stream, ErrorCodes.CANCEL)
         if self._streams or now - self._heard_at < self._timeouts.idle:
             self._flush()
-            self._look_again_in(min(self._timeouts.request, self._timeouts.idle) / 2)
+            self._schedule_idle_check(min(self._timeouts.request, self._timeouts.idle) / 2)
             return
-        self._say_goodbye(ErrorCodes.NO_ERROR)
+        self._send_goaway(ErrorCodes.NO_ERROR)
         self._close()
 
-    def _say_goodbye(self, reason: ErrorCodes) -> None:
-        with suppress(ProtocolError):  # where it was said before
+    def _send_goaway(self, reason: ErrorCodes) -> None:
+        with suppress(ProtocolError):  # it was sent before
             self._frames.close_connection(reason)
 
 

@@ -1,12 +1,13 @@
-"""Takes the client's GOAWAY out of the bytes of an HTTP/2 connection.
+"""Removes the client's GOAWAY frames from the bytes of an HTTP/2 connection.
 
-GOAWAY says that its sender will open no more streams; those that are open go on (RFC 9113, 6.8). The library ``h2``
-closes the whole connection on it. The AWS SDK for JavaScript sends it as soon as a subscription is established.
+GOAWAY means that its sender will open no more streams; open streams continue (RFC 9113, 6.8). But the library ``h2``
+closes the whole connection when it receives a GOAWAY, and the AWS SDK for JavaScript sends one as soon as it has
+established a subscription.
 
 Invariants:
 
-- Bytes are passed on unchanged and in order, however they are cut, but for whole GOAWAY frames.
-- At most the nine bytes of a frame's head are held back. A malformed GOAWAY is passed on: ``h2`` refuses it.
+- All bytes except whole GOAWAY frames are passed on unchanged and in order, however the input is split.
+- At most the nine bytes of a frame header are held back. A malformed GOAWAY is passed on, so that ``h2`` refuses it.
 """
 
 from typing import Final, final
@@ -20,17 +21,17 @@ _GOAWAY_SIZES: Final = range(8, 16_385)
 
 @final
 class GoawayFilter:
-    """The bytes of one connection, from its preface on."""
+    """Filters the bytes of one connection, starting with its preface."""
 
     def __init__(self) -> None:
         self.saw_goaway = False
-        self._held: bytes = b""  # of a frame's head, which is not complete
+        self._held: bytes = b""  # the first bytes of an incomplete frame header
         self._to_pass = len(PREFACE)
         self._to_drop = 0
 
     def feed(self, data: bytes) -> bytes:
-        """What of it is for ``h2``."""
-        if self._to_pass >= len(data) and not self._held:  # inside of a payload
+        """Return the bytes to pass to ``h2``."""
+        if self._to_pass >= len(data) and not self._held:  # all of it is payload
             self._to_pass -= len(data)
             return data
         data = self._held + data
@@ -56,7 +57,10 @@ class GoawayFilter:
         return b"".join(kept)
 
     def _begin(self, head: bytes) -> None:
-        """A frame begins: the length of its payload is in the first three bytes, its type is the fourth."""
+        """Decide whether a frame is passed or dropped.
+
+        The first three bytes of its header are the length of the payload, the fourth is the type.
+        """
         length = int.from_bytes(head[:3], "big")
         if head[3] == _GOAWAY and length in _GOAWAY_SIZES and head[5:] == bytes(4):
             self._to_drop = _HEAD + length

@@ -1,14 +1,15 @@
 """How does one port serve HTTP/1.1 and HTTP/2?
 
-The first bytes of a connection decide: those of HTTP/2 by prior knowledge are fixed. With TLS, the client and the
-server have agreed on the version before (ALPN). From then on the connection belongs to the shell of its version.
+Without TLS, the first bytes of a connection decide: a client that uses HTTP/2 with prior knowledge begins with a fixed
+preface. With TLS, the client and the server agree on the version during the handshake (ALPN). Then the connection is
+handed over to the shell of its version.
 
 Invariants:
 
-- The bytes that were looked at are the first that the chosen shell gets.
-- A connection on which nothing comes is closed, and so is one whose peer vanished without a word.
-- ``close`` ends all connections at once, and whatever waits for them.
-- HTTP/2 costs nothing, not even an import, until a client speaks it.
+- The chosen shell gets all the bytes of the connection, including those that decided.
+- A connection is closed if no data arrives on it, or if its peer has vanished.
+- ``close`` ends all connections and their requests at once.
+- HTTP/2 costs nothing, not even an import, until a client uses it.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ ALPN_PROTOCOLS: Final = ("h2", "http/1.1")
 
 @final
 class HttpServer:
-    """Serves one ``Front``. ``start`` binds; ``port`` then tells where."""
+    """Serves one ``Front`` on one port. ``start`` binds and sets ``port``."""
 
     def __init__(self, front: Front, *, timeouts: Timeouts | None = None) -> None:
         self.front = front
@@ -57,7 +58,7 @@ class HttpServer:
         for connection in list(self.http2):
             connection.abort()
         await self.http1.close()
-        await asyncio.sleep(0)  # what was aborted learns of it
+        await asyncio.sleep(0)  # lets asyncio call connection_lost for the connections that were aborted
 
 
 @final
@@ -88,7 +89,7 @@ class Undecided(asyncio.Protocol):
         elif received.startswith(PREFACE):
             self._become_http2(received)
         else:
-            assert self._server.http1 is not None, "serving"
+            assert self._server.http1 is not None, "the server has started"
             self._hand_over(self._server.http1(), received)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -105,7 +106,7 @@ class Undecided(asyncio.Protocol):
         self._hand_over(Http2Connection(self._server.front, self._server.timeouts, self._server.http2), received)
 
     def _hand_over(self, protocol: asyncio.Protocol, received: bytes) -> None:
-        assert self._transport is not None, "connected"
+        assert self._transport is not None, "connection_made was called"
         self._leave()
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)

@@ -1,11 +1,11 @@
-"""Which requests has the server seen?
+"""Which requests has the server received?
 
-For assertions in tests, and for the live line of traffic on the command line.
+Tests make assertions on this log, and the command line shows its live traffic from it.
 
 Invariants:
 
-- Memory is bounded: the last requests are kept, without their bodies.
-- Neither secrets nor signatures are kept: of the credentials only the access key.
+- Memory is bounded: only the last requests are kept, without their bodies.
+- Neither secrets nor signatures are kept. The access key is the only part of the credentials that is.
 """
 
 from collections import deque
@@ -21,57 +21,57 @@ LIMIT: Final = 10_000
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """One request."""
+class LoggedRequest:
+    """A request that the server has received, and the outcome."""
 
     operation: str
-    """Empty if it was none that Kinesis has."""
+    """The name of the operation, empty if Kinesis has no such operation."""
     stream: str | None
     shards: frozenset[str]
-    """That it named, or stored records in."""
+    """The shards that the request named or stored records in."""
     entries: int
-    """Records that it brought, or took away."""
+    """The number of records that the request sent or fetched."""
     failed_entries: int
-    """Entries of PutRecords that were refused."""
+    """The number of entries of PutRecords that were refused."""
     size: int
-    """Bytes of its body."""
+    """The size of the request's body in bytes."""
     at: float
-    """When it came, by the server's clock."""
+    """When the request arrived, by the server's clock."""
     status: int | None
-    """``None`` if not a byte was answered."""
+    """The HTTP status, or ``None`` if a fault suppressed the whole answer."""
     error: str | None
-    """The error's type."""
+    """The error's type, or ``None`` if the request succeeded."""
     was_handled: bool
-    """Whether the service was asked at all, or a fault or a signature came first."""
+    """Whether the request reached the service: a fault or a wrong signature may have stopped it."""
     access_key: str | None
 
     def to_dict(self) -> dict[str, object]:
-        """As JSON has it."""
+        """Return the request as a JSON object."""
         return {**asdict(self), "shards": sorted(self.shards)}
 
 
 @final
-class RequestsSeen:
+class RequestLog:
     """The last requests, oldest first."""
 
     def __init__(self) -> None:
-        self._seen: deque[Seen] = deque(maxlen=LIMIT)
+        self._requests: deque[LoggedRequest] = deque(maxlen=LIMIT)
         self.total = 0
-        """All that were ever seen, also those that are no longer kept."""
+        """The number of requests since the log was last cleared, including those that are no longer kept."""
 
     def __len__(self) -> int:
-        return len(self._seen)
+        return len(self._requests)
 
-    def __iter__(self) -> Iterator[Seen]:
-        return iter(list(self._seen))
+    def __iter__(self) -> Iterator[LoggedRequest]:
+        return iter(list(self._requests))
 
-    def add(self, seen: Seen) -> None:
+    def add(self, request: LoggedRequest) -> None:
         self.total += 1
-        self._seen.append(seen)
+        self._requests.append(request)
 
     def clear(self) -> None:
-        """Forget them all, and count from 0."""
-        self._seen.clear()
+        """Remove all requests, and set ``total`` to 0."""
+        self._requests.clear()
         self.total = 0
 
     def find(
@@ -83,17 +83,17 @@ class RequestsSeen:
         status: int | None = None,
         error: str | None = None,
         since: float | None = None,
-    ) -> list[Seen]:
-        """Those that are as told, oldest first."""
+    ) -> list[LoggedRequest]:
+        """Return the requests that match all arguments, oldest first."""
         return [
-            one
-            for one in self
-            if (operation is None or one.operation == operation)
-            and (stream is None or one.stream == stream)
-            and (shard is None or shard in one.shards)
-            and (status is None or one.status == status)
-            and (error is None or one.error == error)
-            and (since is None or one.at >= since)
+            request
+            for request in self
+            if (operation is None or request.operation == operation)
+            and (stream is None or request.stream == stream)
+            and (shard is None or shard in request.shards)
+            and (status is None or request.status == status)
+            and (error is None or request.error == error)
+            and (since is None or request.at >= since)
         ]
 
     def count(
@@ -106,21 +106,21 @@ class RequestsSeen:
         error: str | None = None,
         since: float | None = None,
     ) -> int:
-        """How many are as told."""
+        """Return the number of requests that match all arguments."""
         return len(self.find(operation, stream=stream, shard=shard, status=status, error=error, since=since))
 
     @property
-    def last(self) -> Seen | None:
-        """The newest."""
-        return self._seen[-1] if self._seen else None
+    def last(self) -> LoggedRequest | None:
+        """The newest request."""
+        return self._requests[-1] if self._requests else None
 
 
 def counts_of(members: object, answer: object) -> tuple[int, int, set[str]]:
-    """Records that were brought or taken, those refused, and the shards that the others were stored in."""
+    """Return the number of records sent or fetched, the number refused, and the shards that stored the others."""
     if isinstance(members, inputs.PutRecords):
         if not isinstance(answer, PutRecordsOutput):
             return len(members.records), 0, set()
-        stored_in = {one.shard_id for one in answer.records if one.shard_id is not None}
+        stored_in = {result.shard_id for result in answer.records if result.shard_id is not None}
         return len(members.records), answer.failed_record_count, stored_in
     if isinstance(members, inputs.PutRecord):
         stored = cast("dict[str, object]", answer) if isinstance(answer, dict) else {}

@@ -1,14 +1,15 @@
-"""How is a whole server put together, and kept running?
+"""Assembles a whole server, and runs it in a thread.
 
-The one place that joins model, clock, faults, persistence and shell. ``RunningServer`` lives in a thread with a loop of
-its own: it serves asyncio, trio and blocking code alike, and a test that blocks its own loop does not block it.
+This is the only module that connects model, clock, faults, persistence and shell. ``RunningServer`` runs in a thread
+with its own event loop. It therefore serves asyncio, trio and blocking code alike, and a test that blocks its own event
+loop does not block the server.
 
 Invariants:
 
-- It binds to loopback unless told otherwise; port 0 finds a free one, and a server that is started again keeps it.
-- ``stop`` ends the thread at once, also when requests or subscriptions are open; it is harmless when repeated.
-- A failure to start is raised where ``start`` was called, and leaves nothing running.
-- The service is touched by one thread at a time: ``call`` does its work between two requests.
+- The server binds to loopback by default. Port 0 picks a free port, and a server that is restarted keeps its port.
+- ``stop`` ends the thread at once, even if requests or subscriptions are open. Calling it again is harmless.
+- If the server cannot start, ``start`` raises the error and leaves nothing running.
+- One thread at a time uses the service: ``call`` runs its function between two requests.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ from shardline.server.model.faults import Faults
 from shardline.server.model.service import Service
 from shardline.server.model.settings import ServiceSettings
 from shardline.server.model.state import ServiceState
-from shardline.server.request_log import RequestsSeen
+from shardline.server.request_log import RequestLog
 from shardline.server.server_clock import ServerClock
 from shardline.server.signatures import Signatures
 from shardline.server.storage import Storage
@@ -43,25 +44,26 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_START_LIMIT: Final = 30.0
-_ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - only looked up: where clients find it
+_START_TIMEOUT: Final = 30.0
+# The loopback addresses at which clients reach a server that listens on all interfaces.
+_ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - binds to nothing
 
 
 @final
 class Traffic(NamedTuple):
-    """What a server has done, and holds."""
+    """Counters of a server."""
 
     requests: int
-    """All that were seen, since the record of requests was last cleared."""
+    """The number of requests since the request log was last cleared."""
     streams: int
     records: int
-    """Of all streams."""
+    """The number of records that all streams hold."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """How a server is run."""
+    """The settings of a server."""
 
     service: ServiceSettings = field(default_factory=ServiceSettings)
     host: str = "127.0.0.1"
@@ -70,26 +72,29 @@ class ServerSettings:
     data: str | Path | None = None
     seed: int = 0
     signatures: Signatures | None = None
-    """Who may call; anyone, signed or not, where there is none."""
+    """The keys that requests must be signed with. ``None`` accepts every request, signed or not."""
     access: Access = field(default_factory=Access)
-    """Which hosts, origins and tokens requests may have."""
+    """The hosts, origins and tokens that requests may have."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.port, int) or isinstance(self.port, bool) or not 0 <= self.port <= 65_535:  # noqa: PLR2004
-            raise UsageError(f"port must be a whole number from 0 (any free one) to 65535, not {self.port!r}")
+            raise UsageError(f"port must be a whole number from 0 (any free port) to 65535, not {self.port!r}")
 
 
 @final
 class RunningServer:
-    """A server in a thread of its own."""
+    """A server that runs in its own thread."""
 
     def __init__(self, settings: ServerSettings, prepare: Callable[[ServiceState], None] | None = None) -> None:
-        """``prepare`` is called with the service's state at every start, before the server listens."""
+        """Create a server that is not running yet.
+
+        ``prepare`` is called with the service's state at every start, before the server listens.
+        """
         self._settings = settings
         self._prepare = prepare
         self.clock = ServerClock()
         self.faults = Faults(Random(settings.seed), self.clock.now)  # noqa: S311 - a seed on purpose
-        self.requests = RequestsSeen()
+        self.requests = RequestLog()
         self.clock.on_move = self.faults.on_add = self._wake_subscriptions
         self.service: Service | None = None
         self.port = 0
@@ -97,7 +102,8 @@ class RunningServer:
         self._storage: Storage | None = None
         self._lifecycle = threading.Lock()
         self._thread: threading.Thread | None = None
-        # The gate guards what follows: a loop that is seen behind it runs all that it is handed.
+        # The gate guards the fields below. `_serve` resets `_loop` behind the gate before the loop ends, and then lets
+        # the loop run once more: a callback that was scheduled on `_loop` behind the gate always runs.
         self._gate = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -117,31 +123,31 @@ class RunningServer:
         return self._thread is not None
 
     def start(self) -> None:
-        """Bind and serve; return when the server answers.
+        """Bind and serve; return when the server accepts requests.
 
         Raises:
-            UsageError: the settings do not work: a port that is taken, a missing extra, a broken data file. Or the
-                server runs already.
+            UsageError: the server is already running, or the settings do not work: the port is taken, an extra is
+                missing, or the data file is damaged.
         """
         with self._lifecycle:
             if self._thread is not None:
-                raise UsageError(f"this server runs already, at {self.endpoint_url}: stop it first")
+                raise UsageError(f"this server is already running at {self.endpoint_url}: stop it first")
             started: Future[None] = Future()
             self._failure, self._is_ending = None, False
             thread = threading.Thread(target=self._run, args=(started,), name="shardline-local-kinesis", daemon=True)
             self._thread = thread
             try:
                 thread.start()
-                started.result(_START_LIMIT)
+                started.result(_START_TIMEOUT)
             except TimeoutError:
                 self._end()
-                raise UsageError(f"the local server did not start within {_START_LIMIT:g} s") from None
-            except BaseException:  # also when Ctrl-C came in the meantime
+                raise UsageError(f"the local server did not start within {_START_TIMEOUT:g} s") from None
+            except BaseException:  # including KeyboardInterrupt
                 self._end()
                 raise
 
     def stop(self) -> None:
-        """End the server."""
+        """End the server. Raise the error if the server failed while it was running."""
         with self._lifecycle:
             self._end()
             failure, self._failure = self._failure, None
@@ -149,29 +155,29 @@ class RunningServer:
             raise failure
 
     def call(self, work: Callable[[], T]) -> T:
-        """Do it in the server's thread, and wait for it; here, if the server does not run."""
+        """Run ``work`` in the server's thread and return its result. If the server is not running, run it here."""
         done: Future[T] = Future()
         with self._gate:
-            handed_over = self._loop is not None
+            is_scheduled = self._loop is not None
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._carry_out, work, done)
-        return done.result() if handed_over else work()
+        return done.result() if is_scheduled else work()
 
     def traffic(self) -> Traffic:
-        """Counters that the server keeps. Any thread may read them, at any time: they are single numbers."""
+        """Return the server's counters. Any thread may call this at any time, because each counter is one number."""
         state = None if self.service is None else self.service.state
         if state is None:
             return Traffic(self.requests.total, 0, 0)
         return Traffic(self.requests.total, len(state.streams), state.records_held.value)
 
     def _wake_subscriptions(self) -> None:
-        """The clock was moved or a fault was added, in any thread."""
+        """Wake all subscriptions, because some thread has moved the clock or added a fault."""
         with self._gate:
             if self._loop is not None and self._wakeups is not None:
                 self._loop.call_soon_threadsafe(self._wakeups.wake_all)
 
     def keep(self) -> None:
-        """Write down what has changed. For the work of ``call``."""
+        """Persist the changes. Only for use inside ``call``."""
         if self._storage is not None and self._loop is not None:
             self._storage.keep()
 
@@ -183,17 +189,18 @@ class RunningServer:
             self._is_ending = True
             if self._loop is not None and self._stopping is not None:
                 self._loop.call_soon_threadsafe(self._stopping.set)
-        if thread.is_alive():  # where Ctrl-C came as it began, it may not be yet: then it ends by itself
+        # Ctrl-C may have interrupted thread.start(), so the thread may not be alive yet. It then ends by itself.
+        if thread.is_alive():
             thread.join()
 
-    # ---- in the thread
+    # ---- in the server's thread
 
     def _run(self, started: "Future[None]") -> None:
         try:
-            # Not what the program's policy would make: its loops may be made for its tests, and play with time.
+            # Not a loop of the program's event loop policy: that may be a loop for tests, with a fake clock.
             with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
                 runner.run(self._serve(started))
-        except Exception as error:  # noqa: BLE001 - handed to whoever called start, or else stop
+        except Exception as error:  # noqa: BLE001 - raised again by start, or else by stop
             if started.done():
                 self._failure = error
             else:
@@ -213,20 +220,21 @@ class RunningServer:
             finally:
                 with self._gate:
                     self._loop = None
-                await asyncio.sleep(0)  # what was handed over before that comes first
+                await asyncio.sleep(0)  # runs the callbacks that `call` has scheduled before
                 for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                    task.cancel()  # a connection's: aiohttp would give it time
+                    task.cancel()  # the tasks of connections: aiohttp would wait for them
                 await server.close()
 
     async def _open(self, stack: ExitStack) -> HttpServer:
-        """Bind, and serve."""
+        """Assemble the server, bind its port and start serving."""
         settings = self._settings
         context = None
         if settings.tls:
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="shardline-"))
+            # Clients check the certificate against the machine's clock, even if a test has moved the server's clock.
             self.certificate = make_certificate(
                 Path(directory), settings.host, self.clock.machine_now(), settings.access.names
-            )  # clients judge it by the machine's time, wherever the server's clock was moved to
+            )
             context = self.certificate.context
         server = self._make_server(stack)
         self._prepare_state()
@@ -249,7 +257,7 @@ class RunningServer:
                 self._storage.keep()
 
     def _make_server(self, stack: ExitStack) -> HttpServer:
-        """Model, persistence, faults and shell, joined."""
+        """Create the model, its persistence, its faults and the HTTP shell, and connect them."""
         settings = self._settings
         chance = Random(settings.seed)  # noqa: S311 - a seed on purpose
         if settings.data is None:
@@ -275,7 +283,7 @@ class RunningServer:
     def _carry_out(self, work: Callable[[], T], done: "Future[T]") -> None:
         try:
             done.set_result(work())
-        except Exception as error:  # noqa: BLE001 - raised where it was called from
+        except Exception as error:  # noqa: BLE001 - raised again in the thread that called `call`
             done.set_exception(error)
         if self._wakeups is not None:
-            self._wakeups.look()
+            self._wakeups.wake_touched()

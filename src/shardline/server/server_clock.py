@@ -2,9 +2,9 @@
 
 Invariants:
 
-- The server's time never goes back, whatever the machine's clock does.
-- Frozen, it moves by ``advance`` alone; ``advance`` also moves a running clock ahead.
-- It is never moved beyond ``CLOCK_END``, and an ``advance`` that is refused changes nothing.
+- The server's time never goes back, even if the machine's clock does.
+- A frozen clock moves only by ``advance``. ``advance`` also moves a running clock ahead.
+- The clock cannot be moved beyond ``CLOCK_END``. An ``advance`` that is refused changes nothing.
 """
 
 import time
@@ -17,7 +17,7 @@ from shardline.server.model.settings import CLOCK_END
 
 @final
 class ServerClock:
-    """A clock that tests can freeze and move. Seconds since 1970."""
+    """A clock that tests can freeze and move, in seconds since 1970."""
 
     def __init__(self, source: Callable[[], float] = time.time) -> None:
         self._source = source
@@ -25,46 +25,49 @@ class ServerClock:
         self._frozen_at: float | None = None
         self._latest = 0.0
         self.on_move: Callable[[], None] = lambda: None
-        """Called whenever the clock was moved or runs on: a task that sleeps until some time looks again."""
+        """Called after the clock was moved or resumed, so that tasks that wait for a time wake up and check it again.
+
+        ``RunningServer`` sets it.
+        """
 
     def now(self) -> float:
-        """The time that it is."""
-        frozen_at = self._frozen_at  # read once: another thread may let the clock run on
+        """Return the server's current time."""
+        frozen_at = self._frozen_at  # read once, because another thread may resume the clock
         current = self._source() + self._offset if frozen_at is None else frozen_at
         self._latest = max(self._latest, current)
         return self._latest
 
     def machine_now(self) -> float:
-        """The machine's own time, wherever this clock was moved to."""
+        """Return the machine's current time, which does not depend on how this clock was moved."""
         return self._source()
 
     def freeze(self) -> None:
-        """Stop the clock where it is."""
+        """Stop the clock at its current time."""
         self._frozen_at = self.now()
 
     def resume(self) -> None:
-        """Let the clock run on from where it is."""
+        """Let a frozen clock run again, from the time at which it stands."""
         if self._frozen_at is not None:
             self._offset = self._frozen_at - self._source()
             self._frozen_at = None
             self.on_move()
 
     def check_advance(self, seconds: object) -> float:
-        """By how much ``advance`` would move it, if it can.
+        """Return ``seconds`` as a float if ``advance`` accepts them.
 
         Raises:
-            UsageError: it is no number, or a negative one, for time does not go back; or it is too large.
+            UsageError: ``seconds`` is not a number, is negative, or would move the clock beyond ``CLOCK_END``.
         """
         left = max(0.0, CLOCK_END - self.now())
         if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 <= seconds <= left:
-            # A whole number may have so many digits that Python refuses to write them.
-            shown = repr(seconds) if not isinstance(seconds, int) or abs(seconds) < 10**30 else "a larger one"
-            allowed = f"a number of seconds from 0 to {int(left)}, when it ends (2200-01-01)"
-            raise UsageError(f"a clock advances by {allowed}, not {shown}")
+            # Python refuses to convert an int of more than 4,300 digits to text.
+            shown = repr(seconds) if not isinstance(seconds, int) or abs(seconds) < 10**30 else "a huge number"
+            allowed = f"a number of seconds from 0 to {int(left)} (the clock ends at 2200-01-01)"
+            raise UsageError(f"the clock can advance by {allowed}, not {shown}")
         return float(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Move ahead by that much, at once.
+        """Move the clock ahead, at once.
 
         Raises:
             UsageError: see ``check_advance``.
@@ -73,7 +76,8 @@ class ServerClock:
         if self._frozen_at is not None:
             self._frozen_at = self.now() + seconds
         else:
-            # From what was told last: where the machine's clock was set back, adding to the offset would move nothing.
+            # Relative to the last time returned: if the machine's clock was set back, adding to the offset would not
+            # move the server's time, which never goes back.
             self._offset = self.now() + seconds - self._source()
         self.on_move()
 

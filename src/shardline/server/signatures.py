@@ -1,21 +1,21 @@
-"""Did the caller prove who it is?
+"""Checks the signatures of requests, as an AWS server does.
 
-AWS Signature Version 4, as a server checks it: from the Authorization header, or from the query string of a presigned
-URL. It shares no code with the signer (``codec.sigv4``), whose judge it is.
+The module checks AWS Signature Version 4, from the Authorization header or from the query string of a presigned URL. It
+shares no code with the signer (``codec.sigv4``), so that it can test the signer.
 
-The types, statuses and texts are AWS's for JSON services: every refusal is a 400. So is the order of the checks. Both
-were recorded from AWS by the author of kinesalite and dynalite: what is missing in kinesalite's test/connection.js,
-what is checked after that in the comments of dynalite's index.js. ``'Host' or ':authority' must be ...`` is from
-aws-sdk-php issue 2469.
+The types, statuses and texts of refusals, and the order of the checks, are those of AWS's JSON services: every refusal
+has status 400. The author of kinesalite and dynalite recorded both from AWS: the refusals of incomplete signatures in
+kinesalite's test/connection.js, and the later checks in the comments of dynalite's index.js. ``'Host' or ':authority'
+must be ...`` is from aws-sdk-php issue 2469.
 
 Invariants:
 
-- A request passes only if its signature is that of a known key over this method, path, query, body and these
-  headers, in this region and service, and its date is within the tolerance of the server's time, or of the machine's:
-  a test may have moved the server's clock, and clients still sign by theirs. A presigned request also passes until it
-  expires (``X-Amz-Expires``).
-- Host, the date, and every ``x-amz-`` header that came must be among the signed ones.
-- Signatures are compared in constant time; no refusal shows a secret or the right signature.
+- A request passes only if a known key signed its method, path, query, headers and body, for this region and service,
+  and its date is within the tolerance of the server's time or of the machine's time. The machine's time counts because
+  a test may move the server's clock while clients still sign by their own. A presigned request passes until it expires
+  (``X-Amz-Expires``).
+- Host, the date, and every ``x-amz-`` header of the request must be signed.
+- Signatures are compared in constant time. No refusal shows a secret or the correct signature.
 """
 
 import hashlib
@@ -49,19 +49,19 @@ _EXPIRES_MOST: Final = 604_800  # [API] signing: a week
 
 
 def access_key_of(headers: Mapping[str, str], path: str = "/") -> str | None:
-    """The access key that a request claims to be signed with, in its header or its query."""
+    """Return the access key that a request claims to be signed with, in its header or its query."""
     found = _ACCESS_KEY.search(headers.get("authorization") or path)
     return None if found is None else found[1]
 
 
 @final
 class _Claim(NamedTuple):
-    """What a request says of its signature, in the Authorization header or in the query."""
+    """The data about the signature that a request carries in its Authorization header or its query."""
 
     algorithm: str
     credential: str
     signed: list[str]
-    """Names of headers, in lower case."""
+    """The names of the signed headers, in lower case."""
     signature: str
     date: str
     token: str | None
@@ -69,7 +69,7 @@ class _Claim(NamedTuple):
 
     @property
     def scope(self) -> list[str]:
-        """Key, day, region, service and terminator."""
+        """The access key, the day, the region, the service and the terminator."""
         return self.credential.rstrip("/").split("/")
 
 
@@ -80,7 +80,7 @@ class Signatures:
     ``rotate`` replaces the keys.
 
     Raises:
-        UsageError: there is no key.
+        UsageError: ``credentials`` is empty.
     """
 
     def __init__(self, credentials: Mapping[str, tuple[str, str | None]], region: str) -> None:
@@ -94,7 +94,7 @@ class Signatures:
         return f"<Signatures of {len(self._credentials)} keys, {self._region}, {_SERVICE}>"
 
     def rotate(self, credentials: Mapping[str, tuple[str, str | None]]) -> None:
-        """From now on these are the known keys, and no others."""
+        """Replace all known keys."""
         self._credentials = dict(credentials)
         self._keys.clear()
 
@@ -108,7 +108,10 @@ class Signatures:
         *,
         machine_now: float | None = None,
     ) -> Refused | None:
-        """Why the request is not believed, ``None`` if it is."""
+        """Return the refusal of a request whose signature is missing or wrong, or ``None`` if the signature is right.
+
+        ``now`` is the server's time, ``machine_now`` the machine's time, if that is to be accepted too.
+        """
         try:
             self._check(method, path, headers, body, (now,) if machine_now is None else (now, machine_now))
         except Refused as refusal:
@@ -186,7 +189,11 @@ class Signatures:
 
 
 def _read_claim(headers: Mapping[str, str], query: str) -> _Claim:
-    """What the request says, with nothing missing and its date as ``X-Amz-Date`` writes it."""
+    """Return the request's claim, complete and with its date in the format of ``X-Amz-Date``.
+
+    Raises:
+        Refused: the request has no signature, or a part of it is missing.
+    """
     header, parameters = headers.get("authorization"), dict(reversed(_pairs(query)))
     is_presigned = "X-Amz-Algorithm" in parameters
     if header and is_presigned:
@@ -228,9 +235,9 @@ def _read_query(parameters: Mapping[str, str]) -> _Claim:
 
 
 def _read_date(text: str, *, is_rfc: bool = False) -> str:
-    """When the request says it was signed, as ``X-Amz-Date`` writes it. A ``Date`` header may have either form."""
+    """Return the date of the signature in the format of ``X-Amz-Date``. A ``Date`` header may have either format."""
     with suppress(ValueError):
-        datetime.strptime(text, _FORMAT)  # noqa: DTZ007 - only whether it is one
+        datetime.strptime(text, _FORMAT)  # noqa: DTZ007 - only checks the format
         return text
     with suppress(ValueError, OverflowError):
         if is_rfc:
@@ -241,7 +248,10 @@ def _read_date(text: str, *, is_rfc: bool = False) -> str:
 
 
 def _check_signed(claim: _Claim, headers: Mapping[str, str]) -> None:
-    """The date of a presigned request is in the query, all of which is signed."""
+    """Check that all headers that must be signed are signed.
+
+    A presigned request needs no signed date header: its date is in the query, and the whole query is signed.
+    """
     if "host" not in claim.signed:
         raise _wrong("'Host' or ':authority' must be a 'SignedHeader' in the AWS Authorization.")
     required = {name for name in headers if name.startswith("x-amz-")}
@@ -274,13 +284,13 @@ def _canonical_path(path: str) -> str:
 
 
 def _canonical_query(query: str) -> str:
-    """All parameters but the signature itself, sorted, with one spelling of every escape."""
+    """Return all parameters except the signature itself, sorted and escaped in the canonical way."""
     pairs = [(_escaped(name), _escaped(value)) for name, value in _pairs(query) if name != "X-Amz-Signature"]
     return "&".join(f"{name}={value}" for name, value in sorted(pairs))
 
 
 def _pairs(query: str) -> list[tuple[str, str]]:
-    """The parameters of a query. ``+`` is a plus: AWS's clients write a space as ``%20``."""
+    """Return the parameters of a query. ``+`` means a plus sign: AWS's clients write a space as ``%20``."""
     split = [part.partition("=") for part in query.split("&") if part]
     return [
         (unquote(name, errors="surrogateescape"), unquote(value, errors="surrogateescape")) for name, _, value in split
@@ -304,5 +314,5 @@ def _wrong(message: str) -> Refused:
 
 
 def _sendable(message: str) -> str:
-    """A message that quotes the request, whose bytes may be no text."""
+    """Escape the parts of a message that cannot be encoded: it may quote bytes of the request that are not text."""
     return message.encode(errors="backslashreplace").decode()

@@ -1,8 +1,8 @@
-"""How does the server end connections that nobody uses any more, and how does it reset one?
+"""Ends connections whose peer has vanished, and resets connections.
 
-A peer that vanished (a cable, a sleeping laptop, a container that was killed with its network) says nothing: the kernel
-finds out. Probes find a peer that is silent, and data that stays unacknowledged for too long ends the connection, so
-that its subscription ends too.
+A peer that vanishes (an unplugged cable, a sleeping laptop, a container that was killed together with its network) does
+not close its connection: the kernel has to find out. It probes a silent peer, and breaks a connection whose data stays
+unacknowledged for too long, so that the connection's subscription ends too.
 """
 
 import asyncio
@@ -12,31 +12,31 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, final
 
-_INTERVALS: Final = 3  # probes within the time in which a peer must answer
-# The names by which systems know the options; those that a system lacks are left alone.
+_INTERVALS: Final = 3  # probes within the timeout
+# Linux and macOS have different names for this option. A name that the system lacks is ignored.
 _PROBE_AFTER: Final = ("TCP_KEEPIDLE", "TCP_KEEPALIVE")
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """After how many seconds a connection is closed. Production values are in the defaults; tests use shorter ones."""
+    """The numbers of seconds after which a connection is closed. Tests use shorter ones than the defaults."""
 
     idle: float = 75.0
-    """No request is in progress."""
+    """For a connection with no request in progress."""
     request: float = 60.0
-    """The rest of a request does not come."""
+    """For a request whose rest does not arrive."""
     peer: float = 60.0
-    """The peer acknowledges nothing: neither data nor probes."""
+    """For a peer that acknowledges neither data nor probes."""
 
 
 def find_vanished_peers(transport: asyncio.BaseTransport, within: float) -> None:
-    """Have the kernel break a connection whose peer acknowledges nothing for so long."""
+    """Make the kernel break the connection if its peer acknowledges nothing for ``within`` seconds."""
     plain: socket.socket | None = transport.get_extra_info("socket")
     if plain is None:
         return
     interval = max(1, round(within / (_INTERVALS + 1)))
-    with suppress(OSError):  # a connection that is broken already
+    with suppress(OSError):  # the connection is already broken
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name in _PROBE_AFTER:
             _set(plain, name, interval)
@@ -52,7 +52,7 @@ def _set(plain: socket.socket, name: str, value: int) -> None:
 
 
 def reset(transport: asyncio.Transport | None) -> None:
-    """End a connection with RST: without the option a close with nothing unread is an orderly FIN."""
+    """End a connection with RST. Without the option SO_LINGER, the close would be an orderly FIN."""
     if transport is None:
         return
     plain: socket.socket | None = transport.get_extra_info("socket")

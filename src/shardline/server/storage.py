@@ -1,18 +1,18 @@
-"""How do streams, records, consumers, channels and the account's settings outlive the process?
+"""Persists streams, records, consumers, channels and the account's settings.
 
-One SQLite file in WAL mode: a commit survives the death of the process (``kill -9``); the death of the machine may
-take the last moments with it, and never the file's order. One row holds what one request put into one shard, so that
-a request of 500 records costs a handful of rows.
+The data is in one SQLite file in WAL mode. A commit survives a crash of the process (``kill -9``). A crash of the
+machine may lose the last commits, but does not damage the file. One row holds the records that one request put into one
+shard, so that a request with 500 records writes only a few rows.
 
 Invariants:
 
-- What was acknowledged is there after a restart: ``keep`` commits it before the reply goes out.
-- Each shard's records come back in order, without gaps, with the sequence numbers and times that they had, and the
-  next one goes on from there, also when all of them have been trimmed.
-- Iterators and page tokens handed out before a restart stay good: their secret is kept.
-- One process at a time: a second is refused. So is a file that is no such database, of a later version or of
-  another account, and it is left as it was.
-- What ``keep`` could not write stays with it, and goes with the next one: a full disk leaves no gap.
+- Acknowledged data is there after a restart: ``keep`` commits it before the reply is sent.
+- Each shard's records are restored in order, without gaps, with their sequence numbers and times. New records continue
+  the numbering, even if all earlier records have been trimmed.
+- Iterators and page tokens from before a restart remain valid, because their secret is persisted.
+- Only one process at a time can use a file; a second one is refused. A file that is another kind of database, or that
+  belongs to a later version or to another account, is refused and left unchanged.
+- Data that ``keep`` could not write is written by the next ``keep``: a full disk leaves no gap.
 """
 
 import sqlite3
@@ -31,7 +31,7 @@ from shardline.server.model.settings import ServiceSettings
 from shardline.server.model.shard_log import StoredRecord
 from shardline.server.model.state import ServiceState, Stored
 from shardline.server.model.streams import ServerStream
-from shardline.server.stream_rows import WrittenStream, restore_stream, write_stream
+from shardline.server.stream_rows import StreamRow, make_stream_row, restore_stream
 
 if TYPE_CHECKING:
     from random import Random
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 APPLICATION_ID: Final = 0x5348_4C4E  # "SHLN"
-SCHEMA_VERSION: Final = 2  # 1: no shard had a layout (WrittenShard), which its reader takes for the layout of then
+SCHEMA_VERSION: Final = 2  # in version 1, shards had no layout (see ShardRow)
 _SWEEP_EVERY: Final = 60.0
 _SCHEMA: Final = f"""
 BEGIN;
@@ -48,10 +48,10 @@ CREATE TABLE stream (id INTEGER PRIMARY KEY AUTOINCREMENT, description BLOB NOT 
 CREATE TABLE batch (
     stream INTEGER NOT NULL,
     shard INTEGER NOT NULL,
-    first INTEGER NOT NULL, -- the number in the shard of the first record
-    arrived REAL NOT NULL,  -- when, all of them
+    first INTEGER NOT NULL, -- the first record's number in the shard
+    arrived REAL NOT NULL,  -- the arrival time of all records
     encryption TEXT,
-    body BLOB NOT NULL,     -- MessagePack: [data, partition key or nil] of each
+    body BLOB NOT NULL,     -- MessagePack: [data, partition key or nil] of each record
     PRIMARY KEY (stream, shard, first)
 );
 PRAGMA application_id = {APPLICATION_ID};
@@ -61,7 +61,7 @@ COMMIT;
 
 
 _write_json: Final = msgspec.json.Encoder().encode
-_read_stream: Final = msgspec.json.Decoder(WrittenStream).decode
+_read_stream: Final = msgspec.json.Decoder(StreamRow).decode
 _read_commitment: Final = msgspec.json.Decoder(Commitment).decode
 _write_batch: Final = msgspec.msgpack.Encoder().encode
 _read_batch: Final = msgspec.msgpack.Decoder(list[tuple[bytes, str | None]]).decode
@@ -69,7 +69,7 @@ _read_batch: Final = msgspec.msgpack.Decoder(list[tuple[bytes, str | None]]).dec
 
 @final
 class Storage:
-    """A data file and the service that lives in it. Used by one thread at a time."""
+    """A data file and the service that it persists. One thread at a time may use it."""
 
     def __init__(self, database: sqlite3.Connection, service: Service) -> None:
         self._database = database
@@ -78,13 +78,13 @@ class Storage:
         self._unwritten_streams: set[str] = set()
         self._sweep_at = service.state.now
         self._commitment = service.state.commitment
-        """As it is written: the service makes another where it changes."""
+        """The commitment in the file. The service replaces its object when the commitment changes."""
         self._is_closed = False
         self.service = service
 
     @classmethod
     def open(cls, path: str | Path, settings: ServiceSettings, chance: "Random", now: float) -> Self:
-        """The service as the file has it; a new one where there is no file.
+        """Open a data file and restore its service. If there is no file, create it with an empty service.
 
         Raises:
             UsageError: the file cannot be used.
@@ -101,7 +101,7 @@ class Storage:
         return storage
 
     def close(self) -> None:
-        """Write what is left, and let go of the file. Harmless when repeated."""
+        """Write the remaining changes and close the file. Calling it again is harmless."""
         if not self._is_closed:
             self.keep()
             self._database.close()
@@ -110,7 +110,7 @@ class Storage:
     # ---- writing
 
     def keep(self) -> None:
-        """Write what the service has changed since the last time. Where nothing has, it costs nothing."""
+        """Write the changes of the service since the last call. Without changes, this costs nothing."""
         service = self.service
         self._unwritten += service.take_stored()
         self._unwritten_streams |= service.take_changed()
@@ -124,7 +124,7 @@ class Storage:
             _in_transaction(self._database, lambda: self._write(commitment if is_new else None, sweeps=sweeps))
             ids = self._ids
         finally:
-            self._ids = ids  # rows that were made in vain have no ids
+            self._ids = ids  # after a rollback, the ids of rows that were not written are forgotten
         self._unwritten.clear()
         self._unwritten_streams.clear()
         self._commitment = commitment
@@ -139,12 +139,12 @@ class Storage:
             self._write_stream(name)
         if self._unwritten:
             insert = "INSERT INTO batch (stream, shard, first, arrived, encryption, body) VALUES (?, ?, ?, ?, ?, ?)"
-            self._database.executemany(insert, [row for one in self._unwritten for row in self._rows(one)])
+            self._database.executemany(insert, [row for stored in self._unwritten for row in self._rows(stored)])
         if sweeps:
             self._sweep()
 
     def _write_stream(self, name: str) -> None:
-        """Write a stream's description, or remove a stream that is gone: by that name there may be another by now."""
+        """Write a stream's description. Delete the rows of a deleted stream of that name, if there are any."""
         state, database = self.service.state, self._database
         stream = state.streams.get(name)
         known = self._ids.get(name)
@@ -155,17 +155,17 @@ class Storage:
             known = None
         if stream is None:
             return
-        description = _write_json(write_stream(state, stream))
+        description = _write_json(make_stream_row(state, stream))
         if known is not None:
             database.execute("UPDATE stream SET description = ? WHERE id = ?", (description, known[0]))
             return
         row = database.execute("INSERT INTO stream (description) VALUES (?)", (description,))
-        if row.lastrowid is None:  # by its contract SQLite gives one for every row that it inserts
-            raise sqlite3.InternalError("SQLite gave no id for a new row")
+        if row.lastrowid is None:  # never happens: SQLite has an id for every row that it inserts
+            raise sqlite3.InternalError("SQLite returned no id for a new row")
         self._ids[name] = (row.lastrowid, stream)
 
     def _rows(self, stored: Stored) -> list[tuple[object, ...]]:
-        """What one request put into one shard; nothing if the stream has gone since."""
+        """Return the row with the records that one request put into one shard, or no row if the stream was deleted."""
         known = self._ids.get(stored.stream.name)
         if known is None or known[1] is not stored.stream:
             return []
@@ -175,13 +175,13 @@ class Storage:
         return [(known[0], stored.shard.index, stored.first, first.arrived_at, _or_none(first.encryption), body)]
 
     def _sweep(self) -> None:
-        """Delete what has been trimmed. The description that goes with it says where each shard now begins."""
+        """Delete trimmed records. The description, written in the same transaction, has each shard's new start."""
         state = self.service.state
         for name, (stream_id, stream) in list(self._ids.items()):
             stream.trim(state.now)
             horizon = stream.trim_horizon(state.now)
-            gone = self._database.execute("DELETE FROM batch WHERE stream = ? AND arrived < ?", (stream_id, horizon))
-            if gone.rowcount:
+            deleted = self._database.execute("DELETE FROM batch WHERE stream = ? AND arrived < ?", (stream_id, horizon))
+            if deleted.rowcount:
                 self._write_stream(name)
 
     # ---- reading
@@ -211,15 +211,15 @@ class Storage:
         self.keep()
 
     def _setting(self, name: str, initial: bytes) -> bytes:
-        """A value of the file, made when the file is."""
+        """Return a setting of the file. If the file does not have it yet, store ``initial``."""
         row = self._database.execute("SELECT value FROM setting WHERE name = ?", (name,)).fetchone()
         if row is None:
             self._database.execute("INSERT INTO setting (name, value) VALUES (?, ?)", (name, initial))
             return initial
         return bytes(row[0])
 
-    def _restore_stream(self, stream_id: int, told: WrittenStream) -> None:
-        stream = restore_stream(self.service.state, told)
+    def _restore_stream(self, stream_id: int, row: StreamRow) -> None:
+        stream = restore_stream(self.service.state, row)
         self._ids[stream.name] = (stream_id, stream)
         self._restore_records(stream_id, stream)
 
@@ -229,29 +229,30 @@ class Storage:
         for index, first, arrived, encryption, body in self._database.execute(query, (stream_id,)):
             shard = by_index.get(index)
             if shard is None:
-                continue  # closed and past retention: its rows go with the next sweep
+                continue  # the shard was closed and has expired: the next sweep deletes its rows
             second = int(arrived)
-            unset = encryption or msgspec.UNSET
+            encryption_type = encryption or msgspec.UNSET
             records: list[StoredRecord] = []
             sizes: list[int] = []
             for number, (data, key) in enumerate(_read_batch(body), first):
                 if number < shard.log.next:
-                    continue  # trimmed, though the rest of its row is not
+                    continue  # this record was trimmed, but later records of its row were not
                 if not records and number != shard.log.next:
                     raise _DamagedError(f"records are missing in {shard.shard_id} of {stream.name}")
                 text = str(shard.numbering.make(number, second))
-                records.append(StoredRecord(text, arrived, data, msgspec.UNSET if key is None else key, unset))
+                partition_key = msgspec.UNSET if key is None else key
+                records.append(StoredRecord(text, arrived, data, partition_key, encryption_type))
                 sizes.append(len(data) + (0 if key is None else len(key.encode())))
             if records:
                 shard.log.extend(records, sizes)
 
 
 class _DamagedError(Exception):
-    """The file does not hold what it should."""
+    """The file is inconsistent."""
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """The file, locked for us, and known to be ours; nothing is written to a file that is not."""
+    """Open and lock a data file. Nothing is written to a file that is not a data file of this server."""
     try:
         database = sqlite3.connect(path, isolation_level=None, timeout=0.0, check_same_thread=False)
     except sqlite3.OperationalError as error:
@@ -259,19 +260,19 @@ def _connect(path: Path) -> sqlite3.Connection:
     with ExitStack() as undo:
         undo.callback(database.close)
         try:
-            # Held until the connection is closed, and let go of by the system if the process dies.
+            # The lock is held until the connection is closed. The system releases it if the process dies.
             database.execute("PRAGMA locking_mode = EXCLUSIVE")
             _in_transaction(database, lambda: None, "EXCLUSIVE")
             _check_schema(database, path)
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
-            database.execute("PRAGMA wal_autocheckpoint = 4000")  # pages: a third less time than with the usual 1,000
+            database.execute("PRAGMA wal_autocheckpoint = 4000")  # pages; takes a third less time than the default 1000
         except sqlite3.OperationalError as error:
             if "locked" in str(error):
                 raise UsageError(f"data file {path} is in use by another process: one server at a time") from None
             raise UsageError(f"data file {path} cannot be used: {error}") from None
         except sqlite3.DatabaseError:
-            raise UsageError(f"{path} is no data file of Shardline's local server") from None
+            raise UsageError(f"{path} is not a data file of Shardline's local server") from None
         undo.pop_all()
     return database
 
@@ -283,16 +284,15 @@ def _check_schema(database: sqlite3.Connection, path: Path) -> None:
     if not tables and not application and not version:
         database.executescript(_SCHEMA)
     elif application != APPLICATION_ID:
-        raise UsageError(f"{path} is no data file of Shardline's local server: it is the database of something else")
+        raise UsageError(f"{path} is not a data file of Shardline's local server: it belongs to another application")
     elif version > SCHEMA_VERSION:
         raise UsageError(
-            f"{path} was written by a later version of Shardline: its schema is {version}, and this one knows up to "
-            f"{SCHEMA_VERSION}"
+            f"{path} was written by a later version of Shardline: its schema version is {version}, and this version of "
+            f"Shardline reads versions up to {SCHEMA_VERSION}"
         )
     elif version < SCHEMA_VERSION:
-        database.execute(
-            f"PRAGMA user_version = {SCHEMA_VERSION}"
-        )  # what is written from now on, that version misreads
+        # Earlier versions of Shardline would misread the rows that this version writes, so they must refuse the file.
+        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def _in_transaction(database: sqlite3.Connection, work: Callable[[], None], kind: str = "IMMEDIATE") -> None:
@@ -306,9 +306,9 @@ def _in_transaction(database: sqlite3.Connection, work: Callable[[], None], kind
 
 
 def _latest(stream: ServerStream, state: ServiceState) -> float:
-    """The latest time that a stream has seen: the service's time goes on from there, whatever the clock says."""
-    consumers, channels = state.consumers_of(stream), state.channels_of(stream)
-    times = [stream.created_at, *(one.created_at for one in consumers), *(one.created_at for one in channels)]
+    """Return the latest time in a stream's data. The service's time must not go back behind it after a restart."""
+    resources = [*state.consumers_of(stream), *state.channels_of(stream)]
+    times = [stream.created_at, *(resource.created_at for resource in resources)]
     for shard in stream.shards.values():
         times += [shard.created_at, shard.closed_at or 0.0, shard.log.arrival_of(shard.log.next - 1) or 0.0]
     return max(times)

@@ -1,9 +1,9 @@
-"""What of a stream is written down, and how does it come back?
+"""Converts streams to rows of the data file, and back.
 
 Invariant:
 
-- What is written says all that the service knows of a stream, its consumers and its channels, except its records
-  and its rate limits, which start full again.
+- A stream's row contains everything that the service knows about the stream, its consumers and its channels, except
+  the records (which have their own rows) and the state of its rate limits: after a restart, all buckets are full.
 """
 
 from typing import Final
@@ -17,7 +17,9 @@ from shardline.server.model.state import ServerChannel, ServerConsumer, ServiceS
 from shardline.server.model.streams import Change, ServerStream
 
 
-class WrittenShard(msgspec.Struct, frozen=True):
+class ShardRow(msgspec.Struct, frozen=True):
+    """The part of a stream's row about one shard."""
+
     index: int
     start: str
     end: str
@@ -27,22 +29,24 @@ class WrittenShard(msgspec.Struct, frozen=True):
     parent_id: str | None
     adjacent_parent_id: str | None
     first: int
-    """The number of the oldest record left: rows may still hold older ones, which stay trimmed."""
+    """The number of the oldest record that was not trimmed. The file may still contain older records."""
     layout: int = WITHOUT_DIGIT
-    """Of its sequence numbers. Files of schema 1 do not have it."""
+    """The layout of the shard's sequence numbers. Files of schema 1 lack it: their shards have the default."""
 
 
-class WrittenChange(msgspec.Struct, frozen=True):
+class ChangeRow(msgspec.Struct, frozen=True):
+    """The part of a stream's row about its pending change."""
+
     ready_at: float
     kind: str
     shard_id: str
     other_id: str
     number: str
-    """As text: a hash key is larger than the numbers of JSON."""
+    """Written as text: a hash key does not fit into a JSON number."""
 
 
-class WrittenStream(msgspec.Struct, frozen=True):
-    """A stream as it is written."""
+class StreamRow(msgspec.Struct, frozen=True):
+    """A stream's row."""
 
     name: str
     created_at: float
@@ -58,30 +62,30 @@ class WrittenStream(msgspec.Struct, frozen=True):
     warm_mibps: int | None
     next_index: int
     count_updates: list[float]
-    pending: WrittenChange | None
-    shards: list[WrittenShard]
+    pending: ChangeRow | None
+    shards: list[ShardRow]
     consumers: list[ServerConsumer]
     policy: str | None = None
     channels: list[ServerChannel] = []
     mode_updates: list[float] = []
     creation_second: int | None = None
-    """Files of schema 1 have neither this nor what follows: both are as for a new stream."""
+    """Files of schema 1 lack this and the next member: both are then computed as for a new stream."""
     numbers_begin: int | None = None
 
 
 _PLAIN: Final = tuple(
-    name for name in WrittenStream.__struct_fields__ if name not in {"pending", "shards", "consumers", "channels"}
+    name for name in StreamRow.__struct_fields__ if name not in {"pending", "shards", "consumers", "channels"}
 )
-"""Members that are written as they are."""
+"""Members that are copied unchanged between a stream and its row."""
 
 
-def write_stream(state: ServiceState, stream: ServerStream) -> WrittenStream:
+def make_stream_row(state: ServiceState, stream: ServerStream) -> StreamRow:
     pending = stream.pending
-    return WrittenStream(
+    return StreamRow(
         **{member: getattr(stream, member) for member in _PLAIN},
-        pending=None if pending is None else WrittenChange(*pending[:-1], str(pending.number)),
+        pending=None if pending is None else ChangeRow(*pending[:-1], str(pending.number)),
         shards=[
-            WrittenShard(
+            ShardRow(
                 shard.index,
                 str(shard.hash_range.start),
                 str(shard.hash_range.end),
@@ -100,41 +104,41 @@ def write_stream(state: ServiceState, stream: ServerStream) -> WrittenStream:
     )
 
 
-def _shard(told: WrittenShard, state: ServiceState) -> ServerShard:
+def _restore_shard(row: ShardRow, state: ServiceState) -> ServerShard:
     shard = ServerShard(
-        told.index,
-        HashRange(int(told.start), int(told.end)),
+        row.index,
+        HashRange(int(row.start), int(row.end)),
         state.settings.limits,
         state.now,
-        began=told.began,
-        layout=told.layout,
-        parent_id=told.parent_id,
-        adjacent_parent_id=told.adjacent_parent_id,
+        began=row.began,
+        layout=row.layout,
+        parent_id=row.parent_id,
+        adjacent_parent_id=row.adjacent_parent_id,
         record_count=state.records_held,
     )
-    shard.created_at, shard.closed_at = told.created_at, told.closed_at
-    shard.log.restore(told.first)
+    shard.created_at, shard.closed_at = row.created_at, row.closed_at
+    shard.log.restore(row.first)
     return shard
 
 
-def restore_stream(state: ServiceState, told: WrittenStream) -> ServerStream:
-    """Put a stream and its consumers back; its shards are empty, and begin where they began."""
-    limits, arn = state.settings.limits, state.arn_of(told.name)
-    stream = ServerStream(told.name, arn, limits, told.created_at, state.records_held)
+def restore_stream(state: ServiceState, row: StreamRow) -> ServerStream:
+    """Restore a stream, its consumers and its channels. Its shards are empty: the storage then adds their records."""
+    limits, arn = state.settings.limits, state.arn_of(row.name)
+    stream = ServerStream(row.name, arn, limits, row.created_at, state.records_held)
     for member in _PLAIN:
-        if (value := getattr(told, member)) is not None:
+        if (value := getattr(row, member)) is not None:
             setattr(stream, member, value)
-    if told.pending is not None:
-        due = told.pending
-        stream.pending = Change(due.ready_at, due.kind, due.shard_id, due.other_id, int(due.number))
-    for shard in told.shards:
-        stream.restore_shard(_shard(shard, state))
+    if row.pending is not None:
+        change = row.pending
+        stream.pending = Change(change.ready_at, change.kind, change.shard_id, change.other_id, int(change.number))
+    for shard_row in row.shards:
+        stream.restore_shard(_restore_shard(shard_row, state))
     stream.reindex()
     state.streams[stream.name] = stream
-    state.consumers |= {one.arn: one for one in told.consumers}
-    state.channels |= {one.arn: one for one in told.channels}
-    for one in (*told.consumers, *told.channels):
-        one.stream_name = stream.name  # an earlier version left it out
-        state.reschedule(one)
+    state.consumers |= {consumer.arn: consumer for consumer in row.consumers}
+    state.channels |= {channel.arn: channel for channel in row.channels}
+    for resource in (*row.consumers, *row.channels):
+        resource.stream_name = stream.name  # files of an earlier version lack it
+        state.reschedule(resource)
     state.reschedule(stream)
     return stream

@@ -77,7 +77,7 @@ def test_hosts_that_were_served_are_remembered_in_bounded_memory(access):
     for number in range(1_000):
         assert access.judge_host(f"a{number}.localhost") is None
         assert access.judge_host(f"a{number}.evil") is not None
-    assert len(access._served) == 100
+    assert len(access._allowed_hosts) == 100
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from shardline.server.model.faults import Faults
 from shardline.server.model.service import Service
 from shardline.server.model.settings import ServiceSettings
 from shardline.server.model.streams import ServerStream
-from shardline.server.request_log import RequestsSeen
+from shardline.server.request_log import RequestLog
 from shardline.server.server_clock import ServerClock
 
 NOW = 1_700_000_000.0
@@ -23,7 +23,7 @@ class World:
         self.clock = ServerClock(lambda: NOW)
         self.service = Service(ServiceSettings(), Random(1), NOW)
         self.faults = Faults(Random(1), self.clock.now)
-        self.requests = RequestsSeen()
+        self.requests = RequestLog()
         self.endpoint = Endpoint(self.service, self.clock, faults=self.faults, requests=self.requests)
         self.control = Control(self.service, self.clock, faults=self.faults, requests=self.requests)
 
@@ -64,7 +64,7 @@ def test_faults_are_added_listed_and_removed(world):
     assert world.call("DELETE", "faults/2") == (200, {"removed": 1})
     assert [fault.id for fault in world.faults.rules] == [1, 3]
     status, answer = world.call("DELETE", "faults/2")
-    assert (status, answer) == (400, {"error": "there is no fault 2: it was removed, or is used up"})
+    assert (status, answer) == (400, {"error": "there is no fault 2: it was removed, or its count is used up"})
     assert world.call("DELETE", "faults") == (200, {"removed": 2})
     assert world.faults.rules == []
 
@@ -72,9 +72,9 @@ def test_faults_are_added_listed_and_removed(world):
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"{", "no JSON"),
-        (b"\xff", "no JSON"),
-        (b"[" * 100_000, "no JSON"),
+        (b"{", "not valid JSON"),
+        (b"\xff", "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
         (b"3", "JSON object"),
         (b"[3]", "JSON object"),
         ([{"kind": "html"}, {"kind": "fire"}], "not 'fire'"),

@@ -13,7 +13,7 @@ from shardline.server.model.faults import Faults
 from shardline.server.model.refusals import too_large
 from shardline.server.model.service import Service
 from shardline.server.model.settings import ServiceSettings
-from shardline.server.request_log import RequestsSeen
+from shardline.server.request_log import RequestLog
 from shardline.server.server_clock import ServerClock
 
 NOW = 1_700_000_000.0
@@ -28,7 +28,7 @@ class World:
     def __init__(self, *, has_control=True, token=None):
         clock = ServerClock(lambda: NOW)
         service = Service(ServiceSettings(), Random(1), NOW)
-        self.requests = RequestsSeen()
+        self.requests = RequestLog()
         faults = Faults(Random(1), clock.now)
         self.control = Control(service, clock, faults=faults, requests=self.requests)
         endpoint = Endpoint(service, clock, requests=self.requests)

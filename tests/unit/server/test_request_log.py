@@ -10,7 +10,7 @@ from shardline.server.endpoint import Endpoint
 from shardline.server.model.faults import Faults
 from shardline.server.model.service import Service
 from shardline.server.model.settings import Limits, ServiceSettings
-from shardline.server.request_log import RequestsSeen
+from shardline.server.request_log import RequestLog
 from shardline.server.server_clock import ServerClock
 
 from .conftest import JSON, POLICY, ROLE, TO_S3
@@ -41,7 +41,7 @@ class World:
 
 @pytest.fixture
 def world():
-    return World(RequestsSeen())
+    return World(RequestLog())
 
 
 def test_a_put_is_remembered_with_its_shards_and_what_failed(world):
@@ -107,7 +107,7 @@ def test_requests_are_found_and_counted_by_what_they_were(world):
 
 def test_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(requests_seen, "LIMIT", 2)
-    world = World(RequestsSeen())
+    world = World(RequestLog())
     for key in ("a", "b", "c"):
         world.put(key)
     assert [one.operation for one in world.requests] == ["PutRecords"] * 2

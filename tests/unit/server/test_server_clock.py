@@ -138,7 +138,7 @@ def test_many_small_steps_do_not_lead_beyond_the_end(clock, machine):
     clock.freeze()
     for _ in range(6):
         clock.advance(1_209_686_166.0)
-    with pytest.raises(UsageError, match="a clock advances by a number of seconds from 0 to 404, when it ends"):
+    with pytest.raises(UsageError, match="the clock can advance by a number of seconds from 0 to 404 "):
         clock.advance(1_209_686_166.0)
     clock.advance(403.0)
     assert clock.now() == END - 1.0

@@ -287,7 +287,7 @@ def test_the_database_of_something_else_is_refused_and_left_alone(tmp_path):
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("CREATE TABLE mine (x)")
     content = path.read_bytes()
-    with pytest.raises(UsageError, match="something else"):
+    with pytest.raises(UsageError, match="another application"):
         Life(path).begin()
     assert path.read_bytes() == content
 

@@ -70,7 +70,7 @@ def test_a_record_wakes_the_subscriptions_of_its_shard_alone(world):
     async def main():
         _, tasks = await world.waiting(0, 1)
         put(world, 0)
-        world.wakeups.look()
+        world.wakeups.wake_touched()
         return await woken(tasks)
 
     assert asyncio.run(main()) == [True, False]
@@ -90,7 +90,7 @@ def test_a_moved_clock_wakes_all_and_carries_out_what_is_due(world):
     async def main():
         subscriptions, tasks = await world.waiting(0, 1)
         world.call("SplitShard", StreamName="s", ShardToSplit="shardId-000000000000", NewStartingHashKey=str(1 << 125))
-        world.wakeups.look()
+        world.wakeups.wake_touched()
         assert not any(task.done() for task in tasks)
         world.clock.advance(3)
         world.wakeups.wake_all()
