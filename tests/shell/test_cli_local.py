@@ -470,7 +470,7 @@ def test_an_unknown_command_is_wrong_usage():
         (b"\xff\xfe\xfa", "can't decode"),
         (b'{"kind": "throttle"}', "a file of faults is a JSON list of objects"),
         (b"[1]", "a file of faults is a JSON list of objects"),
-        (b'[{"kind": "thunder"}]', "a fault's kind is one of"),
+        (b'[{"kind": "thunder"}]', "a fault's kind must be one of"),
         (b'[{"kind": "throttle", "count": 0}]', "a throttle fault: "),
     ],
 )

@@ -345,7 +345,7 @@ def delay_start(monkeypatch, work):
 
 def test_a_start_that_takes_too_long_is_given_up(monkeypatch):
     delay_start(monkeypatch, lambda: time.sleep(0.1))
-    monkeypatch.setattr(running, "_START_LIMIT", 0.001)
+    monkeypatch.setattr(running, "_START_TIMEOUT", 0.001)
     kinesis = LocalKinesis()
     with pytest.raises(UsageError, match=r"did not start within 0.001 s"):
         kinesis.start()

@@ -221,11 +221,17 @@ def test_every_number_of_a_fault_is_bounded(world, rule, number):
 
 def test_the_number_of_faults_is_bounded(world):
     status, answer = world.call("POST", "faults", [{"kind": "html"}] * 1_001)
-    assert (status, answer) == (400, {"error": "there can be 1,000 faults at once, and there are 0: remove some"})
+    assert (status, answer) == (
+        400,
+        {"error": "there can be at most 1,000 faults at once, and there are 0: remove some"},
+    )
     assert world.faults.rules == []
     assert world.call("POST", "faults", [{"kind": "html", "after": 9}] * 1_000)[0] == 200
     status, answer = world.call("POST", "faults", {"kind": "html"})
-    assert (status, answer) == (400, {"error": "there can be 1,000 faults at once, and there are 1,000: remove some"})
+    assert (status, answer) == (
+        400,
+        {"error": "there can be at most 1,000 faults at once, and there are 1,000: remove some"},
+    )
     with pytest.raises(UsageError, match="remove some"):
         world.faults.throttle()
     assert len(world.faults.rules) == 1_000

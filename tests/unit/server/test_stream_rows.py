@@ -15,7 +15,7 @@ def members(kind):
 def test_whatever_a_stream_learns_to_remember_is_written_or_known_to_begin_anew(server):
     server.create()
     stream = server.service.state.streams["s"]
-    anew = {"arn", "is_gone", "_limits", "_records_held", "open_shards", "_endings", "_sweep_at"}
+    anew = {"arn", "is_deleted", "_limits", "_records_held", "open_shards", "_endings", "_sweep_at"}
     assert set(vars(stream)) - anew == members(StreamRow) - {"channels", "consumers"}
     shard_anew = {"shard_id", "hash_range", "child_ids", "log", "is_unlimited", "numbering"}
     rates = {name for name in ServerShard.__slots__ if name.startswith("_")}

@@ -1,1 +1,1 @@
-"""The service as a pure model: ``Service.handle(request, now) -> answer``, with its own clock and one seed."""
+"""The service as a pure model: ``Service.handle(operation, request, now) -> Answer``, reproducible from one seed."""

@@ -5,7 +5,7 @@ on-demand streams have a warm throughput.
 
 Invariant:
 
-- A stream's warm throughput is a number that is kept and told. It changes neither shards nor their limits.
+- A stream's warm throughput is stored and reported. It changes neither the shards nor their limits.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ from shardline.server.model.refusals import Refused, limit_exceeded
 from shardline.server.model.state import ServiceState
 from shardline.server.model.streams import Change, ServerStream
 
-_UPDATE: Final = "warm"
+_WARM_UPDATE: Final = "warm"  # the kind of the pending change
 
 
 def describe_account_settings(state: ServiceState, request: inputs.Nothing) -> dict[str, object]:
@@ -36,14 +36,14 @@ def update_warm_throughput(state: ServiceState, request: inputs.UpdateStreamWarm
     stream = state.active(request.stream_name, request.stream_arn)
     check_warm_throughput(state, stream.mode, request.warm_throughput, "UpdateStreamWarmThroughput")
     ready_at = state.now + state.settings.delays.update
-    stream.begin("UPDATING", Change(ready_at, _UPDATE, number=request.warm_throughput))
+    stream.begin("UPDATING", Change(ready_at, _WARM_UPDATE, number=request.warm_throughput))
     warm = warm_throughput(state, stream)
     state.note_change(stream)
     return {"StreamName": stream.name, "StreamARN": stream.arn, "WarmThroughput": warm}
 
 
 def check_warm_throughput(state: ServiceState, mode: str, mibps: int | None, operation: str) -> None:
-    """Refuse a warm throughput for a stream that cannot have one. ``None``: none was asked for."""
+    """Refuse a warm throughput for a stream that cannot have one. ``None``: the request has no warm throughput."""
     if mibps is None:
         return
     if mode != "ON_DEMAND":
@@ -63,11 +63,11 @@ def check_warm_throughput(state: ServiceState, mode: str, mibps: int | None, ope
 
 
 def warm_throughput(state: ServiceState, stream: ServerStream) -> dict[str, object] | None:
-    """What DescribeStreamSummary tells of it. Where none was asked for, each shard takes 1 MiBps."""
+    """Return the member WarmThroughput of DescribeStreamSummary. The default is 1 MiBps per open shard."""
     if not has_advantage(state, stream):
         return None
     target = stream.warm_mibps
-    if stream.pending is not None and stream.pending.kind == _UPDATE:
+    if stream.pending is not None and stream.pending.kind == _WARM_UPDATE:
         target = stream.pending.number
     current = len(stream.open_shards) if stream.warm_mibps is None else stream.warm_mibps
     described: dict[str, object] = {"CurrentMiBps": current}
@@ -75,5 +75,5 @@ def warm_throughput(state: ServiceState, stream: ServerStream) -> dict[str, obje
 
 
 def has_advantage(state: ServiceState, stream: ServerStream) -> bool:
-    """Whether a stream is what AWS calls an On-demand Advantage stream."""
+    """Return whether the stream is an On-demand Advantage stream, as AWS calls it."""
     return stream.mode == "ON_DEMAND" and state.commitment.is_enabled(state.now)

@@ -1,10 +1,10 @@
-"""May this much pass now?
+"""Limits rates with token buckets.
 
 Invariants:
 
-- A bucket holds at most one second of its rate, and is full at first.
-- What costs more than a full bucket passes when the bucket is full, and leaves a debt: large records and pages
-  pass, and block what follows for as long as they cost.
+- A bucket holds at most one second of its rate. It is full at first.
+- A cost above a full bucket passes if the bucket is full, and leaves a debt: large records and pages pass, and block
+  the following requests until the debt is paid.
 - A refused request costs nothing.
 """
 
@@ -14,7 +14,7 @@ from typing import final
 
 @final
 class Bucket:
-    """One rate per second; ``None`` is no limit."""
+    """A token bucket with a rate per second. The rate ``None`` means no limit."""
 
     __slots__ = ("_balance", "_filled_at", "rate")
 
@@ -24,31 +24,32 @@ class Bucket:
         self._filled_at = now
 
     def balance(self, now: float) -> float:
-        """What is in it now; negative while in debt."""
+        """Return the current balance. It is negative while the bucket is in debt."""
         if now > self._filled_at:
             self._balance = min(self.rate, self._balance + (now - self._filled_at) * self.rate)
             self._filled_at = now
         return self._balance
 
     def allows(self, cost: float, now: float) -> bool:
-        """Whether ``cost`` may pass."""
-        # Times near 2e9 are exact to 0.24 us: what comes in within less decides nothing.
+        """Return whether ``cost`` may pass."""
+        # A float near 2e9 seconds is exact only to 0.24 us. The amount that flows in during 0.4 us must not matter.
         return self.balance(now) >= min(cost, self.rate) - self.rate * 4e-7
 
     def positive_at(self, now: float) -> float:
-        """When the last debt is paid: now, if there is none."""
+        """Return when the debt is paid, or ``now`` without a debt."""
         return now + max(0.0, -self.balance(now)) / self.rate
 
     def take(self, cost: float, now: float, *, is_dry: bool = False) -> bool:
-        """Take ``cost`` if it may pass; in a dry run, only tell whether it may."""
+        """Take ``cost`` if it may pass, and return whether it may. A dry run takes nothing."""
         if not self.allows(cost, now):
             return False
         self._balance -= 0.0 if is_dry else cost
         return True
 
     def spend(self, cost: float) -> None:
-        """Charge a page: one of more than a second's worth uses up what was saved, and blocks for all that it cost.
+        """Charge the bytes of a page.
 
+        A page larger than one second of the rate also uses up a positive balance, so that it blocks for its full cost:
         [API] GetRecords: a page of 10 MiB, at 2 MiB a second, blocks the next 5 seconds.
         """
         if cost > self.rate:
@@ -56,5 +57,5 @@ class Bucket:
         self._balance -= cost
 
     def charge(self, cost: float) -> None:
-        """Take what turned out to be the cost of something that was let through."""
+        """Take a cost that is known only after the request has passed."""
         self._balance -= cost

@@ -1,7 +1,7 @@
 """Which members may requests about channels have?
 
 A channel delivers a stream's records to a bucket or to tables. The constraints are those of the service model [MODEL].
-The same structs are part of a channel's description, so they leave out what was not given.
+The same structs are part of a channel's description, so they omit members that the request did not have.
 """
 
 from typing import Annotated, Literal, TypeAlias, TypeVar
@@ -119,7 +119,7 @@ class CreateChannel(Struct, rename="pascal"):
 
 
 class ChannelInput(Struct, rename="pascal"):
-    """What names a channel."""
+    """A request for one channel."""
 
     channel_arn: ChannelArn = field(name="ChannelARN")
 

@@ -1,7 +1,7 @@
 """Which channels does the account have?
 
-A channel delivers the records of a stream to a bucket or to tables. Here it delivers nothing: it is checked, kept,
-described and counted.
+On AWS, a channel delivers the records of a stream to a bucket or to tables. This model delivers nothing: it validates,
+stores, describes and counts channels.
 
 Invariants:
 
@@ -71,8 +71,10 @@ def list_channels(state: ServiceState, request: ListChannels) -> dict[str, objec
     after = ""
     if request.next_token is not None:
         after = read_page_token(state, request.next_token, "ListChannels").after
-    found = [one for one in state.channels.values() if one.name > after and _is_wanted(state, request, one)]
-    found.sort(key=lambda one: one.name)
+    found = [
+        channel for channel in state.channels.values() if channel.name > after and _matches(state, request, channel)
+    ]
+    found.sort(key=lambda channel: channel.name)
     shown = found[: min(request.max_results or _CHANNELS_PER_PAGE, _CHANNELS_PER_PAGE)]
     answer: dict[str, object] = {"ChannelSummaries": [_summarize(state, channel) for channel in shown]}
     if len(shown) < len(found):
@@ -95,7 +97,7 @@ def update_channel(state: ServiceState, request: UpdateChannel) -> dict[str, obj
 def delete_channel(state: ServiceState, request: ChannelInput) -> None:
     channel = state.channel(request.channel_arn)
     if channel.status == "DELETING":
-        return  # asking again delays nothing
+        return  # a repeated request must not restart the delay
     channel.status, channel.ready_at = "DELETING", state.now + state.settings.delays.delete
     state.note_change(channel)
 
@@ -104,7 +106,11 @@ def delete_channel(state: ServiceState, request: ChannelInput) -> None:
 
 
 def _settings_of(request: CreateChannel) -> ChannelSettings:
-    """What is asked for, with AWS's defaults [API]."""
+    """Return the settings that the request asks for, with AWS's defaults [API].
+
+    Raises:
+        Refused: a setting is invalid.
+    """
     if (request.s3 is None) == (request.s3_tables is None):
         raise invalid(
             "Exactly one of S3DestinationConfiguration and S3TablesDestinationConfiguration must be provided."
@@ -119,7 +125,7 @@ def _settings_of(request: CreateChannel) -> ChannelSettings:
         request.role_arn,
         request.streams[0].record_configuration,
         None if request.s3 is None else _with_defaults(request.s3),
-        None if request.s3_tables is None else _fresh(request.s3_tables, request.s3_tables.data_freshness),
+        None if request.s3_tables is None else _with_freshness(request.s3_tables, request.s3_tables.data_freshness),
         request.encryption,
         request.logging or ChannelLogging(CloudWatchLogs(enabled=False)),
     )
@@ -131,13 +137,13 @@ def _with_defaults(s3: S3Destination) -> S3Destination:
     storage = s3.storage_configuration
     queue = s3.dead_letter_queue or DeadLetterQueue(storage.bucket_arn, storage.expected_bucket_owner, _ERROR_PREFIX)
     storage = msgspec.structs.replace(storage, storage_class=storage.storage_class or "STANDARD")
-    return _fresh(
+    return _with_freshness(
         msgspec.structs.replace(s3, storage_configuration=storage, dead_letter_queue=queue), s3.data_freshness
     )
 
 
-def _fresh(destination: channel_inputs.Destination, seconds: int | None) -> channel_inputs.Destination:
-    """The destination with a data freshness, which has a default and bounds [GUIDE, data-delivery-concepts]."""
+def _with_freshness(destination: channel_inputs.Destination, seconds: int | None) -> channel_inputs.Destination:
+    """Return the destination with a data freshness within its bounds [GUIDE, data-delivery-concepts]."""
     seconds = DATA_FRESHNESS_MIN if seconds is None else seconds
     if not DATA_FRESHNESS_MIN <= seconds <= DATA_FRESHNESS_MAX:
         raise invalid(
@@ -158,9 +164,9 @@ def _check_format(settings: ChannelSettings) -> None:
 
 
 def _check_limits(state: ServiceState, stream: ServerStream, settings: ChannelSettings) -> None:
-    """Check the name, and the limit of the account."""
+    """Refuse a second channel of a stream for the same kind of destination, and one too many of the account."""
     limit, account = state.settings.limits.channels_per_account, state.settings.account_id
-    if any(one.settings.destination_type == settings.destination_type for one in state.channels_of(stream)):
+    if any(channel.settings.destination_type == settings.destination_type for channel in state.channels_of(stream)):
         raise limit_exceeded(
             f"Stream {stream.name} under account {account} already has a channel for destinations of the type "
             f"{settings.destination_type}."
@@ -188,11 +194,11 @@ def _updated(channel: ServerChannel, request: UpdateChannel) -> ChannelSettings:
     if request.s3 is not None:
         if settings.s3 is None:
             raise invalid(f"Channel {channel.arn} delivers to tables: it has no S3DestinationConfiguration.")
-        settings = msgspec.structs.replace(settings, s3=_fresh(settings.s3, request.s3.data_freshness))
+        settings = msgspec.structs.replace(settings, s3=_with_freshness(settings.s3, request.s3.data_freshness))
     if request.s3_tables is not None:
         if settings.s3_tables is None:
             raise invalid(f"Channel {channel.arn} delivers to a bucket: it has no S3TablesDestinationConfiguration.")
-        tables = _fresh(settings.s3_tables, request.s3_tables.data_freshness)
+        tables = _with_freshness(settings.s3_tables, request.s3_tables.data_freshness)
         settings = msgspec.structs.replace(settings, s3_tables=tables)
     if request.logging is not None:
         settings = _with_log_names(msgspec.structs.replace(settings, logging=request.logging), channel)
@@ -200,7 +206,7 @@ def _updated(channel: ServerChannel, request: UpdateChannel) -> ChannelSettings:
 
 
 def _with_log_names(settings: ChannelSettings, channel: ServerChannel) -> ChannelSettings:
-    """Logs that are enabled go to a group and a stream that have default names [API]."""
+    """Return the settings with default names for the log group and the log stream, if logs are enabled [API]."""
     logs = settings.logging.cloud_watch_logs
     if not logs.enabled:
         return settings
@@ -254,12 +260,12 @@ def _identify_stream(stream: ServerStream) -> dict[str, object]:
     return {"StreamARN": stream.arn, "StreamCreationTimestamp": stream.creation_second}
 
 
-def _is_wanted(state: ServiceState, request: ListChannels, channel: ServerChannel) -> bool:
+def _matches(state: ServiceState, request: ListChannels, channel: ServerChannel) -> bool:
     if request.stream_filter is None:
         return True
     stream = state.streams[channel.stream_name]
     return any(
-        state.name_of(None, one.stream_arn) == stream.name
-        and (one.stream_creation_timestamp is None or stream.was_created_in(one.stream_creation_timestamp))
-        for one in request.stream_filter
+        state.name_of(None, wanted.stream_arn) == stream.name
+        and (wanted.stream_creation_timestamp is None or stream.was_created_in(wanted.stream_creation_timestamp))
+        for wanted in request.stream_filter
     )

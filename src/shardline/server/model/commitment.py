@@ -1,9 +1,9 @@
-"""Has the account committed to a minimum of throughput, and until when?
+"""Has the account committed to a minimum throughput, and until when?
 
 Invariants:
 
-- A commitment lasts 24 hours at least. An earlier end is put off until then, and enabling it again cancels that.
-- Whether it is enabled follows from the commitment and the time alone: nothing has to be carried out at its end.
+- A commitment lasts at least 24 hours. If it is disabled earlier, it ends after 24 hours, unless it is enabled again.
+- Whether a commitment is enabled depends only on its two times and the current time: nothing has to happen at its end.
 """
 
 from typing import Final, final
@@ -15,11 +15,12 @@ _MIN_DURATION: Final = 86_400.0  # [API] MinimumThroughputBillingCommitmentInput
 
 @final
 class Commitment(Struct, frozen=True):
-    """The account's minimum throughput billing commitment: the latest one, if it ever had one."""
+    """The account's latest minimum throughput billing commitment."""
 
     started_at: float | None = None
+    """When the commitment started, or ``None`` if the account never had one."""
     ends_at: float | None = None
-    """When it ends, or ended, if it was disabled."""
+    """When the commitment ends or ended, or ``None`` if it was not disabled."""
 
     def is_enabled(self, now: float) -> bool:
         return self.started_at is not None and (self.ends_at is None or now < self.ends_at)
@@ -33,7 +34,7 @@ class Commitment(Struct, frozen=True):
         return structs.replace(self, ends_at=max(now, self.started_at + _MIN_DURATION))
 
     def describe(self, now: float) -> dict[str, object]:
-        """The members of MinimumThroughputBillingCommitmentOutput."""
+        """Return the members of MinimumThroughputBillingCommitmentOutput."""
         if self.started_at is None:
             return {"Status": "DISABLED"}
         if not self.is_enabled(now):

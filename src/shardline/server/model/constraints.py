@@ -1,15 +1,16 @@
-"""What does AWS make of members that do not fit, and how does it name all that is wrong with them?
+"""Answers requests with invalid members as AWS does: with the same errors, in the same words and order.
 
-This module is asked only after msgspec has refused a request: valid requests never come here. It reads the constraints
-off the structs that msgspec decodes into, so that there is no second list of them.
+The module is called only after msgspec has refused a request; it never sees a request that msgspec accepts. It takes
+the constraints from the structs that msgspec decodes into, so that there is no second list of constraints.
 
-AWS converts before it checks. A member that cannot be converted is a SerializationException about that member alone.
-After that, AWS names every broken constraint with its value in one ValidationException. A few conversions succeed where
-msgspec's do not, and then the request is good after all: a fraction becomes a whole number, and ``"yes"`` a boolean.
+AWS converts members before it checks them. A member that cannot be converted causes a SerializationException about that
+member alone. If all conversions succeed, AWS names every violated constraint with its value in one ValidationException.
+A few conversions succeed although msgspec refuses the value, and then the request may be valid after all: a fraction
+becomes a whole number, and ``"yes"`` becomes a boolean.
 
-The sentences and the order of the errors were recorded from AWS by kinesalite's tests (see docs/tested/differences.md).
-Members come in the order of a Java 7 ``HashMap`` of their names, and the values of an enum in the order of their bare
-hash codes: that reproduces all recordings but one, of GetShardIterator. The order began to vary in 2016, so no client
+The texts and the order of the errors were recorded from AWS by kinesalite's tests (see docs/tested/differences.md).
+Members have the order of a Java 7 ``HashMap`` of their names, and the values of an enum have the order of their plain
+hash codes. This reproduces all recordings except one, of GetShardIterator. Since 2016 AWS's order varies, so no client
 can rely on it.
 """
 
@@ -57,15 +58,15 @@ _Constraint = tuple[str, Callable[[Any], bool]]
 
 
 def full_match(pattern: str) -> str:
-    """A pattern of the service model, for msgspec: it is about the whole text, and its digits are ASCII digits."""
+    """Convert a pattern of the service model for msgspec: it must match the whole text, and its digits are ASCII."""
     return pattern.join(_PATTERN)
 
 
 def reread(kind: type[_Input], members: object) -> _Input:
-    """Read, as AWS does, the members of a request that msgspec has refused.
+    """Read the members of a request that msgspec has refused, as AWS does.
 
     Raises:
-        Refused: a member has a wrong type, or constraints are broken.
+        Refused: a member has the wrong type, or constraints are violated.
     """
     if not isinstance(members, dict):
         raise serialization()
@@ -87,14 +88,14 @@ def _types_of(kind: type[Struct]) -> Mapping[str, inspect.Type]:
 
 
 def _bare(shape: inspect.Type) -> inspect.Type:
-    """The type of a member that is there."""
+    """Return the type of a member without its ``None``."""
     if isinstance(shape, inspect.UnionType):
-        return next(one for one in shape.types if not isinstance(one, inspect.NoneType))
+        return next(option for option in shape.types if not isinstance(option, inspect.NoneType))
     return shape
 
 
 def _convert(shape: inspect.Type, value: Any) -> Any:
-    """The value as the member's type has it, without the members that are null or unknown."""
+    """Convert a value to the type of its member. Members of a structure that are null or unknown are dropped."""
     if value is None:
         return None
     match shape:
@@ -151,7 +152,7 @@ def _from_base64(text: str) -> bytes:
     elif foreign := _FOREIGN_BASE64.search(text):
         reason = f"Invalid Base64 character: '{foreign[0]}'"
     else:
-        with suppress(ValueError):  # ``a===``: padding where no byte ends
+        with suppress(ValueError):  # padding in a wrong place, such as ``a===``
             data = a2b_base64(text)
             if b2a_base64(data, newline=False).decode() == text:
                 return data
@@ -160,7 +161,7 @@ def _from_base64(text: str) -> bytes:
 
 
 class _Member(NamedTuple):
-    """A member of a structure, as messages name it."""
+    """A member of a structure, under the name that messages use."""
 
     name: str
     field: inspect.Field
@@ -170,7 +171,7 @@ class _Member(NamedTuple):
 
 @cache
 def _members_of(kind: type[Struct]) -> list[_Member]:
-    """The members of a structure in AWS's order; of those in one bucket, the last of the alphabet comes first."""
+    """Return the members of a structure in AWS's order. Within a bucket, the order is reverse alphabetical."""
     members: list[_Member] = []
     for field in _shape_of(kind).fields:
         shape = _bare(field.type)
@@ -214,14 +215,14 @@ def _member_problems(member: _Member, value: Any, at: str) -> Iterator[str]:
 
 
 def _item_problems(shape: inspect.Type, items: list[Any], what: str, where: tuple[str, str]) -> Iterator[str]:
-    """The constraints of the items of a collection of scalars are named at the collection, all in one."""
+    """Check the items of a collection of scalars. AWS reports all constraints of the items as one problem."""
     constraints = _constraints(shape)
     if not all(item is not None and all(is_kept(item) for _, is_kept in constraints) for item in items):
         yield broken(*where, f"{what} must satisfy constraint: [{', '.join(text for text, _ in constraints)}]")
 
 
 def _constraints(shape: inspect.Type) -> list[_Constraint]:
-    """The constraints of a member that is there: AWS's sentence, and whether a value keeps to it."""
+    """Return the constraints of a member: AWS's sentence, and a function that checks a value."""
     constraints: list[_Constraint] = []
     match shape:
         case inspect.LiteralType(values=values):
@@ -258,12 +259,12 @@ def _bounds(what: str, measure: Callable[[Any], int], least: int | None, most: i
 
 
 def _shown(shape: inspect.Type, value: Any) -> str:
-    """A value as Java's ``toString`` renders it."""
+    """Render a value as Java's ``toString`` does."""
     match shape:
         case inspect.BytesType():
             return blob(len(cast("Sized", value)))
         case inspect.ListType(item_type=inspect.StructType(cls=cls)):
-            # The digits are the entry's hash code, and were recorded of an entry without key and data.
+            # The digits are the hash code of the entry. They were recorded for an entry without key and data.
             return f"[{', '.join([f'com.amazonaws.kinesis.v20131202.{cls.__name__}@c965e310'] * len(value))}]"
         case inspect.ListType():
             return f"[{', '.join(map(_item, value))}]"
@@ -285,7 +286,7 @@ def _java_hash(text: str) -> int:
 
 
 def _bucket_of(name: str) -> int:
-    """The bucket of a name in a ``HashMap`` of Java 7, in which the last to come is the first of its bucket."""
+    """Return the bucket of a name in a ``HashMap`` of Java 7, which puts a new entry at the front of its bucket."""
     code = _java_hash(name)
     code ^= (code >> 20) ^ (code >> 12)
     return (code ^ (code >> 7) ^ (code >> 4)) % _BUCKETS

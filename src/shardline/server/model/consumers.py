@@ -1,11 +1,12 @@
-"""Who has registered for enhanced fan-out, and what is pushed to a subscriber?
+"""Which consumers are registered for enhanced fan-out, and which events are pushed to a subscriber?
 
 Invariants:
 
-- One subscription a consumer and shard: a new one within 5 s of the last is refused, a later one ends the old.
-- A subscription ends after 5 minutes, or with the shard, then naming the children.
-- Pushes go on exactly where the last one ended, within the byte rate.
-- While nothing touches the subscription's log, ``poll`` gives nothing before ``due_at``: a shell need not ask.
+- A consumer has one subscription per shard. A new one within 5 s of the last is refused; a later one replaces it.
+- A subscription ends after 5 minutes, or at the end of its shard. In the latter case, its last event names the child
+  shards.
+- Each push continues exactly after the previous one, within the byte rate.
+- While nothing touches the subscription's log, ``poll`` returns nothing before ``due_at``, so a shell need not call it.
 """
 
 from typing import TYPE_CHECKING, Final, final
@@ -52,7 +53,7 @@ def register(state: ServiceState, request: inputs.RegisterStreamConsumer) -> dic
     most = limits.consumers_per_advantage_stream if has_advantage(state, stream) else limits.consumers_per_stream
     if most is not None and len(existing) >= most:
         raise limit_exceeded(f"A stream has at most {most} registered consumers.")
-    creating = sum(one.status == "CREATING" for one in state.consumers.values())
+    creating = sum(consumer.status == "CREATING" for consumer in state.consumers.values())
     if limits.consumers_creating_at_once is not None and creating >= limits.consumers_creating_at_once:
         raise limit_exceeded(f"There are {creating} consumers in state CREATING, which is the limit.")
     arn = f"{stream.arn}/consumer/{request.consumer_name}:{int(state.now)}"
@@ -78,7 +79,7 @@ def describe(state: ServiceState, request: inputs.ConsumerInput) -> dict[str, ob
 def deregister(state: ServiceState, request: inputs.ConsumerInput) -> None:
     consumer = _find(state, request)
     if consumer.status == "DELETING":
-        return  # asking again delays nothing
+        return  # a repeated request must not restart the delay
     consumer.status = "DELETING"
     consumer.ready_at = state.now + state.settings.delays.deregister
     state.note_change(consumer)
@@ -94,7 +95,8 @@ def list_consumers(state: ServiceState, request: inputs.ListStreamConsumers) -> 
         if (token.stream, token.creation_second) != (stream.name, stream.creation_second):
             raise invalid("NextToken is invalid: it is of another stream.")
         after = token.after
-    consumers = sorted((one for one in state.consumers_of(stream) if one.name > after), key=lambda one: one.name)
+    consumers = [consumer for consumer in state.consumers_of(stream) if consumer.name > after]
+    consumers.sort(key=lambda consumer: consumer.name)
     shown = consumers[: min(request.max_results or _CONSUMERS_PER_PAGE, _CONSUMERS_PER_PAGE)]
     answer: dict[str, object] = {"Consumers": [_describe(consumer) for consumer in shown]}
     if len(shown) < len(consumers):
@@ -108,7 +110,7 @@ def _describe(consumer: ServerConsumer) -> dict[str, object]:
         "ConsumerName": consumer.name,
         "ConsumerARN": consumer.arn,
         "ConsumerStatus": consumer.status,
-        "ConsumerCreationTimestamp": int(consumer.created_at),  # whole seconds, as that in the ARN
+        "ConsumerCreationTimestamp": int(consumer.created_at),  # whole seconds, as in the ARN
     }
 
 
@@ -134,7 +136,7 @@ def _find(state: ServiceState, request: inputs.ConsumerInput) -> ServerConsumer:
 
 @final
 class ServerSubscription:
-    """One subscription: the shell asks it for what to push."""
+    """One subscription. The shell calls ``poll`` for the next event to push."""
 
     def __init__(
         self, state: ServiceState, consumer: ServerConsumer, stream: ServerStream, shard: ServerShard, place: int
@@ -149,20 +151,21 @@ class ServerSubscription:
         self.ends_at = None if life is None else state.now + life
         self.began_at = state.now
         self.consumer = consumer
-        self._changes_seen = -1  # of the log
+        self._changes_seen = -1  # the value of ``log.changes`` at the last poll
         self.due_at = state.now
-        """When the next push is due, if nothing touches the log before."""
+        """When the next push is due, unless something touches the log before."""
         self.ended = False
+        """Also set by ``Subscriptions``, when a new subscription replaces this one, and by the endpoint."""
         self.fault: PushEnding | None = None
-        """How it ends, if a fault ends it."""
+        """How the subscription ended, if a fault ended it."""
 
     @property
     def log(self) -> ShardLog:
-        """The log that it reads: a log that is touched makes its subscriptions look again."""
+        """The log that the subscription reads. When the log is touched, the subscription must be polled again."""
         return self._shard.log
 
     def poll(self, now: float) -> SubscribeToShardEvent | None:
-        """The next push, or ``None`` if nothing is due; ``ended`` tells whether there will be another."""
+        """Return the next event to push, or ``None`` if none is due. ``ended`` is set if there will be no other."""
         now, log, faults = self._state.advance(now), self._shard.log, self._state.faults
         is_hit = faults is not None and bool(faults.for_pushes)
         if now < self.due_at and log.changes == self._changes_seen and not is_hit:
@@ -217,10 +220,11 @@ class ServerSubscription:
         return self.fault is not None
 
     def _continuation(self) -> str:
-        """Where a next subscription goes on: after the last record that was passed, and before any later one.
+        """Return the sequence number from which a new subscription continues.
 
-        It is no record's own number (recorded in LocalStack's test_subscribe_to_shard): the second is one in which the
-        record cannot have arrived.
+        It lies after the last record that was pushed and before any later record. As on AWS (recorded in LocalStack's
+        test_subscribe_to_shard), it is not the number of a record: its second is one in which the last record cannot
+        have arrived.
         """
         numbering = self._shard.numbering
         second = max(numbering.began, int(self._pushed_at)) + 1
@@ -229,7 +233,7 @@ class ServerSubscription:
 
 @final
 class Subscriptions:
-    """The subscriptions that live, by consumer and shard."""
+    """The live subscriptions, by consumer and shard."""
 
     def __init__(self) -> None:
         self._live: dict[tuple[str, str], ServerSubscription] = {}
@@ -250,11 +254,11 @@ class Subscriptions:
         limits = state.settings.limits
         wait = limits.subscription_takeover_wait or 0.0
         pause = 1.0 / limits.subscribe_calls_per_second if limits.subscribe_calls_per_second else 0.0
-        # An ended one still counts for the wait; after it there is no reason to keep its stream alive.
+        # An ended subscription still counts for the wait. After that it is dropped: it would keep its stream in memory.
         self._live = {
-            one: each
-            for one, each in self._live.items()
-            if not each.ended or state.now - each.began_at < max(wait, pause)
+            live_key: live
+            for live_key, live in self._live.items()
+            if not live.ended or state.now - live.began_at < max(wait, pause)
         }
         old = self._live.get(key)
         if old is not None and old.consumer is consumer and state.now - old.began_at < wait:

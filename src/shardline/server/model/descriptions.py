@@ -2,8 +2,8 @@
 
 Invariants:
 
-- A listing goes on by its token alone; the token holds all that it needs, and expires.
-- Shards are listed in the order of their ids, in which the stream holds them.
+- The token of a listing contains everything that is needed to continue the listing. Tokens expire.
+- Shards are listed in the order of their ids, which is also their order in ``ServerStream.shards``.
 """
 
 from hashlib import blake2b
@@ -28,7 +28,7 @@ _ID_DIGITS: Final = ascii_lowercase + digits
 def describe_stream(state: ServiceState, request: inputs.DescribeStream) -> dict[str, object]:
     stream = state.find(request.stream_name, request.stream_arn)
     after = _full(request.exclusive_start_shard_id)
-    shards = [one for one in stream.shards.values() if one.shard_id > after]
+    shards = [shard for shard in stream.shards.values() if shard.shard_id > after]
     shown = shards[: min(request.limit or _SHARDS_PER_DESCRIPTION, _SHARDS_PER_DESCRIPTION)]
     description = _description(stream) | {
         "Shards": [describe_shard(shard) for shard in shown],
@@ -52,7 +52,7 @@ def describe_stream_summary(state: ServiceState, request: inputs.DescribeStreamS
 
 
 def present(members: dict[str, object]) -> dict[str, object]:
-    """Those that are there."""
+    """Return the members that are not ``None``."""
     return {name: member for name, member in members.items() if member is not None}
 
 
@@ -73,7 +73,7 @@ def _description(stream: ServerStream) -> dict[str, object]:
 
 
 def id_of(arn: str, created_at: float) -> str:
-    """The id of a stream or a channel: it stays the same over restarts, and another one of that name has another."""
+    """Return the id of a stream or a channel. It survives restarts; a re-created stream or channel has another id."""
     number = int.from_bytes(blake2b(f"{arn} {created_at}".encode(), digest_size=16).digest(), "big")
     digits = "".join(_ID_DIGITS[number // len(_ID_DIGITS) ** place % len(_ID_DIGITS)] for place in range(23))
     return f"{digits[:20]}-{digits[20:]}"  # [MODEL] StreamId
@@ -114,7 +114,7 @@ Wanted = tuple[str, str | None, float | None]
 
 
 def _listing(state: ServiceState, request: inputs.ListShards) -> tuple[ServerStream, str, Wanted | None]:
-    """The stream, the shard to go on after, and the filter: of the request, or of its token."""
+    """Return the stream, the id of the shard to continue after, and the filter, from the request or from its token."""
     if request.next_token is None:
         stream = state.find(request.stream_name, request.stream_arn)
         check_created(state, stream, request.stream_creation_timestamp)
@@ -135,11 +135,11 @@ def _listing(state: ServiceState, request: inputs.ListShards) -> tuple[ServerStr
 
 
 def refuse_beside_token(**members: object) -> None:
-    """Refuse a request that has one of these members beside NextToken, in AWS's words.
+    """Refuse a request that has one of these members in addition to NextToken, with AWS's message.
 
     AWS's answers were reported on GitHub: StreamName in hashicorp/terraform-provider-aws#40494, StreamARN in
     aws/aws-cli#9635, ExclusiveStartShardId in awslabs/amazon-kinesis-scaling-utils#82, ShardFilter in
-    awslabs/amazon-kinesis-client#788. Of StreamCreationTimestamp, the reference says that it cannot be specified.
+    awslabs/amazon-kinesis-client#788. The reference says the same about StreamCreationTimestamp.
     """
     for name, value in members.items():
         if value is not None:
@@ -147,12 +147,12 @@ def refuse_beside_token(**members: object) -> None:
 
 
 def _full(shard_id: str | None) -> str:
-    """A shard id to list after, in full where it names a shard: ``0`` is ``shardId-000000000000``."""
+    """Return the full id of the shard to list after: ``0`` means ``shardId-000000000000``. Other texts are kept."""
     return "" if shard_id is None else full_shard_id(shard_id) or shard_id
 
 
 def check_created(state: ServiceState, stream: ServerStream, at: float | None) -> None:
-    """A request may say which of the streams of one name it means. SDKs send whole seconds."""
+    """Refuse a request that means another stream of this name: one that was created at ``at``, in whole seconds."""
     if at is not None and not stream.was_created_in(at):
         account = state.settings.account_id
         raise not_found(f"Stream {stream.name} under account {account} created at {at} not found.")
@@ -189,7 +189,7 @@ def _matches(state: ServiceState, stream: ServerStream, shard: ServerShard, want
     ends_after = shard.closed_at is None or shard.closed_at >= when  # [API] ShardFilter: "greater than or equal"
     if kind.startswith("FROM_"):
         return ends_after
-    # The stream's creation and its delay lie before any record: the oldest shards count as there from the beginning.
+    # A time before the stream was ready selects its first shards, although these are created only after the delay.
     oldest = min(shard.created_at for shard in stream.shards.values())
     return ends_after and shard.created_at <= max(when, oldest)
 
@@ -198,7 +198,7 @@ def list_streams(state: ServiceState, request: inputs.ListStreams) -> dict[str, 
     after = request.exclusive_start_stream_name or ""
     if request.next_token is not None:
         after = read_page_token(state, request.next_token, "ListStreams").after
-    streams = sorted((one for one in state.streams.values() if one.name > after), key=lambda one: one.name)
+    streams = [state.streams[name] for name in sorted(state.streams) if name > after]
     shown = streams[: min(request.limit or _STREAMS_PER_PAGE, _STREAMS_PER_PAGE)]
     more = len(shown) < len(streams)
     answer: dict[str, object] = {

@@ -1,6 +1,7 @@
-"""What can go wrong on demand?
+"""The kinds of faults that can be requested.
 
-One class a kind: its keys, and what it does at the hooks of ``FaultRule``. A new fault is one more class here.
+Each kind is a class. Its fields are the keys of the rule, and it overrides the hooks of ``FaultRule`` that it needs. To
+add a kind, add a class.
 """
 
 import math
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=CLOCK_END)]
 Status: TypeAlias = Annotated[int, Meta(ge=400, le=599)]
 
-_LONGEST: Final = 3600
-_P99: Final = 2.3263478740408408  # standard deviations above the mean, of a normal distribution
+_DELAY_MAX: Final = 3600
+_P99: Final = 2.3263478740408408  # the 99th percentile of a normal distribution, in standard deviations above the mean
 _SERVER_ERRORS: Final = {"InternalFailure": 500, "InternalServerError": 500, "ServiceUnavailable": 503}
-_INCLUDED: Final = 0.7  # how many of the choices a chaos run has
+_INCLUDED: Final = 0.7  # the share of the choices that a random mixture contains, on average
 _READS: Final = ["GetRecords", "GetShardIterator"]
 
 
@@ -49,13 +50,13 @@ class _Refusal(FaultRule):
 
 @final
 class Throttle(_Refusal, tag="throttle"):
-    """Too fast: entries of PutRecords (those of the shard, if one is named), or the request of any other operation.
+    """Throttle entries of PutRecords (those for ``shard``, if it is set), or the whole request of other operations.
 
-    ``count`` counts requests, of PutRecords too. Control operations get LimitExceededException.
+    ``count`` counts requests, even for PutRecords. Control operations get LimitExceededException.
     """
 
     def is_open(self, plan: Plan) -> bool:
-        return plan.operation != "PutRecords" and super().is_open(plan)  # that is throttled entry by entry
+        return plan.operation != "PutRecords" and super().is_open(plan)  # PutRecords is throttled by on_entries
 
     def on_request(self, plan: Plan) -> None:
         stream, shards = plan.target
@@ -73,9 +74,9 @@ class Throttle(_Refusal, tag="throttle"):
 
 @final
 class FailEntries(FaultRule, tag="fail_entries"):
-    """``k`` entries of a PutRecords, or that ``share`` of them (rounded up), drawn by chance, fail and are not stored.
+    """Fail ``k`` random entries of a PutRecords, or a ``share`` of its entries (rounded up). They are not stored.
 
-    If a shard is named, they are drawn from those that go there.
+    If ``shard`` is set, only entries for that shard fail.
     """
 
     k: Some | None = None
@@ -90,13 +91,13 @@ class FailEntries(FaultRule, tag="fail_entries"):
 
     def on_entries(self, places: Sequence[int], chance: "Random") -> dict[int, tuple[str, str]]:
         share = math.ceil(len(places) * (self.share or 0.0))
-        some = min(len(places), share if self.k is None else self.k)
-        return dict.fromkeys(chance.sample(places, some), (self.code, self.message))
+        count = min(len(places), share if self.k is None else self.k)
+        return dict.fromkeys(chance.sample(places, count), (self.code, self.message))
 
 
 @final
 class Error(_Refusal, tag="error"):
-    """The request is answered with this error, and not carried out. ``status`` follows from the code, if not given."""
+    """Answer the request with an error, and do not carry it out. The default ``status`` depends on the code."""
 
     code: Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9.]*$", max_length=128)]
     message: str = ""
@@ -115,7 +116,7 @@ class Lognormal(Struct, forbid_unknown_fields=True):
     p99: Annotated[float, Meta(gt=0, le=3600)]
 
     def parameters(self) -> tuple[float, float] | None:
-        """Mu and sigma, ``None`` if no such distribution has that mean and 99th percentile."""
+        """Return mu and sigma, or ``None`` if no lognormal distribution has this mean and 99th percentile."""
         spread = math.log(self.p99 / self.mean)
         inside = _P99 * _P99 - 2 * spread
         if spread < 0 or inside < 0:
@@ -126,12 +127,12 @@ class Lognormal(Struct, forbid_unknown_fields=True):
 
 @final
 class Latency(FaultRule, tag="latency"):
-    """The answer is late: by ``seconds``, by ``[low, high]`` uniformly, or by ``{"mean":, "p99":}`` (lognormal).
+    """Delay the answer by a number of seconds, uniformly by ``[low, high]``, or by ``{"mean":, "p99":}`` (lognormal).
 
-    With ``where`` ``before`` the wait comes first, then the request is carried out; with ``after`` it is the other way.
+    ``where`` is ``before`` to wait and then carry out the request, or ``after`` to carry it out and then wait.
     """
 
-    # Neither a tuple nor constraints here: in a union with a struct msgspec 0.22 reads them from the wrong memory.
+    # No tuple and no constraints here: in a union with a struct, msgspec 0.22 reads them from the wrong memory.
     seconds: float | list[float] | Lognormal
     where: Literal["before", "after"] = "before"
     sort = "wait"
@@ -140,8 +141,8 @@ class Latency(FaultRule, tag="latency"):
         if isinstance(self.seconds, Lognormal):
             return None if self.seconds.parameters() is not None else "needs a p99 of 1 to 14 times the mean"
         seconds = self.seconds if isinstance(self.seconds, list) else [self.seconds] * 2
-        if len(seconds) != 2 or not 0 <= seconds[0] <= seconds[1] <= _LONGEST:  # noqa: PLR2004 - low and high
-            return f"waits some seconds, or from low to high, of 0 to {_LONGEST}, not {self.seconds}"
+        if len(seconds) != 2 or not 0 <= seconds[0] <= seconds[1] <= _DELAY_MAX:  # noqa: PLR2004 - low and high
+            return f"needs seconds from 0 to {_DELAY_MAX}, or [low, high] in that range, not {self.seconds}"
         return None
 
     def on_request(self, plan: Plan) -> None:
@@ -153,14 +154,14 @@ class Latency(FaultRule, tag="latency"):
             return chance.uniform(seconds[0], seconds[1])
         if isinstance(seconds, Lognormal):
             parameters = seconds.parameters()
-            assert parameters is not None, "a rule that exists is valid"
+            assert parameters is not None, "every rule was validated"
             return chance.lognormvariate(*parameters)
         return seconds
 
 
 @final
 class ClockSkew(FaultRule, tag="clock_skew"):
-    """The service's Date and its check of signatures are off by that much; nothing else is."""
+    """Shift the clock of the Date header and of the signature check. Nothing else uses the shifted clock."""
 
     seconds: Annotated[float, Meta(ge=-86_400_000, le=86_400_000)]
     sort = "skew"
@@ -171,10 +172,11 @@ class ClockSkew(FaultRule, tag="clock_skew"):
 
 @final
 class Reshard(FaultRule, tag="reshard"):
-    """The shards of a stream change, at once, at a moment of the server's clock (or as soon as the stream is ACTIVE).
+    """Reshard a stream at a time of the server's clock, or as soon after that as the stream is ACTIVE.
 
-    ``at`` is that moment, ``delay`` counts from now. ``split`` halves ``shard``; ``merge`` joins it with its upper
-    neighbour; without a ``shard`` they take the first that they can. ``scale`` goes to ``shards`` uniform ones.
+    Set ``at`` to the time, or ``delay`` to the number of seconds from now. ``split`` halves ``shard``; ``merge`` merges
+    it with its upper neighbour. Without ``shard`` they use the first suitable shard. ``scale`` changes the stream to
+    ``shards`` uniform shards.
     """
 
     action: Literal["split", "merge", "scale"]
@@ -186,22 +188,22 @@ class Reshard(FaultRule, tag="reshard"):
         if self.stream is None:
             return "needs a stream"
         if (self.at is None) == (self.delay is None):
-            return "needs either at (a moment) or delay (seconds from now)"
+            return "needs either at (a time) or delay (seconds from now)"
         if (self.action == "scale") != (self.shards is not None):
-            return "needs shards to scale to, and has none otherwise"
+            return "needs shards for the action scale, and accepts shards for no other action"
         if self.operation is not None or self.count is not None or self.after or self.chance < 1:
-            return "happens once, at its moment: it has no operation, count, after or chance"
+            return "happens once, at its time: it accepts no operation, count, after or chance"
         return None
 
     def due_at(self, now: float) -> float | None:
         return self.at if self.delay is None else now + self.delay
 
     def on_time(self, stream: "ServerStream", at: float, now: float) -> str | None:
-        """Change the shards as of ``at``, with no state in between, no delay and no limit."""
-        # not before the shards it ends began, though another change may have come between `at` and `now`
+        """Change the shards as of ``at``: at once, without the state UPDATING, and without limits."""
+        # Another change may have created shards between `at` and `now`. A shard must not be closed before its creation.
         when = min(now, max([at, *(shard.created_at for shard in stream.open_shards)]))
         if self.action == "scale":
-            assert self.shards is not None, "a rule that exists is valid"
+            assert self.shards is not None, "every rule was validated"
             stream.scale(self.shards, when)
             return None
         shards = stream.open_shards
@@ -223,8 +225,8 @@ class Reshard(FaultRule, tag="reshard"):
 
 @final
 class Reset(FaultRule, tag="reset"):
-    """The connection is reset: ``before`` the request is carried out; ``after`` (it is, but the answer is lost); or
-    ``inside`` the answer, after its head and half of its body.
+    """Reset the connection: ``before`` the request is carried out; ``after`` it is carried out, so that the answer is
+    lost; or ``inside`` the answer, after its head and half of its body.
     """
 
     where: Literal["before", "after", "inside"] = "before"
@@ -247,7 +249,7 @@ class _Answer(FaultRule):
 
 @final
 class Truncate(_Answer, tag="truncate"):
-    """The request is carried out; its answer ends early, ``at`` that byte or after that ``share`` of its body."""
+    """Carry out the request, and end its answer early: ``at`` a byte of its body, or after a ``share`` of its body."""
 
     at: Count | None = None
     share: Share | None = None
@@ -271,7 +273,7 @@ class _Substitute(_Answer):
 
 @final
 class Malformed(_Substitute, tag="malformed"):
-    """The request is carried out, if ``handled``; the answer is 200 with this body (text, or bytes in base64)."""
+    """Answer with status 200 and this body (text, or bytes in base64). The request is carried out if ``handled``."""
 
     body: str = '{"Records": [{"Sequence'
     body_base64: bytes | None = None
@@ -283,7 +285,7 @@ class Malformed(_Substitute, tag="malformed"):
 
 @final
 class Html(_Substitute, tag="html"):
-    """A proxy's page instead of the service's answer. The request is not carried out, unless ``handled``."""
+    """Answer with the HTML page of a proxy. The request is not carried out, unless ``handled``."""
 
     status: Annotated[int, Meta(ge=200, le=599)] = 503
     handled: bool = False
@@ -295,7 +297,7 @@ class Html(_Substitute, tag="html"):
 
 @final
 class WrongCount(FaultRule, tag="wrong_count"):
-    """PutRecords answers with results that are fewer or more than the entries; all that it stored is stored."""
+    """Answer PutRecords with fewer or more results than entries. The records are stored nevertheless."""
 
     delta: Annotated[int, Meta(ge=-500, le=500)] = -1
 
@@ -305,7 +307,7 @@ class WrongCount(FaultRule, tag="wrong_count"):
         return self.delta
 
 
-# ---- enhanced fan-out: what a subscription that lives meets, after ``after`` of its pushes
+# ---- enhanced fan-out: faults of established subscriptions, after ``after`` pushes
 
 
 class _FanOut(FaultRule):
@@ -314,7 +316,7 @@ class _FanOut(FaultRule):
 
 @final
 class FanOutException(_FanOut, tag="fan_out_exception"):
-    """An exception frame, then the end."""
+    """End the subscription with an exception frame."""
 
     code: Annotated[str, Meta(min_length=1, max_length=128)] = "InternalFailureException"
     message: str = "Internal Service Failure"
@@ -325,7 +327,7 @@ class FanOutException(_FanOut, tag="fan_out_exception"):
 
 @final
 class FanOutEnd(_FanOut, tag="fan_out_end"):
-    """A clean end before its time."""
+    """End the subscription cleanly, but early."""
 
     def on_push(self) -> PushEnding:
         return PushEnding()
@@ -333,7 +335,7 @@ class FanOutEnd(_FanOut, tag="fan_out_end"):
 
 @final
 class FanOutReset(_FanOut, tag="fan_out_reset"):
-    """The connection is reset."""
+    """End the subscription with a reset of its connection."""
 
     def on_push(self) -> PushEnding:
         return PushEnding(is_reset=True)
@@ -341,21 +343,21 @@ class FanOutReset(_FanOut, tag="fan_out_reset"):
 
 @final
 class Chaos(FaultRule, tag="random"):
-    """Not a fault but a mixture of them, drawn from the seed: each with a chance of up to ``intensity``."""
+    """Add a random mixture of faults, drawn from the seed. Each has a chance of up to ``intensity``."""
 
     intensity: Annotated[float, Meta(gt=0, le=1)] = 0.05
 
     def problem(self) -> str | None:
         if self.count is not None or self.after or self.chance < 1 or self.shard is not None or self.operation:
-            return "has a stream and an intensity, no more"
+            return "accepts a stream and an intensity, and nothing else"
         return None
 
     def expand(self, chance: "Random") -> list[FaultRule]:
-        """The rules of one run, at least one: all are such that a client can survive them."""
+        """Return the rules of the mixture, at least one. A robust client can survive each of them."""
         choices = _choices(chance)
-        chosen = [one for one in choices if chance.random() < _INCLUDED] or choices[:1]
+        chosen = [choice for choice in choices if chance.random() < _INCLUDED] or choices[:1]
         where = {} if self.stream is None else {"stream": self.stream}
-        return [read_rule(one | where | {"chance": self.intensity * chance.uniform(0.1, 1.0)}) for one in chosen]
+        return [read_rule(rule | where | {"chance": self.intensity * chance.uniform(0.1, 1.0)}) for rule in chosen]
 
 
 def _choices(chance: "Random") -> list[dict[str, Any]]:
@@ -380,20 +382,20 @@ def _choices(chance: "Random") -> list[dict[str, Any]]:
 
 
 def _leaves(kind: type[FaultRule]) -> Iterable[type[FaultRule]]:
-    below = kind.__subclasses__()
-    return [leaf for one in below for leaf in _leaves(one)] if below else [kind]
+    subclasses = kind.__subclasses__()
+    return [leaf for subclass in subclasses for leaf in _leaves(subclass)] if subclasses else [kind]
 
 
 KINDS: Final = {str(kind.__struct_config__.tag): kind for kind in _leaves(FaultRule)}
 
 
 def read_rule(members: Mapping[str, object]) -> FaultRule:
-    """The rule that a JSON object describes.
+    """Return the rule that a JSON object describes.
 
     Raises:
-        UsageError: it describes none.
+        UsageError: the object does not describe a valid rule.
     """
     kind = members.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise UsageError(f"a fault's kind is one of {', '.join(sorted(KINDS))}, not {kind!r}")
+        raise UsageError(f"a fault's kind must be one of {', '.join(sorted(KINDS))}, not {kind!r}")
     return KINDS[kind].make(**{name: value for name, value in members.items() if name != "kind"})

@@ -1,6 +1,6 @@
-"""What is a fault, how is it written down, and where does it hook in?
+"""What is a fault rule, how is it written, and which hooks can it override?
 
-A rule is a flat JSON object; a file of rules is a list of them::
+A rule is a flat JSON object. A file of rules is a list of such objects::
 
     [
       {"kind": "throttle", "operation": "PutRecords", "stream": "orders", "shard": 2, "count": 3},
@@ -11,20 +11,21 @@ A rule is a flat JSON object; a file of rules is a list of them::
       {"kind": "reshard", "delay": 5, "stream": "orders", "action": "split", "shard": 0}
     ]
 
-Which requests it hits, the same for every kind (a ``reshard`` has ``stream`` and ``shard`` alone):
+These keys select the requests that a rule hits. All kinds have them, except that a ``reshard`` accepts only ``stream``
+and ``shard``:
 
-- ``operation``: one or a list; without it every operation that the kind can hit.
-- ``stream``, ``shard``: the stream's name; the shard's id or its number. A request hits a shard if it names it, or if
-  one of its records goes there.
-- ``after``: that many requests that match pass first. ``chance``: each that matches then is hit with that probability.
-  ``count``: after so many hits the rule is done. Without it the rule stays until it is removed.
+- ``operation``: the name of an operation, or a list of names. The default is every operation that the kind can hit.
+- ``stream``, ``shard``: the name of a stream, and the id or the number of a shard. A request matches a shard if it
+  names the shard, or if one of its records goes there.
+- ``after``: the number of matching requests that pass first. ``chance``: the probability with which each later one is
+  hit. ``count``: the number of hits after which the rule is removed. By default, a rule stays until it is removed.
 
-The kinds and their own keys are the classes in ``fault_kinds``. A kind overrides the hooks that it needs, and
-``Faults`` asks a rule only where its kind hooks in; a rule that hits a request at two hooks has hit twice.
+The classes in ``fault_kinds`` are the kinds, with their own keys. A kind overrides the hooks that it needs, and
+``Faults`` calls only the hooks that the kind overrides. If a rule hits a request at two hooks, this counts as two hits.
 
 Invariants:
 
-- A rule that exists is valid: an unknown kind, key or value is a ``UsageError`` that names what is allowed.
+- Every rule is valid: an unknown kind, key or value raises a ``UsageError`` that names the allowed ones.
 - ``read_rule(rule.to_dict())`` equals ``rule``.
 """
 
@@ -52,12 +53,12 @@ Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 HOOKS: Final = ("on_request", "on_entries", "on_results", "on_reply", "on_push", "on_time")
 
 
-# ---- what the hooks write
+# ---- objects that the hooks change
 
 
 @final
 class Plan:
-    """What happens to one request, beyond what the model answers."""
+    """The effects of faults on one request. The hook ``on_request`` writes them."""
 
     def __init__(self, operation: str, target: Target, account: str, chance: "Random") -> None:
         self.operation = operation
@@ -67,9 +68,9 @@ class Plan:
         self.hits: list[FaultRule] = []
         """The rules that hit the request, in their order."""
         self.skew = 0.0
-        """How far the clock is off, as the client sees it."""
+        """By how many seconds the service's clock is ahead, as the client sees it."""
         self.delay = 0.0
-        """How many seconds to wait: before the request is carried out, if ``waits_first``, or after it."""
+        """How many seconds to wait: before the request is carried out if ``waits_first``, otherwise after it."""
         self.waits_first = False
         self.is_handled = True
         """Whether the request is carried out at all."""
@@ -78,7 +79,7 @@ class Plan:
 
 @final
 class ReplyPlan:
-    """The reply to one request, and how it is sent."""
+    """The reply to one request, and how it is sent. The hook ``on_reply`` changes it."""
 
     def __init__(self, status: int, headers: dict[str, str], body: bytes, *, has_pushes: bool, delay: float) -> None:
         self.status = status
@@ -89,17 +90,17 @@ class ReplyPlan:
         self.delay = delay
         self.is_silent = False
         self.cut: int | None = None
-        """How many bytes of the body are sent, if not all."""
+        """How many bytes of the body are sent. ``None`` means all."""
         self.ending: Literal["keep", "close", "reset"] = "keep"
-        """What becomes of the connection."""
+        """Whether the connection is kept, closed or reset."""
 
 
 @final
 class PushEnding(NamedTuple):
-    """How a subscription ends before its time."""
+    """How a fault ends a subscription."""
 
     exception: tuple[str, str] | None = None
-    """Code and message of the exception frame that it ends with."""
+    """The code and the message of the exception frame at the end, if there is one."""
     is_reset: bool = False
 
 
@@ -107,7 +108,7 @@ class PushEnding(NamedTuple):
 
 
 class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="kind"):
-    """What every kind has: which requests are hit, and how often."""
+    """The base of all kinds: which requests are hit, and how often."""
 
     operation: str | list[str] | None = None
     stream: str | None = None
@@ -117,9 +118,9 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
     chance: Share = 1.0
 
     sort: ClassVar[str] = ""
-    """Of the rules of one sort, the first that hits a request is taken."""
+    """Of the rules of the same sort, only the first that hits a request takes effect."""
     usual: ClassVar[frozenset[str] | None] = None
-    """The operations that the kind hits when none is named."""
+    """The operations that the kind can hit. ``None`` means every operation."""
 
     @property
     def kind(self) -> str:
@@ -127,7 +128,7 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
 
     @property
     def operations(self) -> frozenset[str] | None:
-        """Those it can hit; ``None`` is every one."""
+        """The operations that the rule can hit. ``None`` means every operation."""
         if self.operation is None:
             return self.usual
         return frozenset([self.operation] if isinstance(self.operation, str) else self.operation)
@@ -137,71 +138,78 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
         return shard_id_of(self.shard) if isinstance(self.shard, int) else self.shard
 
     def problem(self) -> str | None:
-        """What is wrong with it although each key by itself is right."""
+        """Return why the keys do not fit together, or ``None`` if they do. Each key by itself is valid."""
         return None
 
     @classmethod
     def hooks(cls) -> set[str]:
-        """The hooks that the kind overrides. A rule that changes replies is asked when the request comes."""
+        """Return the hooks that the kind overrides.
+
+        ``on_reply`` counts as ``on_request``: whether a rule changes a reply is decided when the request arrives.
+        """
         own = {name for name in HOOKS if getattr(cls, name) is not getattr(FaultRule, name)}
         return {"on_request" if name == "on_reply" else name for name in own}
 
     # ---- hooks: a kind overrides those that it needs
 
     def expand(self, chance: "Random") -> "list[FaultRule]":
-        """The rules that live when this one is added."""
+        """Return the rules to add for this rule: itself, except for a random mixture."""
         del chance
         return [self]
 
     def is_open(self, plan: Plan) -> bool:
-        """Whether the earlier rules leave something for this one to do; if not, it keeps its count."""
+        """Return whether this rule can still affect the request, after the rules that have hit it before.
+
+        If it cannot, the rule does not hit, and its count does not change.
+        """
         return all(rule.sort != self.sort for rule in plan.hits)
 
     def on_request(self, plan: Plan) -> None:
-        """A request has come, and the rule hits it: write into its plan what happens to it."""
+        """Write the effect of this rule into the plan of a request that the rule hits."""
 
     def on_entries(self, places: Sequence[int], chance: "Random") -> dict[int, tuple[str, str]]:
-        """A PutRecords has entries for the rule's stream and shard at these places, and the rule hits it.
+        """Return the entries that fail in a PutRecords that the rule hits.
 
-        Returns the entries that fail, with code and message (without a message: that the shard is throttled).
+        ``places`` are the indexes of the entries for the rule's stream and shard. The result maps the index of each
+        failed entry to its code and message. An empty message stands for AWS's message about a throttled shard.
         """
         del places, chance
         return {}
 
     def on_results(self) -> int:
-        """The rule hits a PutRecords that was carried out. Returns by how many its results are too many."""
+        """Return how many results too many a PutRecords has that the rule hits. The number may be negative."""
         return 0
 
     def on_reply(self, reply: ReplyPlan) -> None:
-        """A request that the rule hit has its reply: change it."""
+        """Change the reply of a request that the rule hit."""
 
     def on_push(self) -> PushEnding:
-        """The rule hits a subscription that is about to push, and ends it."""
+        """Return how the rule ends a subscription that it hits. The subscription is about to push."""
         return PushEnding()
 
     def due_at(self, now: float) -> float | None:
-        """When ``on_time`` is due for a rule that is added now; ``None``: never."""
+        """Return when ``on_time`` is due for a rule that is added now, or ``None`` for never."""
 
     def on_time(self, stream: "ServerStream", at: float, now: float) -> str | None:
-        """The rule was due ``at`` that time. Returns why it could not be carried out, ``None`` if it was."""
+        """Carry out a rule that was due at ``at``. Return why that was not possible, or ``None`` if it was."""
 
-    # ---- as data
+    # ---- conversion
 
     def to_dict(self) -> dict[str, object]:
         return cast("dict[str, object]", msgspec.to_builtins(self))
 
     @classmethod
     def make(cls, **members: object) -> Self:
-        """A rule of this kind.
+        """Create a rule of this kind.
 
         Raises:
-            UsageError: a key or a value is wrong.
+            UsageError: a key or a value is invalid.
         """
         kind = str(cls.__struct_config__.tag)
         unknown = sorted(set(members) - set(cls.__struct_fields__))
         if unknown:
             allowed = ", ".join(sorted(cls.__struct_fields__))
-            raise UsageError(f"a {kind} fault has no {unknown[0]!r}: it may have {allowed}")
+            raise UsageError(f"a {kind} fault has no key {unknown[0]!r}: the allowed keys are {allowed}")
         try:
             rule = msgspec.convert({"kind": kind, **members}, cls)
         except msgspec.ValidationError as error:
@@ -213,10 +221,11 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
 
 
 def _wrong_operation(rule: FaultRule) -> str | None:
-    asked, usual = rule.operations, rule.usual
-    for operation in sorted(asked or ()):
+    """Return why one of the rule's operations is not allowed, or ``None`` if all are."""
+    usual = rule.usual
+    for operation in sorted(rule.operations or ()):
         if operation not in INPUTS:
             return f"names an operation that Kinesis does not have: {operation!r}"
         if usual is not None and operation not in usual:
-            return f"hits {', '.join(sorted(usual))}, never {operation}"
+            return f"can hit only {', '.join(sorted(usual))}, not {operation}"
     return None

@@ -1,19 +1,19 @@
-"""What goes wrong with this request?
+"""Decides which faults hit a request.
 
-Rules (``fault_rules``), each live from when it was added until its count is used up or it is removed. The service asks
-where a rule can hook in: ``plan`` when a request has come, ``failed_entries`` and ``result_delta`` inside PutRecords,
-``push_ending`` when a subscription is about to push, and ``handle_time`` as the service's time passes.
+A rule (``fault_rules``) is live from when it is added until its count is used up or it is removed. The service calls
+``plan`` when a request arrives, ``failed_entries`` and ``result_delta`` inside PutRecords, ``push_ending`` when a
+subscription is about to push, and ``handle_time`` when the service's time advances.
 
 Invariants:
 
-- Rules are asked in the order in which they were added. Of each sort (wait, reset, refusal, answer, skew) the
-  first that hits is taken, and the later ones are not asked: they keep their counts.
-- The same seed, rules and requests give the same faults. A rule whose chance is 1 draws nothing.
-- What a fault refuses is not stored; what it only hides (an answer lost, cut or wrong) is stored.
-- An entry is refused by one rule at most; the entries that no rule names are stored.
-- Without rules nothing is looked at: a request costs the test of an empty dict.
-- Rules may be added and removed while another thread serves: each change is one operation of a dict.
-- There are at most ``MOST_RULES``: each of them costs every request a look.
+- Rules are applied in the order in which they were added. Of each sort (wait, reset, refusal, answer, skew), only the
+  first rule that hits takes effect. The later ones are skipped, and their counts do not change.
+- The same seed, rules and requests produce the same faults. A rule whose chance is 1 draws no random number.
+- Records that a fault refuses are not stored. If a fault only loses, cuts or falsifies the answer, they are stored.
+- At most one rule refuses an entry. Entries that no rule refuses are stored.
+- Without rules, a request costs one check of an empty dict.
+- Rules may be added and removed while another thread serves requests: each change is one operation of a dict.
+- There are at most ``RULES_MAX`` rules, because every request is compared with each of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from shardline.server.model.state import ServiceState
     from shardline.server.model.streams import ServerStream
 
-MOST_RULES: Final = 1_000
+RULES_MAX: Final = 1_000
 
 
 class Filters(TypedDict, total=False):
-    """Which requests are hit, and how often: see ``fault_rules``."""
+    """The keys that select which requests are hit, and how often: see ``fault_rules``."""
 
     operation: str | set[str] | list[str]
     stream: str
@@ -48,7 +48,7 @@ class Filters(TypedDict, total=False):
 
 @final
 class Fault:
-    """A rule that was added: how often it has hit, and the way to end it."""
+    """A rule that was added. It counts its hits, and can be removed."""
 
     def __init__(self, number: int, rule: FaultRule, end: Callable[["Fault"], None], at: float | None = None) -> None:
         self.id = number
@@ -56,9 +56,9 @@ class Fault:
         self.hits = 0
         self.passes_left = rule.after
         self.at = at
-        """For a reshard: when."""
+        """For a reshard: when it is due."""
         self.problem: str | None = None
-        """For a reshard: why it could not be."""
+        """For a reshard: why it was not possible."""
         self.is_live = True
         self._end = end
         self._operations = rule.operations
@@ -68,23 +68,23 @@ class Fault:
 
     @property
     def count_left(self) -> int | None:
-        """How many hits are left, ``None`` without a limit."""
+        """How many hits are left. ``None`` means no limit."""
         if not self.is_live:
             return 0
         return None if self.rule.count is None else self.rule.count - self.hits
 
     def remove(self) -> None:
-        """End it. Ending twice is harmless."""
+        """Remove the rule. Removing it twice is harmless."""
         self.is_live = False
         self._end(self)
 
     def matches(self, operation: str, stream: str | None) -> bool:
-        """Whether it is about such requests; shards are looked at apart, for they cost more."""
+        """Return whether the rule selects this operation and stream. The caller checks the shards, which costs more."""
         named = self._operations
         return (named is None or operation in named) and (self.rule.stream is None or self.rule.stream == stream)
 
     def to_dict(self) -> dict[str, object]:
-        """The rule, and where it stands."""
+        """Return the rule and its state as a JSON object."""
         state: dict[str, object] = {"id": self.id, "hits": self.hits, "count_left": self.count_left}
         if self.problem is not None:
             state["problem"] = self.problem
@@ -93,9 +93,10 @@ class Fault:
 
 @final
 class Faults:
-    """The rules that live. ``now`` tells the service's time, from which the delay of a reshard counts.
+    """The live rules. ``now`` returns the service's time, from which the delay of a reshard counts.
 
-    One method a kind adds a rule of it and gives its ``Fault``; each raises ``UsageError`` for what is wrong.
+    For each kind, a method adds a rule of that kind and returns its ``Fault``. It raises ``UsageError`` if an argument
+    is invalid.
     """
 
     def __init__(self, chance: "Random", now: Callable[[], float]) -> None:
@@ -108,7 +109,10 @@ class Faults:
         self.for_pushes = self._hooked["on_push"]
         self.for_time = self._hooked["on_time"]
         self.on_add: Callable[[], None] = lambda: None
-        """Called whenever a rule was added, in the thread that adds it: some hit before any request comes."""
+        """Called after a rule was added, in the thread that added it: some rules take effect without a request.
+
+        ``RunningServer`` sets it.
+        """
 
     # ---- rules
 
@@ -119,31 +123,31 @@ class Faults:
 
     @property
     def rules(self) -> list[Fault]:
-        """Those that live, in the order in which they were added."""
+        """The live rules, in the order in which they were added."""
         return list(self._all.values())
 
     def load(self, described: Iterable[Mapping[str, object]]) -> list[Fault]:
-        """Add what JSON objects describe: all of them, or none if one is wrong.
+        """Add the rules that JSON objects describe: all of them, or none if one is invalid.
 
         Raises:
-            UsageError: one is wrong, or there would be too many.
+            UsageError: a rule is invalid, or there would be too many rules.
         """
-        made = [kinds.read_rule(one) for one in described]
-        rules = [rule for one in made for rule in one.expand(self._chance)]
+        described_rules = [kinds.read_rule(members) for members in described]
+        rules = [rule for described_rule in described_rules for rule in described_rule.expand(self._chance)]
         self._check_room(len(rules))
-        return [self._live(rule) for rule in rules]
+        return [self._activate(rule) for rule in rules]
 
     def _check_room(self, count: int) -> None:
-        if len(self._all) + count > MOST_RULES:
+        if len(self._all) + count > RULES_MAX:
             raise UsageError(
-                f"there can be {MOST_RULES:,} faults at once, and there are {len(self._all):,}: remove some"
+                f"there can be at most {RULES_MAX:,} faults at once, and there are {len(self._all):,}: remove some"
             )
 
     def add(self, rule: FaultRule | Mapping[str, object]) -> Fault:
-        """Add one rule. A ``random`` one gives the first of its mixture.
+        """Add one rule. For a ``random`` rule, return the first rule of its mixture.
 
         Raises:
-            UsageError: it is wrong.
+            UsageError: the rule is invalid, or there are too many rules.
         """
         return self.load([rule.to_dict() if isinstance(rule, FaultRule) else rule])[0]
 
@@ -152,7 +156,7 @@ class Faults:
         for fault in self.rules:
             fault.remove()
 
-    def _live(self, rule: FaultRule) -> Fault:
+    def _activate(self, rule: FaultRule) -> Fault:
         self._check_room(1)
         fault = Fault(next(self._numbers), rule, self._drop, rule.due_at(self._now()))
         self._all[fault.id] = fault
@@ -162,11 +166,11 @@ class Faults:
         return fault
 
     def _drop(self, fault: Fault) -> None:
-        for held in (self._all, *self._hooked.values()):
-            held.pop(fault.id, None)
+        for faults in (self._all, *self._hooked.values()):
+            faults.pop(fault.id, None)
 
     def _hits(self, fault: Fault) -> bool:
-        """Whether a fault that matches hits this time."""
+        """Return whether a fault that matches hits this time, and count the hit."""
         if not fault.is_live:
             return False
         if fault.passes_left:
@@ -179,21 +183,21 @@ class Faults:
             fault.remove()
         return True
 
-    # ---- what the service asks
+    # ---- called by the service
 
     def plan(self, state: "ServiceState", operation: str, request: object) -> Plan:
-        """What happens to a request that has come."""
+        """Return the effects of the faults on a request that has arrived."""
         target = target_of(request, state)
         plan = Plan(operation, target, state.settings.account_id, self._chance)
-        sent: set[str] | None = None
+        shard_ids: set[str] | None = None  # computed only if a rule has a shard
         for fault in list(self.for_requests.values()):
             rule = fault.rule
             if not fault.matches(operation, target.stream) or not rule.is_open(plan):
                 continue
             if rule.shard_id is not None:
-                if sent is None:
-                    sent = {*target.shards, *shards_of_records(request, state.streams.get(target.stream or ""))}
-                if rule.shard_id not in sent:
+                if shard_ids is None:
+                    shard_ids = {*target.shards, *shards_of_records(request, state.streams.get(target.stream or ""))}
+                if rule.shard_id not in shard_ids:
                     continue
             if self._hits(fault):
                 plan.hits.append(rule)
@@ -201,21 +205,24 @@ class Faults:
         return plan
 
     def failed_entries(self, stream: "ServerStream", shards: "list[ServerShard]") -> dict[int, tuple[str, str]]:
-        """Which entries of a PutRecords fail, with which code and message; ``shards`` is where each would go."""
+        """Return the code and the message of each entry of a PutRecords that fails, by its index.
+
+        ``shards`` are the shards that the entries go to.
+        """
         failed: dict[int, tuple[str, str]] = {}
         for fault, places in self._hit_entries("on_entries", stream, shards):
             failed = fault.rule.on_entries(places, self._chance) | failed
         return failed
 
     def result_delta(self, stream: "ServerStream", shards: "list[ServerShard]") -> int:
-        """By how many the results of a PutRecords are too many."""
+        """Return how many results too many a PutRecords has. The number may be negative."""
         hits = self._hit_entries("on_results", stream, shards)
         return next((fault.rule.on_results() for fault, _ in hits), 0)
 
     def _hit_entries(
         self, hook: str, stream: "ServerStream", shards: "list[ServerShard]"
     ) -> Iterator[tuple[Fault, list[int]]]:
-        """The faults that hit a PutRecords, one after the other, and the places of the entries that each is about."""
+        """Yield the faults that hit a PutRecords, each with the indexes of the entries that it selects."""
         for fault in list(self._hooked[hook].values()):
             if fault.matches("PutRecords", stream.name):
                 wanted = fault.rule.shard_id
@@ -224,7 +231,11 @@ class Faults:
                     yield fault, places
 
     def push_ending(self, stream: str, shard_id: str, *, due: bool) -> PushEnding | None:
-        """What befalls a subscription: at once; rules that count pushes, or throw dice, only where one is ``due``."""
+        """Return how a fault ends a subscription, or ``None`` if no fault hits it.
+
+        Rules with ``after`` or ``chance`` count pushes, so they apply only if a push is ``due``. All other rules apply
+        at once, before a push is due.
+        """
         for fault in list(self.for_pushes.values()):
             rule = fault.rule
             if not fault.matches("SubscribeToShard", stream) or (rule.shard_id or shard_id) != shard_id:
@@ -234,9 +245,9 @@ class Faults:
         return None
 
     def handle_time(self, streams: "dict[str, ServerStream]", now: float) -> set[str]:
-        """Carry out what is due; give the names of the streams that changed."""
+        """Carry out the reshards that are due. Return the names of the streams that changed."""
         changed: set[str] = set()
-        for fault in sorted(self.for_time.values(), key=lambda one: (one.at, one.id)):
+        for fault in sorted(self.for_time.values(), key=lambda fault: (fault.at, fault.id)):
             stream = streams.get(fault.rule.stream or "")
             if fault.at is None or fault.at > now or stream is None or stream.status != "ACTIVE":
                 continue
@@ -250,7 +261,7 @@ class Faults:
     # ---- rules by their kinds
 
     def throttle(self, **filters: Unpack[Filters]) -> Fault:
-        """Too fast: see ``fault_kinds.Throttle``."""
+        """Throttle requests or entries of PutRecords: see ``fault_kinds.Throttle``."""
         return self._make(kinds.Throttle, filters)
 
     def fail_entries(
@@ -262,25 +273,25 @@ class Faults:
         message: str = "Internal Service Failure",
         **filters: Unpack[Filters],
     ) -> Fault:
-        """Some entries of PutRecords fail, and are not stored."""
+        """Fail some entries of PutRecords, so that they are not stored."""
         return self._make(kinds.FailEntries, filters, k=k, share=share, code=code, message=message)
 
     def error(self, code: str, message: str = "", *, status: int | None = None, **filters: Unpack[Filters]) -> Fault:
-        """The request is answered with an error of any type."""
+        """Answer requests with an error of any type."""
         return self._make(kinds.Error, filters, code=code, message=message, status=status)
 
     def expired_iterator(self, **filters: Unpack[Filters]) -> Fault:
-        """GetRecords: the iterator is too old."""
+        """Answer GetRecords with ExpiredIteratorException."""
         return self.error(
             "ExpiredIteratorException", "Iterator expired.", **(Filters(operation="GetRecords") | filters)
         )
 
     def expired_token(self, **filters: Unpack[Filters]) -> Fault:
-        """The caller's credentials have expired."""
+        """Answer requests as if the caller's credentials had expired."""
         return self.error("ExpiredTokenException", "The security token included in the request is expired", **filters)
 
     def unavailable(self, **filters: Unpack[Filters]) -> Fault:
-        """503, as AWS says it."""
+        """Answer requests with status 503, in AWS's form."""
         return self.error("ServiceUnavailableException", "Service Unavailable", **filters)
 
     def latency(
@@ -290,47 +301,47 @@ class Faults:
         where: Literal["before", "after"] = "before",
         **filters: Unpack[Filters],
     ) -> Fault:
-        """The answer is late."""
+        """Delay answers."""
         return self._make(kinds.Latency, filters, seconds=seconds, where=where)
 
     def reset(self, where: Literal["before", "after", "inside"] = "before", **filters: Unpack[Filters]) -> Fault:
-        """The connection is reset before, after (the answer is lost) or inside the answer."""
+        """Reset connections before a request is carried out, after it (the answer is lost), or inside the answer."""
         return self._make(kinds.Reset, filters, where=where)
 
     def truncate(self, *, at: int | None = None, share: float | None = None, **filters: Unpack[Filters]) -> Fault:
-        """The answer's body ends early; by half, unless told."""
+        """Cut the body of answers, by default in the middle."""
         return self._make(kinds.Truncate, filters, at=at, share=share)
 
     def malformed(self, body: bytes | str | None = None, *, handled: bool = True, **filters: Unpack[Filters]) -> Fault:
-        """200, and garbage."""
+        """Answer with status 200 and an unparseable body."""
         members = {"body_base64" if isinstance(body, bytes) else "body": body}
         return self._make(kinds.Malformed, filters, **members, handled=handled)
 
     def html(self, status: int = 503, *, handled: bool = False, **filters: Unpack[Filters]) -> Fault:
-        """A proxy's page."""
+        """Answer with the HTML page of a proxy."""
         return self._make(kinds.Html, filters, status=status, handled=handled)
 
     def wrong_count(self, delta: int = -1, **filters: Unpack[Filters]) -> Fault:
-        """PutRecords answers with too few or too many results."""
+        """Answer PutRecords with too few or too many results."""
         return self._make(kinds.WrongCount, filters, delta=delta)
 
     def clock_skew(self, seconds: float, **filters: Unpack[Filters]) -> Fault:
-        """The service's clock, as clients see it, is off."""
+        """Shift the service's clock, as clients see it."""
         return self._make(kinds.ClockSkew, filters, seconds=seconds)
 
     def fan_out_exception(
         self, code: str = "InternalFailureException", message: str = "Internal Service Failure",
         **filters: Unpack[Filters],
     ) -> Fault:  # fmt: skip
-        """An exception frame in the event stream, then its end."""
+        """End subscriptions with an exception frame."""
         return self._make(kinds.FanOutException, filters, code=code, message=message)
 
     def fan_out_end(self, **filters: Unpack[Filters]) -> Fault:
-        """The event stream ends cleanly, before its time."""
+        """End subscriptions cleanly, but early."""
         return self._make(kinds.FanOutEnd, filters)
 
     def fan_out_reset(self, **filters: Unpack[Filters]) -> Fault:
-        """The event stream's connection is reset."""
+        """Reset the connections of subscriptions."""
         return self._make(kinds.FanOutReset, filters)
 
     def reshard_at(
@@ -343,16 +354,16 @@ class Faults:
         shard: str | int | None = None,
         shards: int | None = None,
     ) -> Fault:
-        """The stream's shards change at that time of the server's clock, or in ``delay`` seconds."""
+        """Reshard the stream at a time of the server's clock, or in ``delay`` seconds."""
         return self._make(
             kinds.Reshard, {"stream": stream}, at=at, delay=delay, action=action, shard=shard, shards=shards
         )
 
     def _make(self, kind: type[FaultRule], filters: Filters, **own: object) -> Fault:
-        """Add a rule, from keyword arguments as JSON would have them: no ``None``, and lists for sets."""
+        """Add a rule from keyword arguments. As in JSON, there is no ``None``, and sets become lists."""
         members: dict[str, Any] = {
             name: sorted(cast("set[str]", value)) if isinstance(value, (set, frozenset)) else value
             for name, value in {**filters, **own}.items()
             if value is not None
         }
-        return self._live(kind.make(**members))
+        return self._activate(kind.make(**members))

@@ -1,8 +1,8 @@
-"""Which members may each operation's request have, and what may stand in them?
+"""Which members may the request of each operation have, and which values?
 
-Decoded by msgspec, straight into structs with the constraints of the service model [MODEL]. ``constraints`` says what
-AWS answers to members that do not fit: SerializationException for a wrong type, ValidationException for broken
-constraints. The structs in lists are named as in the service model, because AWS's messages show their names.
+msgspec decodes requests into these structs, which have the constraints of the service model [MODEL]. For an invalid
+member, ``constraints`` produces AWS's answer: SerializationException for a wrong type, ValidationException for a
+violated constraint. The structs in lists have the names of the service model, because AWS's messages show them.
 """
 
 import re
@@ -43,9 +43,9 @@ from shardline.server.model.refusals import serialization
 
 
 class StreamInput(Struct, rename="pascal", kw_only=True):
-    """What names a stream in every request that has one.
+    """The members that name a stream, by its name or its ARN.
 
-    ``stream_id`` names nothing: the reference has it as "Not Implemented. Reserved for future use."
+    ``stream_id`` has no effect: the reference calls it "Not Implemented. Reserved for future use."
     """
 
     stream_name: StreamName | None = None
@@ -209,7 +209,7 @@ class ListTagsForStream(StreamInput):
 
 
 class ResourceInput(Struct, rename="pascal", kw_only=True):
-    """What names a resource: a stream, a consumer or a channel."""
+    """The members that name a resource: a stream, a consumer or a channel."""
 
     resource_arn: ResourceArn = field(name="ResourceARN")
     stream_id: StreamId | None = None
@@ -264,11 +264,11 @@ class UpdateAccountSettings(Struct, rename="pascal"):
 
 
 class Nothing(Struct):
-    """The input of operations that take none."""
+    """The input of operations without members."""
 
 
 DATA_PLANE: Final = frozenset({"PutRecords", "PutRecord", "GetRecords", "GetShardIterator", "SubscribeToShard"})
-"""The operations that AWS limits by the shard; all others have a rate of calls."""
+"""The operations that AWS limits per shard. All others have a limit of calls per second."""
 
 INPUTS: Final[Mapping[str, type[Struct]]] = {
     **{
@@ -299,8 +299,8 @@ INPUTS: Final[Mapping[str, type[Struct]]] = {
     "DescribeAccountSettings": Nothing,
 }
 
-# Base64 whose last character has bits that belong to no byte: AWS refuses it, msgspec does not. A partition key may end
-# like this too, so a match is only a reason to look closer.
+# Matches base64 whose last character has surplus bits that belong to no byte. AWS refuses such base64, but msgspec
+# accepts it. A partition key may look the same, so after a match, `reread` decides.
 _LOOSE_BASE64: Final = re.compile(rb'="(?:(?<![AEIMQUYcgkosw048=]=")|(?<=[^AQgw]=="))')
 
 
@@ -322,10 +322,10 @@ for _operation in ("PutRecord", "PutRecords"):
 
 
 def read_json(operation: str, body: bytes) -> Struct:
-    """A request's members from JSON.
+    """Read the members of a request from JSON.
 
     Raises:
-        Refused: they do not fit.
+        Refused: the body is not valid JSON, or a member is invalid.
     """
     try:
         return _decoders[operation](body)  # type: ignore[no-any-return]
@@ -336,7 +336,7 @@ def read_json(operation: str, body: bytes) -> Struct:
 
 
 def _read_again(operation: str, body: bytes) -> Struct:
-    """What AWS makes of JSON with a member that does not fit; the rest of it may be no JSON at all."""
+    """Read a body with an invalid member, as AWS does. The rest of the body may not even be valid JSON."""
     try:
         members: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -345,10 +345,10 @@ def _read_again(operation: str, body: bytes) -> Struct:
 
 
 def read_values(operation: str, params: object) -> Struct:
-    """A request's members from values, as CBOR or a Python caller gives them.
+    """Read the members of a request from Python values, which come from CBOR or from a caller of the model.
 
     Raises:
-        Refused: they do not fit.
+        Refused: a member is invalid.
     """
     try:
         return msgspec.convert(params, INPUTS[operation])

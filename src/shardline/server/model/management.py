@@ -1,9 +1,10 @@
-"""How are streams made, changed and deleted?
+"""How are streams created, changed and deleted?
 
 Invariants:
 
-- A change is accepted only in state ACTIVE; it is carried out after its delay.
-- A limit of the account is checked before anything changes.
+- A change is accepted only if the stream is ACTIVE (a stream that is CREATING can be deleted, too). It is carried out
+  after its delay.
+- The limits of the account are checked before anything changes.
 """
 
 from typing import Final, get_args
@@ -44,7 +45,7 @@ def create_stream(state: ServiceState, request: inputs.CreateStream) -> None:
     check_warm_throughput(state, mode, request.warm_throughput, "CreateStream")
     count = request.shard_count or state.settings.on_demand_shards
     _check_shards(state, count)
-    creating = sum(one.status == "CREATING" for one in state.streams.values())
+    creating = sum(stream.status == "CREATING" for stream in state.streams.values())
     if limits.streams_creating_at_once is not None and creating >= limits.streams_creating_at_once:
         raise limit_exceeded(
             "This request would have exceed the limit on the number  of streams that can simultaneously be in CREATING "
@@ -58,16 +59,16 @@ def create_stream(state: ServiceState, request: inputs.CreateStream) -> None:
         stream.record_distribution = request.record_distribution_strategy or _BY_KEY
     stream.warm_mibps = request.warm_throughput
     stream.begin("CREATING", Change(state.now + state.settings.delays.create, "create", number=count))
-    state.tell_apart(stream)
+    state.make_distinct(stream)
     state.streams[stream.name] = stream
     state.note_change(stream)
 
 
 def _mode_of(request: inputs.CreateStream) -> str:
-    """The mode that is asked for. Without one, a stream whose shards are not counted is none that is provisioned.
+    """Return the mode that the request asks for. A request with neither mode nor shard count means an on-demand stream.
 
-    [API] CreateStream: a provisioned stream needs a count. AWS makes a stream of four shards, with which on-demand ones
-    begin, if it gets neither mode nor count (recorded in LocalStack's tests, see docs/tested/differences.md).
+    [API] CreateStream: a provisioned stream needs a count. For a request with neither, AWS creates a stream of four
+    shards, the initial number of on-demand streams (recorded in LocalStack's tests, see docs/tested/differences.md).
     """
     if request.stream_mode_details is not None:
         return request.stream_mode_details.stream_mode
@@ -76,13 +77,13 @@ def _mode_of(request: inputs.CreateStream) -> str:
 
 def _check_on_demand(state: ServiceState) -> None:
     limit = state.settings.limits.on_demand_streams
-    if limit is not None and sum(one.mode == "ON_DEMAND" for one in state.streams.values()) >= limit:
+    if limit is not None and sum(stream.mode == "ON_DEMAND" for stream in state.streams.values()) >= limit:
         raise limit_exceeded(f"The account has {limit} on-demand streams, which is its limit.")
 
 
 def delete_stream(state: ServiceState, request: inputs.DeleteStream) -> None:
     stream = state.find(request.stream_name, request.stream_arn)
-    if stream.status != "CREATING":  # which may be deleted too: recorded in kinesalite's deleteStream.js
+    if stream.status != "CREATING":  # AWS deletes such a stream, too: recorded in kinesalite's deleteStream.js
         state.check_active(stream)
     check_no_channels(state, stream)
     if state.consumers_of(stream) and not request.enforce_consumer_deletion:
@@ -120,7 +121,7 @@ def merge_shards(state: ServiceState, request: inputs.MergeShards) -> None:
     shard, adjacent = (_shard(state, stream, shard_id) for shard_id in ids)
     _check_open(state, stream, shard)
     _check_open(state, stream, adjacent)
-    if shard.hash_range.end + 1 != adjacent.hash_range.start:  # the lower one comes first, as AWS wants it
+    if shard.hash_range.end + 1 != adjacent.hash_range.start:  # AWS requires the lower shard to be the first one
         raise invalid(
             f"Shards {shard.shard_id} and {adjacent.shard_id} in stream {stream.name} under account "
             f"{state.settings.account_id} are not an adjacent pair of shards eligible for merging"
@@ -170,7 +171,7 @@ def update_shard_count(state: ServiceState, request: inputs.UpdateShardCount) ->
 
 
 def _count_for_the_day(state: ServiceState, calls: list[float], limit: int | None, operation: str) -> None:
-    """Add a call to those of the last 24 hours; refuse one too many."""
+    """Add a call to the calls of the last 24 hours. Refuse it if that exceeds the limit."""
     calls[:] = [when for when in calls if when > state.now - _DAY]
     if limit is not None and len(calls) >= limit:
         raise limit_exceeded(f"{operation} was called {limit} times within 24 hours, which is the limit.")
@@ -208,7 +209,7 @@ def set_retention(state: ServiceState, request: inputs.RetentionInput, *, increa
             f"Requested retention period ({hours} hours) for stream {stream.name} can not be {word} than existing "
             f"retention period ({stream.retention_hours} hours). Use {other}RetentionPeriod API."
         )
-    stream.trim(state.now)  # what has expired stays inaccessible, however long the new period is
+    stream.trim(state.now)  # records that have expired remain inaccessible, even if the new period is longer
     stream.retention_hours = hours
     stream.trim(state.now)
     state.note_change(stream)
@@ -231,7 +232,7 @@ def stop_encryption(state: ServiceState, request: inputs.EncryptionInput) -> Non
 def set_monitoring(state: ServiceState, request: inputs.MonitoringInput, *, enable: bool) -> dict[str, object]:
     stream = state.find(request.stream_name, request.stream_arn)
     before = stream.shard_level_metrics
-    # ALL stands for each of the metrics, and is none itself.
+    # ALL stands for all metrics. It is not the name of a metric.
     named = set(_METRICS if "ALL" in request.shard_level_metrics else request.shard_level_metrics)
     chosen = {*before} | named if enable else {*before} - named
     metrics = stream.shard_level_metrics = [metric for metric in _METRICS if metric in chosen]
@@ -279,7 +280,7 @@ def _active(state: ServiceState, request: inputs.StreamInput) -> ServerStream:
 
 
 def _provisioned(state: ServiceState, request: inputs.StreamInput) -> ServerStream:
-    """The stream, if its shards are the caller's to change."""
+    """Return the stream if the caller may change its shards: an on-demand stream manages them itself."""
     stream = _active(state, request)
     if stream.mode == "ON_DEMAND":
         raise provisioned_only(stream.name, state.settings.account_id)

@@ -1,6 +1,6 @@
 """Which values may the members of requests have?
 
-The constraints are those of the service model [MODEL]; ``inputs`` and ``channel_inputs`` are made of these types.
+The constraints are those of the service model [MODEL]. ``inputs`` and ``channel_inputs`` use these types.
 """
 
 from typing import Annotated, Final, Literal, TypeAlias
@@ -14,7 +14,7 @@ _NAME: Final = r"[a-zA-Z0-9_.-]+"
 
 
 def matching(pattern: str, longest: int, shortest: int = 1) -> Meta:
-    """The constraints of a text: its length, and a pattern that must match all of it."""
+    """Return the constraints of a text: the bounds of its length, and a pattern that must match the whole text."""
     return Meta(min_length=shortest, max_length=longest, pattern=full_match(pattern))
 
 
@@ -27,7 +27,7 @@ ConsumerArn: TypeAlias = Annotated[
 ChannelArn: TypeAlias = Annotated[str, matching(r"arn:aws.*:kinesis:.*:\d{12}:channel/\S+", 2048)]
 ResourceArn: TypeAlias = Annotated[str, matching(r"arn:aws.*:kinesis:.*:\d{12}:.*(stream|channel)/\S+", 2048)]
 ShardId: TypeAlias = Annotated[str, matching(_NAME, 128)]
-# The service model writes these two patterns with ^(...)$, AWS's recorded messages do not.
+# The service model writes the next two patterns with ^(...)$, but AWS's recorded messages show them without.
 HashKey: TypeAlias = Annotated[str, Meta(pattern=full_match(r"0|([1-9]\d{0,38})"))]
 SequenceNumber: TypeAlias = Annotated[str, Meta(pattern=full_match(r"0|([1-9]\d{0,128})"))]
 PartitionKey: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]

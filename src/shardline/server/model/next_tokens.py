@@ -1,11 +1,11 @@
-"""How does the service hand out iterators and page tokens, and know its own again?
+"""Writes and reads shard iterators and page tokens.
 
-Opaque text with a checksum: garbage and tokens of another server are refused, whatever they hold. It has the shape of
-AWS's iterators: 152 bytes in base64 or 16, 32, ... more (kinesalite, test/helpers.js).
+A token is an opaque text with a keyed checksum, so that garbage and tokens of other servers are refused. It has the
+form of AWS's iterators: 152 bytes in base64, or 16, 32, ... bytes more (kinesalite, test/helpers.js).
 
 Invariant:
 
-- A token is good for what it was made for, until it expires; nothing else is read out of it.
+- A token is read only as the kind of token that it was written as, and only if this server wrote it.
 """
 
 from hashlib import blake2b
@@ -16,7 +16,7 @@ import pybase64
 
 T = TypeVar("T")
 
-_MARK: Final = b"\x00\x00\x00\x00\x00\x00\x00\x01"  # iterators of AWS begin with AAAAAAAAAAE
+_MARK: Final = b"\x00\x00\x00\x00\x00\x00\x00\x01"  # AWS's iterators begin with AAAAAAAAAAE
 _DIGEST_BYTES: Final = 12
 _BLOCK_BYTES: Final = 16
 _SEALED_MIN_BYTES: Final = 152 - len(_MARK)
@@ -24,7 +24,7 @@ _SEALED_MIN_BYTES: Final = 152 - len(_MARK)
 
 @final
 class IteratorToken(msgspec.Struct, array_like=True, frozen=True):
-    """A place in a shard."""
+    """A shard iterator: a place in a shard."""
 
     stream: str
     creation_second: int
@@ -36,7 +36,7 @@ class IteratorToken(msgspec.Struct, array_like=True, frozen=True):
 
 @final
 class PageToken(msgspec.Struct, array_like=True, frozen=True):
-    """Where a listing goes on."""
+    """A NextToken: the place where a listing continues."""
 
     operation: str
     stream: str
@@ -48,7 +48,7 @@ class PageToken(msgspec.Struct, array_like=True, frozen=True):
 
 @final
 class Tokens:
-    """Makes and reads tokens with one secret of this server."""
+    """Writes and reads tokens with the secret of this server."""
 
     def __init__(self, secret: bytes) -> None:
         self.secret = secret
@@ -57,12 +57,17 @@ class Tokens:
         return pybase64.b64encode_as_string(self._seal(msgspec.msgpack.encode(token)))
 
     def read_iterator(self, text: str) -> IteratorToken | None:
-        """AWS takes an iterator in quotes too (recorded in LocalStack's test_kinesis.py), as shells' users pass it."""
+        """Return the iterator, or ``None`` if the text is not one of this server's iterators.
+
+        AWS also accepts an iterator in quotes (recorded in LocalStack's test_kinesis.py): users who copy it from a JSON
+        answer into a shell command often pass the quotes, too.
+        """
         if len(text) > 1 and text[0] == text[-1] == '"':
             text = text[1:-1]
         return self._read(text, IteratorToken)
 
     def read_page(self, text: str) -> PageToken | None:
+        """Return the page token, or ``None`` if the text is not one of this server's page tokens."""
         return self._read(text, PageToken)
 
     def _read(self, text: str, kind: type[T]) -> T | None:
@@ -71,7 +76,7 @@ class Tokens:
         except ValueError:
             return None
         if pybase64.b64encode_as_string(raw) != text:
-            return None  # base64 has several texts for one body; only one of them was written
+            return None  # several base64 texts decode to the same bytes, but the server wrote only one of them
         body = raw[len(_MARK) + _DIGEST_BYTES : -raw[-1]] if raw else b""
         if raw != self._seal(body):
             return None
@@ -81,7 +86,7 @@ class Tokens:
             return None
 
     def _seal(self, body: bytes) -> bytes:
-        """The mark, a checksum, the body and its padding, of which each byte is the padding's length."""
+        """Return the mark, a checksum, the body and the padding. Each byte of the padding is the padding's length."""
         digest = blake2b(body, key=self.secret, digest_size=_DIGEST_BYTES).digest()
         length = len(digest) + len(body)
         padding = max(_SEALED_MIN_BYTES - length, -length % _BLOCK_BYTES or _BLOCK_BYTES)

@@ -1,6 +1,6 @@
 """Which resource policies do streams and consumers have?
 
-A policy is kept and told: the server knows no other accounts, so it grants and denies nothing.
+A policy is stored and returned, but not enforced: the server has only one account.
 """
 
 from typing import Final, Literal
@@ -27,7 +27,7 @@ def put_policy(state: ServiceState, request: inputs.PutResourcePolicy) -> None:
 
 
 def get_policy(state: ServiceState, request: inputs.ResourceInput) -> dict[str, object]:
-    """Without a policy it is an empty object: recorded from AWS in LocalStack's tests (docs/tested/differences.md)."""
+    """Return the policy. Without one, AWS returns an empty object (LocalStack's tests, docs/tested/differences.md)."""
     return {"Policy": _resource(state, request).policy or _NO_POLICY}
 
 
@@ -47,7 +47,10 @@ def _resource(state: ServiceState, request: inputs.ResourceInput) -> ServerStrea
 
 
 def _check_consumer(state: ServiceState, consumer: ServerConsumer) -> None:
-    """AWS's text, as reported in aws-cloudformation/cloudformation-coverage-roadmap#2442."""
+    """Refuse a consumer that is not ACTIVE.
+
+    AWS's text was reported in aws-cloudformation/cloudformation-coverage-roadmap#2442.
+    """
     if consumer.status != "ACTIVE":
         raise in_use(
             f"Consumer {consumer.name} with creation timestamp {int(consumer.created_at)} under stream "
@@ -67,11 +70,11 @@ class _Policy(msgspec.Struct, rename="pascal"):
 
 
 def _check_policy(text: str) -> None:
-    """A policy must include the principals and the actions that are allowed [API]; more of it is not checked."""
+    """Refuse a policy without principals or without actions [API]. Nothing else is checked."""
     try:
         policy = msgspec.json.decode(text, type=_Policy)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise invalid(f"The policy cannot be used: {error}.") from None
     statements = policy.statement if isinstance(policy.statement, list) else [policy.statement]
-    if not statements or not all(one.action or one.not_action for one in statements):
+    if not statements or not all(statement.action or statement.not_action for statement in statements):
         raise invalid("The policy cannot be used: a statement has no Action.")

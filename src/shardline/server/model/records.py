@@ -2,9 +2,9 @@
 
 Invariants:
 
-- An entry of PutRecords is stored or refused by itself; what breaks the request's form refuses all of it.
-- What is refused is not stored, and costs nothing; a dry run is refused last, when nothing else is wrong.
-- A page never passes over a record: the next iterator goes on after its last one.
+- Each entry of PutRecords is stored or refused independently. An invalid entry refuses the whole request.
+- A refused record is not stored and costs nothing. A dry run is refused last, after all other checks have passed.
+- A page never skips a record: the next iterator continues after the last record of the page.
 """
 
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from shardline.server.model.faults import Faults
 
 _Entries: TypeAlias = tuple[list[PutRecordsRequestEntry], list[int], list[ServerShard]]
-"""The entries of a request, their sizes, and where they go."""
+"""The entries of a request, their sizes, and the shards that they go to."""
 
 _HASH_KEYS: Final = 1 << 128
 
@@ -78,7 +78,7 @@ def put_records(state: ServiceState, request: PutRecords) -> PutRecordsOutput:
     entries = request.records
     sizes = _check_request(state, stream, entries)
     if request.dry_run and stream.record_distribution == "AUTO":
-        raise dry_run("PutRecords")  # before chance is drawn
+        raise dry_run("PutRecords")  # before _shards_for draws random shards
     shards = _shards_for(state, stream, entries)
     if request.dry_run:
         raise dry_run("PutRecords")
@@ -103,7 +103,7 @@ def _put(state: ServiceState, stream: ServerStream, batch: _Entries) -> PutRecor
 
 
 def _put_with_faults(state: ServiceState, stream: ServerStream, faults: "Faults", batch: _Entries) -> PutRecordsOutput:
-    """Like ``_put``, without the entries that faults fail: they cost nothing. The results may be miscounted."""
+    """Like ``_put``, but some entries fail by faults, at no cost, and a fault may add or remove results."""
     entries, sizes, shards = batch
     failed = faults.failed_entries(stream, shards)
     kept = [at for at in range(len(shards)) if at not in failed]
@@ -143,10 +143,10 @@ def put_record(state: ServiceState, request: PutRecord) -> dict[str, object]:
 
 
 def _check_ordering(state: ServiceState, stream: ServerStream, after: str | None) -> None:
-    """Refuse a SequenceNumberForOrdering that AWS refuses: an unreadable one, and one of the future.
+    """Refuse a SequenceNumberForOrdering that AWS refuses: an unreadable one, and one from the future.
 
-    Numbers of other shards and of AWS's older layouts are accepted (recorded in kinesalite's putRecord.js). A shard's
-    numbers always grow, so the new one is greater than every number of its shard and of that shard's parents.
+    Numbers of other shards and of AWS's older layouts are accepted (recorded in kinesalite's putRecord.js). The new
+    record needs no special treatment: its number is greater than every earlier number of its shard and of the parents.
     """
     if after is None:
         return
@@ -163,12 +163,12 @@ def _is_future(state: ServiceState, stream: ServerStream, parts: sequence_number
     shard = stream.shards.get(shard_id_of(parts.shard_index))
     if shard is None or not shard.numbering.covers(parts):
         return parts.second > state.now
-    # The second says nothing here: the numbers of a child begin in the second after its parent's end.
+    # The second cannot be compared with the time: the numbers of a child begin in the second after its parent's end.
     return shard.is_open and parts.number >= shard.log.next
 
 
 def _dry_run_of_put(state: ServiceState, stream: ServerStream, entry: PutRecordsRequestEntry, size: int) -> Refused:
-    """What a PutRecord that only asks is told: nothing is charged, no chance is drawn."""
+    """Return the answer to a dry run of PutRecord. It charges nothing and draws no random number."""
     shards = stream.open_shards if stream.record_distribution == "AUTO" else [_shard_for(state, stream, entry)]
     if any(shard.may_write(size, state.now, is_dry=True) for shard in shards):
         return dry_run("PutRecord")
@@ -176,11 +176,16 @@ def _dry_run_of_put(state: ServiceState, stream: ServerStream, entry: PutRecords
 
 
 def _check_request(state: ServiceState, stream: ServerStream, entries: list[PutRecordsRequestEntry]) -> list[int]:
-    """The sizes of the entries of a request that is well formed."""
+    """Return the sizes of the entries.
+
+    Raises:
+        Refused: an entry is invalid, or the request is too large.
+    """
     sizes: list[int] = []
     most = stream.max_record_kib * KIB
     for entry in entries:
         key = entry.partition_key
+        # The fast path: any other entry gets a size over the limit, and _check_entry decides.
         size = len(entry.data) + len(key) if isinstance(key, str) and key.isascii() else most + 1
         sizes.append(size if size <= most else _check_entry(stream, entry, entries))
     limit = state.settings.limits.request_max_bytes
@@ -192,10 +197,10 @@ def _check_request(state: ServiceState, stream: ServerStream, entries: list[PutR
 def _check_entry(
     stream: ServerStream, entry: PutRecordsRequestEntry, entries: list[PutRecordsRequestEntry] | None = None
 ) -> int:
-    """The size of an entry that the stream takes.
+    """Return the size of an entry.
 
     Raises:
-        Refused: the stream does not take it. Of PutRecords' ``entries``, the refusal names all that it does not take.
+        Refused: the entry is invalid for the stream. The refusal names every invalid entry of PutRecords' ``entries``.
     """
     if _problem(stream, entry, "") is None:
         return _size_of(entry)
@@ -230,13 +235,13 @@ def _shards_for(state: ServiceState, stream: ServerStream, entries: list[PutReco
 
 
 def _shard_for(state: ServiceState, stream: ServerStream, entry: PutRecordsRequestEntry) -> ServerShard:
-    """Where a record belongs. Under AUTO distribution keys do not count."""
+    """Return the shard for a record. With AUTO distribution it is random, whatever the record's key is."""
     if stream.record_distribution == "AUTO":
         return state.chance.choice(stream.open_shards)
     text = entry.explicit_hash_key
     if text is None:
         key = entry.partition_key
-        assert isinstance(key, str), "a key was checked to be there"
+        assert isinstance(key, str), "_check_entry has refused an entry without a key"
         return stream.shard_of(hash_digest_of(key))
     hash_key = int(text)
     if hash_key >= _HASH_KEYS:
@@ -248,7 +253,7 @@ def _shard_for(state: ServiceState, stream: ServerStream, entry: PutRecordsReque
 @final
 @dataclass(slots=True)
 class _Batch:
-    """What one request puts into one shard."""
+    """The records that one request puts into one shard."""
 
     shard: ServerShard
     number: int
@@ -259,7 +264,7 @@ class _Batch:
 
 @final
 class _Store:
-    """Puts the records of one request into their shards, all at one time: ``finish`` does."""
+    """Collects the records of one request by shard. ``finish`` stores them, all with the same arrival time."""
 
     __slots__ = ("_batches", "_encryption", "_now", "_state", "_stream")
 
@@ -271,7 +276,7 @@ class _Store:
         self._encryption = msgspec.UNSET if stream.key_id is None else stream.encryption_type
 
     def add(self, shard: ServerShard, entry: PutRecordsRequestEntry, size: int) -> str:
-        """Take a record; give its sequence number."""
+        """Add a record, and return its sequence number."""
         batch = self._batches.get(shard.index)
         if batch is None:
             number = shard.numbering.make(shard.log.next, int(self._now))
@@ -290,7 +295,7 @@ class _Store:
 
 
 def _java_date(at: float) -> str:
-    """A time as Java writes it: ``Tue Nov 14 22:13:20 UTC 2023``."""
+    """Write a time as Java does: ``Tue Nov 14 22:13:20 UTC 2023``."""
     weekday, day, month, year, time, _ = formatdate(at, usegmt=True).split()
     return f"{weekday[:3]} {month} {day} {time} UTC {year}"
 
@@ -335,7 +340,11 @@ def place_of(
     timestamp: float | None,
     operation: str,
 ) -> int:
-    """The place in a shard that a position means."""
+    """Return the place in a shard that a starting position means.
+
+    Raises:
+        Refused: the position is invalid.
+    """
     shard.log.trim(stream.trim_horizon(state.now))
     if kind in {"AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"}:
         where = f"{operation} on shard {shard.shard_id} in stream {stream.name}"
@@ -350,7 +359,7 @@ def place_of(
                 "Must specify timestampInMillis parameter for iterator of type AT_TIMESTAMP. Current request has no "
                 "timestamp parameter."
             )
-        # Arrival times have milliseconds: a time that was read off a record must find it.
+        # Arrival times are rounded to milliseconds. A client that passes a record's arrival time must find that record.
         timestamp = round(timestamp, 3)
         if timestamp > round(state.now, 3):
             raise invalid(
@@ -378,18 +387,18 @@ def _place_of_number(shard: ServerShard, kind: str, number: str, where: str) -> 
             f"to a shard with {shard.shard_id}"
         )
     if parts.version == 0:
-        raise internal_failure()  # recorded in kinesalite's getShardIterator.js: AWS knows these numbers, and fails
-    is_ahead = parts.number >= shard.log.next and int(number) != shard.ending_sequence_number
-    if is_ahead or not shard.numbering.covers(parts):
+        raise internal_failure()  # as AWS does for numbers of version 0: recorded in kinesalite's getShardIterator.js
+    is_future = parts.number >= shard.log.next and int(number) != shard.ending_sequence_number
+    if is_future or not shard.numbering.covers(parts):
         raise invalid(
             f"StartingSequenceNumber {number} used in {where} is invalid because it did not come from this stream."
         )
-    is_passed = kind == "AFTER_SEQUENCE_NUMBER" or _is_past(shard, parts.number, number)
-    return min(parts.number + is_passed, shard.log.next)
+    skips_record = kind == "AFTER_SEQUENCE_NUMBER" or _is_after_record(shard, parts.number, number)
+    return min(parts.number + skips_record, shard.log.next)
 
 
-def _is_past(shard: ServerShard, place: int, number: str) -> bool:
-    """Whether a number lies behind the record at its place: the continuation of a subscription does."""
+def _is_after_record(shard: ServerShard, place: int, number: str) -> bool:
+    """Return whether a number is greater than that of the record at its place, like a subscription's continuation."""
     log = shard.log
     return log.first <= place < log.next and int(number) > int(log.between(place, place + 1)[0].sequence_number)
 
@@ -425,7 +434,7 @@ def get_records(state: ServiceState, request: GetRecords) -> GetRecordsOutput:
 
 
 def child_shards(stream: ServerStream, shard: ServerShard) -> list[ChildShardOutput]:
-    """The successors of a closed shard."""
+    """Return the child shards of a closed shard."""
     children = [stream.shards[child] for child in shard.child_ids if child in stream.shards]
     return [ChildShardOutput(child.shard_id, child.parent_ids, hash_key_range(child)) for child in children]
 

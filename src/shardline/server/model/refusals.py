@@ -1,7 +1,7 @@
-"""What does the service say when it refuses a request?
+"""Creates the errors with which the service answers requests.
 
-Each refusal has the type and the HTTP status that AWS uses. A ``Refused`` is raised inside the model and becomes the
-answer in ``Service.handle``: it never leaves the model.
+Each refusal has the type and the HTTP status that AWS uses. The model raises ``Refused``. ``Service.handle`` catches it
+and returns it as the answer.
 """
 
 from collections.abc import Iterable
@@ -11,12 +11,12 @@ from typing import Final, final
 
 NOT_NULL: Final = "Member must not be null"
 THROTTLED: Final = "ProvisionedThroughputExceededException"
-_PROBLEMS_MAX: Final = 10  # kinesalite, test/putRecords.js: of 501 entries without keys, 9 are named beside the list
+_PROBLEMS_MAX: Final = 10  # kinesalite, test/putRecords.js: for 501 entries without keys, AWS names the list and 9 keys
 
 
 @final
-class Refused(Exception):  # noqa: N818 - the service's word, not a fault of ours
-    """A request that is answered with an error."""
+class Refused(Exception):  # noqa: N818 - an answer of the service, not an error of the server
+    """The error with which a request is answered."""
 
     def __init__(self, code: str, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -36,55 +36,55 @@ access_denied: Final = partial(Refused, "AccessDeniedException", status=403)
 
 
 def validation(problems: Iterable[str]) -> Refused:
-    """The constraints that a request breaks, each as ``broken`` words it. AWS counts no more than ten."""
+    """Refuse a request that violates constraints. ``problems`` are texts of ``broken``. AWS reports at most ten."""
     counted = list(islice(problems, _PROBLEMS_MAX))
     errors = "1 validation error" if len(counted) == 1 else f"{len(counted)} validation errors"
     return Refused("ValidationException", f"{errors} detected: {'; '.join(counted)}")
 
 
 def broken(member: str, value: str | None, constraint: str) -> str:
-    """One member breaks one constraint; ``None`` is null."""
+    """Return AWS's sentence for a member that violates a constraint. The value ``None`` means null."""
     shown = "null" if value is None else f"'{value}'"
     return f"Value {shown} at '{member}' failed to satisfy constraint: {constraint}"
 
 
 def blob(length: int) -> str:
-    """Bytes, as AWS's messages show them."""
+    """Return how AWS's messages show a value of ``length`` bytes."""
     return f"java.nio.HeapByteBuffer[pos=0 lim={length} cap={length}]"
 
 
 def provisioned_only(stream: str, account: str) -> Refused:
-    """The modelled meaning of ValidationException: the stream's capacity mode does not have this operation."""
+    """Refuse an operation that on-demand streams do not support. The service model documents the type for this case."""
     return Refused(
         "ValidationException", f"Request is invalid. Stream {stream} under account {account} is in On-Demand mode."
     )
 
 
 def shard_throttling(operation: str, shard: str, stream: str | None, account: str) -> str:
-    """What is said of a shard whose rate is exceeded: in the answer, or in an entry of PutRecords."""
+    """Return AWS's message for a shard whose rate is exceeded, in an answer or in an entry of PutRecords."""
     if operation == "GetRecords":
         return f"Rate exceeded for Shard - {account}/{stream}/{shard}"
     return f"Rate exceeded for shard {shard} in stream {stream} under account {account}."
 
 
 def call_throttled(stream: str | None, account: str) -> Refused:
-    """A control call comes too fast; it may name no stream."""
+    """Refuse a control call that exceeds its rate. ``stream`` is ``None`` if the call names no stream."""
     what = f"stream {stream} under account {account}" if stream else f"account {account}"
     return limit_exceeded(f"Rate exceeded for {what}.")
 
 
 def dry_run(operation: str) -> Refused:
-    """Every check was passed, and nothing was done: with the status 400 (developer guide, kds-dryrun-validation)."""
+    """Refuse a dry run that has passed all checks, with the status 400 (developer guide, kds-dryrun-validation)."""
     return Refused("DryRunOperationException", f"{operation} would be carried out: DryRun is set, so it was not.")
 
 
 def serialization(message: str = "") -> Refused:
-    """A member has a wrong type; without a message: the body as a whole cannot be read."""
+    """Refuse a request with a member of a wrong type, or (without a message) with an unreadable body."""
     return Refused("SerializationException", message)
 
 
 def is_unreadable(refusal: Refused | None) -> bool:
-    """Whether the body as a whole cannot be read."""
+    """Return whether the refusal means that the body as a whole cannot be read."""
     return refusal is not None and refusal.code == "SerializationException" and not refusal.message
 
 
@@ -97,5 +97,5 @@ def too_large(limit: int) -> Refused:
 
 
 def internal_failure(message: str = "") -> Refused:
-    """AWS's has no message."""
+    """Answer with InternalFailure. AWS sends it without a message."""
     return Refused("InternalFailure", message, 500)

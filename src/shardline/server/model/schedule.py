@@ -1,9 +1,9 @@
-"""When is something due next, and for what?
+"""Which key is due next, and when?
 
 Invariants:
 
-- Each key has at most one time: a new one replaces the old one, earlier or later.
-- Setting a time and taking what is due cost the logarithm of the number of keys, not the number.
+- Each key has at most one time. A new time replaces the old one, whether it is earlier or later.
+- Setting a time and taking a key that is due cost the logarithm of the number of keys.
 """
 
 from heapq import heapify, heappop, heappush
@@ -15,16 +15,16 @@ _STALE_MAX: Final = 64
 
 @final
 class Schedule:
-    """Times by key."""
+    """A priority queue of keys, ordered by the times at which they are due."""
 
     def __init__(self) -> None:
         self.due_at = inf
         """The earliest time that is set."""
         self._times: dict[str, float] = {}
-        self._heap: list[tuple[float, str]] = []  # also with times that were replaced since
+        self._heap: list[tuple[float, str]] = []  # may contain stale times, which were replaced since
 
     def set(self, key: str, at: float) -> None:
-        """Make a key due at this time; never, if it is infinite."""
+        """Set the time at which a key is due. An infinite time removes the key."""
         if self._times.get(key, inf) == at:
             return
         if at == inf:
@@ -33,12 +33,12 @@ class Schedule:
             self._times[key] = at
             heappush(self._heap, (at, key))
             if len(self._heap) > 2 * len(self._times) + _STALE_MAX:
-                self._heap = [(time, one) for one, time in self._times.items()]
+                self._heap = [(time, known_key) for known_key, time in self._times.items()]
                 heapify(self._heap)
         self._find_earliest()
 
     def take_due(self, now: float) -> list[str]:
-        """The keys that are due, earliest first; each of them is due no more."""
+        """Remove the keys that are due, and return them, earliest first."""
         due: list[str] = []
         while self._heap and self.due_at <= now:
             key = heappop(self._heap)[1]

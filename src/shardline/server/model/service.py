@@ -1,12 +1,12 @@
-"""What does the service answer?
+"""Answers the requests of all operations.
 
-The whole of it as one pure machine: ``handle(operation, request, now)``. It does no I/O, reads no clock, and draws its
-chance from one seed.
+The whole service is one pure machine: ``handle(operation, request, now)``. It does no I/O, reads no clock, and takes
+its random numbers from one seed.
 
 Invariants:
 
-- Every request gets exactly one answer; what is wrong with it is an answer too, never an exception.
-- The same seed, requests and times give the same answers.
+- Every request gets exactly one answer. An invalid request is answered with a refusal, never with an exception.
+- The same seed, requests and times produce the same answers.
 """
 
 from collections.abc import Callable
@@ -87,29 +87,32 @@ OPERATIONS: Final[dict[str, Callable[[ServiceState, Any], object]]] = {
 
 @final
 class Answer(NamedTuple):
-    """What goes back: a body (a struct, a dict, or nothing), or a refusal."""
+    """The answer to a request: a body (a struct, a dict or ``None``), a refusal, or a subscription."""
 
     body: object = None
     refusal: Refused | None = None
     subscription: consumers.ServerSubscription | None = None
     plan: "Plan | None" = None
-    """What else happens to the request; a plan that is not handled has neither body nor refusal."""
+    """The effects of faults on the request. If ``plan.is_handled`` is false, there is neither a body nor a refusal."""
 
 
 @final
 class Service:
-    """The service."""
+    """The whole service: its state, and the operations on it."""
 
     def __init__(self, settings: ServiceSettings, chance: "Random", now: float) -> None:
         self.state = ServiceState(settings, chance, now)
         self._subscriptions = consumers.Subscriptions()
 
     def use_faults(self, faults: "Faults") -> None:
-        """Let these go wrong, from now on."""
+        """Apply these faults to all further requests."""
         self.state.faults = faults
 
     def plan(self, operation: str, members: Struct, now: float) -> "Plan | None":
-        """What befalls a request. Who asks hands the plan to ``handle``: asking twice would count it twice."""
+        """Return the effects of faults on a request, or ``None`` without faults.
+
+        The caller must pass the plan to ``handle``: otherwise ``handle`` would plan, and count the hits, a second time.
+        """
         faults = self.state.faults
         if faults is None or not faults.for_requests:
             return None
@@ -119,7 +122,7 @@ class Service:
     def handle(
         self, operation: str, request: Struct | dict[str, Any], now: float, plan: "Plan | None" = None
     ) -> Answer:
-        """Answer one request: a struct of ``inputs``, or its members as values."""
+        """Answer one request. ``request`` is a struct of ``inputs``, or a dict of its members."""
         try:
             if operation not in inputs.INPUTS:
                 raise unknown_operation()
@@ -139,11 +142,11 @@ class Service:
             return Answer(refusal=refusal, plan=plan)
 
     def take_stored(self) -> list[Stored]:
-        """Records stored since the last call: what must be kept before the answer goes out."""
+        """Return the records stored since the last call. They must be persisted before the answer is sent."""
         stored, self.state.stored = self.state.stored, []
         return stored
 
     def take_changed(self) -> set[str]:
-        """Names of streams that changed, or are gone, since the last call."""
+        """Return the names of the streams that were changed or deleted since the last call."""
         changed, self.state.changed = self.state.changed, set()
         return changed

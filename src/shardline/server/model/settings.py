@@ -1,6 +1,6 @@
-"""How strict, how slow and how large is the service that the model plays?
+"""The limits and the delays of the emulated service.
 
-Every limit can be changed and switched off (``None``). The defaults are AWS's quotas (``shardline.model.limits``).
+Every limit can be changed or switched off (``None``). The defaults are AWS's quotas (``shardline.model.limits``).
 """
 
 from dataclasses import dataclass, field, fields
@@ -11,12 +11,16 @@ from shardline.model import limits
 CLOCK_END: Final = 7_258_118_400.0
 """2200-01-01: the server's clock cannot be moved further.
 
-Dates, sequence numbers and the timestamps of every client hold that year: those of 64 bits in nanoseconds end in 2262.
+Dates, sequence numbers and the timestamps of all clients can represent that year. The smallest range is that of 64-bit
+nanoseconds, which end in 2262.
 """
 
 
 def _control_rates() -> dict[str, float]:
-    """Calls per second of the control plane, by operation; ListShards and the consumers' are per stream."""
+    """Return the calls per second of each control operation.
+
+    Those of ListShards and of the operations on one stream's consumers are per stream, the others per account.
+    """
     changes = ("CreateStream", "DeleteStream", "SplitShard", "MergeShards", "AddTagsToStream", "RemoveTagsFromStream")
     account = ("DescribeAccountSettings", "UpdateAccountSettings", "UpdateStreamWarmThroughput")
     channels = ("CreateChannel", "DescribeChannel", "ListChannels", "UpdateChannel", "DeleteChannel")
@@ -40,7 +44,7 @@ def _control_rates() -> dict[str, float]:
 @final
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the service enforces. ``None`` (for control rates: no entry) is no limit."""
+    """The limits that the service enforces. ``None`` (for control rates: no entry) means no limit."""
 
     write_records_per_second: float | None = limits.SHARD_WRITE_RECORDS_PER_SECOND
     write_bytes_per_second: float | None = limits.SHARD_WRITE_BYTES_PER_SECOND
@@ -69,17 +73,17 @@ class Limits:
 
     @classmethod
     def without_rates(cls) -> Self:
-        """No rate is limited: sizes, lives and counts still are."""
-        rates = {one.name: None for one in fields(cls) if one.name.endswith("_per_second")}
+        """Return limits without rates. Sizes, lifetimes and counts are still limited."""
+        rates = {limit.name: None for limit in fields(cls) if limit.name.endswith("_per_second")}
         rates.pop("control_calls_per_second")
-        daily = {one.name: None for one in fields(cls) if one.name.endswith("_per_day")}
+        daily = {limit.name: None for limit in fields(cls) if limit.name.endswith("_per_day")}
         return cls(**rates, **daily, control_calls_per_second={})  # type: ignore[arg-type]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """How long the service takes to carry out what it has accepted, in seconds."""
+    """How many seconds the service takes to carry out each kind of change that it has accepted."""
 
     create: float = 0.0
     delete: float = 0.0
@@ -91,7 +95,7 @@ class Delays:
 @final
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """The service that the model plays."""
+    """The settings of the emulated service."""
 
     region: str = "us-east-1"
     account_id: str = "000000000000"
@@ -99,4 +103,4 @@ class ServiceSettings:
     delays: Delays = field(default_factory=Delays)
     on_demand_shards: int = 4
     empty_page_chance: float = 0.0
-    """How often GetRecords answers an empty page with records still to come, as AWS does."""
+    """The probability that GetRecords returns an empty page although there are more records, as AWS does at times."""

@@ -1,14 +1,15 @@
-"""Which records does a shard hold, and where does a reader find the next?
+"""Which records does a shard hold, and which does a reader get next?
 
-What one request put into the shard lies there as GetRecords sends it: as one piece of JSON. A page is pieces joined,
-which costs a fraction of writing it record by record. The pieces lie one after the other in a few large segments: on
-the heap, between the requests that come and go, they would leave gaps.
+The records that one request put into the shard are stored as one piece of JSON, in the form in which GetRecords sends
+them. A page joins such pieces, which costs a fraction of encoding it record by record. The pieces are stored one after
+the other in a few large segments. As separate objects, allocated between short-lived requests, they would fragment the
+heap.
 
 Invariants:
 
-- Records are numbered from 1 without gaps; a reader's place is the number of the record that it reads next.
-- Arrival times never decrease, so that a time is found by bisection; those of one batch are one.
-- Trimming removes from the front only: a place before the first record left means the first record left.
+- Records are numbered from 1 without gaps. A reader's place is the number of the next record that it reads.
+- Arrival times never decrease, so that a time is found by bisection. All records of a batch have the same arrival time.
+- Trimming removes records only from the front. A place before the first remaining record means that record.
 """
 
 from array import array
@@ -42,7 +43,7 @@ _split: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 @final
 class Page(Sequence[StoredRecord]):
-    """Records that follow each other in a shard: JSON as it is, structs on demand."""
+    """Consecutive records of a shard, held as JSON. Structs are decoded on demand."""
 
     __slots__ = ("_count", "_pieces")
 
@@ -64,7 +65,7 @@ class Page(Sequence[StoredRecord]):
         return iter(_read(self.to_json()))
 
     def to_json(self, before: bytes = b"", after: bytes = b"") -> bytes:
-        """A JSON array of them all, inside of what stands before and after it. All is copied once."""
+        """Return the records as a JSON array between ``before`` and ``after``. The data is copied only once."""
         pieces = self._pieces or [b""]
         pieces = [b"".join([before, b"[", pieces[0]]), *pieces[1:]]
         pieces[-1] = b"".join([pieces[-1], b"]", after])
@@ -73,22 +74,22 @@ class Page(Sequence[StoredRecord]):
 
 @final
 class _Segments:
-    """Memory for batches: never moved, and let go of in large parts."""
+    """Memory for batches. It is never moved, and it is freed in large parts."""
 
     __slots__ = ("_free", "_last", "_segments", "_total")
 
     def __init__(self) -> None:
         self._segments: dict[int, bytearray] = {}
         self._last = 0
-        self._free = 0  # where the last one's free part begins
+        self._free = 0  # where the free part of the last segment begins
         self._total = 0
 
     def add(self, content: memoryview) -> int:
-        """Take a copy; give its place."""
+        """Store a copy of the content, and return its place."""
         size = len(content)
         segment = self._segments.get(self._last)
         if segment is None or self._free + size > len(segment):
-            # as large as all before, so that a shard with little in it needs little
+            # As large as all earlier segments together, so that a shard with few records needs little memory.
             segment = bytearray(max(size, min(self._total, _SEGMENT_MAX), _SEGMENT_MIN))
             self._last, self._free = self._last + 1, 0
             self._segments[self._last] = segment
@@ -102,7 +103,7 @@ class _Segments:
         return memoryview(self._segments[place >> _OFFSET_BITS])[start : start + size]
 
     def drop(self, before: int | None) -> None:
-        """Let go of what lies before a place; ``None``: of everything."""
+        """Free the segments before a place, or all segments if ``before`` is ``None``."""
         keep = self._last + 1 if before is None else before >> _OFFSET_BITS
         for number in [number for number in self._segments if number < keep]:
             del self._segments[number]
@@ -110,7 +111,7 @@ class _Segments:
 
 @final
 class RecordCount:
-    """How many records several logs hold together. Each log keeps its share of the count up to date."""
+    """The number of records that several logs hold together. Each ``ShardLog`` adds and subtracts its records."""
 
     __slots__ = ("value",)
 
@@ -120,7 +121,7 @@ class RecordCount:
 
 @final
 class ShardLog:
-    """The records of one shard. The log adds what it holds to ``count``."""
+    """The records of one shard. The log includes its records in ``count``."""
 
     __slots__ = (
         "_bytes_before", "_count", "_firsts", "_lengths", "_places", "_segments", "_times", "changes", "first",
@@ -130,35 +131,37 @@ class ShardLog:
     def __init__(self, count: RecordCount | None = None) -> None:
         self._count = RecordCount() if count is None else count
         self._segments = _Segments()
-        # of each batch: its first record's number, where it lies, its length without brackets, when it arrived
+        # For each batch: the number of its first record, its place, its length without brackets, its arrival time.
         self._firsts = array("Q")
         self._places = array("Q")
         self._lengths = array("Q")
         self._times = array("d")
-        self._bytes_before = array("Q")  # bytes of all records before this one, since the shard began
+        # For each record: the bytes of all records before it, since the shard was created.
+        self._bytes_before = array("Q")
         self.first = 1
-        """The number of the oldest record that is still there (or of the next one to come)."""
+        """The number of the oldest record that the log holds. If the log is empty, the number of the next record."""
         self.total_bytes = 0
+        """The bytes of all records since the shard was created, including trimmed ones."""
         self.changes = 0
         """How often the log was touched."""
         self.touched: set[ShardLog] | None = None
-        """Where the log enters itself when a subscription to it must look again; ``Subscriptions`` sets it."""
+        """The set to which the log adds itself when its subscriptions must be polled. ``Subscriptions`` sets it."""
 
     def __len__(self) -> int:
         return len(self._bytes_before)
 
     @property
     def records(self) -> Page:
-        """All that is there now."""
+        """All records that the log holds."""
         return self.between(self.first, self.next)
 
     @property
     def next(self) -> int:
-        """The number that the next record gets."""
+        """The number of the next record to be added."""
         return self.first + len(self._bytes_before)
 
     def extend(self, records: list[StoredRecord], sizes: list[int]) -> None:
-        """Add a batch: one record or more, that arrived at one time."""
+        """Add a batch: one or more records that arrived at the same time."""
         content = memoryview(_write(records))[1:-1]
         self._firsts.append(self.next)
         self._places.append(self._segments.add(content))
@@ -171,18 +174,21 @@ class ShardLog:
         self.touch()
 
     def touch(self) -> None:
-        """Make the subscriptions to this log look again: there is something new, or the shard has changed."""
+        """Request that the log's subscriptions are polled, because there are new records or the shard has changed."""
         self.changes += 1
         if self.touched is not None:
             self.touched.add(self)
 
     def restore(self, first: int) -> None:
-        """Begin at a later number: those before were trimmed in an earlier life."""
-        assert not self._firsts, "only an empty log can begin elsewhere"
+        """Start an empty log at a later number, because the earlier records were trimmed before a restart."""
+        assert not self._firsts, "the log is empty"
         self.first = first
 
     def page(self, place: int, max_records: int, max_bytes: int) -> tuple[Page, int, int]:
-        """Records from ``place`` on, the place after them, and their size. One record fits, if any may."""
+        """Return the records from ``place`` on, the place after them, and their size in bytes.
+
+        The first record is returned even if it exceeds ``max_bytes``, unless ``max_records`` is 0.
+        """
         place = max(place, self.first)
         start, count = place - self.first, len(self._bytes_before)
         if start >= count or not max_records:
@@ -196,7 +202,7 @@ class ShardLog:
         return self.between(place, self.first + end), self.first + end, after - before
 
     def between(self, first: int, end: int) -> Page:
-        """Records by their numbers, all of which are there."""
+        """Return the records from the number ``first`` to the one before ``end``. The log must hold all of them."""
         if first == end:
             return Page([], 0)
         low, high = bisect_right(self._firsts, first) - 1, bisect_left(self._firsts, end)
@@ -209,17 +215,17 @@ class ShardLog:
         return Page(pieces, end - first)
 
     def place_of_time(self, when: float) -> int:
-        """The first record that arrived at or after ``when``."""
+        """Return the number of the first record that arrived at or after ``when``."""
         batch = bisect_left(self._times, when)
         return self._firsts[batch] if batch < len(self._times) else self.next
 
     def arrival_of(self, place: int) -> float | None:
-        """When the record at (or next after) ``place`` arrived, ``None`` if there is none."""
+        """Return when the first record at or after ``place`` arrived, or ``None`` without such a record."""
         place = max(place, self.first)
         return self._times[bisect_right(self._firsts, place) - 1] if place < self.next else None
 
     def trim(self, before: float) -> int:
-        """Remove what arrived before that time; give how many."""
+        """Remove the records that arrived before a time, and return their number."""
         if not self._times or self._times[0] >= before:
             return 0
         first = self.place_of_time(before)
@@ -233,5 +239,5 @@ class ShardLog:
 
 
 def _part(content: bytes | memoryview, start: int, end: int) -> bytes:
-    """Some of the records of a batch."""
+    """Return the JSON of some records of a batch."""
     return b",".join(_split(b"".join([b"[", content, b"]"]))[start:end])

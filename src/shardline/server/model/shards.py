@@ -1,9 +1,9 @@
-"""What is a shard to the service: its range, its parents, its records, its rates?
+"""A shard of the service: its hash range, parents, records and rate limits.
 
 Invariants:
 
-- A shard is open until it is closed, once and for ever; then it has an ending sequence number.
-- Write rates are per shard and second, records and bytes, both or none.
+- A shard is open until it is closed. A closed shard has an ending sequence number and is never opened again.
+- The limits of records per second and bytes per second are charged together, or neither is charged.
 """
 
 from typing import Final, final
@@ -81,24 +81,24 @@ class ServerShard:
 
     @property
     def ended(self) -> int:
-        """The second in the ending sequence number. Children begin one second later (recorded, see ``add_shard``)."""
-        assert self.closed_at is not None, "only a closed shard has ended"
+        """The second in the ending sequence number. Children's numbers begin one second later: see ``add_shard``."""
+        assert self.closed_at is not None, "the shard is closed"
         return max(int(self.closed_at), self.numbering.began)
 
     def close(self, now: float) -> None:
-        assert self.closed_at is None, "a shard is closed once"
+        assert self.closed_at is None, "the shard is open"
         self.closed_at = now
 
-    # ---- rates: whether a call passes now; if so it is charged, unless it is a dry run
+    # ---- rates: each method returns whether a call passes now. If it does, it is charged, unless it is a dry run.
 
     def may_write(self, size: int, now: float, *, is_dry: bool = False) -> bool:
-        """Whether a record of ``size`` bytes passes."""
+        """Return whether a record of ``size`` bytes passes."""
         if not self._write_bytes.allows(size, now) or not self._write_records.take(1, now, is_dry=is_dry):
             return False
         return self._write_bytes.take(size, now, is_dry=is_dry)
 
     def may_read(self, now: float, *, is_dry: bool = False) -> bool:
-        """Whether a GetRecords passes. Its bytes are charged afterwards, by ``charge_read``."""
+        """Return whether a GetRecords passes. ``charge_read`` charges its bytes afterwards."""
         return self._read_bytes.allows(0, now) and self._read_calls.take(1, now, is_dry=is_dry)
 
     def charge_read(self, size: int) -> None:
@@ -109,14 +109,14 @@ class ServerShard:
 
 
 def shard_id_of(index: int) -> str:
-    return f"shardId-{index:012d}"  # a negative one, which only a made-up sequence number names: shardId--02147483648
+    return f"shardId-{index:012d}"  # a forged sequence number may contain a negative index: shardId--02147483648
 
 
 def full_shard_id(text: str) -> str | None:
-    """The id of the shard that a request names, ``None`` if no shard has such a name.
+    """Return the id of the shard that a request names, or ``None`` if no shard can have such a name.
 
-    AWS reads the number alone, in whatever comes after a hyphen, or in all of it: ``0``, ``shardId-0`` and
-    ``anything-000`` are the first shard (recorded in kinesalite's getShardIterator.js).
+    AWS reads only the number, after a hyphen or as the whole text: ``0``, ``shardId-0`` and ``anything-000`` mean the
+    first shard (recorded in kinesalite's getShardIterator.js).
     """
     parts = text.split("-")
     number = parts[1] if len(parts) > 1 and parts[1] else text

@@ -1,14 +1,13 @@
-"""What does the service know: streams, consumers, rates?
+"""The state of the service: its streams, consumers, channels and call rates.
 
 Invariants:
 
-- Time is told by the caller and never goes back: an earlier ``now`` counts as the latest seen.
-- A stream that is CREATING or DELETING serves no records; requests for them see no such stream.
-- Letting time pass costs nothing until something is due, and a change costs the same however many streams there
-  are.
-- Two streams of one name differ in their second of creation and in their sequence numbers, even if one is deleted
-  and the other created in the same second. Consumers tell them apart by these, and so do iterators and page tokens. On
-  AWS the seconds pass by themselves.
+- The caller passes the time, and time never goes back: an earlier ``now`` counts as the latest one so far.
+- A stream that is CREATING or DELETING serves no records. Requests for its records are answered as if it did not exist.
+- Advancing the time costs nothing until a change is due. The cost of a change does not depend on the number of streams.
+- Two streams with the same name differ in their second of creation and in their sequence numbers, even if one is
+  deleted and the other created in the same second. Client libraries, iterators and page tokens rely on that. On AWS,
+  deleting a stream takes longer than a second.
 """
 
 import re
@@ -47,13 +46,13 @@ _PER_STREAM: Final = frozenset(
     {"ListShards", "DescribeStreamConsumer", "DeregisterStreamConsumer", "ListStreamConsumers"}
 )
 _RATES_KEPT: Final = 1_000
-_REMEMBERED: Final = 60.0  # seconds: more than the numbers of a stream ever begin before its creation
-# Of a stream, or of one of its consumers. The region is not compared: a laptop's clients are set to any.
+_REMEMBERED: Final = 60.0  # seconds: longer than the numbers of a stream can begin before its creation
+# The ARN of a stream or of one of its consumers. The region is not compared: local clients may have any region.
 _ARN: Final = re.compile(r"arn:aws[^:]*:kinesis:[^:]*:([0-9]{12}):stream/([a-zA-Z0-9_.-]{1,128})(/consumer/\S+)?")
 
 
 class _Resource(Struct, kw_only=True):
-    """What belongs to a stream. It is written down as it is."""
+    """A resource that belongs to a stream. The storage writes its fields unchanged."""
 
     name: str
     arn: str
@@ -73,7 +72,7 @@ class ServerConsumer(_Resource, kw_only=True):
 
 @final
 class ChannelSettings(Struct, frozen=True):
-    """What a channel delivers, and where to. It has one of the two destinations."""
+    """The records that a channel delivers, and their destination. Exactly one of the two destinations is set."""
 
     role_arn: str
     record: RecordConfiguration
@@ -96,7 +95,7 @@ class ServerChannel(_Resource, kw_only=True):
 
 @final
 class Stored(NamedTuple):
-    """Records that one request put into a shard, at one time: what persistence must keep before the answer is sent."""
+    """Records that one request put into a shard. They must be persisted before the answer is sent."""
 
     stream: ServerStream
     shard: ServerShard
@@ -104,8 +103,8 @@ class Stored(NamedTuple):
     records: list[StoredRecord]
 
 
-class _Past(NamedTuple):
-    """A stream that is gone."""
+class _DeletedStream(NamedTuple):
+    """The times of a deleted stream that a new stream of the same name must not have."""
 
     creation_second: int
     last_began: int
@@ -113,7 +112,7 @@ class _Past(NamedTuple):
 
 @final
 class ServiceState:
-    """All that the operations read and change."""
+    """The state that the operations read and change."""
 
     def __init__(self, settings: ServiceSettings, chance: "Random", now: float) -> None:
         self.settings = settings
@@ -125,25 +124,28 @@ class ServiceState:
         self.channels: dict[str, ServerChannel] = {}
         self.commitment = Commitment()
         self.records_held = RecordCount()
-        """Of all streams."""
+        """The number of records that all streams hold."""
         self.keeps_stored = False
-        """Whether someone takes ``stored``: persistence does."""
+        """Whether ``stored`` is filled. ``Storage`` sets it, and then takes the records."""
         self.stored: list[Stored] = []
         self.changed: set[str] = set()
-        """Names of streams whose description or consumers changed, or that are gone."""
+        """The names of streams that were deleted, or whose description, consumers or channels changed."""
         self.touched: set[ShardLog] = set()
-        """The logs whose subscriptions must look again: something came, or the shard, stream or consumer changed."""
+        """The logs whose subscriptions must be polled, because of new records or a changed shard, stream or consumer.
+
+        Each ``ShardLog`` adds itself, and ``Wakeups`` clears the set.
+        """
         self.faults: Faults | None = None
-        """What goes wrong on demand."""
-        self._past: dict[str, _Past] = {}
+        """The faults to apply to requests. ``Service.use_faults`` sets it."""
+        self._deleted: dict[str, _DeletedStream] = {}
         self._schedule = Schedule()
         self._rates: dict[tuple[str, str], Bucket] = {}
 
     def advance(self, now: float) -> float:
-        """Let time pass; give the time that it is now."""
+        """Advance the time, carry out the changes that are due, and return the current time."""
         self.now = max(self.now, now)
         if self.now >= self._schedule.due_at:
-            self._carry_out_what_is_due()
+            self._apply_due_changes()
         if self.faults is not None and self.faults.for_time:
             resharded = self.faults.handle_time(self.streams, self.now)
             if resharded:
@@ -155,52 +157,52 @@ class ServiceState:
 
     @property
     def due_at(self) -> float:
-        """When ``advance`` has something to do next, if no request comes before."""
+        """When ``advance`` has something to do next, if there is no request before."""
         if self.faults is None or not self.faults.for_time:
             return self._schedule.due_at
         planned = [fault.at for fault in list(self.faults.for_time.values())]
-        # A reshard that is overdue waits for its stream, whose own change comes first.
+        # An overdue reshard waits until its stream is ACTIVE. The schedule has the time of the stream's own change.
         return min([self._schedule.due_at, *(at for at in planned if at is not None and at > self.now)])
 
     def reschedule(self, resource: "ServerStream | _Resource") -> None:
-        """It is new, or has changed: something may be due for it at another time than was known."""
+        """Update the time at which a new or changed resource has something due."""
         if isinstance(resource, ServerStream):  # no name of a stream is an ARN
             self._schedule.set(resource.name, resource.due_at)
         else:
             self._schedule.set(resource.arn, inf if resource.status == "ACTIVE" else resource.ready_at)
 
     def note_change(self, resource: "ServerStream | _Resource") -> None:
-        """A stream, or what belongs to it, has changed: without a delay the change is there at once."""
+        """Register that a stream, a consumer or a channel has changed. A change without a delay is applied at once."""
         self.changed.add(resource.stream_name)
         self.reschedule(resource)
         if self.now >= self._schedule.due_at:
-            self._carry_out_what_is_due()
+            self._apply_due_changes()
 
-    def _carry_out_what_is_due(self) -> None:
+    def _apply_due_changes(self) -> None:
         for key in self._schedule.take_due(self.now):
             if key in self.streams:
-                self._carry_out(self.streams[key])
+                self._apply_to_stream(self.streams[key])
             elif key in self.consumers:
                 self._settle(self.consumers, self.consumers[key])
             elif key in self.channels:
                 self._settle(self.channels, self.channels[key])
 
-    def _carry_out(self, stream: ServerStream) -> None:
-        """Carry out what is due for a stream."""
+    def _apply_to_stream(self, stream: ServerStream) -> None:
+        """Carry out the changes of a stream that are due."""
         if stream.pending is not None and stream.pending.ready_at <= self.now:
             self.changed.add(stream.name)
         stream.advance(self.now)
-        if not stream.is_gone:
+        if not stream.is_deleted:
             self.reschedule(stream)
             return
         del self.streams[stream.name]
         self._remember(stream)
         self.records_held.value -= stream.record_count
-        self.consumers = {arn: one for arn, one in self.consumers.items() if one.stream_name != stream.name}
-        self.channels = {arn: one for arn, one in self.channels.items() if one.stream_name != stream.name}
+        self.consumers = {arn: other for arn, other in self.consumers.items() if other.stream_name != stream.name}
+        self.channels = {arn: other for arn, other in self.channels.items() if other.stream_name != stream.name}
 
     def _settle(self, resources: dict[str, T], resource: T) -> None:
-        """Carry out what is due for a consumer or a channel."""
+        """Complete the creation, the update or the deletion of a consumer or a channel."""
         self.changed.add(resource.stream_name)
         if resource.status == "DELETING":
             del resources[resource.arn]
@@ -208,28 +210,33 @@ class ServiceState:
         else:
             resource.status = "ACTIVE"
 
-    def tell_apart(self, stream: ServerStream) -> None:
-        """Give a new stream a second of creation, and start numbers, that no earlier stream of its name had."""
-        past = self._past.pop(stream.name, None)
-        if past is not None:
-            stream.creation_second = max(stream.creation_second, past.creation_second + 1)
-            stream.numbers_begin = max(stream.numbers_begin, past.last_began + 1)
+    def make_distinct(self, stream: ServerStream) -> None:
+        """Give a new stream a second of creation and starting numbers that no earlier stream of its name had."""
+        deleted = self._deleted.pop(stream.name, None)
+        if deleted is not None:
+            stream.creation_second = max(stream.creation_second, deleted.creation_second + 1)
+            stream.numbers_begin = max(stream.numbers_begin, deleted.last_began + 1)
 
     def _remember(self, stream: ServerStream) -> None:
-        """Keep what ``tell_apart`` needs of a stream that is gone, as long as a new one could be taken for it."""
-        self._past = {name: past for name, past in self._past.items() if max(past) > self.now - _REMEMBERED}
-        self._past[stream.name] = _Past(stream.creation_second, stream.last_began)
+        """Keep the times of a deleted stream for ``make_distinct``, as long as a new stream could have the same."""
+        self._deleted = {
+            name: deleted for name, deleted in self._deleted.items() if max(deleted) > self.now - _REMEMBERED
+        }
+        self._deleted[stream.name] = _DeletedStream(stream.creation_second, stream.last_began)
 
     def check_rate(self, operation: str, stream: str) -> None:
-        """Refuse a control call that comes too fast."""
+        """Refuse a control call that exceeds its rate."""
         rate = self.settings.limits.control_calls_per_second.get(operation)
         if rate is None:
             return
         key = (operation, stream if operation in _PER_STREAM else "")
         bucket = self._rates.get(key)
         if bucket is None:
-            if len(self._rates) >= _RATES_KEPT:  # names are the clients' to invent: full buckets say nothing
-                self._rates = {one: rest for one, rest in self._rates.items() if rest.balance(self.now) < rest.rate}
+            # Clients can send any number of stream names. A full bucket is the same as none, so it can be dropped.
+            if len(self._rates) >= _RATES_KEPT:
+                self._rates = {
+                    known: other for known, other in self._rates.items() if other.balance(self.now) < other.rate
+                }
             bucket = self._rates[key] = Bucket(rate, self.now)
         if not bucket.take(1, self.now):
             raise call_throttled(stream, self.settings.account_id)
@@ -239,7 +246,7 @@ class ServiceState:
         return f"arn:aws:kinesis:{settings.region}:{settings.account_id}:stream/{stream_name}"
 
     def name_of(self, stream_name: str | None, stream_arn: str | None) -> str:
-        """The stream that a request names, by name or ARN."""
+        """Return the name of the stream that a request names, by name or ARN."""
         if stream_arn is not None:
             account, name = _parts_of(stream_arn)
             if stream_name is not None and stream_name != name:
@@ -252,7 +259,7 @@ class ServiceState:
         return stream_name
 
     def find(self, stream_name: str | None, stream_arn: str | None) -> ServerStream:
-        """The stream that a request names, in whatever state it is."""
+        """Return the stream that a request names, in any status."""
         name = self.name_of(stream_name, stream_arn)
         stream = self.streams.get(name)
         if stream is None:
@@ -260,7 +267,7 @@ class ServiceState:
         return stream
 
     def active(self, stream_name: str | None, stream_arn: str | None) -> ServerStream:
-        """The stream, if it can be changed."""
+        """Return the stream if it is ACTIVE, so that it can be changed."""
         stream = self.find(stream_name, stream_arn)
         self.check_active(stream)
         return stream
@@ -271,7 +278,7 @@ class ServiceState:
             raise in_use(f"Stream {stream.name} under account {account} not ACTIVE, instead in state {stream.status}")
 
     def resource(self, arn: str) -> "ServerStream | ServerConsumer | ServerChannel":
-        """What can have tags, and policies."""
+        """Return the stream, the consumer or the channel with this ARN."""
         if "/consumer/" in arn:
             consumer = self.consumers.get(arn)
             if consumer is None:
@@ -286,14 +293,14 @@ class ServiceState:
         return channel
 
     def serving(self, stream_name: str | None, stream_arn: str | None) -> ServerStream:
-        """The stream, if it serves records."""
+        """Return the stream if it serves records."""
         stream = self.find(stream_name, stream_arn)
         if stream.status not in _SERVING:
             raise not_found(f"Stream {stream.name} under account {self.settings.account_id} not found.")
         return stream
 
     def resolve_shard_id(self, text: str, stream_name: str) -> str:
-        """The full id of the shard that a request names; AWS checks this before it looks for the stream."""
+        """Return the full id of the shard that a request names. AWS checks the id before it looks for the stream."""
         shard_id = full_shard_id(text)
         if shard_id is None:
             raise self.shard_not_found(text, stream_name)
@@ -304,7 +311,7 @@ class ServiceState:
         return not_found(f"Could not find shard {shard_id} in stream {stream_name} under account {account}.")
 
     def readable_shard(self, stream_name: str, shard_id: str) -> tuple[ServerStream, ServerShard]:
-        """A shard to read from, and its stream. AWS has one text for a missing shard and a missing stream."""
+        """Return a stream and its shard to read from. AWS has one text for a missing stream and a missing shard."""
         stream = self.streams.get(stream_name)
         shard = None if stream is None or stream.status not in _SERVING else stream.shards.get(shard_id)
         if stream is None or shard is None:
@@ -319,14 +326,14 @@ class ServiceState:
         return [consumer for consumer in self.consumers.values() if consumer.stream_name == stream.name]
 
     def shard_count(self) -> int:
-        """Open shards of the account, and those that are being made."""
-        pending = [one.pending for one in self.streams.values() if one.pending is not None]
-        coming = sum(one.number for one in pending if one.kind == "create")
-        return coming + sum(len(one.open_shards) for one in self.streams.values())
+        """Return the number of open shards of the account, including those of streams that are CREATING."""
+        pending = [stream.pending for stream in self.streams.values() if stream.pending is not None]
+        creating = sum(change.number for change in pending if change.kind == "create")
+        return creating + sum(len(stream.open_shards) for stream in self.streams.values())
 
 
 def _parts_of(arn: str) -> tuple[str, str]:
-    """The account and the stream's name in an ARN."""
+    """Return the account and the stream's name in an ARN."""
     parts = _ARN.fullmatch(arn)
     if parts is None:
         raise invalid(f"{arn} is no ARN of a stream or of a consumer.")

@@ -1,11 +1,11 @@
-"""What is a stream to the service: its shards, its state, its settings?
+"""A stream of the service: its shards, status and settings.
 
 Invariants:
 
-- The open shards' hash ranges cover the ring without gaps or overlaps, at every moment.
-- A change that was accepted is carried out when its delay is over; until then the stream is in a state that says
-  so, and the old shards serve.
-- A record goes to the open shard whose range holds its hash key.
+- At any time, the hash ranges of the open shards cover the ring without gaps or overlaps.
+- An accepted change is carried out when its delay is over. Until then, the stream's status shows that a change is
+  pending, and the old shards serve.
+- A record goes to the open shard whose range contains its hash key.
 """
 
 from bisect import bisect_left
@@ -24,15 +24,15 @@ _NUMBERS_BEGIN_BEFORE: Final = 3  # seconds, see ``add_shard``
 
 @final
 class Change(NamedTuple):
-    """What was accepted, and will be carried out when its delay is over: data, so that it survives a restart."""
+    """An accepted change, which is carried out when its delay is over. It is plain data, so it survives a restart."""
 
     ready_at: float
     kind: str
-    """``create``, ``split``, ``merge``, ``scale``, ``warm``, ``delete``, or ``settle``: only the state changes."""
+    """``create``, ``split``, ``merge``, ``scale``, ``warm``, ``delete``, or ``settle``: only the status changes."""
     shard_id: str = ""
     other_id: str = ""
     number: int = 0
-    """How many shards, the hash key at which to split, or the warm throughput."""
+    """The number of shards, the hash key at which to split, or the warm throughput, depending on the kind."""
 
 
 @final
@@ -44,9 +44,12 @@ class ServerStream:
         self.arn = arn
         self.created_at = now
         self.creation_second = int(now)
-        """What is reported: AWS reports whole seconds. No two streams of one name have the same."""
+        """The creation time that is reported, in whole seconds as on AWS. No two streams of one name have the same."""
         self.numbers_begin = max(0, int(now) - _NUMBERS_BEGIN_BEFORE)
-        """The second in the start numbers of the first shards. ``ServiceState`` may move both, see ``tell_apart``."""
+        """The second in the starting sequence numbers of the first shards.
+
+        ``ServiceState.make_distinct`` may change both this and ``creation_second``.
+        """
         self.status = "CREATING"
         self.mode = "PROVISIONED"
         self.retention_hours = 24
@@ -61,33 +64,33 @@ class ServerStream:
         self.shards: dict[str, ServerShard] = {}
         self.next_index = 0
         self.count_updates: list[float] = []
-        """When UpdateShardCount was called, in the last 24 hours."""
+        """The times of the UpdateShardCount calls in the last 24 hours."""
         self.mode_updates: list[float] = []
-        """When UpdateStreamMode changed the mode, in the last 24 hours."""
+        """The times at which UpdateStreamMode changed the mode in the last 24 hours."""
         self._limits = limits
         self._records_held = records_held
         self.pending: Change | None = None
-        self.is_gone = False
+        self.is_deleted = False
         self._sweep_at = now
         self.open_shards: list[ServerShard] = []
-        """In the order of their hash ranges."""
-        self._endings: list[bytes] = []
+        """The open shards, in the order of their hash ranges."""
+        self._endings: list[bytes] = []  # the last hash keys of the open shards
 
     def __repr__(self) -> str:
         return f"<ServerStream {self.name} {self.status}, {len(self.open_shards)} open of {len(self.shards)} shards>"
 
     @property
     def stream_name(self) -> str:
-        """Its own name: as what belongs to a stream names it."""
+        """The stream's own name. Consumers and channels have the same attribute, for the stream they belong to."""
         return self.name
 
     def was_created_in(self, second: float) -> bool:
-        """Whether a request's StreamCreationTimestamp means this stream."""
+        """Return whether a request with this StreamCreationTimestamp means this stream."""
         return 0 <= second - self.creation_second < 1
 
     @property
     def last_began(self) -> int:
-        """The latest second in which the numbers of one of its shards begin."""
+        """The latest second in which the sequence numbers of a shard of this stream begin."""
         return max((shard.numbering.began for shard in self.shards.values()), default=self.numbers_begin)
 
     @property
@@ -100,17 +103,17 @@ class ServerStream:
     @property
     def due_at(self) -> float:
         """When ``advance`` has something to do next."""
-        if self.is_gone:
+        if self.is_deleted:
             return -inf
         return self._sweep_at if self.pending is None else min(self.pending.ready_at, self._sweep_at)
 
     def begin(self, status: str, change: Change) -> None:
-        """Take a state until the change is carried out."""
+        """Accept a change, and set the stream's status until the change is carried out."""
         self.status = status
         self.pending = change
 
     def advance(self, now: float) -> None:
-        """Carry out what is due, and let go of what retention has ended."""
+        """Carry out the pending change if it is due, and remove expired records and shards now and then."""
         change = self.pending
         if change is not None and now >= change.ready_at:
             self.pending = None
@@ -120,17 +123,17 @@ class ServerStream:
             self.trim(now)
 
     def touch(self) -> None:
-        """Make all subscriptions to the stream look again."""
+        """Request that all subscriptions to the stream are polled."""
         for shard in self.shards.values():
             shard.log.touch()
 
     def trim(self, now: float) -> None:
-        """Remove what retention has ended: records, and closed shards.
+        """Remove records and closed shards whose retention period is over.
 
-        Readers trim their shard by themselves: this is for shards that nobody reads, now and then.
+        A request that reads a shard trims that shard. This method trims the shards that are not read.
         """
         horizon = self.trim_horizon(now)
-        # All streams are swept at the same whole minutes: many streams then cost one walk a minute, not one each.
+        # All streams are swept at the same whole minutes, so that many streams need only one wake-up a minute.
         ends: list[float] = [(now // _SWEEP_EVERY + 1) * _SWEEP_EVERY]
         for shard in list(self.shards.values()):
             shard.log.trim(horizon)
@@ -154,50 +157,51 @@ class ServerStream:
             case "warm":
                 self.warm_mibps = change.number
             case "delete":
-                self.is_gone = True
+                self.is_deleted = True
             case _:
                 assert change.kind == "settle", change
-        self.status = "DELETING" if self.is_gone else "ACTIVE"
+        self.status = "DELETING" if self.is_deleted else "ACTIVE"
 
     # ---- shards
 
     def add_shard(
         self, hash_range: HashRange, now: float, parent: ServerShard | None = None, adjacent: ServerShard | None = None
     ) -> ServerShard:
-        """Add a shard, whose parents are closed.
+        """Add a shard. Its parents, if it has any, are closed.
 
-        Recorded in kinesalite's tests: the numbers of a new stream's shards begin 2 to 7 seconds before the stream was
-        created (createStream.js), those of a child one second after its parents' ending numbers (splitShard.js,
-        mergeShards.js).
+        Kinesalite's tests recorded the second in which a shard's numbers begin: for a new stream, 2 to 7 seconds before
+        its creation (createStream.js), and for a child, one second after the ending numbers of its parents
+        (splitShard.js, mergeShards.js).
         """
-        parents = [one for one in (parent, adjacent) if one is not None]
+        parents = [closed for closed in (parent, adjacent) if closed is not None]
         shard = ServerShard(
             self.next_index,
             hash_range,
             self._limits,
             now,
-            began=max([self.numbers_begin, *(one.ended + 1 for one in parents)]),
+            began=max([self.numbers_begin, *(closed.ended + 1 for closed in parents)]),
             parent_id=None if parent is None else parent.shard_id,
             adjacent_parent_id=None if adjacent is None else adjacent.shard_id,
             record_count=self._records_held,
         )
         self.next_index += 1
         self.shards[shard.shard_id] = shard
-        for one in parents:
-            one.child_ids.append(shard.shard_id)
+        for closed in parents:
+            closed.child_ids.append(shard.shard_id)
         return shard
 
     def restore_shard(self, shard: ServerShard) -> None:
-        """Take back a shard of an earlier life; they come in the order of their ids. ``reindex`` follows."""
+        """Add a shard from the data file. Call this in the order of the ids, and call ``reindex`` at the end."""
         self.shards[shard.shard_id] = shard
         for parent_id in shard.parent_ids:
             if parent_id in self.shards:
                 self.shards[parent_id].child_ids.append(shard.shard_id)
 
     def reindex(self) -> None:
-        """Recompute who is open, after shards were added or closed."""
-        self.open_shards = sorted((one for one in self.shards.values() if one.is_open), key=lambda one: one.hash_range)
-        self._endings = [one.hash_range.end.to_bytes(16, "big") for one in self.open_shards]
+        """Recompute the open shards, after shards were added or closed."""
+        self.open_shards = [shard for shard in self.shards.values() if shard.is_open]
+        self.open_shards.sort(key=lambda shard: shard.hash_range)
+        self._endings = [shard.hash_range.end.to_bytes(16, "big") for shard in self.open_shards]
 
     def create_shards(self, count: int, now: float) -> None:
         for hash_range in uniform_ranges(count):
@@ -205,7 +209,7 @@ class ServerStream:
         self.reindex()
 
     def shard_of(self, hash_key: bytes) -> ServerShard:
-        """The open shard for a hash key of 16 bytes."""
+        """Return the open shard for a hash key of 16 bytes."""
         return self.open_shards[bisect_left(self._endings, hash_key)]
 
     def split(self, shard: ServerShard, at: int, now: float) -> tuple[ServerShard, ServerShard]:
@@ -232,15 +236,15 @@ class ServerStream:
         return self.add_shard(HashRange(shard.hash_range.start, adjacent.hash_range.end), now, shard, adjacent)
 
     def scale(self, count: int, now: float) -> None:
-        """Reach ``count`` uniform shards as AWS does: one sweep over the ring, which gives the shards AWS's ids.
+        """Scale to ``count`` uniform shards, in one sweep over the ring, so that the shards get the same ids as on AWS.
 
-        The sweep completes one new shard after the other, from the lowest hash key on: it merges shards until they
-        reach the end of the new one, and splits the shard that reaches beyond it. From 4 to 3 this leaves the shards 6,
-        9 and 10 open, and from 2 (which are 1 and 2) to 3 the shards 3, 7 and 6: both were seen on AWS (see
+        The sweep completes one new shard after the other, starting at the lowest hash key. It merges shards until they
+        reach the end of the new shard, and splits the shard that reaches beyond it. From 4 to 3 shards this leaves the
+        shards 6, 9 and 10 open, and from 2 shards (1 and 2) to 3 the shards 3, 7 and 6. Both were observed on AWS (see
         docs/tested/differences.md).
         """
         rest = deque(self.open_shards)
-        for target in self._uniform_around_what_is_there(count):
+        for target in self._uniform_ranges_near_existing(count):
             shard = rest.popleft()
             while shard.hash_range.end < target.end:
                 following = rest.popleft()
@@ -252,12 +256,13 @@ class ServerStream:
                 rest.appendleft(self._split(shard, target.end + 1, now)[1])
         self.reindex()
 
-    def _uniform_around_what_is_there(self, count: int) -> list[HashRange]:
-        """Uniform ranges, except that a boundary stays where it is if the new one would be close to it.
+    def _uniform_ranges_near_existing(self, count: int) -> list[HashRange]:
+        """Return uniform ranges, but keep an existing boundary if a new one would be close to it.
 
-        From 10 to 13 shards, AWS creates 27 (recorded in moto's test_kinesis_boto3.py), which leaves the two boundaries
-        that are off by a tenth of a new shard's width, and moves those that are off by a fifth. Rounding of an earlier
-        division is covered too: doubling is one split per shard, halving one merge per pair.
+        From 10 to 13 shards, AWS creates 27 shards (recorded in moto's test_kinesis_boto3.py). So it keeps the two
+        boundaries that are off by a tenth of the width of a new shard, and moves those that are off by a fifth. Keeping
+        close boundaries also absorbs rounding of earlier divisions: doubling needs only one split per shard, and
+        halving one merge per pair.
         """
         starts = [shard.hash_range.start for shard in self.open_shards]
         close = HASH_KEY_COUNT // count // 8
@@ -265,23 +270,23 @@ class ServerStream:
         return ranges_from(wanted)
 
     def trim_horizon(self, now: float) -> float:
-        """Nothing older is kept."""
+        """Return the time before which records have expired."""
         return now - self.retention_hours * 3600.0
 
 
 def _closest(starts: list[int], wanted: int, close: int) -> int:
-    """The start that is close to the wanted one; the wanted one if none is."""
+    """Return the nearest existing start if it is at most ``close`` away, or else the wanted start."""
     at = bisect_left(starts, wanted)
     nearest = min(starts[max(at - 1, 0) : at + 1], key=lambda start: abs(start - wanted))
     return nearest if abs(nearest - wanted) <= close else wanted
 
 
 def uniform_ranges(count: int) -> list[HashRange]:
-    """The ring in ``count`` equal parts; the last takes what does not divide."""
+    """Divide the ring into ``count`` equal ranges. The last one gets the remainder."""
     width = HASH_KEY_COUNT // count
     return ranges_from([width * part for part in range(count)])
 
 
 def ranges_from(starts: list[int]) -> list[HashRange]:
-    """The ring in parts that start there."""
+    """Divide the ring into ranges with these starts."""
     return [HashRange(start, end - 1) for start, end in zip(starts, [*starts[1:], HASH_KEY_COUNT], strict=True)]

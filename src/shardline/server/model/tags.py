@@ -55,10 +55,10 @@ def list_tags_for_resource(state: ServiceState, request: inputs.ResourceInput) -
 
 
 def merged_tags(tags: dict[str, str], more: dict[str, str], resource: str = "the resource") -> dict[str, str]:
-    """The tags of a resource that gets more of them.
+    """Return the tags of a resource after more tags were added.
 
     Raises:
-        Refused: a key is reserved, a character is not allowed, or there are too many.
+        Refused: a key is reserved, a character is not allowed, or there are too many tags.
     """
     merged = tags | more
     failed = f"Failed to add tags to {resource}"
@@ -66,19 +66,19 @@ def merged_tags(tags: dict[str, str], more: dict[str, str], resource: str = "the
     if any(key.startswith(_RESERVED) for key in more):
         raise invalid(f"{failed} because keys that begin with {_RESERVED} are reserved.")
     if len(merged) > TAGS_PER_STREAM:
-        # AWS's text (kinesalite's addTagsToStream.js): the limit was raised to 50, and the text kept the old one.
+        # AWS's text (kinesalite's addTagsToStream.js). The limit was raised to 50, but the text still says 10.
         raise invalid(f"{failed} because a given stream cannot have more than 10 tags associated with it.")
     return merged
 
 
 def _check_characters(texts: Iterable[str], failed: str) -> None:
-    """Refuse what AWS refuses, in its two texts (recorded in kinesalite's addTagsToStream.js).
+    """Refuse the characters that AWS refuses, with AWS's two messages (recorded in kinesalite's addTagsToStream.js).
 
-    A tab and a line feed are no white space to AWS, and a percent sign is refused although it is listed as valid. The
-    colon is not listed, but tags with colons are common, and AWS's other services list it.
+    AWS does not count a tab or a line feed as white space, and it refuses a percent sign although its message lists it
+    as valid. The message does not list the colon, but tags with colons are common, and other services of AWS list it.
     """
     characters = {character for text in texts for character in text}
-    if any(unicodedata.category(one)[0] not in "LNZ" and one not in _VALID for one in characters):
+    if any(unicodedata.category(character)[0] not in "LNZ" and character not in _VALID for character in characters):
         raise invalid(
             "Some tags contain invalid characters. Valid characters: Unicode letters, digits, white space, "
             "_ . / = + - % @."
@@ -91,5 +91,5 @@ def _check_characters(texts: Iterable[str], failed: str) -> None:
 
 
 def stream_resource(state: ServiceState, stream_name: str) -> str:
-    """A stream, as it is called in messages."""
+    """Return how messages name a stream."""
     return f"stream {stream_name} under account {state.settings.account_id}"

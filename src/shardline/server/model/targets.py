@@ -1,6 +1,6 @@
 """Which stream and which shards does a request mean?
 
-Told without drawing chance and without refusing anything: for faults, and for the record of requests.
+The faults and the request log need to know. These functions draw no random numbers and refuse nothing.
 """
 
 from typing import TYPE_CHECKING, NamedTuple, final
@@ -21,14 +21,14 @@ _HASH_KEYS = 1 << 128
 
 @final
 class Target(NamedTuple):
-    """What a request means; ``shards`` are those that it names, not those that its records go to."""
+    """The stream and the shards that a request names. The shards that its records go to are not included."""
 
     stream: str | None
     shards: tuple[str, ...] = ()
 
 
 def target_of(request: object, state: "ServiceState") -> Target:
-    """The stream and the shards that a request names, by whatever member."""
+    """Return the stream and the shards that a request names, in any of its members."""
     tokens = state.tokens
     match request:
         case inputs.GetRecords():
@@ -50,7 +50,7 @@ def target_of(request: object, state: "ServiceState") -> Target:
 
 
 def shards_of_records(request: object, stream: ServerStream | None) -> set[str]:
-    """The shards that a request's records go to, as far as their keys tell (under AUTO distribution: not at all)."""
+    """Return the shards that a request's records go to by their keys, or none with AUTO distribution."""
     if stream is None or stream.record_distribution == "AUTO" or not stream.open_shards:
         return set()
     entries: list[inputs.PutRecord] | list[inputs.PutRecordsRequestEntry] = []
@@ -74,7 +74,7 @@ def _full(*shard_ids: str) -> tuple[str, ...]:
 
 
 def stream_named(request: object) -> str | None:
-    """The stream that a request names by name or ARN; a broken name is refused later, where it is used."""
+    """Return the stream that a request names by name or ARN. The operation refuses an invalid name later."""
     name: str | None = getattr(request, "stream_name", None)
     if name is not None or not isinstance(request, Struct):
         return name
@@ -86,12 +86,12 @@ def stream_named(request: object) -> str | None:
 
 
 def _stream_of_channels(request: object, state: "ServiceState") -> str | None:
-    """The stream of the channel that a request is about."""
+    """Return the stream of the channel that a request names, creates or lists."""
     match request:
         case CreateChannel():
             return _stream_in(request.streams[0].stream_arn)
-        case ListChannels(stream_filter=[one]):
-            return _stream_in(one.stream_arn)
+        case ListChannels(stream_filter=[wanted]):
+            return _stream_in(wanted.stream_arn)
         case ChannelInput(channel_arn=arn) | inputs.ResourceInput(resource_arn=arn) if arn in state.channels:
             return state.channels[arn].stream_name
         case _:

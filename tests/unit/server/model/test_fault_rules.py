@@ -47,12 +47,12 @@ def test_every_kind_has_an_example():
 @pytest.mark.parametrize(
     ("described", "words"),
     [
-        ({}, "a fault's kind is one of clock_skew, error, fail_entries"),
+        ({}, "a fault's kind must be one of clock_skew, error, fail_entries"),
         ({"kind": "fire"}, "not 'fire'"),
-        ({"kind": ["throttle"]}, "kind is one of"),
+        ({"kind": ["throttle"]}, "kind must be one of"),
         (
             {"kind": "throttle", "cout": 3},
-            "a throttle fault has no 'cout': it may have after, chance, count, operation, shard, stream",
+            "a throttle fault has no key 'cout': the allowed keys are after, chance, count, operation, shard, stream",
         ),
         ({"kind": "throttle", "count": 0}, "count"),
         ({"kind": "throttle", "count": "3"}, "count"),
@@ -60,23 +60,26 @@ def test_every_kind_has_an_example():
         ({"kind": "throttle", "operation": "PutRecodrs"}, "'PutRecodrs'"),
         ({"kind": "fail_entries"}, "either k or share"),
         ({"kind": "fail_entries", "k": 1, "share": 0.1}, "either k or share"),
-        ({"kind": "fail_entries", "k": 1, "operation": "GetRecords"}, "hits PutRecords, never GetRecords"),
+        ({"kind": "fail_entries", "k": 1, "operation": "GetRecords"}, "can hit only PutRecords, not GetRecords"),
         ({"kind": "error"}, "code"),
         ({"kind": "error", "code": "X", "status": 200}, "status"),
         ({"kind": "latency", "seconds": -1}, "seconds"),
-        ({"kind": "latency", "seconds": [2, 1]}, "from low to high, of 0 to 3600, not [2.0, 1.0]"),
-        ({"kind": "latency", "seconds": [1]}, "from low to high"),
-        ({"kind": "latency", "seconds": 3601}, "of 0 to 3600, not 3601"),
+        (
+            {"kind": "latency", "seconds": [2, 1]},
+            "seconds from 0 to 3600, or [low, high] in that range, not [2.0, 1.0]",
+        ),
+        ({"kind": "latency", "seconds": [1]}, "[low, high]"),
+        ({"kind": "latency", "seconds": 3601}, "from 0 to 3600, or [low, high] in that range, not 3601"),
         ({"kind": "latency", "seconds": {"mean": 0.1, "p99": 9.0}}, "1 to 14 times the mean"),
         ({"kind": "latency", "seconds": {"mean": 0.1, "p99": 0.05}}, "1 to 14 times the mean"),
         ({"kind": "reset", "where": "never"}, "never"),
         ({"kind": "truncate", "at": 1, "share": 0.5}, "not both"),
-        ({"kind": "fan_out_end", "operation": "GetRecords"}, "hits SubscribeToShard"),
+        ({"kind": "fan_out_end", "operation": "GetRecords"}, "can hit only SubscribeToShard"),
         ({"kind": "reshard", "action": "split", "delay": 1}, "needs a stream"),
         ({"kind": "reshard", "action": "split", "stream": "s"}, "either at"),
         ({"kind": "reshard", "action": "scale", "stream": "s", "delay": 1}, "needs shards"),
         ({"kind": "reshard", "action": "split", "stream": "s", "delay": 1, "count": 2}, "happens once"),
-        ({"kind": "random", "count": 3}, "no more"),
+        ({"kind": "random", "count": 3}, "and nothing else"),
     ],
 )
 def test_a_rule_that_is_wrong_is_a_usage_error_that_says_what_is_allowed(world, described, words):
@@ -113,5 +116,5 @@ def test_a_new_kind_is_one_class(world, monkeypatch):
     world.faults.add({"kind": "teapot"})
     reply = post(endpoint, "ListStreams")
     assert (reply.status, reply.headers["X-Tea"], reply.trouble) == (418, "hot", Trouble(delay=0.25))
-    with pytest.raises(UsageError, match="a teapot fault has no 'cupz'"):
+    with pytest.raises(UsageError, match="a teapot fault has no key 'cupz'"):
         world.faults.add({"kind": "teapot", "cupz": 1})

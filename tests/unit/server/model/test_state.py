@@ -87,7 +87,7 @@ def test_a_stream_that_is_long_gone_is_forgotten(server):
         server.create(f"s{number}")
         server.call("DeleteStream", StreamName=f"s{number}")
         server.pass_time(10)
-    assert len(server.service.state._past) < 10
+    assert len(server.service.state._deleted) < 10
 
 
 def test_the_records_that_are_held_are_counted_as_they_come_and_go(make_server):
