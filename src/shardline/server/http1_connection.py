@@ -77,7 +77,7 @@ class Http1Connections(web.Server):
     def __init__(self, front: Front, timeouts: Timeouts) -> None:
         super().__init__(
             self._handle,
-            request_factory=self._make_request,
+            request_factory=self._create_request,
             access_log=None,
             auto_decompress=False,  # Kinesis accepts no compressed bodies
             keepalive_timeout=timeouts.idle,
@@ -102,7 +102,7 @@ class Http1Connections(web.Server):
         await self.shutdown(_SHUTDOWN_TIMEOUT)
 
     @staticmethod
-    def _make_request(
+    def _create_request(
         message: RawRequestMessage,
         payload: StreamReader,
         protocol: web.RequestHandler,

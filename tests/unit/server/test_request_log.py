@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from shardline.server import request_log as requests_seen
+from shardline.server import request_log
 from shardline.server.endpoint import Endpoint
 from shardline.server.model.faults import Faults
 from shardline.server.model.service import Service
@@ -106,7 +106,7 @@ def test_requests_are_found_and_counted_by_what_they_were(world):
 
 
 def test_memory_is_bounded(monkeypatch):
-    monkeypatch.setattr(requests_seen, "LIMIT", 2)
+    monkeypatch.setattr(request_log, "LIMIT", 2)
     world = World(RequestLog())
     for key in ("a", "b", "c"):
         world.put(key)

@@ -1,4 +1,4 @@
-"""Which billing mode does the account have, and how warm are its streams kept?
+"""Which billing mode does the account have, and which warm throughput do its streams have?
 
 An account with a minimum throughput billing commitment is in the mode that AWS calls On-demand Advantage. Only there do
 on-demand streams have a warm throughput.

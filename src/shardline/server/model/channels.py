@@ -164,7 +164,7 @@ def _check_format(settings: ChannelSettings) -> None:
 
 
 def _check_limits(state: ServiceState, stream: ServerStream, settings: ChannelSettings) -> None:
-    """Refuse a second channel of a stream for the same kind of destination, and one too many of the account."""
+    """Refuse a second channel of a stream for the same kind of destination, and a channel over the account's limit."""
     limit, account = state.settings.limits.channels_per_account, state.settings.account_id
     if any(channel.settings.destination_type == settings.destination_type for channel in state.channels_of(stream)):
         raise limit_exceeded(

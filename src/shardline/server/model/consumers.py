@@ -213,6 +213,7 @@ class ServerSubscription:
         return SubscribeToShardEvent(records, behind, self._continuation())
 
     def _is_hit(self, *, due: bool) -> bool:
+        """Return whether a fault ends the subscription now. ``due`` means that an event is about to be pushed."""
         faults = self._state.faults
         if faults is not None and faults.for_pushes:
             self.fault = faults.push_ending(self._stream.name, self._shard.shard_id, due=due)

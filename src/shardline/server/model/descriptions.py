@@ -152,7 +152,7 @@ def _full(shard_id: str | None) -> str:
 
 
 def check_created(state: ServiceState, stream: ServerStream, at: float | None) -> None:
-    """Refuse a request that means another stream of this name: one that was created at ``at``, in whole seconds."""
+    """Refuse a request whose StreamCreationTimestamp does not match the stream. SDKs send whole seconds."""
     if at is not None and not stream.was_created_in(at):
         account = state.settings.account_id
         raise not_found(f"Stream {stream.name} under account {account} created at {at} not found.")

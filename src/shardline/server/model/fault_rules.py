@@ -177,7 +177,7 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
         return {}
 
     def on_results(self) -> int:
-        """Return how many results too many a PutRecords has that the rule hits. The number may be negative."""
+        """Return by how many the results of a PutRecords that the rule hits outnumber its entries. May be negative."""
         return 0
 
     def on_reply(self, reply: ReplyPlan) -> None:

@@ -215,7 +215,7 @@ class Faults:
         return failed
 
     def result_delta(self, stream: "ServerStream", shards: "list[ServerShard]") -> int:
-        """Return how many results too many a PutRecords has. The number may be negative."""
+        """Return by how many the results of a PutRecords outnumber its entries. The number may be negative."""
         hits = self._hit_entries("on_results", stream, shards)
         return next((fault.rule.on_results() for fault, _ in hits), 0)
 
