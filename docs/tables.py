@@ -94,8 +94,8 @@ NOT_IN_THE_KPL = {
     "isolation_calls_per_second": "none: the whole request is retried until the TTL",
     "closed_shard_ttl": "fixed at 60 s",
 }
-SINK = "has no counterpart: measurements go to the sink that you give to Producer"
-CREDENTIALS = "belongs to the client: the AWS chain, or give it to Producer or Client as credentials="
+SINK = "has no counterpart: metrics go to the sink that you pass to Producer"
+CREDENTIALS = "belongs to the client: the AWS chain, or pass it to Producer or Client as credentials="
 # Settings that the KPL takes in code only.
 KPL_IN_CODE = {
     "CredentialsProvider": CREDENTIALS,

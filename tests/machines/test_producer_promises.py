@@ -990,7 +990,7 @@ def test_the_round_under_way_shrinks_when_lanes_vanish():
     stream.put()
     assert stream.intake.quiet_records == 1_599
     stream.distribution = "AUTO"
-    stream.machine._facts.ask_again(stream.now)
+    stream.machine._facts.query_again(stream.now)
     stream.run(1.0)
     stream.put()
     assert stream.intake.quiet_records < 1_000

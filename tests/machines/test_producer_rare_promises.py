@@ -102,7 +102,7 @@ def test_p9_what_landed_where_nothing_explains_it_is_sent_in_order_when_the_stre
         stream.put(b"4", "k", hash_key=1)
         stream.flush()
         stream.describe_stream = describe
-        stream.machine._facts.ask_again(stream.now)
+        stream.machine._facts.query_again(stream.now)
         stream.refuse = lambda entry, _: None if entry.data != b"4" else stream.refusals.pop()
         stream.refusals = [None, "ProvisionedThroughputExceededException"]
     stream.put(b"5", "k", hash_key=1)
@@ -126,7 +126,7 @@ def test_what_waits_when_keys_count_again_and_there_is_no_map_goes_on_by_itself(
     stream.put()
     stream.run(1.0)
     stream.distribution = "AUTO"
-    stream.machine._facts.ask_again(stream.now)
+    stream.machine._facts.query_again(stream.now)
     stream.run(1.0)
     down = Failure(FailureKind.TRANSIENT, "InternalFailure", "why", 500)
     stream.fail = lambda _: down
@@ -206,7 +206,7 @@ def test_a_record_of_its_own_that_the_service_placed_by_itself_is_sent_once():
     stream.run(0.2)
     assert len(stream.requests) == 1
     stream.distribution, stream.latency = "AUTO", 0.1
-    stream.machine._facts.ask_again(stream.now)
+    stream.machine._facts.query_again(stream.now)
     stream.pump()
     stream.run(5.0)
     assert stream.machine._facts.auto
@@ -253,7 +253,7 @@ def test_a_listing_of_the_old_stream_that_comes_late_is_dropped():
         2.0,
         0.1,
     )
-    stream.machine._facts.ask_again(stream.now)
+    stream.machine._facts.query_again(stream.now)
     stream.pump()
     stream.run(3.0)
     assert [(lane.shard_id, lane.hash_range.start) for lane in stream.machine._router.lanes] == [("a", 0), ("b", HALF)]
@@ -263,7 +263,7 @@ def test_the_rest_of_a_listing_of_the_old_stream_is_not_asked_for():
     machine = ShardMap(StreamRef("s"), Random(0), closed_shard_ttl=60.0)
     assert machine.poll_request(1.0).next_token is None
     assert not machine.handle_page(ListShardsResponse([shard("a", 0, HALF - 1)], "more"), 1.0)
-    machine.begin_anew(1.0)
+    machine.reset(1.0)
     assert machine.poll_request(1.0).next_token is None
 
 
@@ -271,7 +271,7 @@ def test_who_is_refused_without_a_key_asks_the_stream_at_once():
     stream = Stream(linger=0.1)
     stream.run(1.0)
     stream.distribution = "AUTO"
-    stream.machine._facts.ask_again(stream.now)
+    stream.machine._facts.query_again(stream.now)
     stream.run(63.0)
     assert stream.machine._facts.auto
     stream.distribution = None
@@ -290,7 +290,7 @@ def test_what_the_stream_once_said_of_its_records_holds_also_when_it_says_no_mor
     assert facts.poll_request(1.0) is not None
     facts.handle_summary(StreamSummary(name="s", arn="a", status="ACTIVE", max_record_kib=10_240), 1.0)
     assert facts.record_max_bytes == 10 * MIB
-    facts.ask_again(2.0)
+    facts.query_again(2.0)
     assert facts.poll_request(2.0) is not None
     facts.handle_summary(Failure(FailureKind.DENIED, "AccessDeniedException", "no", 400), 2.0)
     assert facts.record_max_bytes == 10 * MIB
@@ -383,11 +383,11 @@ def test_that_a_stream_was_made_anew_is_told_once():
     told = []
     for created_at in (1.0, 2.0, None):
         now = 100.0 * len(told)
-        facts.ask_again(now)
+        facts.query_again(now)
         assert facts.poll_request(now) is not None
         summary = StreamSummary(name="s", arn="a", status="ACTIVE", created_at=created_at)
         facts.handle_summary(summary if created_at is not None else throttled, now)
-        told.append(facts.made_anew)
+        told.append(facts.recreated)
     assert told == [False, True, False]
 
 

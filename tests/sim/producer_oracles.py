@@ -76,7 +76,7 @@ class StepOracles:
         assert isolated <= max(1, config.max_in_flight // 4), (
             "at most a quarter of max_in_flight requests are under way for this, and at least one may be"
         )
-        if machine._settlement.parked:
+        if machine._responses.parked:
             self.reached.add("parked")
         for record in machine.intake.records[:1]:
             self._check_deadline(record, machine.next_deadline())
@@ -298,7 +298,7 @@ def check_end(shell):
     collector = machine._collector
     assert (collector.in_flight, collector._waiting_bytes, collector._waiting_entries) == (0, 0, 0)
     assert not machine._isolation.shipments()
-    assert not machine._isolation._flying
+    assert not machine._isolation._in_flight
     assert not collector._ready
     asks_on = [machine._facts.next_deadline()] if machine._facts.auto else []
     asks_on += [machine._map.next_deadline()] if shell.world.endpoint.is_blacked_out_for_good else []

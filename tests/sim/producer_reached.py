@@ -4,8 +4,8 @@ from contextlib import ExitStack, contextmanager
 
 from shardline.core.producer import responses as settlement
 from shardline.core.producer.lane import Lane
-from shardline.core.producer.responses import Settlement
-from shardline.core.producer.retries import Returns
+from shardline.core.producer.responses import ResponseHandler
+from shardline.core.producer.retries import Retries
 from shardline.core.producer.shard_map import ShardMap
 from shardline.core.producer.stream_summary import StreamFacts
 from shardline.core.producer.verdicts import Rules
@@ -88,11 +88,11 @@ class Reached:
         with ExitStack() as taps:
             for name in _JUDGES:
                 taps.enter_context(_tap(settlement, name, self._see_verdict))
-            taps.enter_context(_tap(ShardMap, "question", self._see_question))
+            taps.enter_context(_tap(ShardMap, "note_foreign_number", self._see_foreign_number))
             taps.enter_context(_tap(StreamFacts, "handle_summary", self._see_summary))
             taps.enter_context(_tap(Lane, "take_expired", self._see_expired_in_lane))
-            taps.enter_context(_tap(Settlement, "expire_parked", self._see_failures("expired while parked")))
-            taps.enter_context(_tap(Returns, "expire_isolated", self._see_failures("expired while isolated")))
+            taps.enter_context(_tap(ResponseHandler, "expire_parked", self._see_failures("expired while parked")))
+            taps.enter_context(_tap(Retries, "expire_isolated", self._see_failures("expired while isolated")))
             yield self
 
     def _see_verdict(self, judge, *arguments, **named):
@@ -101,13 +101,13 @@ class Reached:
             self.rules.add(rule)
         return rule
 
-    def _see_question(self, question, *arguments):
+    def _see_foreign_number(self, note, *arguments):
         self.add("stream re-created, and recognised by a sequence number")
-        return question(*arguments)
+        return note(*arguments)
 
     def _see_summary(self, handle, facts, *arguments):
         changed = handle(facts, *arguments)
-        if facts.made_anew:
+        if facts.recreated:
             self.add("stream re-created, and recognised by its age")
         return changed
 

@@ -349,7 +349,7 @@ async def test_a_machine_that_breaks_ends_everything_and_refuses_more(make_produ
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(wait_for_room)
             await anyio.sleep(0.01)
-            monkeypatch.setattr(producer._machine._settlement, "settle", broken)
+            monkeypatch.setattr(producer._machine._responses, "settle", broken)
         outcomes = await everyone_ended(deliveries)
         assert {outcome.delivered for outcome in outcomes} == {False}
         assert all("bug" in outcome.message for outcome in outcomes)

@@ -1,17 +1,20 @@
 """Which records travel together, and how large are they exactly?
 
-An ``Aggregate`` is filled record by record, sealed, sent, and sent again if need be. It is sized exactly at put and
-encoded at dispatch, so a waiting payload exists once (P11). Its records share one entry of a request; a ``separate``
-one is but a bundle, handled as one thing until it is sent: each of its records is an entry of its own.
+An ``Aggregate`` is filled record by record, sealed, sent, and sent again if necessary. It is sized exactly when records
+are added and encoded when it is sent, so a waiting payload exists once (P11). Its records share one entry of a request.
+A *bundle* is an aggregate with ``separate=True``: its records are handled together until they are sent, but each
+record becomes an entry of its own.
 
 Invariants:
 
-- P2: all its records were predicted to belong to one shard; that is its lane's doing.
-- P8: keyless records take one random key and one explicit hash key inside their lane's range, the same for all in the
-  aggregate, also inside it, so that every reader accepts them. The outer key is the first record's.
-- P12: a record that goes alone goes as it is, unless its data would itself be opened by a reader: then it is wrapped.
-- ``size`` is the exact length of the data that ``entries`` makes, for two records or more; of a separate one it is
-  the sum of what its entries cost.
+- P2: all records of an aggregate were predicted to belong to one shard. The lane that fills the aggregate ensures this.
+- P8: all keyless records of an aggregate take the same random key and the same explicit hash key, which is inside the
+  range of the lane. The encoded aggregate contains both, so that every reader accepts the records. The outer key is the
+  key of the first record.
+- P12: the data of a record that is sent alone is not changed. The exception is data that looks like an aggregate, which
+  a reader would unpack: such a record is wrapped in an aggregate of its own.
+- ``size`` of an aggregate of two or more records is the exact length of the encoded data. ``size`` of a bundle is the
+  sum of the costs of its entries.
 """
 
 from typing import Final, final
@@ -24,13 +27,13 @@ from shardline.model.hashing import hash_digest_of
 from shardline.model.limits import KIB
 from shardline.model.record import Entry
 
-_ONE_BYTE: Final = 1 << 7  # numbers below need one byte on the wire
-_SMALL: Final = (1 << 14) - 16  # up to here a number, and a record's with its head, need two
+_ONE_BYTE: Final = 1 << 7  # numbers below this take one byte as a varint
+_SMALL: Final = (1 << 14) - 16  # up to this length, the varints of a record and of its data take at most two bytes
 
 
-WRAP_MAX_BYTES: Final = 2 * KIB  # more than wrapping adds: the key once more, heads, frame
+WRAP_MAX_BYTES: Final = 2 * KIB  # an upper bound of what wrapping adds: a copy of the key, field headers, the frame
 KEYLESS_KEY_LENGTH: Final = 10  # characters of the key that a keyless record gets
-_NO_KEYS: Final[dict[str, int]] = {}  # where there are none, or no more; never written to
+_NO_KEYS: Final[dict[str, int]] = {}  # shared by all aggregates without a key table; never written to
 
 
 @final
@@ -41,13 +44,13 @@ class KeylessAddress:
 
     def __init__(self, key: str | None, explicit_hash_key: str | None) -> None:
         self.key: str | None = key
-        """``None`` sends none: for streams under AUTO record distribution."""
+        """``None``: the entry has no key, which streams under AUTO record distribution allow."""
         self.explicit_hash_key: str | None = explicit_hash_key
 
 
 @final
 class Aggregate:
-    """Records that travel as one entry."""
+    """Records that share one entry, or a bundle of records that are separate entries."""
 
     __slots__ = (
         "_hash_keys",
@@ -68,35 +71,39 @@ class Aggregate:
     def __init__(self, due_at: Instant, address: KeylessAddress, *, separate: bool = False) -> None:
         self.records: list[BufferedRecord] = []
         self.separate: bool = separate
-        """Every record is an entry of its own."""
+        """Whether this is a bundle: every record is an entry of its own."""
         self.size: int = 0 if separate else FRAME_BYTES
         self.payload_bytes: int = 0
-        """What its records count against the buffer."""
+        """The bytes that the records occupy in the buffer."""
         self.due_at: Instant = due_at
-        """When its oldest record has lingered long enough."""
+        """When the oldest record has lingered long enough."""
         self.order: int = 0
-        """Its place among those of its lane that are due at the same time; 0 while it is open."""
+        """Orders the aggregates of a lane that are due at the same time. Set by the lane; 0 while this one is open."""
         self.address: KeylessAddress = address
         self.has_hash_keys: bool = False
         self.is_plain: bool = True
-        """Of a separate one: each record goes as it is, under its own key."""
+        """Whether every record of a bundle is sent unchanged, under its own key."""
         self.cost_bytes: int = 0
-        """Once it is sealed: what the service counts against the shard and the request, data and key."""
+        """The bytes of data and keys that the service counts against the shard and the request. Set by ``seal``."""
         self.entry_count: int = 0
-        """Once it is sealed: how many entries of a request it makes."""
+        """The number of entries in the request. Set by ``seal``."""
         self._keys: dict[str, int] = {}
         self._hash_keys: dict[str, int] = _NO_KEYS
 
     def add(self, record: BufferedRecord, max_bytes: int) -> bool:
-        """Add a record unless that would make the aggregate too large. The first always fits: alone it has no frame."""
+        """Add a record, unless that would make the aggregate too large. The first record always fits.
+
+        Returns whether the record was added.
+        """
         if record.key is None:
             return self._add_odd(record, max_bytes) if self.separate else self._add_any(record, max_bytes)
         return self.add_all([record], max_bytes) == 1
 
     def add_all(self, records: list[BufferedRecord], max_bytes: int) -> int:
-        """Add records, as ``add`` does, up to the first that does not fit. Returns how many.
+        """Add records up to the first one that does not fit. Returns how many were added.
 
-        Every record passes here: what is looked up for each in a call of its own, is looked up once.
+        Every record of the producer passes through this loop. One call for many records saves the attribute look-ups
+        that a call per record would repeat.
         """
         count = len(self.records)
         if self.separate:
@@ -110,6 +117,7 @@ class Aggregate:
         for record in records:
             data, key = record.data, record.key
             assert data is not None
+            # ``data < MAGIC`` is a fast first test: it is true for most data that does not start with MAGIC.
             if key is None or not key.isascii() or not (data < MAGIC or not data.startswith(MAGIC)):
                 self._grow_to(size, size - self.size)
                 if not self._add_odd(record, max_bytes):
@@ -156,7 +164,10 @@ class Aggregate:
         self.payload_bytes += payload
 
     def _add_odd(self, record: BufferedRecord, max_bytes: int) -> bool:
-        """As ``add``, for a separate record that costs otherwise than its characters and bytes tell."""
+        """Add to a bundle a record whose cost is not simply the length of its data and key.
+
+        Such a record has no key, has a key outside ASCII, or has to be wrapped (P12).
+        """
         cost = self.cost_of(record)
         if self.size + cost > max_bytes and self.records:
             return False
@@ -167,7 +178,7 @@ class Aggregate:
         return True
 
     def cost_of(self, record: BufferedRecord) -> int:
-        """What one record costs as an entry of its own."""
+        """Return the bytes of data and key of a record that is an entry of its own."""
         data, key = record.data, record.key
         assert data is not None
         if key is None:
@@ -180,7 +191,7 @@ class Aggregate:
         return len(data) + (len(key) if key.isascii() else len(key.encode()))
 
     def _add_any(self, record: BufferedRecord, max_bytes: int) -> bool:
-        """As ``add``, for records of every kind."""
+        """Add a record of any kind. ``_add_together`` is the fast version for ordinary records."""
         data, key, hash_key = record.data, record.key, record.explicit_hash_key
         assert data is not None
         length = len(data)
@@ -209,7 +220,7 @@ class Aggregate:
         return True
 
     def seal(self) -> None:
-        """No record follows: its cost is known, and what served to size it can go."""
+        """Close the aggregate: compute its cost and drop the tables that were only needed to size it."""
         self._keys = self._hash_keys = _NO_KEYS
         records = self.records
         if self.separate:
@@ -225,11 +236,11 @@ class Aggregate:
         self.entry_count = 1
 
     def entries(self) -> list[Entry]:
-        """What goes on the wire."""
+        """Return the entries that represent these records in a request."""
         if not self.separate:
             return [self.entry()]
         if self.is_plain:
-            return [Entry(one.data or b"", one.key, one.explicit_hash_key) for one in self.records]
+            return [Entry(record.data or b"", record.key, record.explicit_hash_key) for record in self.records]
         entries: list[Entry] = []
         for record in self.records:
             data, key = record.data, record.key
@@ -243,7 +254,7 @@ class Aggregate:
         return entries
 
     def entry(self) -> Entry:
-        """The one entry of records that share it."""
+        """Return the single entry that the records share."""
         first = self.records[0]
         if first.key is None:
             outer_key, outer_hash_key = self.address.key, self.address.explicit_hash_key
@@ -270,11 +281,11 @@ class Aggregate:
 
     @property
     def has_no_key(self) -> bool:
-        """Whether it goes out with an entry that has no key: only where the service chooses the shard."""
+        """Whether some entry has no key. This happens only if the service chooses the shard."""
         return self.address.key is None and any(record.key is None for record in self.records)
 
     def hash_digest(self, record: BufferedRecord) -> bytes:
-        """Where one of its records belongs, as it was sent."""
+        """Return the hash key, as 16 bytes, under which a record of this aggregate was sent."""
         key, hash_key = record.key, record.explicit_hash_key
         if key is None:
             key, hash_key = self.address.key or "", self.address.explicit_hash_key
@@ -282,7 +293,7 @@ class Aggregate:
 
 
 def wrapped_bytes(data: bytes, key: str | None, explicit_hash_key: str | None) -> int:
-    """What a record alone costs as an entry, data and key: more if its data has to be wrapped (P12)."""
+    """Return the bytes of data and key of a record that is sent alone, wrapped if its data requires it (P12)."""
     address = KeylessAddress("0" * KEYLESS_KEY_LENGTH, "0" * 39) if key is None else KeylessAddress(None, None)
     alone = Aggregate(0.0, address)
     alone.add(BufferedRecord(data, key, explicit_hash_key, 0.0), 0)
@@ -291,5 +302,5 @@ def wrapped_bytes(data: bytes, key: str | None, explicit_hash_key: str | None) -
 
 
 def digest_of(key: str, explicit_hash_key: str | None) -> bytes:
-    """The place in the ring, as 16 bytes."""
+    """Return the hash key that decides the shard, as 16 bytes."""
     return hash_digest_of(key) if explicit_hash_key is None else int(explicit_hash_key).to_bytes(16, "big")

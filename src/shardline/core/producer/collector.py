@@ -1,18 +1,19 @@
-"""When does a request go out, and what travels in it?
+"""When is a request sent, and which aggregates does it contain?
 
-Sealed aggregates wait in their lanes. A request is made when enough of them wait to fill one, or when the first of all
-is due: then everything goes.
+Sealed aggregates wait in their lanes. A request is made when enough aggregates wait to fill it, or when any aggregate
+is due. In the second case, all sealed aggregates are sent.
 
 Invariants:
 
-- A request holds at most ``request_max_entries`` entries and ``request_max_bytes`` bytes; one that is larger by
-  itself goes alone.
-- Fair over lanes: each lane in turn gives one aggregate, and lanes that gave one stand behind those that wait.
-- At most ``max_in_flight`` requests are under way. After a request failed whole there is a pause with jitter, and
-  one request at a time until one succeeds: a server that is down sees a trickle, not a storm.
-- A lane that may not send (tokens, pause, order) is set aside until its time comes, and costs nothing meanwhile.
-- Parts of refused requests (``isolation``) and the normal flow take turns, so that neither starves the other.
-- ``next_deadline`` never lies in the past unless ``poll_group`` has something to give.
+- A request holds at most ``request_max_entries`` entries and ``request_max_bytes`` bytes. An aggregate that is larger
+  than that is sent alone.
+- Lanes are treated fairly: they give one aggregate each, in turn. A lane that gave one goes to the end of the line.
+- At most ``max_in_flight`` requests are in flight. After a whole request failed, the collector pauses with jitter, and
+  then sends one request at a time until one succeeds. A server that recovers is not flooded.
+- A lane that may not send (no tokens, paused, or waiting for an answer) is set aside until it may, and costs nothing
+  meanwhile.
+- Parts of refused requests (``isolation``) and normal requests take turns, so that neither starves the other.
+- ``next_deadline`` is in the past only if ``poll_group`` would return a group.
 """
 
 from collections import deque
@@ -26,26 +27,28 @@ from shardline.core.producer.isolation import Isolation, Part
 from shardline.core.producer.lane import Lane, Shipment
 from shardline.core.producer.producer_config import ProducerConfig
 
-_GATHER_SHARE: Final = 0.2  # of linger: lanes whose tokens come back one by one are gathered for so long ...
-_GATHER_MAX: Final = 0.05  # ... but no longer than this: the KPL's collector waits as much
+# Lanes that wait for tokens become ready one by one. They are gathered for this share of ``linger``, to share a
+# request, but no longer than the KPL's collector waits.
+_GATHER_SHARE: Final = 0.2
+_GATHER_MAX: Final = 0.05
 
 
-# By the class it takes three times as long, and it is made for every entry.
+# Calling the class takes three times as long, and every aggregate that is sent needs a Shipment.
 _new_tuple: Final = tuple[Aggregate | Lane, ...].__new__
 
 
 @final
 class Group(NamedTuple):
-    """What travels in one request."""
+    """The aggregates of one request."""
 
     shipments: list[Shipment]
     part: Part | None = None
-    """The part of a refused request that it is, if it is one."""
+    """The part of a refused request that this group sends. ``None`` for a normal request."""
 
 
 @final
 class Collector:
-    """Composes requests out of lanes."""
+    """Fills requests with aggregates from the lanes."""
 
     def __init__(self, config: ProducerConfig, chance: Chance, isolation: Isolation) -> None:
         self._isolation = isolation
@@ -56,9 +59,9 @@ class Collector:
         self._gather = min(_GATHER_SHARE * config.linger, _GATHER_MAX)
         self._backoff = Backoff(config.retry_backoff, config.retry_backoff_max, chance)
         self._blocked_until: Instant = -NEVER
-        self._ready: deque[Lane] = deque()  # in turn
-        self._aside: dict[Lane, Instant] = {}  # may not send now, and when to look again
-        self._waiting_bytes = 0  # in lanes that are ready
+        self._ready: deque[Lane] = deque()  # the lane at the front gives the next aggregate
+        self._aside: dict[Lane, Instant] = {}  # lanes that may not send now, and when to check them again
+        self._waiting_bytes = 0  # in the lanes that are ready
         self._waiting_entries = 0
         self._draining = False
         self._isolated_last = False
@@ -67,12 +70,12 @@ class Collector:
     # ---- inputs
 
     def note_sealed(self, lane: Lane) -> None:
-        """A lane sealed aggregates."""
+        """Note that a lane has sealed aggregates."""
         if lane not in self._aside:
             self._count(lane)
 
     def note_returned(self, lane: Lane, now: Instant) -> None:
-        """Something changed for a lane: an answer came, or aggregates came back to it. Look at it again."""
+        """Check a lane again, because a request of the lane was answered or aggregates came back to it."""
         self._aside.pop(lane, None)
         if lane.queued:
             self._count(lane)
@@ -80,40 +83,40 @@ class Collector:
                 self._draining = True
 
     def note_expired(self, lane: Lane, now: Instant) -> None:
-        """Something left a lane otherwise than by a request: what is first there now may go earlier."""
+        """Check a lane again, because records left it unsent. The aggregate that is first now may be sent earlier."""
         if lane.is_ready or lane in self._aside:
             self.forget(lane)
             self.note_returned(lane, now)
 
     def forget(self, lane: Lane) -> None:
-        """A lane that has nothing to send any more."""
+        """Remove a lane, because it has nothing to send or must not send."""
         self._aside.pop(lane, None)
         if lane.is_ready:
             self._ready.remove(lane)
             self._uncount(lane)
 
     def drain(self) -> None:
-        """Send all that is sealed, full requests or not."""
+        """Send all sealed aggregates, even if the requests are not full."""
         self._draining = True
 
     def handle_answered(self) -> None:
-        """A request came to its end, well or badly."""
+        """Note that a request has succeeded or failed."""
         self.in_flight -= 1
 
     def handle_success(self) -> None:
-        """The service answered: requests may flow again."""
+        """End the pause, because the service answered."""
         self._backoff.reset()
         self._blocked_until = -NEVER
 
     def handle_failure(self, retry_after: float | None, now: Instant) -> None:
-        """A request failed whole. Requests that were under way together make one failure."""
+        """Pause, because a whole request failed. Requests that fail during the pause do not extend it."""
         if now >= self._blocked_until:
             self._blocked_until = now + self._backoff.next_delay(retry_after)
 
     # ---- outputs
 
     def poll_group(self, now: Instant) -> Group | None:
-        """What the next request carries, if one is to go now."""
+        """Return the content of the next request, if a request is to be sent now."""
         if not self._may_send(now):
             return None
         polls = (self._poll_ordinary, self._poll_isolated)
@@ -139,7 +142,7 @@ class Collector:
         return Group(shipments) if shipments else None
 
     def next_deadline(self) -> Instant:
-        """When ``poll_group`` is worth another try, if no answer comes before."""
+        """Return when to call ``poll_group`` again, if no request is answered before."""
         if not self._has_slot():
             return NEVER
         work = -NEVER if self._draining and self._ready else min(self._aside.values(), default=NEVER)
@@ -161,12 +164,12 @@ class Collector:
         )
 
     def _wake(self, now: Instant) -> None:
-        """Lanes whose time has come are ready again; if what they hold is due, it goes."""
+        """Make lanes ready whose time aside is over. If one of their aggregates is due, start draining."""
         for lane in [lane for lane, at in self._aside.items() if at <= now]:
             self.note_returned(lane, now)
 
     def _count(self, lane: Lane) -> None:
-        """A lane is ready: count what was sealed in it since it was last counted."""
+        """Make a lane ready, and count the aggregates that it sealed since it was last counted."""
         if not lane.is_ready:
             lane.is_ready = True
             self._ready.append(lane)
@@ -176,7 +179,7 @@ class Collector:
         lane.counted_bytes, lane.counted_entries = queued_bytes, queued
 
     def _uncount(self, lane: Lane) -> None:
-        """A lane is no longer ready."""
+        """Subtract a lane that is no longer ready from the totals."""
         lane.is_ready = False
         self._waiting_bytes -= lane.counted_bytes
         self._waiting_entries -= lane.counted_entries
@@ -185,16 +188,17 @@ class Collector:
     def _fill(self, now: Instant) -> list[Shipment]:
         ready = self._ready
         shipments: list[Shipment] = []
-        room = inf  # The first may be larger than a request
+        room = inf  # the first aggregate may be larger than a request
         entries = self._max_entries
         while ready and entries:
             lane = ready[0]
             aggregate = lane.poll_aggregate(now, room, entries)
             if aggregate is None and lane.wakes_at(now) <= now:
-                break  # it does not fit: it is the first of the next request
+                break  # the aggregate does not fit: it becomes the first of the next request
             ready.popleft()
             self._uncount(lane)
             if aggregate is None:
+                # The lane waits for tokens, for a pause to end or for an answer.
                 if lane.queued:
                     self._aside[lane] = max(lane.wakes_at(now), now + self._gather)
                 continue
@@ -202,5 +206,5 @@ class Collector:
             room = (self._max_bytes if room == inf else room) - aggregate.cost_bytes
             entries -= aggregate.entry_count
             if lane.queued:
-                self._count(lane)  # Behind the others
+                self._count(lane)  # puts the lane behind the others
         return shipments

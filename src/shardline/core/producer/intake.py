@@ -1,29 +1,30 @@
 """The mailbox between the code that puts records and the host that sends them.
 
-A putter (any task, thread, signal handler or finalizer) reserves room and appends its record here. It touches nothing
-else of the machine. The host takes records from the front, and releases their room when they have ended.
+A putter (any task, thread, signal handler or finalizer) reserves room and appends its record here. It touches no other
+part of the machine. The host takes records from the front, and releases their room when they have ended, that is, when
+they were delivered or have failed.
 
 Invariants:
 
-- P7: the room in use is what was reserved less what was released. Putters write ``reserved_*``, the host writes
-  ``limit_*`` (released plus the size of the buffer), so that neither waits for the other. A record larger than the
-  whole buffer goes into an empty one.
-- P1: nothing is called between reserving and appending, so that no interrupt can come between the two. A shell that has
-  several threads holds its putters' lock around both. The host's last act is ``end``: a record that is appended after
-  that is taken back by its own putter.
+- P7: the room in use is the reserved room minus the released room. Putters write ``reserved_*``, and the host writes
+  ``limit_*`` (released plus the size of the buffer), so that neither waits for the other. A record that is larger than
+  the whole buffer is accepted if the buffer is empty.
+- P1: no function is called between reserving and appending, so that no interrupt can come between the two. A shell with
+  several threads holds its putters' lock around both. The host calls ``end`` last: a record that is appended after that
+  is taken back by its own putter.
 - P11: a putter wakes the host only when it passes a mark. The host sets the marks before it sleeps: at the next record
-  if nothing else would wake it in time, otherwise at the end of a round. A putter that has passed a mark raises it to
-  the limit, or every further put would wake the host until it runs.
-- No wake-up is lost between threads: the host sets the marks and then looks at ``records``, a putter appends and then
-  looks at the marks.
-- The gate is closed while puts are refused, while callers wait for room, and where data has to be serialized first.
-  ``gate_records`` is then 0, and each put goes by ``put``. Marks and gate are two fields: with the mark at 0, every put
-  would wake the host while a caller waits.
-- ``records`` is the same list for the whole life: an append to a list that was replaced meanwhile would be lost.
-- Whatever the host is doing, each record that has not ended is in ``records`` or among those that it has taken: a fork
-  finds it there, and so does the shell when an interrupt broke the host (P1).
-- A round is large enough that the host wakes rarely: a wake-up costs as much as tens of records. On a stream of many
-  shards it grows with them, as long as it is no great part of the buffer and no more than fills a request.
+  if nothing else would wake the host in time, otherwise at the end of a round. A putter that passes a mark raises it to
+  the limit. Otherwise every further put would wake the host until it runs.
+- No wake-up is lost between threads: the host sets the marks and then reads ``records``, and a putter appends and then
+  reads the marks.
+- The gate is the fast path of the shell's ``put``. It is closed (``gate_records`` is 0) while puts are refused, while
+  callers wait for room, and if data has to be serialized first. Each put then calls ``Intake.put``. Marks and gate are
+  two fields: if closing the gate set the mark to 0, every put would wake the host while a caller waits.
+- ``records`` is never replaced by another list: an append to the old list would be lost.
+- Whatever the host is doing, each record that has not ended is in ``records`` or in ``_taken``. After a fork, or after
+  an interrupt broke the host, the shell finds it there (P1).
+- A round is large enough that the host wakes rarely: a wake-up costs as much as tens of records. A round grows with the
+  number of shards, but stays a small part of the buffer and no larger than a request.
 """
 
 from collections import deque
@@ -40,11 +41,11 @@ ROUND_BYTES: Final = 1_000 * KIB
 _LANE_RECORDS: Final = 8
 _LANE_BYTES: Final = 4 * KIB
 _PARTS_OF_THE_BUFFER: Final = 8
-_ENDED_MAX: Final = 4_096  # records that have ended and may still be among those that the host has taken
+_ENDED_MAX: Final = 4_096  # ended records that may remain in the list of taken records
 
 
 def round_limits(config: ProducerConfig, lanes: int) -> tuple[int, int]:
-    """How many records, and bytes, make a round on a stream with so many lanes."""
+    """Return the number of records and of bytes in a round, for a stream with this many lanes."""
     if not config.aggregation:
         return min(ROUND_RECORDS, config.request_max_entries), min(ROUND_BYTES, config.request_max_bytes)
     records = max(ROUND_RECORDS, _LANE_RECORDS * lanes)
@@ -57,11 +58,11 @@ def round_limits(config: ProducerConfig, lanes: int) -> tuple[int, int]:
 
 @final
 class Put(IntEnum):
-    """What came of a ``put``."""
+    """The result of a ``put``."""
 
     REFUSED = 0  # not accepted: ``refusal`` has the reason
-    FULL = 1  # not accepted: there is no room, or others wait for it
-    QUIET = 2  # accepted; nothing to do for the shell
+    FULL = 1  # not accepted: there is no room, or other callers already wait for room
+    QUIET = 2  # accepted; the shell has nothing to do
     WAKE = 3  # accepted; the shell must wake the host
 
 
@@ -80,38 +81,47 @@ class Intake:
     def __init__(self, config: ProducerConfig) -> None:
         self._max_records, self._max_bytes = config.buffer_max_records, config.buffer_max_bytes
         self.records: list[BufferedRecord] = []
-        """Putters append, the host takes from the front."""
+        """Putters append to this list, and the host takes records from its front."""
         self.reserved_records = 0
-        """By putters: all records that were ever accepted, and their bytes of data and key."""
+        """The number of records that were ever accepted. Written by putters."""
         self.reserved_bytes = 0
+        """The bytes of data and keys of these records. Written by putters."""
         self.limit_records = self._max_records
-        """By the host: up to here putters may reserve."""
+        """Putters may reserve up to this number of records, and up to ``limit_bytes``. Written by the host."""
         self.limit_bytes = self._max_bytes
         self.quiet_records = 0
-        """The marks: as long as no more is reserved, there is room, and the host need not be woken."""
+        """The mark: up to this number of reserved records, there is room and the host need not be woken."""
         self.quiet_bytes = 0
+        """The same mark for reserved bytes."""
         self.gate_records = 0
         """``quiet_records``, or 0 while the gate is closed."""
         self.refusal: str | None = None
-        """Why nothing is accepted, if nothing is."""
+        """Why puts are refused; ``None`` if they are accepted."""
         self.waiters: deque[Any] = deque()
-        """The callers that wait for room, in the order of their arrival. The shell enters and wakes them."""
+        """The callers that wait for room, in the order of their arrival. The shell adds and wakes them."""
         self.serializes = False
-        """Set by the shell: data has to be turned into bytes first."""
+        """Whether data has to be turned into bytes first. Written by the shell."""
         self.limit_record(config.known_record_max_bytes)
         self._has_ended = False
-        self._taken: list[BufferedRecord] = []  # by the host: with some that have ended
-        self._newest = 0.0  # by the host: when the last that it took expires
+        self._taken: list[BufferedRecord] = []  # written by the host; some of these records have ended
+        self._newest = 0.0  # written by the host: when the last record that it took expires
 
     # ---- for putters
 
     def put(self, record: BufferedRecord, size: int, in_turn: bool = False) -> Put:
-        """Accept a record of ``size`` bytes that the shell has checked. ``in_turn``: of the first of the waiters."""
+        """Accept a record of ``size`` bytes that the shell has validated.
+
+        Args:
+            record: the record.
+            size: the bytes of its data and key.
+            in_turn: whether the caller is the first of ``waiters``, which may pass the others.
+        """
         if self.refusal is not None:
             return Put.REFUSED
         reserved, reserved_bytes = self.reserved_records + 1, self.reserved_bytes + size
         if reserved > self.limit_records or (self.waiters and not in_turn):
             return Put.FULL
+        # The second condition: the buffer holds other records. An empty buffer accepts a record of any size.
         if reserved_bytes > self.limit_bytes and reserved - 1 > self.limit_records - self._max_records:
             return Put.FULL
         self.reserved_records = reserved
@@ -122,8 +132,8 @@ class Intake:
         return self.pass_mark([record])
 
     def put_many(self, records: list[BufferedRecord], size: int) -> Put:
-        """Accept records of ``size`` bytes in one step, all of them or none: with FULL, put them one by one."""
-        count = len(records)  # from here to the call that appends nothing is called
+        """Accept all records, of ``size`` bytes together, or no record. After FULL, put the records one by one."""
+        count = len(records)  # the last call before ``extend``, so that no interrupt comes between the two (P1)
         if self.refusal is not None:
             return Put.REFUSED
         reserved, reserved_bytes = self.reserved_records + count, self.reserved_bytes + size
@@ -137,7 +147,7 @@ class Intake:
         return self.pass_mark(records)
 
     def pass_mark(self, records: list[BufferedRecord]) -> Put:
-        """Records that were appended passed a mark: no other put needs to wake the host before it has run."""
+        """Raise the marks after an append passed one: the host is woken once, not by every further put."""
         if self._has_ended:
             return self._take_back(records)
         self.quiet_records = self.limit_records
@@ -146,7 +156,7 @@ class Intake:
         return Put.WAKE
 
     def _take_back(self, records: list[BufferedRecord]) -> Put:
-        """The host may have taken its last records before these came. Those that it did take it ends."""
+        """Remove records that the host did not take before it ended. The host ends the records that it did take."""
         result = Put.WAKE
         for record in records:
             if record in self.records:
@@ -160,14 +170,17 @@ class Intake:
     # ---- the gate
 
     def update_gate(self) -> None:
-        """One of the conditions has changed. If an interrupt prevents the call, the next mark makes up for it."""
+        """Open or close the gate after one of its conditions changed.
+
+        If an interrupt prevents this call, the next call of ``mark`` corrects the gate.
+        """
         is_open = self.refusal is None and not self.waiters and not self.serializes
         self.gate_records = self.quiet_records if is_open else 0
 
     def refuse(self, reason: str) -> None:
-        """Accept nothing more."""
+        """Refuse all further puts."""
         self.refusal = reason
-        self.quiet_records = -1  # who has passed the gate just now and appends meanwhile, sees it
+        self.quiet_records = -1  # a putter that has just passed the gate appends, and then finds the mark passed
         self.gate_records = 0
 
     def admit(self) -> None:
@@ -179,50 +192,51 @@ class Intake:
 
     @property
     def outstanding(self) -> int:
-        """Records that were accepted and have not ended."""
+        """The number of records that were accepted and have not ended."""
         return self.reserved_records - self.limit_records + self._max_records
 
     @property
     def buffered_bytes(self) -> int:
-        """Their data and keys."""
+        """The bytes of data and keys of the records that have not ended."""
         return self.reserved_bytes - self.limit_bytes + self._max_bytes
 
     @property
     def has_room(self) -> bool:
-        """Whether a record may fit: the first of the waiters is to try."""
+        """Whether a record may fit, so that the first of the waiters should try again."""
         return self.reserved_records < self.limit_records
 
     def release(self, records: int, size: int) -> None:
-        """Records have ended: their room is free."""
+        """Free the room of records that have ended."""
         self.limit_bytes += size
         self.limit_records += records
         if self.reserved_records == self.limit_records - self._max_records:
-            self._taken = []  # all have ended
+            self._taken = []  # all records have ended
 
     def limit_record(self, max_bytes: int) -> None:
-        """The largest record that the stream takes, data and key."""
+        """Set the size of the largest record (data and key) that the stream accepts."""
         self.record_max_bytes = max_bytes
         self.plain_max_bytes = max_bytes - WRAP_MAX_BYTES
-        """Up to here a record fits, also wrapped (P12)."""
+        """A record up to this size fits even if it has to be wrapped (P12)."""
         self.mark(0, 0)
 
     def mark(self, records: int, size: int) -> None:
-        """The host need not be woken before more than so many further records, or bytes, were put."""
+        """Set the marks: a put wakes the host once more than this many further records or bytes were put."""
         is_open = self.refusal is None
         self.quiet_records = min(self.reserved_records + records, self.limit_records) if is_open else -1
-        # No single record that is larger than a plain one goes by the gate (P12).
+        # A record larger than plain_max_bytes must not pass the gate: the shell has to check its wrapped size (P12).
         self.quiet_bytes = min(self.reserved_bytes + min(size, self.plain_max_bytes), self.limit_bytes)
         self.update_gate()
 
     def take(self, count: int) -> list[BufferedRecord]:
-        """The first records, dated in the order of their puts (P9).
+        """Take the first records, and make their expiry times ascend in the order of their puts (P9).
 
-        A putter that was held up between reading the clock and appending has an earlier date than those before it.
+        A putter may be delayed between reading the clock and appending. Its record then would expire before records
+        that were put earlier.
         """
         if len(self._taken) > 2 * self.outstanding + _ENDED_MAX:
             self._taken = [record for record in self._taken if record.ending is None]
         taken = self.records[:count]
-        self._taken += taken  # first here, then not there: a fork may come between the two
+        self._taken += taken  # before the deletion: a fork may come between the two, and must find the records
         del self.records[: len(taken)]
         newest = self._newest
         for record in taken:
@@ -234,7 +248,10 @@ class Intake:
         return taken
 
     def end(self, reason: str) -> list[BufferedRecord]:
-        """The last records: the host takes no more. One by one, for a putter may take its own back meanwhile."""
+        """Refuse further puts, and take all remaining records. The host takes none after that.
+
+        The records are popped one by one, because a putter may take its own record back at the same time.
+        """
         if self.refusal is None:
             self.refuse(reason)
         self._has_ended = True
@@ -243,15 +260,15 @@ class Intake:
         while self.records:
             try:
                 taken.append(self.records.pop())
-            except IndexError:  # it was the last, and its putter took it back
+            except IndexError:  # the putter of the last record took it back
                 break
         taken.reverse()
         return taken
 
     def known(self) -> list[BufferedRecord]:
-        """All records that have not ended, and some that have, in the order of their puts."""
+        """Return all records that have not ended, and some that have, in the order of their puts."""
         return [*self._taken, *self.records]
 
     def unfinished(self) -> list[BufferedRecord]:
-        """All records that have not ended, in the order of their puts."""
+        """Return all records that have not ended, in the order of their puts."""
         return [record for record in self.known() if record.ending is None]

@@ -1,23 +1,25 @@
 """Which records of a refused request are to blame?
 
 A request that the service refuses as invalid is taken apart until each invalid record was refused alone. The parts are
-sent beside the normal flow, so that later records do not wait for them.
+sent beside the normal requests, so that later records do not wait for them.
 
 All parts of one refused request are a family. A part is *suspect* while it is known to hold an invalid record: it is
-cut up, never sent whole. A part of which nothing is known is sent whole. If it has several records and is refused, the
-call was in vain, and the family pays for it with its credit: it starts with a credit of a tenth of its records, and
-every part that is stored adds one. Without credit, records are sent one by one, which is never in vain.
+cut up, never sent whole. A part that may be valid is sent whole. If such a part has several records and is refused,
+the call was wasted, and the family pays for it with its credit. The credit starts at a tenth of the family's records,
+and every part that is stored adds one. Without credit, records are sent one by one: such a call always settles its
+record.
 
 Invariants:
 
-- P1: every refused shipment is in a part, which waits or is under way, until it is settled, recalled or given up.
-- P9: in order, a part waits for every part of its lane that came before it and shares a key with it.
-- At most a quarter of ``max_in_flight`` requests are under way for this, and at least one may be.
+- P1: every refused shipment is in a part, which waits or is in flight, until it is settled, recalled or fails.
+- P9: if ``ordered`` is set, a part waits for every earlier part of its lane that shares a key with it.
+- At most a quarter of the ``max_in_flight`` requests are used for isolation, but at least one may be.
 - One invalid entry among n takes at most 2 log2(n) + 2 calls.
-- If all of n records are invalid, it takes at most 1.1 n calls.
-- Within any second at most ``isolation_calls_per_second`` calls are made, if they deliver nothing. A part that is
-  stored makes up for itself and for one that was refused.
-- Entries that the service names are sent alone and the others together, as long as its names prove right.
+- If all of n records are invalid, isolating them takes at most 1.1 n calls.
+- Within any second at most ``isolation_calls_per_second`` calls are made that deliver nothing. A part that is stored
+  gives back its own call and one call that was refused.
+- If the service's message names entries, these are sent alone and the others together. The names are believed until
+  one proves wrong.
 """
 
 import re
@@ -36,17 +38,17 @@ from shardline.core.producer.producer_config import ProducerConfig
 _SHARE_OF_REQUESTS: Final = 4
 _RECORDS_PER_CREDIT: Final = 10
 _TWO: Final = 2
-_FEW: Final = 4  # records that are sent one by one, all at once, if there is no credit for halves
-_MANY: Final = (
-    16  # a suspect part of more is cut into quarters, all sent at once: as many calls as halves, in half the time
-)
+# Without credit for halves, a part of at most this many records is cut into single records that are sent concurrently.
+_FEW_RECORDS: Final = 4
+# A larger suspect part is cut into quarters that are sent concurrently: as many calls as halves, in half the time.
+_MANY_RECORDS: Final = 16
 _UNPROVEN_NAMES: Final = 2  # refusals whose names are believed before the first name has proved right
 _NAMED_ENTRY: Final = re.compile(r"\bat 'records\.(\d{1,4})\.member\b")  # AWS counts from 1
 _SIZE_WORDS: Final = ("less than or equal to", "exceed", "too large", "size")
 
 
 def named_entries(message: str, entries: int) -> list[int]:
-    """The places, from 0, of the entries that AWS's message names, if it names any.
+    """Return the indexes, from 0, of the entries that AWS's message names. It may name none.
 
     "2 validation errors detected: Value '' at 'records.3.member.partitionKey' failed to satisfy constraint: ...; Value
     '' at 'records.7.member.partitionKey' failed to satisfy constraint: ..."
@@ -56,34 +58,38 @@ def named_entries(message: str, entries: int) -> list[int]:
 
 
 def is_about_size(message: str) -> bool:
-    """Whether a record may have been refused because it is larger than the stream takes."""
+    """Whether the message may mean that a record is larger than the stream accepts."""
     words = message.lower()
     return "partitionkey'" not in words and any(word in words for word in _SIZE_WORDS)
 
 
 @final
 class Family:
-    """What is known of one refused request."""
+    """The facts that all parts of one refused request share."""
 
     __slots__ = ("code", "credit", "found", "lone_in_flight", "message", "unproven_names")
 
     def __init__(self, failure: Failure, records: int) -> None:
         self.code: str = failure.code
-        """Why the service refused the request, or a part of it: the last reason."""
+        """The code of the last refusal of the request or of one of its parts."""
         self.message: str = failure.message
+        """The message of the last refusal."""
         self.credit: int = records // _RECORDS_PER_CREDIT
-        """How many parts of several records may still be sent in vain."""
+        """How many calls with several records may still be wasted."""
         self.found: int = 0
-        """Invalid records that were refused alone."""
+        """The number of invalid records that were refused alone."""
         self.lone_in_flight: int = 0
-        """Records under way alone for want of credit: at most one more than were found, so that few are valid."""
+        """Records that are in flight alone because there is no credit.
+
+        There is at most one more than ``found``. This limits the calls that are spent on single valid records.
+        """
         self.unproven_names: float = 0
-        """Refusals with names since a name last proved right; ``NEVER`` once a name was wrong."""
+        """The number of refusals with names since a name last proved right. ``NEVER`` once a name was wrong."""
 
 
 @final
 class Part:
-    """Shipments that wait to be sent in a request of their own, or are under way in one."""
+    """Shipments that wait to be sent in a request of their own, or are in flight in one."""
 
     __slots__ = ("expires_at", "family", "named", "origin", "paid", "records", "shipments", "sibling", "suspect")
 
@@ -100,13 +106,13 @@ class Part:
         self.shipments: list[Shipment] = shipments
         self.suspect: bool = suspect
         self.named: bool = named
-        """The service named it as the one to blame."""
+        """Whether the service's message named this entry."""
         self.origin: Part | None = origin
-        """The part from which this lone record was taken."""
+        """The part from which this single record was taken for want of credit."""
         self.sibling: Part | None = None
-        """The other half: if this one is stored, the invalid record is in there."""
+        """The other half, which waits for this one. If this half is stored, the sibling holds the invalid record."""
         self.paid: int = 0
-        """The credit that sending it took."""
+        """The credit that sending this part took."""
         self.records: int = sum([len(shipment.aggregate.records) for shipment in shipments])
         self.expires_at: Instant = min(
             [record.expires_at for shipment in shipments for record in shipment.aggregate.records], default=NEVER
@@ -115,31 +121,35 @@ class Part:
 
 @final
 class Isolation:
-    """Takes refused requests apart."""
+    """Takes refused requests apart to find the invalid records."""
 
     def __init__(self, config: ProducerConfig) -> None:
         self._max_in_flight = max(1, config.max_in_flight // _SHARE_OF_REQUESTS)
         self._calls_per_second = config.isolation_calls_per_second
         self._ordered = config.ordered
         self._numbers = count()
-        self._waiting: list[tuple[int, int, Part]] = []  # a heap: the largest first, it frees the most records
-        self._flying: dict[Part, None] = {}
-        self._calls: deque[Instant] = deque()  # of the last second, without those that were made up for
-        self._passed: list[
-            tuple[int, int, Part]
-        ] = []  # of those that wait: they may not go, while others are looked at
-        self._all_blocked = False  # what waits waits for what is under way
+        self._waiting: list[tuple[int, int, Part]] = []  # a heap: the largest part first, because it frees most records
+        self._in_flight: dict[Part, None] = {}
+        self._calls: deque[Instant] = deque()  # times of the last second's calls, except those that were given back
+        self._passed_over: list[tuple[int, int, Part]] = []  # parts that may not be sent, while ``_choose`` runs
+        self._all_blocked = False  # whether every waiting part waits for a part that is in flight
 
     # ---- inputs
 
     def handle_refused(self, shipments: list[Shipment], part: Part | None, failure: Failure) -> None:
-        """The service refused a request of several records as invalid: a part, or one of the normal flow."""
+        """Take a request of several records apart that the service refused as invalid.
+
+        Args:
+            shipments: the content of the request.
+            part: the part that the request sent; ``None`` for a normal request.
+            failure: why the service refused it.
+        """
         if part is None:
             family = Family(failure, sum(len(shipment.aggregate.records) for shipment in shipments))
         else:
             family = part.family
             family.code, family.message = failure.code, failure.message
-            self._land(part)
+            self._finish(part)
         named = named_entries(failure.message, _entries(shipments)) if family.unproven_names < _UNPROVEN_NAMES else []
         if named:
             family.unproven_names += 1
@@ -148,7 +158,7 @@ class Isolation:
             self._add(Part(family, shipments, suspect=True))
 
     def handle_found(self, part: Part, failure: Failure) -> None:
-        """A record was refused alone. Whatever it was taken from may be free of invalid records now."""
+        """Note that a record was refused alone. The part that it was taken from may be valid now."""
         family = part.family
         family.code, family.message = failure.code, failure.message
         family.found += 1
@@ -156,10 +166,10 @@ class Isolation:
             part.origin.suspect = False
         if part.named and family.unproven_names != NEVER:
             family.unproven_names = 0
-        self._land(part)
+        self._finish(part)
 
     def handle_stored(self, part: Part) -> None:
-        """The service took a part: it holds nothing invalid."""
+        """Note that the service stored a part, so all its records are valid."""
         part.family.credit += part.paid + 1
         if part.named:
             part.family.unproven_names = NEVER
@@ -167,17 +177,17 @@ class Isolation:
             part.sibling.suspect = True
         for _ in range(min(2, len(self._calls))):
             self._calls.pop()
-        self._land(part)
+        self._finish(part)
 
     def handle_unanswered(self, part: Part) -> None:
-        """Whether a part holds something invalid is still unknown, and its records go another way."""
+        """Note that a request failed for another reason. The caller sends or fails the records of the part."""
         part.family.credit += part.paid
-        self._land(part)
+        self._finish(part)
 
     # ---- outputs
 
     def poll_part(self, now: Instant) -> Part | None:
-        """The next part to send, if one may go now."""
+        """Return the next part to send, if one may be sent now."""
         if self._is_full() or now < self._paced_until():
             return None
         part = self._choose()
@@ -187,46 +197,46 @@ class Isolation:
         while self._calls and self._calls[0] + 1.0 <= now:
             self._calls.popleft()
         self._calls.append(now)
-        self._flying[part] = None
+        self._in_flight[part] = None
         return part
 
     def next_deadline(self) -> Instant:
-        """When ``poll_part`` is worth another try, if no answer comes before."""
+        """Return when to call ``poll_part`` again, if no request is answered before."""
         return NEVER if not self._waiting or self._all_blocked or self._is_full() else self._paced_until()
 
     # ---- taking back
 
     def shipments(self) -> list[Shipment]:
-        """All that waits, not what is under way."""
+        """Return all shipments that wait, without those in flight."""
         return [shipment for part in self._idle_parts() for shipment in part.shipments]
 
     def expires_at(self) -> Instant:
-        """When the first record that waits expires, or earlier."""
+        """Return when the first waiting record expires, or an earlier time."""
         return min([part.expires_at for part in self._idle_parts()], default=NEVER)
 
     def take_all(self) -> list[Shipment]:
-        """All that waits, for the end of everything."""
+        """Take all shipments that wait, because the producer ends."""
         taken = self.shipments()
-        self.sift(lambda _shipment, _family: None)
+        self.filter_waiting(lambda _shipment, _family: None)
         return taken
 
     def recall(self, lanes: set[Lane]) -> list[Shipment]:
-        """Take back what these lanes have waiting, in its order."""
+        """Take the waiting shipments of these lanes, in their order."""
         found = [shipment for shipment in self.shipments() if shipment.lane in lanes]
-        self.sift(lambda shipment, _family: None if shipment.lane in lanes else shipment)
+        self.filter_waiting(lambda shipment, _family: None if shipment.lane in lanes else shipment)
         return sorted(found, key=lambda shipment: shipment.aggregate.order)
 
-    def sift(self, keep: Callable[[Shipment, Family], Shipment | None]) -> None:
-        """Replace every shipment that waits by what ``keep`` leaves of it."""
+    def filter_waiting(self, keep: Callable[[Shipment, Family], Shipment | None]) -> None:
+        """Replace every waiting shipment by the shipment that ``keep`` returns. ``None`` removes it."""
         waiting = [part for _, _, part in sorted(self._waiting, key=lambda item: item[1])]
         self._waiting.clear()
-        for part in self._flying:
-            part.sibling = _sifted(part.sibling, keep)
+        for part in self._in_flight:
+            part.sibling = _filtered(part.sibling, keep)
         for part in waiting:
-            sibling, part.sibling = _sifted(part.sibling, keep), None
-            rest = _sifted(part, keep)
+            sibling, part.sibling = _filtered(part.sibling, keep), None
+            rest = _filtered(part, keep)
             if rest is None:
-                self._add(sibling)  # nothing will be learnt of it
+                self._add(sibling)  # its other half is not sent, so there is no reason to wait
             else:
                 rest.sibling = sibling
                 self._add(rest)
@@ -235,17 +245,17 @@ class Isolation:
     # ---- inside
 
     def _is_full(self) -> bool:
-        return len(self._flying) >= self._max_in_flight
+        return len(self._in_flight) >= self._max_in_flight
 
     def _paced_until(self) -> Instant:
         return -NEVER if len(self._calls) < self._calls_per_second else self._calls[0] + 1.0
 
     def _idle_parts(self) -> Iterator[Part]:
-        for _, _, part in (*self._waiting, *self._passed):
+        for _, _, part in (*self._waiting, *self._passed_over):
             yield part
             if part.sibling is not None:
                 yield part.sibling
-        for part in self._flying:
+        for part in self._in_flight:
             if part.sibling is not None:
                 yield part.sibling
 
@@ -254,19 +264,19 @@ class Isolation:
             heappush(self._waiting, (-part.records, next(self._numbers), part))
             self._all_blocked = False
 
-    def _land(self, part: Part) -> None:
-        """A part is no longer under way. Its other half need not wait for it any more."""
-        del self._flying[part]
+    def _finish(self, part: Part) -> None:
+        """Remove a part that is no longer in flight, and let its sibling be sent."""
+        del self._in_flight[part]
         self._all_blocked = False
         if part.origin is not None:
             part.family.lone_in_flight -= 1
         self._add(part.sibling)
 
     def _add_named(self, family: Family, shipments: list[Shipment], named: list[int]) -> None:
-        """The named entries alone, and the others together.
+        """Add each named entry as a part of its own, and the other entries as one part.
 
-        In order, each run of the others between two named entries is a part: they could have a key of the named one in
-        common, and one part of them all would have to go before it and after it.
+        If ``ordered`` is set, each run of entries between two named ones becomes a part. A single part of all other
+        entries could share a key with a named entry and would have to be sent both before and after it.
         """
         others: list[Shipment] = []
         at = 0
@@ -291,7 +301,7 @@ class Isolation:
     # ---- which is next
 
     def _choose(self) -> Part | None:
-        """Take the next part that may go out of those that wait, cutting up what cannot go whole."""
+        """Take the next waiting part that may be sent. Cut up parts that must not be sent whole."""
         chosen: Part | None = None
         while self._waiting and chosen is None:
             item = heappop(self._waiting)
@@ -302,23 +312,23 @@ class Isolation:
                 part.paid = int(part.records > 1)
                 part.family.credit -= part.paid
             elif goes_whole or not self._cut_up(part):
-                chosen = None if goes_whole else self._take_one(part)
+                chosen = None if goes_whole else self._take_first_record(part)
                 if chosen is None:
-                    self._passed.append(item)
-        for item in self._passed:
+                    self._passed_over.append(item)
+        for item in self._passed_over:
             heappush(self._waiting, item)
-        self._passed.clear()
+        self._passed_over.clear()
         return chosen
 
     def _cut_up(self, part: Part) -> bool:
-        """Replace a part by smaller ones, if there is credit for sending them in vain."""
+        """Replace a part by smaller ones, if there is credit for wasted calls. Returns whether it was replaced."""
         family, credit = part.family, part.family.credit
         entries = _entries(part.shipments)
-        units = entries if entries > 1 else part.records  # of one entry: its records
+        units = entries if entries > 1 else part.records  # a single entry is cut between its records
         quarters = min(4, units)
-        if part.records <= (_TWO if credit > 1 else _FEW):
+        if part.records <= (_TWO if credit > 1 else _FEW_RECORDS):
             pieces = _pieces(part.shipments, part.records, part.records, by_records=True)
-        elif part.suspect and part.records > _MANY and credit >= quarters:
+        elif part.suspect and part.records > _MANY_RECORDS and credit >= quarters:
             pieces = _pieces(part.shipments, units, quarters, by_records=entries == 1)
         elif part.suspect and credit > 1:
             pieces = _pieces(part.shipments, units, 2, by_records=entries == 1)
@@ -327,14 +337,14 @@ class Isolation:
         self._release_sibling(part)
         _recount(part.shipments, [shipment for piece in pieces for shipment in piece])
         parts = [Part(family, piece) for piece in pieces]
-        if len(parts) == _TWO < part.records:  # halves: the second is sent only if it must be
+        if len(parts) == _TWO < part.records:  # the second half waits: the first one may tell where the fault is
             parts[0].sibling = parts.pop()
         for piece in parts:
             self._add(piece)
         return True
 
-    def _take_one(self, part: Part) -> Part | None:
-        """The first record of a part, to be sent alone; the others go on waiting."""
+    def _take_first_record(self, part: Part) -> Part | None:
+        """Cut the first record off a part, to send it alone. The other records keep waiting."""
         family = part.family
         if family.lone_in_flight > family.found:
             return None
@@ -350,16 +360,16 @@ class Isolation:
         return Part(family, first, origin=part)
 
     def _release_sibling(self, part: Part) -> None:
-        """A part will not be sent whole: its other half need not wait for it."""
+        """Let the sibling of a part be sent, because the part itself will not be sent whole."""
         self._add(part.sibling)
         part.sibling = None
 
     def _is_clear(self, shipments: list[Shipment]) -> bool:
-        """Whether no record with one of their keys stands before them (P9)."""
+        """Whether no earlier shipment of the same lanes shares a key with these (P9)."""
         if not self._ordered:
             return True
         ours = [(lane, aggregate.order, _keys(aggregate)) for aggregate, lane in shipments]
-        for other in (*self._idle_parts(), *self._flying):
+        for other in (*self._idle_parts(), *self._in_flight):
             for aggregate, lane in other.shipments:
                 for our_lane, order, keys in ours:
                     if lane is our_lane and aggregate.order < order and not keys.isdisjoint(_keys(aggregate)):
@@ -368,7 +378,7 @@ class Isolation:
 
 
 def _keys(aggregate: Aggregate) -> set[str | None]:
-    """The keys that have an order."""
+    """Return the keys of the records. Keyless records have no order."""
     return {record.key for record in aggregate.records} - {None}
 
 
@@ -377,7 +387,7 @@ def _entries(shipments: list[Shipment]) -> int:
 
 
 def _cut(shipments: list[Shipment], units: int, *, by_records: bool = False) -> tuple[list[Shipment], list[Shipment]]:
-    """The first so many entries, or records, and the others."""
+    """Split shipments after this many entries, or records if ``by_records`` is set."""
     for at, (aggregate, lane) in enumerate(shipments):
         size = len(aggregate.records) if by_records else aggregate.entry_count
         if units >= size:
@@ -392,7 +402,7 @@ def _cut(shipments: list[Shipment], units: int, *, by_records: bool = False) -> 
 
 
 def _pieces(shipments: list[Shipment], units: int, pieces: int, *, by_records: bool) -> list[list[Shipment]]:
-    """Cut into so many pieces of equal size, as far as possible."""
+    """Cut shipments into this many pieces of nearly equal size."""
     found: list[list[Shipment]] = []
     for number in range(pieces):
         piece, shipments = _cut(
@@ -403,15 +413,15 @@ def _pieces(shipments: list[Shipment], units: int, pieces: int, *, by_records: b
 
 
 def _recount(before: list[Shipment], after: list[Shipment]) -> None:
-    """Shipments were cut up: their lanes have more of them under way."""
+    """Correct the lanes' counts of aggregates in flight, because shipments were cut up."""
     for shipment in after:
         shipment.lane.note_settled(-1)
     for shipment in before:
         shipment.lane.note_settled()
 
 
-def _sifted(part: Part | None, keep: Callable[[Shipment, Family], Shipment | None]) -> Part | None:
-    """What is left of a part, if anything is."""
+def _filtered(part: Part | None, keep: Callable[[Shipment, Family], Shipment | None]) -> Part | None:
+    """Replace the shipments of a part as ``filter_waiting`` does. Returns ``None`` if none is left."""
     if part is None:
         return None
     family = part.family

@@ -1,14 +1,15 @@
-"""Which record of a key may be sent next, where every record is an entry of its own?
+"""Which record of a key may be sent next, if every record is an entry of its own?
 
-PutRecords does not keep the order of its entries. In order, therefore, at most one record of a key is on its way, the
-*head* of its key; the records that were put after it wait here until it has ended. Keyless records have no order.
+PutRecords does not keep the order of its entries. With ``ordered``, therefore, at most one record of a key is in
+flight, the *head* of its key. The records that were put after it wait here until it has ended. Keyless records have no
+order.
 
 Invariants:
 
-- P9: a record of a key becomes the head only when the head before it was delivered or has failed, and the records of a
+- P9: a record of a key becomes the head only when the previous head was delivered or has failed, and the records of a
   key become heads in the order in which they were admitted.
 - A head that is refused stays the head: it is sent again before any other record of its key.
-- However many records wait, one more costs the logarithm of their number: to let it wait, to let it go, to expire it.
+- Adding, releasing and expiring a waiting record take time logarithmic in the number of waiting records.
 """
 
 import heapq
@@ -21,7 +22,7 @@ from shardline.core.producer.producer_record import BufferedRecord
 
 _Expiry: TypeAlias = tuple[Instant, int, BufferedRecord]
 
-_STALE_MIN: Final = 64  # fewer than this many records that wait no longer are not worth a clean-up
+_STALE_MIN: Final = 64  # fewer stale entries of the heap are not worth a clean-up
 
 
 @final
@@ -32,11 +33,11 @@ class KeyOrder:
 
     def __init__(self) -> None:
         self._heads: dict[str, BufferedRecord] = {}
-        self._behind: dict[str, deque[BufferedRecord]] = {}  # never an empty one
-        self._by_expiry: list[_Expiry] = []  # a heap of all that wait, and of some that no longer do
+        self._behind: dict[str, deque[BufferedRecord]] = {}  # the records behind the head of a key; never empty
+        self._by_expiry: list[_Expiry] = []  # a heap of all waiting records, and of some that no longer wait
         self._admitted: int = 0  # breaks ties in the heap
         self.waiting: int = 0
-        """How many records wait behind a head."""
+        """The number of records that wait behind a head."""
 
     @property
     def has_heads(self) -> bool:
@@ -44,11 +45,15 @@ class KeyOrder:
         return bool(self._heads)
 
     def expires_at(self) -> Instant:
-        """When the first that waits expires, or earlier."""
+        """Return when the first waiting record expires, or an earlier time."""
         return self._by_expiry[0][0] if self._by_expiry else NEVER
 
     def admit(self, records: list[BufferedRecord]) -> list[BufferedRecord]:
-        """Those of the records, in the order of their puts, that may go now. The others wait here from now on."""
+        """Return the records that may be sent now, and keep the others waiting.
+
+        Args:
+            records: the records, in the order of their puts.
+        """
         heads = self._heads
         admitted: list[BufferedRecord] = []
         for record in records:
@@ -63,7 +68,7 @@ class KeyOrder:
         return admitted
 
     def end(self, records: Iterable[BufferedRecord]) -> list[BufferedRecord]:
-        """These records were delivered or have failed. Returns those that follow them, which are heads now."""
+        """Remove records that were delivered or have failed. Returns the records that follow them as heads."""
         following: list[BufferedRecord] = []
         for record in records:
             key = record.key
@@ -78,20 +83,21 @@ class KeyOrder:
         return following
 
     def take_expired(self, now: Instant) -> list[BufferedRecord]:
-        """The records whose life ended while they waited."""
+        """Take the waiting records whose ``record_ttl`` has ended."""
         expired: list[BufferedRecord] = []
         by_expiry = self._by_expiry
         while by_expiry and by_expiry[0][0] <= now:
             _, _, record = heapq.heappop(by_expiry)
             key = record.key
-            # The records of a key wait in the order of their puts, and all live equally long: if this one still waits,
-            # it is the first of its key. It may be the key's head by now, or have ended.
+            # The records of a key wait in the order of their puts, and all have the same TTL. So if this record still
+            # waits, it is the first of its key. Otherwise the heap's entry is stale: the record is the head now, or has
+            # ended.
             if key is not None and key in self._behind and self._behind[key][0] is record:
                 expired.append(self._take_next(key))
         return expired
 
     def _take_next(self, key: str) -> BufferedRecord:
-        """The first that waits behind the head of this key: it waits no longer."""
+        """Take the first record that waits behind the head of this key."""
         behind = self._behind[key]
         record = behind.popleft()
         self.waiting -= 1
@@ -100,7 +106,7 @@ class KeyOrder:
         return record
 
     def _drop_stale(self) -> None:
-        """Forget records that wait no longer, once they are most of the heap."""
+        """Remove the stale entries from the heap, once they are most of it."""
         if not self.waiting:
             self._by_expiry = []
         elif len(self._by_expiry) > 2 * self.waiting + _STALE_MIN:
@@ -109,14 +115,17 @@ class KeyOrder:
             heapq.heapify(self._by_expiry)
 
     def in_order(self, queued: list[BufferedRecord]) -> list[BufferedRecord]:
-        """What is queued and what waits, by the time of the puts. Of one key: its head, those behind it, the others."""
+        """Return the queued and the waiting records, ordered by the time of their puts.
+
+        For records of one key with equal times, the order is: the head, the records behind it, the others.
+        """
         heads = [record for record in queued if self._is_head(record)]
         others = [record for record in queued if not self._is_head(record)]
         waiting = [record for behind in self._behind.values() for record in behind]
         return sorted(heads + waiting + others, key=lambda record: record.expires_at)
 
     def forget(self, records: Iterable[BufferedRecord]) -> None:
-        """None waits any more, and these records are to be admitted again."""
+        """Drop all waiting records, and these heads: the caller admits all of them again."""
         self._behind, self._by_expiry, self.waiting = {}, [], 0
         for record in records:
             key = record.key

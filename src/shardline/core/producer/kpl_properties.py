@@ -1,12 +1,12 @@
-"""What does a properties file of the KPL mean here?
+"""Translates a KPL properties file into the settings of a producer.
 
-``KinesisProducerConfiguration`` reads Java properties. This translates those that have a counterpart, and says of every
-other one why it has none: nothing is dropped in silence.
+The KPL's ``KinesisProducerConfiguration`` reads Java properties. This module translates the properties that have a
+counterpart in Shardline, and explains why each of the others has none. No property is dropped silently.
 
 Invariants:
 
-- Every property of the KPL 1.0 is either translated or explained; one that the KPL does not know is an error.
-- Milliseconds become seconds; a rate in per cent becomes rates per shard.
+- Every property of the KPL 1.0 is either translated or explained. A property that the KPL does not know is an error.
+- Milliseconds become seconds. A rate limit in per cent becomes rates per shard.
 """
 
 import re
@@ -22,12 +22,13 @@ from shardline.model.limits import (
 )
 
 _LINE: Final = re.compile(r"([^\s=:]+)\s*[=:\s]\s*(.*)")
-_END_OF_LINE: Final = re.compile(r"\r\n?|\n")  # no others: in a comment in UTF-8, read as Latin-1, stands anything
+# Not str.splitlines: it splits at further characters, which a UTF-8 comment that is read as Latin-1 may contain.
+_END_OF_LINE: Final = re.compile(r"\r\n?|\n")
 _UNLIMITED_COUNT: Final = 4_294_967_295  # the KPL's default: no limit
 _LARGEST: Final = 10 * MIB - 1024
 
 
-_YEAR: Final = 365 * 86_400.0  # as good as the longest that the KPL takes
+_YEAR: Final = 365 * 86_400.0  # caps RecordTtl: the KPL accepts longer times, but they make no difference
 
 
 def _seconds(text: str) -> float:
@@ -56,10 +57,10 @@ _SETTINGS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "RecordTtl": ("record_ttl", lambda text: min(_seconds(text), _YEAR)),
 }
 
-_CLIENT: Final = "belongs to the client: give it to Producer or Client as"
+_CLIENT: Final = "belongs to the client: pass it to Producer or Client as"
 _NO_DAEMON: Final = "has no counterpart: there is no native process"
-_SINK: Final = "has no counterpart: measurements go to the sink that you give to Producer"
-_ALWAYS: Final = "is always so here"
+_SINK: Final = "has no counterpart: metrics go to the sink that you pass to Producer"
+_ALWAYS: Final = "is always on"
 
 _EXPLAINED: Final[dict[str, str]] = {
     "CaCertFile": f"{_CLIENT} verify=",
@@ -71,7 +72,7 @@ _EXPLAINED: Final[dict[str, str]] = {
     "DaemonHealthCheckTimeoutMs": _NO_DAEMON,
     "EnableCoreDumps": _NO_DAEMON,
     "EnableDaemonHealthCheck": _NO_DAEMON,
-    "EnableOldestFutureTracker": "has no counterpart: Producer.stats() tells the age of the oldest record",
+    "EnableOldestFutureTracker": "has no counterpart: Producer.stats() reports the age of the oldest record",
     "GlueSchemaRegistryPropertiesFilePath": "has no counterpart: encode with serializer=",
     "KinesisEndpoint": f"{_CLIENT} endpoint_url=",
     "KinesisPort": f"{_CLIENT} endpoint_url=",
@@ -94,16 +95,16 @@ _EXPLAINED: Final[dict[str, str]] = {
     "TempDirectory": _NO_DAEMON,
     "ThreadingModel": _NO_DAEMON,
     "ThreadPoolSize": _NO_DAEMON,
-    "UserRecordTimeoutInMillis": "has no counterpart: give a timeout to the wait, or lower record_ttl",
+    "UserRecordTimeoutInMillis": "has no counterpart: wait with a timeout, or lower record_ttl",
     "VerifyCertificate": f"{_CLIENT} verify=",
 }
 
 
 def translate(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The settings under our names, and a sentence on each property that became none.
+    """Return the settings under their Shardline names, and a sentence about each untranslated property.
 
     Raises:
-        UsageError: a line is no property, the KPL has no such property, or its value cannot be read.
+        UsageError: a line is not a property, the KPL has no such property, or a value cannot be read.
     """
     settings: dict[str, Any] = {}
     untranslated: list[str] = []
@@ -129,7 +130,10 @@ def translate(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _properties(text: str) -> list[tuple[str, str]]:
-    """The lines of a Java properties file: comments, continued lines, and ``=``, ``:`` or space as separator."""
+    """Return the names and values in a Java properties file.
+
+    The format has comments, lines that continue on the next line, and ``=``, ``:`` or a space as the separator.
+    """
     found: list[tuple[str, str]] = []
     lines = iter(_END_OF_LINE.split(text))
     for line in lines:
@@ -146,5 +150,5 @@ def _properties(text: str) -> list[tuple[str, str]]:
 
 
 def _ends_open(line: str) -> bool:
-    """Whether the next line continues this one: an odd number of backslashes stands at its end."""
+    """Whether the next line continues this one: it ends with an odd number of backslashes."""
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1

@@ -1,26 +1,30 @@
-"""What waits for one shard, and when may the next of it go?
+"""Which records wait for one shard, and when may the next ones be sent?
 
-A lane is one predicted shard: an open aggregate that fills, and a queue of sealed ones in the order of their deadlines.
-The catch-all lane takes what has no prediction: it does not aggregate (P2). Nor does a lane whose predictions proved to
-be wrong, as after a reshard while no newer map can be had: a record that is sent alone is delivered wherever it lands.
+A lane holds the records of one predicted shard: an open aggregate that is being filled, and a queue of sealed
+aggregates in the order of their deadlines. The catch-all lane takes the records without a prediction and does not
+aggregate them (P2). A lane whose predictions proved wrong does not aggregate either. This happens after a reshard,
+until the producer has a newer map: a record that is sent alone is delivered wherever it lands.
 
 Invariants:
 
-- P2: an aggregate holds records of one lane only; a lane that does not aggregate has bundles of separate records.
-- P5: throttling lowers the lane's rates by a factor and success raises them again by steps (AIMD); failures in a row
-  pause the lane with jitter; after ``TRIP`` of them its circuit is open, and one aggregate at a time tries the shard.
-- P6: an aggregate costs one record and its bytes, data and key, whatever it carries; a bundle is cut where tokens or
-  room for it end.
-- P9: in an ordered lane at most one aggregate is in flight, and the queue is first in, first out. Where nothing is
-  aggregated at most one record of each key is in flight (``key_order``).
-- What has expired leaves before anything is admitted, and consumes no tokens.
-- An aggregate is due when its oldest record is, and all records live equally long: the first due is the first to
-  expire. In an ordered lane later aggregates are due later, so that the order of deadlines is the order of arrival; a
-  record without a key that comes late, back from a request or from another lane, goes alone there: it has no order.
-- A lane whose entry landed in another shard sends one record per entry, until ``TRUST`` entries in a row that were
-  sent after that landing was seen have landed as predicted. A shard that was split or merged never takes another entry.
-- What a flush or a deadline has released, and what is sent again, goes as soon as it may: it is not held back once
-  more to wait for company.
+- P2: an aggregate holds records of one lane only. A lane that does not aggregate has bundles of separate records.
+- P5: throttling lowers the lane's rates by a factor and success raises them again in steps (AIMD). Each failure in a
+  row pauses the lane, with jitter. After ``TRIP`` failures in a row the circuit is open: the lane sends one aggregate
+  at a time.
+- P6: an aggregate costs the tokens of one record and of its bytes of data and key, however many records it holds. A
+  bundle is cut if there are not enough tokens or not enough room in the request for all of it.
+- P9: an ordered lane has at most one aggregate in flight, and its queue is first in, first out. An ordered lane that
+  does not aggregate has at most one record of each key in flight (``key_order``).
+- Expired records leave the lane before others are sent, and take no tokens.
+- An aggregate is due when its oldest record is due, and all records have the same TTL, so the first aggregate that is
+  due is also the first to expire. In an ordered lane later aggregates are due later, so the order of deadlines is the
+  order of arrival. A keyless record that comes to an ordered lane late, from a refused request or another lane, is
+  queued alone, because it has no order to keep.
+- A lane whose entry landed in another shard sends one record per entry. It aggregates again when ``TRUST`` entries in a
+  row, all sent after that landing was seen, have landed as predicted. A shard that was split or merged never stores
+  another entry.
+- Aggregates that a flush or a deadline has released, or that are sent again, are sent as soon as possible. They do not
+  linger a second time.
 """
 
 from bisect import insort
@@ -41,26 +45,28 @@ from shardline.model.sequence import ANY_NUMBER
 
 TRIP: Final = 5  # failures in a row that open the circuit
 TRUST: Final = 32  # entries in a row that land as predicted before a lane aggregates again
-_DECREASE: Final = 0.7  # AIMD: what is left of the rate after throttling ...
-_DECREASE_PAUSE: Final = 0.25  # ... at most once in so many seconds: one burst is one signal, not many
-_INCREASE_PER_SECOND: Final = 0.05  # ... and how fast the share grows back
+# AIMD: throttling multiplies the share of the configured rates by this factor, but at most once per pause, because a
+# burst of throttled entries is one signal. Success raises the share linearly.
+_DECREASE: Final = 0.7
+_DECREASE_PAUSE: Final = 0.25
+_INCREASE_PER_SECOND: Final = 0.05
 _LOWEST_SHARE: Final = 0.02
-_FAILURE_MEMORY: Final = 10.0  # seconds until a failure counts half in the choice of a healthy lane
+_FAILURE_MEMORY: Final = 10.0  # half-life, in seconds, of a failure in the choice of a healthy lane
 _UNLIMITED: Final = 1e12
-_BUNDLE: Final = 64  # separate records that are handled as one thing
+_BUNDLE: Final = 64  # the number of records in a full bundle
 _ANY_SIZE: Final = 1 << 62
-_APART: Final = 1 << 32  # between the places of two aggregates: there is one for each record, should they be cut up
+_ORDER_STEP: Final = 1 << 32  # between two aggregates' ``order``: leaves a number for each part, if one is cut up
 
 
 @final
 class Lane:
-    """One predicted shard, or what has no prediction (``shard_id`` is ``None``)."""
+    """The records of one predicted shard, or the records without a prediction (``shard_id`` is ``None``)."""
 
     # fmt: off
     __slots__ = (
-        "_as_predicted", "_backoff", "_blocked_until", "_bucket", "_chance", "_config", "_in_turn", "_keys",
-        "_life_after_due", "_misdirected_at", "_opened_due_at", "_ordered", "_queue", "_rates", "_sealed_so_far",
-        "_share_changed_at", "_sick_at", "_sickness", "_spare_address",
+        "_backoff", "_blocked_until", "_bucket", "_chance", "_config", "_failure_score", "_failure_score_at",
+        "_in_turn", "_keys", "_landed_as_predicted", "_life_after_due", "_misdirected_at", "_opened_due_at", "_ordered",
+        "_queue", "_rates", "_sealed_so_far", "_share_changed_at", "_spare_address",
         "aggregates", "counted_bytes", "counted_entries", "fresh", "hash_range", "held", "in_flight", "is_ready",
         "max_bytes", "max_count", "numbers", "open", "predicted", "queued", "queued_bytes", "released", "sends_no_key",
         "shard_id", "share", "vanished",
@@ -72,57 +78,63 @@ class Lane:
     ) -> None:
         self.shard_id = shard_id
         self.predicted = shard_id
-        """The shard in which landings are as predicted; empty once the stream is known to be another one."""
+        """An entry that is stored in this shard landed as predicted.
+
+        The router and the response handler empty this field when the shard is known to belong to another stream, so
+        that no landing counts as predicted.
+        """
         self.numbers = ANY_NUMBER
-        """The sequence numbers that the shard gives out."""
+        """The sequence numbers that the shard gives out. Written by the router."""
         self.hash_range = hash_range or WHOLE_RING
         self.aggregates = config.aggregation and shard_id is not None
-        """Its records share entries."""
+        """Whether records share entries."""
         self._config = config
-        self._misdirected_at, self._as_predicted = -NEVER, 0  # when an entry last landed elsewhere; how many did not
+        # When an entry was last seen to have landed in another shard, and how many have landed as predicted since.
+        self._misdirected_at, self._landed_as_predicted = -NEVER, 0
         self.vanished = False
-        """The map no longer has it: nothing new comes, and what is unsent goes elsewhere."""
+        """Whether the map no longer has this shard. The router writes it, and moves unsent records to other lanes."""
         self.in_flight = 0
-        """Aggregates under way, or sent and not yet judged."""
+        """The number of aggregates that were sent and are not settled."""
         self.sends_no_key = False
-        """Keyless records go out without a key: the service chooses their shard."""
+        """Whether keyless records are sent without a key, so that the service chooses their shard."""
         self.held = False
-        """It must wait for a lane of an overlapping range (P9)."""
+        """Whether this lane must wait for a lane with an overlapping range (P9). Written by ``Retries``."""
         self.released = False
-        """What waits here was due once, and is to go."""
+        """Whether the queue was due once. It is then sent as soon as possible."""
         self.queued = 0
-        """Entries that wait, sealed, and their bytes."""
+        """The number of entries in the queue. ``queued_bytes`` has the bytes of their data and keys."""
         self.queued_bytes = 0
         self.is_ready = False
-        """Written by the collector: it has the lane in turn, and has counted so many entries and bytes of the queue."""
-        self.counted_entries = 0
+        """Whether the lane may give an aggregate to the next request. Written by the collector, like ``counted_*``."""
+        self.counted_entries = 0  # how many of the queued entries and bytes the collector has counted
         self.counted_bytes = 0
         self.fresh: list[BufferedRecord] = []
-        """What the router has just found to belong here."""
+        """Records that the router has just assigned to this lane. Written by the router."""
         self.open: Aggregate | None = None
         self._ordered = config.ordered
-        self._in_turn = config.ordered and self.aggregates  # whether what is under way has to be answered first
-        self._keys = KeyOrder()  # of an ordered lane, for its bundles
+        self._in_turn = config.ordered and self.aggregates  # whether the aggregate in flight has to be settled first
+        self._keys = KeyOrder()  # for the bundles of an ordered lane
         self._life_after_due = config.record_ttl - config.linger
         self._chance = chance
         self.max_bytes = config.aggregate_max_bytes
         self.max_count = self._max_count()
         self._queue: deque[tuple[Instant, int, Aggregate]] = deque()  # sorted
         self._sealed_so_far = 0
-        self._opened_due_at: Instant = -NEVER  # of the aggregate that was opened last
-        limited = shard_id is not None  # without a map nobody knows over how many shards the catch-all spreads
+        self._opened_due_at: Instant = -NEVER  # when the aggregate that was opened last is due
+        limited = shard_id is not None  # without a map, the number of shards behind the catch-all lane is unknown
         self._rates = (config.records_per_second, config.bytes_per_second) if limited else (_UNLIMITED, _UNLIMITED)
         self._bucket = TokenBucket(*self._rates, now)
         self._backoff = Backoff(config.retry_backoff, config.retry_backoff_max, chance)
         self._blocked_until: Instant = -NEVER
-        self.share = 1.0  # what is left of the configured rates after throttling
+        self.share = 1.0  # the share of the configured rates that is left after throttling
         self._share_changed_at: Instant = now
-        self._sickness = 0.0
-        self._sick_at: Instant = now
-        self._spare_address = self._new_address()  # for the keyless that join an aggregate that one with a key opened
+        self._failure_score = 0.0
+        self._failure_score_at: Instant = now
+        # For keyless records that join an aggregate that was opened by a record with a key.
+        self._spare_address = self._new_address()
 
     def _max_count(self) -> float:
-        """Records in a full aggregate, or bundle."""
+        """Return the number of records in a full aggregate or bundle."""
         if self.aggregates:
             return self._config.aggregate_max_count or NEVER
         return min(_BUNDLE, self._config.request_max_entries)
@@ -130,45 +142,46 @@ class Lane:
     # ---- whether to aggregate
 
     def aggregate(self, *, on: bool) -> None:
-        """Let records share entries, or not. The lane is empty; what is under way stays as it is."""
+        """Switch aggregation on or off. The lane must be empty; aggregates in flight are not changed."""
         assert not self._queue
         assert self.open is None
         self.aggregates = on
         self.max_count = self._max_count()
-        self._in_turn = self._ordered and (on or self.in_flight > 0)  # P9: no record overtakes what is under way
+        self._in_turn = self._ordered and (on or self.in_flight > 0)  # P9: no record overtakes an aggregate in flight
 
     @property
     def is_distrusted(self) -> bool:
-        """Its predictions proved to be wrong: it would aggregate otherwise."""
+        """Whether the lane does not aggregate because its predictions proved wrong."""
         return not self.aggregates and self._config.aggregation and self.shard_id is not None
 
     def note_misdirected(self, seen_at: Instant) -> None:
-        """An entry was seen to have landed in another shard."""
+        """Note that an entry was seen to have landed in another shard."""
         if seen_at > self._misdirected_at:
             self._misdirected_at = seen_at
-            self._as_predicted = 0
+            self._landed_as_predicted = 0
 
     def note_as_predicted(self, count: int, started_at: Instant) -> bool:
-        """Entries of a request landed here. Says whether the predictions have proved to be right again."""
+        """Note that entries of a request landed here. Returns whether the predictions have proved right again."""
         if started_at > self._misdirected_at:
-            self._as_predicted += count
-        return self._as_predicted >= TRUST
+            self._landed_as_predicted += count
+        return self._landed_as_predicted >= TRUST
 
     # ---- filling
 
     def add(self, record: BufferedRecord) -> int:
-        """Take a record in. Returns how many aggregates this sealed: 0, 1 or 2."""
+        """Add a record. Returns how many aggregates this sealed: 0, 1 or 2."""
+        # A late keyless record would make the open aggregate due earlier, and so change the order of its keyed records.
         if self._ordered and record.key is None and record.expires_at - self._life_after_due < self._opened_due_at:
-            return self._enqueue_alone(record)  # Those with a key that it would join must not become due earlier
+            return self._enqueue_alone(record)
         return self.add_all([record])
 
     def take_fresh(self) -> list[BufferedRecord]:
-        """What the router has just found, for ``add_all``."""
+        """Take the records that the router has just assigned to this lane, for ``add_all``."""
         taken, self.fresh = self.fresh, []
         return taken
 
     def add_all(self, records: list[BufferedRecord]) -> int:
-        """Take records in, in their order. Returns how many aggregates this sealed."""
+        """Add records in their order. Returns how many aggregates this sealed."""
         sealed = at = 0
         while at < len(records):
             current = self.open or self._opened(records[at])
@@ -184,7 +197,7 @@ class Lane:
         return sealed
 
     def _opened(self, record: BufferedRecord) -> Aggregate:
-        """A new aggregate that is to begin with this record."""
+        """Open a new aggregate whose first record will be this one. The caller adds the record."""
         self.open = self._made_for(record)
         self._opened_due_at = self.open.due_at
         return self.open
@@ -194,19 +207,19 @@ class Lane:
         return Aggregate(record.expires_at - self._life_after_due, address, separate=not self.aggregates)
 
     def _enqueue_alone(self, record: BufferedRecord) -> int:
-        """A large one beside the open aggregate, which stays open."""
+        """Queue a record in an aggregate of its own, while the open aggregate stays open."""
         alone = self._made_for(record)
         alone.add(record, self.max_bytes)
         self._enqueue(alone)
         return 1
 
     def _fits_with_others(self, record: BufferedRecord) -> bool:
-        """Whether a record is worth a new open aggregate, or is so large that it goes alone beside the open one."""
+        """Whether a record is small enough to open a new aggregate for it. A larger one is queued alone."""
         assert record.data is not None
         return len(record.data) < self.max_bytes // 2
 
     def seal(self) -> int:
-        """Close the open aggregate, if there is one. Returns how many were sealed: 0 or 1."""
+        """Seal the open aggregate, if there is one. Returns how many were sealed: 0 or 1."""
         if self.open is None:
             return 0
         self._enqueue(self.open)
@@ -214,25 +227,29 @@ class Lane:
         return 1
 
     def release(self) -> None:
-        """Let all that waits go as soon as it may."""
+        """Let all waiting records be sent as soon as possible."""
         self.seal()
         self.released = bool(self._queue)
 
     def add_again(self, record: BufferedRecord) -> int:
-        """As ``add``, of one that was put before others here: its aggregate becomes due as early as the record is."""
-        if self.open is not None and not (self._ordered and record.key is None):  # before it is added: that may seal it
+        """Add a record that may be older than the records of this lane. Its aggregate becomes due when the record is.
+
+        Returns how many aggregates this sealed.
+        """
+        # The deadline is changed before the record is added, because adding may seal the aggregate.
+        if self.open is not None and not (self._ordered and record.key is None):
             self.open.due_at = min(self.open.due_at, record.expires_at - self._life_after_due)
         return self.add(record)
 
     def requeue(self, aggregate: Aggregate) -> None:
-        """Send it again: it keeps its place by its deadline, which is before all that came later."""
+        """Queue an aggregate again. Its deadline places it before all aggregates that were sealed later."""
         self._enqueue(aggregate)
         self.released = True
 
     def _enqueue(self, aggregate: Aggregate) -> None:
-        if not aggregate.order:  # one that comes back goes before those that were sealed after it
+        if not aggregate.order:  # an aggregate that comes back keeps its ``order``, and so its place
             aggregate.seal()
-            self._sealed_so_far += _APART
+            self._sealed_so_far += _ORDER_STEP
             aggregate.order = self._sealed_so_far
         self.queued += aggregate.entry_count
         self.queued_bytes += aggregate.cost_bytes
@@ -240,11 +257,11 @@ class Lane:
         place = (aggregate.due_at, aggregate.order, aggregate)
         if not queue or queue[-1] < place:
             queue.append(place)
-        else:  # it comes back, or its records were put before others
+        else:  # the aggregate comes back, or its records were put before others
             insort(queue, place)
 
     def unsent(self) -> list[BufferedRecord]:
-        """All that waits, in order."""
+        """Return all waiting records, in order."""
         aggregates = [aggregate for _, _, aggregate in self._queue]
         if self.open is not None:
             aggregates.append(self.open)
@@ -252,7 +269,10 @@ class Lane:
         return self._keys.in_order(records) if self._keys.has_heads else records
 
     def take_unsent(self) -> list[BufferedRecord]:
-        """The same, and the lane is empty: it vanished, or its order must be made anew."""
+        """Take all waiting records out of the lane, in order.
+
+        The lane has vanished, or the caller adds the records again in another order.
+        """
         records = self.unsent()
         self.open, self.queued, self.queued_bytes, self.released, self.fresh = None, 0, 0, False, []
         self._keys.forget(records)
@@ -260,12 +280,12 @@ class Lane:
         return records
 
     def send_no_key(self, *, on: bool) -> None:
-        """Whether keyless records go out without a key."""
+        """Set whether keyless records are sent without a key."""
         self.sends_no_key = on
         self._spare_address = self._new_address()
 
     def _new_address(self) -> KeylessAddress:
-        """Where keyless records of a new aggregate go: a short random key, and a hash key inside the range (P8)."""
+        """Return a short random key, and a hash key inside the lane's range, for the keyless records (P8)."""
         chance = self._chance
         key = f"{chance.getrandbits(4 * KEYLESS_KEY_LENGTH):0{KEYLESS_KEY_LENGTH}x}"
         if self.shard_id is None:
@@ -277,24 +297,24 @@ class Lane:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing waits and nothing is under way."""
+        """Whether no record waits and no aggregate is in flight."""
         return not self._queue and self.open is None and not self.in_flight
 
     def due_at(self) -> Instant:
-        """The deadline of the first that waits."""
+        """Return when the first waiting aggregate is due."""
         sealed = self._queue[0][0] if self._queue else NEVER
         return sealed if self.open is None else min(sealed, self.open.due_at)
 
     def is_due(self, now: Instant) -> bool:
-        """Whether what waits is to go now."""
+        """Whether the waiting records are to be sent now."""
         return self.released or self.due_at() <= now
 
     def expires_at(self) -> Instant:
-        """When the first that waits reaches its end of life, or earlier. In the queue that is the first due."""
+        """Return when the first waiting record expires, or an earlier time. The first due expires first."""
         return min(self.due_at() + self._life_after_due, self._keys.expires_at())
 
     def take_expired(self, now: Instant) -> list[BufferedRecord]:
-        """The records whose life is over. The others stay, in their order."""
+        """Take the waiting records whose ``record_ttl`` has ended. The others stay, in their order."""
         expired = self._keys.take_expired(now)
         life = self._life_after_due
         if self.open is not None and self.open.due_at + life <= now:
@@ -303,7 +323,8 @@ class Lane:
             _, _, aggregate = self._queue.popleft()
             self.queued -= aggregate.entry_count
             self.queued_bytes -= aggregate.cost_bytes
-            # Rounded as ``expires_at`` is: a record that is due now and alive until a moment later would never leave.
+            # ``- life + life`` rounds like ``expires_at()`` does. Otherwise a rounding error could keep a record here
+            # that ``expires_at()`` calls expired, and the host would wake up again and again.
             rest = [record for record in aggregate.records if record.expires_at - life + life > now]
             over = [record for record in aggregate.records if record.expires_at - life + life <= now]
             expired += over
@@ -316,7 +337,7 @@ class Lane:
         return expired
 
     def poll_aggregate(self, now: Instant, room_bytes: float, room_entries: float = NEVER) -> Aggregate | None:
-        """The next to send, if it may go now and fits. Its tokens are taken with it (P6)."""
+        """Return the next aggregate to send, if it may be sent now and fits. Its tokens are taken with it (P6)."""
         queue, bucket = self._queue, self._bucket
         if not queue or now < self._blocked_until or self._is_busy():
             return None
@@ -344,7 +365,7 @@ class Lane:
         return aggregate
 
     def _admit_first(self) -> None:
-        """Let the next bundle hold heads of keys alone (P9): what must wait for another record of its key leaves it."""
+        """Reduce the next bundle to the heads of their keys (P9). The other records wait for their heads."""
         queue = self._queue
         while queue and queue[0][2].separate:
             due_at, _, bundle = queue[0]
@@ -360,16 +381,16 @@ class Lane:
         self.released &= bool(queue)
 
     def note_settled(self, count: int = 1) -> None:
-        """So many of the aggregates under way are judged. A negative count: one was cut up, and its parts fly on."""
+        """Note that this many aggregates in flight were settled. After one was cut up, the count is negative."""
         self.in_flight -= count
 
     def handle_ended(self, records: list[BufferedRecord]) -> None:
-        """Records that were under way came to their end, or not. Those that waited for an end of them may go (P9)."""
+        """Queue the records that waited for these records, as far as these have ended (P9)."""
         if self._keys.has_heads:
             self._enqueue_heads(self._keys.end(record for record in records if record.ending is not None))
 
     def _enqueue_heads(self, records: list[BufferedRecord]) -> None:
-        """Records of different keys, which have waited long enough."""
+        """Queue records that have become the heads of their keys. They have lingered already."""
         if records:
             due_at = min(record.expires_at for record in records) - self._life_after_due
             bundle = Aggregate(due_at, self._spare_address, separate=True)
@@ -378,17 +399,18 @@ class Lane:
             self.released = True
 
     def _fitting(self, bundle: Aggregate, room_bytes: float, room_entries: float) -> Aggregate:
-        """The bundle that is next, or as much of it as there is room for and tokens may pay."""
+        """Return the next bundle, or as much of it as fits into the request and a full bucket can pay for."""
         if bundle.entry_count > room_entries > 1:
             bundle = self._cut(int(room_entries))
         count, cost = bundle.entry_count, bundle.cost_bytes
-        # Also what was cut: several entries must not go on credit, as a lone one may that costs more than the capacity.
+        # Only a single entry that costs more than the bucket's capacity may be sent on credit. Several entries, even of
+        # a bundle that was just cut, are cut down to the first.
         if count > 1 and (count > room_entries or cost > room_bytes or not self._bucket.covers(count, cost)):
             return self._cut(1)
         return bundle
 
     def _cut(self, count: int) -> Aggregate:
-        """Let the first records of the bundle that is next stand alone."""
+        """Cut the first records off the next bundle, as a bundle of their own."""
         due_at, _, bundle = self._queue.popleft()
         first = repacked(bundle.records[:count], due_at, bundle)
         rest = repacked(bundle.records[count:], due_at, bundle, count)
@@ -397,35 +419,35 @@ class Lane:
         return first
 
     def _is_busy(self) -> bool:
-        """Whether its next must wait for the answer to the one before: in order (P9), or as a trial (P5)."""
+        """Whether the next aggregate must wait for the previous one: for the order (P9), or as a trial (P5)."""
         return self.held or (self.in_flight > 0 and (self._in_turn or self._backoff.failures >= TRIP))
 
     def wakes_at(self, now: Instant) -> Instant:
-        """When ``poll_aggregate`` is worth another try; NEVER if only an answer can change that."""
+        """Return when to call ``poll_aggregate`` again. NEVER if only an answer can change its result."""
         if not self._queue or self._is_busy():
             return NEVER
         first = self._queue[0][2]
         cost = first.cost_of(first.records[0]) if first.separate else first.cost_bytes
         return max(self._blocked_until, self._bucket.ready_at(1.0, cost, now))
 
-    # ---- how the shard does
+    # ---- the health of the shard
 
     @property
     def is_tripped(self) -> bool:
-        """The circuit is open: failures in a row, and none of its answers was good since."""
+        """Whether the circuit is open: ``TRIP`` failures or more, and no success since."""
         return self._backoff.failures >= TRIP
 
     def handle_success(self, now: Instant) -> None:
-        """It stored an entry. A pause goes on: other entries were refused just before."""
+        """Note that the shard stored an entry. A current pause goes on: it was caused by other, refused entries."""
         if self._backoff.failures:
             self._backoff.reset()
         if self.share < 1.0:
             self._set_share(min(1.0, self.share + _INCREASE_PER_SECOND * (now - self._share_changed_at)), now)
 
     def handle_failure(self, now: Instant, *, throttled: bool) -> None:
-        """An entry for this shard was refused: slow down."""
-        self._sickness = self.sickness(now) + 1.0
-        self._sick_at = now
+        """Slow down, because an entry for this shard was refused."""
+        self._failure_score = self.failure_score(now) + 1.0
+        self._failure_score_at = now
         if now >= self._blocked_until:  # entries of one request fail together: one pause for all
             self._blocked_until = now + self._backoff.next_delay()
         if throttled and (self.share == 1.0 or now - self._share_changed_at >= _DECREASE_PAUSE):
@@ -441,18 +463,22 @@ class Lane:
             tripped=self.is_tripped,
         )
 
-    def sickness(self, now: Instant) -> float:
-        """Recent failures, the older the less."""
-        return self._sickness * float(0.5 ** ((now - self._sick_at) / _FAILURE_MEMORY))
+    def failure_score(self, now: Instant) -> float:
+        """Return the number of recent failures, where older failures count less."""
+        return self._failure_score * float(0.5 ** ((now - self._failure_score_at) / _FAILURE_MEMORY))
 
     def load(self, now: Instant) -> float:
-        """How bad a choice this lane is for a record that may go anywhere (P8): bytes that wait, weighed by health."""
+        """Return the waiting bytes, weighted by the shard's health. A keyless record takes the lowest load (P8)."""
         waiting = self.queued_bytes + (self.in_flight + 1) * self.max_bytes / 8
         blocked = 1.0 if now < self._blocked_until else 0.0
-        return (waiting / self.share) * (1.0 + self.sickness(now)) * (1.0 + 9.0 * blocked)
+        return (waiting / self.share) * (1.0 + self.failure_score(now)) * (1.0 + 9.0 * blocked)
 
     def _set_share(self, share: float, now: Instant) -> None:
-        """A share of what the service allows a shard, if less was configured of that; all of the configured at 1."""
+        """Set the share of the rates.
+
+        At 1, the configured rates apply, even if they are above the service's limits. Below 1, the share is taken of
+        the lower of the configured rate and the service's limit, so that it takes effect.
+        """
         self.share = share
         self._share_changed_at = now
         records, size = self._rates
@@ -464,14 +490,21 @@ class Lane:
 
 @final
 class Shipment(NamedTuple):
-    """One aggregate on its way, and the lane that it came from."""
+    """An aggregate that was taken out of its lane to be sent, and the lane."""
 
     aggregate: Aggregate
     lane: Lane
 
 
 def repacked(records: list[BufferedRecord], due_at: Instant, of: Aggregate, place: int = 0) -> Aggregate:
-    """What is left of an aggregate, sized anew, in its place; or its part that begins at ``place``."""
+    """Pack some records of the aggregate ``of`` again. The new aggregate takes its place in the order.
+
+    Args:
+        records: the records that are left, or a part of them.
+        due_at: when the new aggregate is due.
+        of: the aggregate that held the records.
+        place: the index of the first record, if the aggregate was cut up.
+    """
     aggregate = Aggregate(due_at, of.address, separate=of.separate)
     aggregate.order = of.order + place
     added = aggregate.add_all(records, _ANY_SIZE)

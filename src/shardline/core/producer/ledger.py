@@ -1,8 +1,8 @@
-"""How did each record end?
+"""Records how each record ended, and counts the records.
 
 Invariants:
 
-- P1: a record ends exactly once: ``deliver`` or ``fail``.
+- P1: a record ends exactly once, by ``deliver``, ``deliver_alone`` or ``fail``.
 - P7: the room of a record is released when it has ended.
 - P11: delivery costs a few assignments per record; everything else is counted per aggregate. ``data`` is dropped on
   delivery and kept on failure.
@@ -20,7 +20,7 @@ from shardline.core.producer_events import Event, RecordsFailed
 
 @final
 class Ledger:
-    """Ends records, and counts them."""
+    """Sets the ending of each record, and counts the records."""
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
@@ -29,22 +29,24 @@ class Ledger:
         self.failed_records = 0
         self.retried_records = 0
         self.wall_offset = 0.0
-        """What to add to an instant to get seconds since 1970; set by the shell."""
+        """Added to an instant, this gives seconds since 1970. Written by the shell."""
         self.events: list[Event] = []
         self.finished: deque[BufferedRecord] = deque()
-        """Records that ended and that someone waits for. The shell takes each one out when its waiters are awake."""
+        """Ended records that have waiters. The shell removes each record after it has woken the waiters."""
         self.failed: deque[BufferedRecord] = deque()
-        """Records that were given up. The shell takes each one out when ``on_failure`` was called."""
+        """Records that have failed. The shell removes each record after it has called ``on_failure``."""
 
     def deliver(self, aggregate: Aggregate, landing: Landing) -> None:
-        """All records of it are where they belong."""
+        """End all records of an aggregate as delivered."""
         finished = self.finished
         place = 0
         for record in aggregate.records:
             assert record.ending is None, "P1: a record ends once"
             record.sub_sequence = place
             record.data = None
-            record.ending = landing  # last but for the look at the waiters: another thread may wait for it
+            # The ending is set after the other fields, because another thread may wait for it, and before the waiters
+            # are read, so that a thread that starts to wait at this moment is not forgotten.
+            record.ending = landing
             if record.waiters is not None:
                 finished.append(record)
             place += 1
@@ -55,12 +57,12 @@ class Ledger:
     def deliver_alone(
         self, bundle: Aggregate, results: list[PutRecordsResult], shard_id: str | None, sent: Sent
     ) -> list[int]:
-        """Records of a bundle, each by its own result: stored in ``shard_id``, or anywhere if that is ``None``.
+        """End the records of a bundle that were stored in ``shard_id``, or in any shard if that is ``None``.
 
-        Returns the places of the others.
+        Returns the indexes of the other records.
         """
         finished = self.finished
-        home, all_landed = Landing(shard_id or "", "", sent), True
+        home, all_landed = Landing(shard_id or "", "", sent), True  # one Landing for all records of the shard
         for record, result in zip(bundle.records, results, strict=True):
             landed_in, number = result.shard_id, result.sequence_number
             assert record.ending is None, "P1: a record ends once"
@@ -72,10 +74,10 @@ class Ledger:
                 landing = Landing(landed_in, "", sent)
             record.data = None
             record.sequence_number = number
-            record.ending = landing  # last but for the look at the waiters: another thread may wait for it
+            record.ending = landing  # after the other fields and before reading the waiters, as in ``deliver``
             if record.waiters is not None:
                 finished.append(record)
-        others = [] if all_landed else [place for place, one in enumerate(bundle.records) if one.ending is None]
+        others = [] if all_landed else [at for at, record in enumerate(bundle.records) if record.ending is None]
         landed = len(results) - len(others)
         size = bundle.payload_bytes - sum([payload_bytes(bundle.records[place]) for place in others])
         self._intake.release(landed, size)
@@ -84,7 +86,7 @@ class Ledger:
         return others
 
     def fail(self, records: list[BufferedRecord], code: str, message: str, last: Attempt | None = None) -> None:
-        """These are given up. Their attempts end with ``last``, if it is given."""
+        """End records as failed. ``last`` is appended to their attempts, if it is given."""
         if not records:
             return
         for record in records:

@@ -11,7 +11,7 @@ Invariants (the others stand in the parts that keep them):
 - P9: with ``ordered`` nothing is sent before there is a map, and a lane waits for lanes of overlapping ranges.
 - P10: ``flush`` makes everything due; it keeps the rate limits.
 - What waits without a map is held back until the first listing is answered, and all is until the stream has told of
-  itself, but no longer than ``BLIND_PATIENCE``: a map that comes within milliseconds makes aggregates of it, and a
+  itself, but no longer than ``BLIND_TIMEOUT``: a map that comes within milliseconds makes aggregates of it, and a
   stream that distributes records by itself gets none.
 - ``next_deadline`` is never in the past unless a poll has something to give or to sort.
 - Records are sorted into lanes in rounds: when a round is full, when a record is due, and always while there is no
@@ -34,8 +34,8 @@ from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import Undelivered
 from shardline.core.producer.producer_stats import ProducerStats
 from shardline.core.producer.readiness import Readiness
-from shardline.core.producer.responses import Flight, Settlement
-from shardline.core.producer.retries import Returns, ids_of
+from shardline.core.producer.responses import Flight, ResponseHandler
+from shardline.core.producer.retries import Retries, ids_of
 from shardline.core.producer.router import Router
 from shardline.core.producer.shard_map import ShardMap
 from shardline.core.producer.stream_summary import StreamFacts
@@ -44,7 +44,7 @@ from shardline.core.requests import DescribeStreamSummary, ListShards, PutRecord
 from shardline.model.limits import KIB
 from shardline.model.stream import StreamRef
 
-BLIND_PATIENCE: Final = 1.0
+BLIND_TIMEOUT: Final = 1.0
 ALONE_BYTES: Final = 16 * KIB  # a round that begins with more may fill a request
 SLICE_RECORDS: Final = 1_024  # sorted in one poll: a few milliseconds
 
@@ -67,11 +67,11 @@ class ProducerMachine:
         self._router.limit_aggregates(config.known_record_max_bytes)
         self._isolation = Isolation(config)
         self._collector = Collector(config, chance, self._isolation)
-        self._returns = Returns(config, self.ledger, self._router, self._collector, self._isolation)
-        self._settlement = Settlement(
+        self._retries = Retries(config, self.ledger, self._router, self._collector, self._isolation)
+        self._responses = ResponseHandler(
             config=config,
             ledger=self.ledger,
-            returns=self._returns,
+            retries=self._retries,
             collector=self._collector,
             isolation=self._isolation,
             shard_map=self._map,
@@ -79,7 +79,7 @@ class ProducerMachine:
         )
         self._flights: dict[int, Flight] = {}
         self._flight_count = 0
-        self._blind_at: Instant = now + BLIND_PATIENCE
+        self._blind_at: Instant = now + BLIND_TIMEOUT
         self._sends_blind = False
         self._round_records, self._round_bytes = round_limits(config, 0)
         self._due_at: Instant = NEVER  # when the first record is due, or earlier; NEVER: nothing lingers
@@ -100,7 +100,7 @@ class ProducerMachine:
     def abandon(self, code: str, message: str) -> None:
         """The end: give up everything that is not under way. What is, is delivered or given up by its answer."""
         self._backlog = 0
-        self._returns.give_up_all(self._settlement.take_parked(), self.intake.end(message), code, message)
+        self._retries.give_up_all(self._responses.take_parked(), self.intake.end(message), code, message)
 
     def give_up_lost(self, message: str) -> None:
         """The host broke in the middle of this machine: end the records that it has lost track of (P1)."""
@@ -115,7 +115,7 @@ class ProducerMachine:
     def poll_put(self, now: Instant) -> "tuple[int, PutRecords] | None":
         """The next PutRecords to send, with the number under which to answer it."""
         self._advance(now)
-        self._mark()
+        self._set_marks()
         if not self._facts.answered and now < self._blind_at:
             return None  # Where the service distributes records, aggregates would have to be sent again
         group = self._collector.poll_group(now)
@@ -153,7 +153,7 @@ class ProducerMachine:
         if not self._facts.answered and collecting != NEVER:
             collecting = max(collecting, self._blind_at)
         lingering = min(
-            self._due_at, blind_at, self._expires_at, self._round_ends_at(), self._settlement.next_deadline()
+            self._due_at, blind_at, self._expires_at, self._round_ends_at(), self._responses.next_deadline()
         )
         return min(lingering, collecting, self._map.next_deadline(), self._facts.next_deadline())
 
@@ -161,7 +161,7 @@ class ProducerMachine:
 
     def handle_put(self, number: int, answer: PutRecordsResponse | Failure, now: Instant) -> None:
         """What became of a PutRecords."""
-        is_unchanged = self._settlement.settle(self._flights.pop(number), answer, now)
+        is_unchanged = self._responses.settle(self._flights.pop(number), answer, now)
         if _is_missing(answer) or (self._map.snapshot is None and self._router.lanes):
             self._forget_stream(now)
         # Only records that come back, or are packed anew, can be due before those that wait.
@@ -176,32 +176,32 @@ class ProducerMachine:
             self.ledger.events.append(ShardMapFailed(self._map.failure))
             if _is_missing(answer):
                 self._forget_stream(now)
-            self._settlement.reconsider_parked(now)
+            self._responses.reconsider_parked(now)
             self._arm(now)
-        self.readiness.see_listing(self._map.failure, has_map=self._map.snapshot is not None)
+        self.readiness.handle_listing(self._map.failure, has_map=self._map.snapshot is not None)
 
     def handle_summary(self, answer: StreamSummary | Failure, now: Instant) -> None:
         """What became of a DescribeStreamSummary."""
-        was_settled = self._facts.is_settled
+        was_current = self._facts.is_current
         changed = self._facts.handle_summary(answer, now)
-        self.readiness.see_summary(answer if isinstance(answer, Failure) else None)
+        self.readiness.handle_summary(answer if isinstance(answer, Failure) else None)
         max_bytes = self._facts.record_max_bytes
         is_lower = max_bytes < self.intake.record_max_bytes
         self.intake.limit_record(max_bytes)
         self._router.limit_aggregates(max_bytes)
         if is_lower:
             self._unchecked = len(self.intake.records)
-            self._returns.enforce_limit(max_bytes, now)
-        if self._facts.made_anew:
-            self._router.disown_all()
-            self._map.begin_anew(now)
+            self._retries.enforce_limit(max_bytes, now)
+        if self._facts.recreated:
+            self._router.forget_predictions()
+            self._map.reset(now)
         if _is_missing(answer):
             self._forget_stream(now)
-        elif changed or self._facts.made_anew or self._facts.is_settled is not was_settled:
+        elif changed or self._facts.recreated or self._facts.is_current is not was_current:
             self._router.catch_all.send_no_key(on=self._facts.auto)
             self._install(now)
         else:
-            self._settlement.reconsider_parked(now)
+            self._responses.reconsider_parked(now)
             self._arm(now)
 
     # ---- queries
@@ -239,7 +239,7 @@ class ProducerMachine:
             return record.expires_at - self._config.record_ttl + self._config.linger
         return NEVER
 
-    def _look_into_intake(self, now: Instant) -> bool:
+    def _check_intake(self, now: Instant) -> bool:
         """Arm the deadline of what is in it. Says whether it is to be sorted."""
         records = len(self.intake.records)
         if not records:
@@ -251,7 +251,7 @@ class ProducerMachine:
         is_due = now >= min(self._due_at, self._expires_at)
         return is_full or is_first or is_due or self._router.is_blind
 
-    def _mark(self) -> None:
+    def _set_marks(self) -> None:
         """Until when the host need not be woken (P11): for the length of a round, if something wakes it by its end."""
         intake = self.intake
         if self._due_at == NEVER:
@@ -270,7 +270,7 @@ class ProducerMachine:
             self._due_at = min(self._due_at, first.expires_at - self._config.record_ttl + self._config.linger)
         if self._unchecked:
             self._unchecked -= min(self._unchecked, len(fresh))
-            fresh = self._returns.without_larger(fresh, self.intake.record_max_bytes)
+            fresh = self._retries.without_larger(fresh, self.intake.record_max_bytes)
         by_lane, others = self._router.sort(fresh)
         if by_lane and others and self._config.ordered:
             by_lane, others = [], fresh  # P9: in the order of their puts
@@ -288,7 +288,7 @@ class ProducerMachine:
 
     def _advance(self, now: Instant) -> None:
         """Let time pass: what was put finds its lane, what expired leaves, what is due is sealed."""
-        if not self._backlog and self._look_into_intake(now):
+        if not self._backlog and self._check_intake(now):
             self._backlog = len(self.intake.records)
         if self._backlog:
             # A rest of less than half a slice goes with it: a round and what came with it is sorted in one.
@@ -299,8 +299,8 @@ class ProducerMachine:
             self._expire(now)  # also before a backlog is sorted: sending goes on meanwhile
         if self._backlog:
             return
-        if now >= self._settlement.next_deadline():
-            self._settlement.reconsider_parked(now)
+        if now >= self._responses.next_deadline():
+            self._responses.reconsider_parked(now)
             self._arm(now)
         if self._router.is_blind:
             self._advance_blind(now)
@@ -330,14 +330,14 @@ class ProducerMachine:
         self._collector.drain()
 
     def _expire(self, now: Instant) -> None:
-        self._returns.expire_unsent(now)
-        self._settlement.expire_parked(now)
+        self._retries.expire_unsent(now)
+        self._responses.expire_parked(now)
         self._arm(now)
 
     def _arm(self, now: Instant) -> None:
         """Records came back to lanes, or left them: find the deadlines anew."""
         lanes = self._router.all_lanes()
-        parked = [record.expires_at for one in self._settlement.parked for record in one.aggregate.records]
+        parked = [record.expires_at for one in self._responses.parked for record in one.aggregate.records]
         self._expires_at = min([self._isolation.expires_at(), *parked, *(lane.expires_at() for lane in lanes)])
         lingering = [lane.open.due_at for lane in lanes if lane.open is not None]
         # What is sealed and not due came back from a request that was sent early. What is overdue is the collector's.
@@ -348,27 +348,27 @@ class ProducerMachine:
         """The stream is missing, or another one: use neither map nor facts until both have been read again."""
         if self._map.snapshot is None and not self._router.lanes:
             return  # there is nothing to forget: they are read again after their own pauses
-        self._map.begin_anew(now)
-        self._facts.begin_anew(now)
-        self._router.disown_all()
-        self._blind_at = now + BLIND_PATIENCE
+        self._map.reset(now)
+        self._facts.reset(now)
+        self._router.forget_predictions()
+        self._blind_at = now + BLIND_TIMEOUT
         self._install(now)
 
     def _install(self, now: Instant) -> None:
         """The map is new, or whether it is to be used: records of lanes that vanished find new ones."""
         had_lanes = bool(self._router.lanes)
         may_predict = self._facts.may_aggregate
-        snapshot = self._map.snapshot if may_predict and self._facts.is_settled else None
+        snapshot = self._map.snapshot if may_predict and self._facts.is_current else None
         fresh, gone = self._router.install(snapshot, now, may_predict=may_predict)
         self._round_records, self._round_bytes = round_limits(self._config, len(self._router.lanes))
-        was_released = self._returns.take_over(fresh, gone, now)
+        was_released = self._retries.adopt_lanes(fresh, gone, now)
         catch_all = self._router.catch_all
         if self._router.is_blind:  # keys count again, and there is no map yet
             self._collector.forget(catch_all)
             self._sends_blind = False
         else:
             self._collector.note_returned(catch_all, now)
-        self._settlement.reconsider_parked(now)
+        self._responses.reconsider_parked(now)
         self._router.forget_settled()
         self._arm(now)
         if was_released:

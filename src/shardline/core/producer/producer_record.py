@@ -14,7 +14,7 @@ import msgspec
 
 from shardline.core.clock import Instant
 
-_KEPT: Final = 16  # attempts remembered in full: the first half and the last half
+_KEPT_ATTEMPTS: Final = 16  # attempts remembered in full: the first half and the last half
 
 
 @final
@@ -77,16 +77,16 @@ class Receipt(msgspec.Struct, frozen=True, gc=False, eq=False):
         return True
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Receipt) and self._told() == other._told()
+        return isinstance(other, Receipt) and self._as_tuple() == other._as_tuple()
 
     def __hash__(self) -> int:
         return hash((self.shard_id, self.sequence_number, self.sub_sequence))
 
     def __repr__(self) -> str:
-        shard_id, sequence_number, sub_sequence, attempts, attempt_count = self._told()
+        shard_id, sequence_number, sub_sequence, attempts, attempt_count = self._as_tuple()
         return f"Receipt({shard_id=}, {sequence_number=}, {sub_sequence=}, {attempts=}, {attempt_count=})"
 
-    def _told(self) -> tuple[str, str, int, tuple[Attempt, ...], int]:
+    def _as_tuple(self) -> tuple[str, str, int, tuple[Attempt, ...], int]:
         return self.shard_id, self.sequence_number, self.sub_sequence, self.attempts, self.attempt_count
 
 
@@ -131,12 +131,12 @@ class History(msgspec.Struct, frozen=True, gc=False):
 
     def then(self, attempt: Attempt) -> "History":
         kept = self.kept
-        if len(kept) == _KEPT:
-            kept = kept[: _KEPT // 2] + kept[_KEPT // 2 + 1 :]
+        if len(kept) == _KEPT_ATTEMPTS:
+            kept = kept[: _KEPT_ATTEMPTS // 2] + kept[_KEPT_ATTEMPTS // 2 + 1 :]
         return History(self.count + 1, (*kept, attempt), self.maybe_stored or attempt.maybe_stored)
 
 
-_NONE_YET: Final = History(0, ())
+_NO_ATTEMPTS: Final = History(0, ())
 
 
 class BufferedRecord(msgspec.Struct, gc=False, eq=False):
@@ -178,11 +178,11 @@ class BufferedRecord(msgspec.Struct, gc=False, eq=False):
 def note_attempt(records: list[BufferedRecord], attempt: Attempt) -> None:
     """Add one attempt in vain to the history of each. Records that share a history go on sharing it."""
     old: History | None = None
-    new = _NONE_YET.then(attempt)
+    new = _NO_ATTEMPTS.then(attempt)
     for record in records:
         if record.history is not old:
             old = record.history
-            new = (old or _NONE_YET).then(attempt)
+            new = (old or _NO_ATTEMPTS).then(attempt)
         record.history = new
 
 
@@ -195,6 +195,6 @@ def payload_bytes(record: BufferedRecord) -> int:
 
 def undelivered(record: BufferedRecord, code: str, message: str, last: Attempt | None = None) -> Undelivered:
     """Why ``record`` was given up, with all that was tried; and ``last``, which was no request and does not count."""
-    history = record.history or _NONE_YET
+    history = record.history or _NO_ATTEMPTS
     kept = history.kept if last is None else history.then(last).kept
     return Undelivered(code, message, kept, history.count, history.maybe_stored)

@@ -27,12 +27,12 @@ class Readiness:
         self.failure: Failure | None = None
         """Why the last listing of the shards failed; ``None`` after one that worked."""
 
-    def see_listing(self, failure: Failure | None, *, has_map: bool) -> None:
+    def handle_listing(self, failure: Failure | None, *, has_map: bool) -> None:
         """A ListShards was answered. ``failure``: why the listing failed, if it did."""
         self.failure = failure
         self._has_map = has_map
 
-    def see_summary(self, failure: Failure | None) -> None:
+    def handle_summary(self, failure: Failure | None) -> None:
         """A DescribeStreamSummary was answered."""
         self._summary = failure
         self._has_summary = failure is None

@@ -4,7 +4,7 @@ Invariants:
 
 - P1: every shipment that left is settled exactly once: delivered, failed, or handed to ``returns``.
 - P4: records of an aggregate that landed out of range are routed again under a map that is newer than the request.
-  While one is expected they are parked, but no longer than ``PARKING_PATIENCE``; if it does not come, or does not
+  While one is expected they are parked, but no longer than ``PARKING_TIMEOUT``; if it does not come, or does not
   explain the landing, they are sent again one per entry. So is an aggregate that landed in an unknown shard.
 - P4: from the first entry of a lane that lands elsewhere on, the lane sends one record per entry (``lane.A4``).
 - P5: what may be sent again is, after a pause of its lane or of the whole producer; a request refused as invalid is
@@ -33,7 +33,7 @@ from shardline.core.producer.lane import Lane, Shipment, repacked
 from shardline.core.producer.ledger import Ledger
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import Attempt, Landing, Receipt, Sent, note_attempt
-from shardline.core.producer.retries import Returns
+from shardline.core.producer.retries import Retries
 from shardline.core.producer.shard_map import ShardMap
 from shardline.core.producer.stream_summary import StreamFacts
 from shardline.core.producer.verdicts import (
@@ -48,7 +48,7 @@ from shardline.core.producer.verdicts import (
 )
 from shardline.core.producer_events import RecordsDelivered, RecordsRetried, RequestAnswered
 
-PARKING_PATIENCE: Final = 1.0  # for how long an aggregate may wait for the map that explains where it landed
+PARKING_TIMEOUT: Final = 1.0  # for how long an aggregate may wait for the map that explains where it landed
 
 
 @final
@@ -79,7 +79,7 @@ class _Parked(NamedTuple):
 
 
 @final
-class Settlement:
+class ResponseHandler:
     """Applies verdicts."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Settlement:
         *,
         config: ProducerConfig,
         ledger: Ledger,
-        returns: Returns,
+        retries: Retries,
         collector: Collector,
         isolation: Isolation,
         shard_map: ShardMap,
@@ -95,12 +95,12 @@ class Settlement:
     ) -> None:
         self._config = config
         self._ledger = ledger
-        self._returns = returns
+        self._retries = retries
         self._collector = collector
         self._isolation = isolation
         self._map = shard_map
         self._facts = facts
-        self._patience = min(PARKING_PATIENCE, config.record_ttl / 4)
+        self._parking_timeout = min(PARKING_TIMEOUT, config.record_ttl / 4)
         self._parked: list[_Parked] = []
 
     # ---- inputs
@@ -115,11 +115,11 @@ class Settlement:
             told = f"{entries} entries were sent, {len(answer.records)} were answered"
             answer = Failure(FailureKind.TRANSIENT, COUNT_MISMATCH, told)
         elif isinstance(answer, PutRecordsResponse) and answer.failed_count != 0:
-            answer = _with_errors_believed(answer)
+            answer = _without_contradictions(answer)
         refused = entries
         part = flight.group.part
-        if part is not None and self._config.ordered and not _is_smooth(shipments, answer):
-            self._returns.recall((shipment.lane for shipment in shipments), now)
+        if part is not None and self._config.ordered and not _needs_no_resend(shipments, answer):
+            self._retries.recall((shipment.lane for shipment in shipments), now)
         if isinstance(answer, Failure):
             self._settle_failed(flight, answer, now)
         else:
@@ -135,8 +135,8 @@ class Settlement:
                 lane.handle_ended(aggregate.records)
         for lane in dict.fromkeys([shipment.lane for shipment in shipments]):
             self._collector.note_returned(lane, now)
-        self._returns.release_held(now)
-        repacked_lane, self._returns.has_repacked = self._returns.has_repacked, False
+        self._retries.release_held(now)
+        repacked_lane, self._retries.has_repacked = self._retries.has_repacked, False
         return self._ledger.delivered_records - delivered_before == records and not repacked_lane
 
     def reconsider_parked(self, now: Instant) -> None:
@@ -147,8 +147,8 @@ class Settlement:
             self._judge_landed(one, now)
             one.shipment.lane.handle_ended(one.shipment.aggregate.records)
             self._collector.note_returned(one.shipment.lane, now)
-        self._tell_delivered(*before)
-        self._returns.release_held(now)
+        self._emit_delivered(*before)
+        self._retries.release_held(now)
 
     def expire_parked(self, now: Instant) -> None:
         """Give up parked records whose life is over. What shares an aggregate with them is sent again."""
@@ -160,11 +160,11 @@ class Settlement:
                 self._collector.note_returned(one.shipment.lane, now)
             else:
                 self._parked.append(one)
-        self._returns.release_held(now)
+        self._retries.release_held(now)
 
     def next_deadline(self) -> Instant:
         """When the first that is parked has waited long enough."""
-        return min([one.seen_at for one in self._parked], default=NEVER) + self._patience
+        return min([one.seen_at for one in self._parked], default=NEVER) + self._parking_timeout
 
     @property
     def parked(self) -> list[Shipment]:
@@ -205,10 +205,10 @@ class Settlement:
             else:
                 refused += not number
                 self._settle_entry(shipment, flight, result, now)
-        self._tell_delivered(*before)
+        self._emit_delivered(*before)
         return refused
 
-    def _tell_delivered(self, records: int, payload_bytes: int) -> None:
+    def _emit_delivered(self, records: int, payload_bytes: int) -> None:
         """One event for all that was delivered since these were the counts."""
         ledger = self._ledger
         if ledger.delivered_records > records:
@@ -228,7 +228,7 @@ class Settlement:
             alone = repacked([aggregate.records[place]], aggregate.due_at, aggregate, place)
             self._settle_entry(Shipment(alone, lane), flight, results[place], now)
         if lane.is_distrusted and lane.note_as_predicted(len(results) - len(others), flight.started_at):
-            self._returns.trust(lane, now)
+            self._retries.trust(lane, now)
         return sum(not results[place].sequence_number for place in others)
 
     def _settle_entry(self, shipment: Shipment, flight: Flight, result: PutRecordsResult, now: Instant) -> None:
@@ -253,7 +253,7 @@ class Settlement:
         aggregate, lane = landed.shipment
         landing = landed.landing
         if landing.shard_id == lane.predicted:  # and it is here: its number is not one of that shard
-            self._note_other_life(landed, now)
+            self._note_recreated_shard(landed, now)
         predicted = lane.predicted if self._facts.may_aggregate else None
         count = len(aggregate.records)
         rule = judge_landing(predicted, landing.shard_id, count)
@@ -264,39 +264,39 @@ class Settlement:
             rule = Rules.STORED_OUT_OF_RANGE  # sent before the service began to choose the shards: readers may drop it
         asked = False
         if predicted is not None and rule.stale_map:
-            asked = self._inquire(landed, now)
+            asked = self._investigate(landed, now)
             if not lane.vanished:
-                self._returns.distrust(lane, landed.seen_at, now)
+                self._retries.distrust(lane, landed.seen_at, now)
         if rule.action is Action.DELIVER:
             lane.note_settled()
             self._ledger.deliver(aggregate, landing)
-        elif self._returns.ending is None and self._must_wait_for_news(landed, now):
+        elif self._retries.ending is None and self._should_park(landed, now):
             self._parked.append(landed._replace(asked=asked))
         else:
             message = f"stored in {landing.shard_id}, not in {lane.shard_id}"
             self._ledger.events.append(RecordsRetried(count, lane.shard_id, WRONG_SHARD, message))
             self._send_again(landed, now)
 
-    def _note_other_life(self, landed: _Parked, now: Instant) -> None:
+    def _note_recreated_shard(self, landed: _Parked, now: Instant) -> None:
         """The id of the shard is the predicted one, and it is another shard."""
         lane = landed.shipment.lane
         lane.predicted = ""
         if not lane.vanished:
-            self._map.question(landed.landing.shard_id, lane.numbers)
-            self._map.begin_anew(now)  # at once: its ranges must not decide any more
+            self._map.note_foreign_number(landed.landing.shard_id, lane.numbers)
+            self._map.reset(now)  # at once: its ranges must not decide any more
 
-    def _inquire(self, landed: _Parked, now: Instant) -> bool:
+    def _investigate(self, landed: _Parked, now: Instant) -> bool:
         """An entry landed elsewhere than predicted: ask the map, or the stream, why. Says whether it was the stream."""
         lane = landed.shipment.lane
         if self._is_unexplained(landed):
             if not landed.asked:
-                self._facts.ask_again(now)
+                self._facts.query_again(now)
             return True
         if lane.vanished:
             return landed.asked  # the map is newer than the lane, though a shard of a stream made anew may have its id
         news = self._map.invalidate(landed.flight.started_at, lane.shard_id, now)
         if not news and self._map.hash_range(landed.landing.shard_id) is None:
-            self._map.doubt(now)
+            self._map.refresh_later(now)
         return landed.asked
 
     def _is_unexplained(self, landed: _Parked) -> bool:
@@ -305,12 +305,12 @@ class Settlement:
         own = [aggregate.hash_digest(aggregate.records[0])]
         return judge_range(own, self._map.hash_range(landed.landing.shard_id)) is Rules.STORED_OUT_OF_RANGE
 
-    def _must_wait_for_news(self, landed: _Parked, now: Instant) -> bool:
+    def _should_park(self, landed: _Parked, now: Instant) -> bool:
         """Whether what is expected soon may tell where its records belong."""
-        until = landed.seen_at + self._patience
+        until = landed.seen_at + self._parking_timeout
         if now >= until or not self._facts.may_aggregate:
             return False
-        if self._facts.asked_again:
+        if self._facts.has_unexplained_landings:
             return True
         unknown = self._map.hash_range(landed.landing.shard_id) is None
         if not unknown and (landed.shipment.lane.vanished or self._is_unexplained(landed)):
@@ -322,7 +322,7 @@ class Settlement:
         aggregate, lane = landed.shipment
         lane.note_settled()
         message = f"stored in {landed.landing.shard_id}, where readers may drop it"
-        self._returns.send_again(aggregate.records, now, WRONG_SHARD, message)
+        self._retries.send_again(aggregate.records, now, WRONG_SHARD, message)
 
     # ---- a whole request
 
@@ -336,7 +336,7 @@ class Settlement:
         for aggregate, lane in shipments:
             attempt = _refusal(flight, now, lane, failure.code, failure.message, stored=stored)
             note_attempt(aggregate.records, attempt)
-        if rule.action is Action.BISECT and self._returns.ending is None:
+        if rule.action is Action.BISECT and self._retries.ending is None:
             self._isolation.handle_refused(shipments, part, failure)
             return
         if part is not None and rule is Rules.REQUEST_INVALID_ALONE:
@@ -351,7 +351,7 @@ class Settlement:
         """What a failed request says of the service, the stream and the shards."""
         lanes = dict.fromkeys(shipment.lane for shipment in shipments)
         if rule is Rules.REQUEST_KEYLESS:
-            self._facts.ask_again(now)
+            self._facts.query_again(now)
             for lane in lanes:
                 lane.send_no_key(on=False)
         if failure.kind is FailureKind.INVALID and is_about_size(failure.message):
@@ -369,10 +369,10 @@ class Settlement:
         if rule.action is Action.FAIL:
             self._ledger.fail(shipment.aggregate.records, code, message)
         else:
-            self._returns.resend(shipment, code, message, now, reroute=reroute)
+            self._retries.resend(shipment, code, message, now, reroute=reroute)
 
 
-def _is_smooth(shipments: list[Shipment], answer: PutRecordsResponse | Failure) -> bool:
+def _needs_no_resend(shipments: list[Shipment], answer: PutRecordsResponse | Failure) -> bool:
     """Whether nothing of it is sent again, except by being taken apart further."""
     if isinstance(answer, Failure):
         return not answer.retryable
@@ -386,7 +386,7 @@ def _is_as_predicted(lane: Lane, result: PutRecordsResult) -> bool:
     return bool(number) and result.shard_id == lane.predicted and lane.numbers.first <= number < lane.numbers.limit
 
 
-def _with_errors_believed(answer: PutRecordsResponse) -> PutRecordsResponse:
+def _without_contradictions(answer: PutRecordsResponse) -> PutRecordsResponse:
     """Where entries failed, one that has an error is refused, also if a broken service gives it a number too."""
     results = [replace(one, sequence_number=None) if one.error_code else one for one in answer.records]
     return replace(answer, records=results)

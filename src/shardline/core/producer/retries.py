@@ -30,7 +30,7 @@ TOO_LARGE: Final = "RecordTooLarge"
 
 
 @final
-class Returns:
+class Retries:
     """The way back into lanes, or out."""
 
     def __init__(
@@ -130,7 +130,7 @@ class Returns:
     def expire_isolated(self, now: Instant) -> None:
         """The same, of parts of refused requests: their records fail with the reason of the refusal."""
         if self._isolation.expires_at() <= now:
-            self._isolation.sift(lambda shipment, family: self._without_expired(shipment, family, now))
+            self._isolation.filter_waiting(lambda shipment, family: self._without_expired(shipment, family, now))
 
     def _without_expired(self, shipment: Shipment, family: Family, now: Instant) -> Shipment | None:
         expired = [record for record in shipment.aggregate.records if record.expires_at <= now]
@@ -178,7 +178,7 @@ class Returns:
                 if released:
                     lane.release()
                 self._collector.note_expired(lane, now)
-        self._isolation.sift(lambda shipment, _family: self._without_larger(shipment, max_bytes, now))
+        self._isolation.filter_waiting(lambda shipment, _family: self._without_larger(shipment, max_bytes, now))
 
     def without_larger(self, records: list[BufferedRecord], max_bytes: int) -> list[BufferedRecord]:
         """The same, of records that are in no lane yet. Returns the others."""
@@ -209,7 +209,7 @@ class Returns:
 
     def trust(self, lane: Lane, now: Instant) -> None:
         """The lane's entries land as predicted again. What has been astray twice leaves first, alone (P4)."""
-        if not any(_was_astray_twice(record) for record in lane.unsent()):
+        if not any(_landed_wrong_twice(record) for record in lane.unsent()):
             self._switch(lane, now, aggregates=True)
 
     def _switch(self, lane: Lane, now: Instant, *, aggregates: bool) -> None:
@@ -233,7 +233,7 @@ class Returns:
             lane.release()
             self._collector.note_returned(lane, now)
 
-    def take_over(self, fresh: list[Lane], gone: list[Lane], now: Instant) -> bool:
+    def adopt_lanes(self, fresh: list[Lane], gone: list[Lane], now: Instant) -> bool:
         """Lanes came and went: what is unsent finds new ones. Says whether some of it was to go at once."""
         for lane in [*fresh, self._router.catch_all]:
             lane.held = self._config.ordered and self._router.must_wait(lane)
@@ -258,7 +258,7 @@ class Returns:
         by_lane: dict[Lane, list[BufferedRecord]] = {}
         for record in records:
             lane = self._router.lane_for(record, now)
-            if lane.aggregates and _was_astray_twice(record):
+            if lane.aggregates and _landed_wrong_twice(record):
                 self.distrust(lane, now, now)
             returning = by_lane.setdefault(lane, [])
             if record.key is None:
@@ -301,7 +301,7 @@ def _is_split_up(aggregate: Aggregate, lane: Lane) -> bool:
     return not aggregate.separate and not lane.aggregates
 
 
-def _was_astray_twice(record: BufferedRecord) -> bool:
+def _landed_wrong_twice(record: BufferedRecord) -> bool:
     history = record.history
     return history is not None and [attempt.code for attempt in history.kept].count(WRONG_SHARD) > 1
 

@@ -26,11 +26,11 @@ from shardline.model.limits import KIB
 _CACHE_MAX: Final = 16_384  # hot keys whose lane is remembered: a third of the time of hashing again
 _CACHE_TRIAL: Final = 1_024
 _CACHE_LIFE: Final = 1 << 20  # look-ups after which it is tried anew
-_LOOK_AT_ALL: Final = 16  # lanes among which the best is sought by looking at all; among more, at a sample
+_COMPARE_ALL_MAX: Final = 16  # lanes among which the best is sought by looking at all; among more, at a sample
 _SAMPLE: Final = 8
 
 
-Sorted = tuple[Lane, list[BufferedRecord]]
+LaneRecords = tuple[Lane, list[BufferedRecord]]
 
 
 @final
@@ -83,7 +83,7 @@ class Router:
                 self._note_miss(key, lane)
         return lane
 
-    def sort(self, records: list[BufferedRecord]) -> tuple[list[Sorted], list[BufferedRecord]]:
+    def sort(self, records: list[BufferedRecord]) -> tuple[list[LaneRecords], list[BufferedRecord]]:
         """The records of each lane, in their order, by their keys; and those that ``lane_for`` places one by one."""
         if not self._endings:
             return [], records
@@ -144,7 +144,7 @@ class Router:
         if sticky is not None and sticky.open is not None and not sticky.vanished:
             return sticky
         lanes = self.lanes
-        if len(lanes) > _LOOK_AT_ALL:
+        if len(lanes) > _COMPARE_ALL_MAX:
             chance = self._chance
             lanes = tuple(lanes[chance.getrandbits(32) % len(lanes)] for _ in range(_SAMPLE))
         best = min(lanes, key=lambda lane: lane.load(now))
@@ -200,7 +200,7 @@ class Router:
         for lane in self.all_lanes():
             lane.max_bytes = self._aggregate_max_bytes
 
-    def disown_all(self) -> None:
+    def forget_predictions(self) -> None:
         """The stream may be another one: a landing in a shard that has the id of a lane is not as predicted."""
         for lane in self.lanes:
             lane.predicted = ""

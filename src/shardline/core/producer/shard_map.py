@@ -74,10 +74,10 @@ class ShardMap:
         self._stream = stream
         self._closed_shard_ttl = closed_shard_ttl
         self._backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
-        self._doubts = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
+        self._stale_backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
         self._is_unchanged = False  # whether the last listing brought nothing new
         self._pages: list[_Listed] = []
-        self._questioned: list[tuple[str, NumberRange]] = []  # shards whose numbers made us ask
+        self._foreign_numbers: list[tuple[str, NumberRange]] = []  # shards whose numbers made us ask
         self._tokens = PageTokens()
         self._next_token: str | None = None
         self._wanted_at: Instant = 0.0  # when the next request may go; NEVER while READY
@@ -110,23 +110,23 @@ class ShardMap:
             return False
         if predicted is not None and (predicted not in self._ranges or predicted in self._closed_at):
             return False
-        self._wanted_at = now + self._doubts.next_delay() if self._is_unchanged else now
+        self._wanted_at = now + self._stale_backoff.next_delay() if self._is_unchanged else now
         return True
 
-    def doubt(self, now: Instant) -> None:
+    def refresh_later(self, now: Instant) -> None:
         """The map proved to be stale, however new it is: read it again, not at once."""
         if self.state is MapState.READY:
-            self._wanted_at = now + self._doubts.next_delay()
+            self._wanted_at = now + self._stale_backoff.next_delay()
 
     def is_expected_by(self, until: Instant) -> bool:
         """Whether a newer map may come by then: a listing is under way or is about to be, and the last one worked."""
         return self.failure is None and (self._in_flight or self._wanted_at <= until)
 
-    def question(self, shard_id: str, numbers: NumberRange) -> None:
+    def note_foreign_number(self, shard_id: str, numbers: NumberRange) -> None:
         """A landing in this shard had another number than it may give out."""
-        self._questioned.append((shard_id, numbers))
+        self._foreign_numbers.append((shard_id, numbers))
 
-    def begin_anew(self, now: Instant) -> None:
+    def reset(self, now: Instant) -> None:
         """The stream may be another one: its shards may have the ids of the old ones, and other ranges."""
         self.answered = False
         self._next_token = None
@@ -169,7 +169,7 @@ class ShardMap:
                 if shard.sequence_number_range.ending_sequence_number is None
             ]
         except UsageError as error:
-            return self._fail(_nonsense(str(error)), now)
+            return self._fail(_bad_listing(str(error)), now)
         token = self._tokens.follow(answer.next_token)
         if isinstance(token, Failure):
             return self._fail(token, now)
@@ -180,7 +180,7 @@ class ShardMap:
         self.answered = True
         snapshot = _make_snapshot(self._pages)
         if snapshot is None:
-            return self._fail(_nonsense("the open shards do not cover all hash keys exactly once"), now)
+            return self._fail(_bad_listing("the open shards do not cover all hash keys exactly once"), now)
         self._install(snapshot, now)
         return True
 
@@ -195,15 +195,17 @@ class ShardMap:
         return False
 
     def _install(self, snapshot: Snapshot, now: Instant) -> None:
-        same = [shard for shard in zip(snapshot.shard_ids, snapshot.numbers, strict=True) if shard in self._questioned]
-        if any(self._questioned.count(shard) > 1 for shard in same):
+        same = [
+            shard for shard in zip(snapshot.shard_ids, snapshot.numbers, strict=True) if shard in self._foreign_numbers
+        ]
+        if any(self._foreign_numbers.count(shard) > 1 for shard in same):
             snapshot = snapshot._replace(numbers=(ANY_NUMBER,) * len(snapshot.numbers))
         self.failure = None
         self._backoff.reset()
         self._wanted_at = NEVER
         self._is_unchanged = snapshot == self.snapshot
         if not self._is_unchanged:
-            self._doubts.reset()
+            self._stale_backoff.reset()
         self.snapshot = snapshot
         self.updated_at = self._asked_at
         opened = dict(zip(snapshot.shard_ids, snapshot.ranges, strict=True))
@@ -240,5 +242,5 @@ def _make_snapshot(shards: list[_Listed]) -> Snapshot | None:
     )
 
 
-def _nonsense(message: str) -> Failure:
+def _bad_listing(message: str) -> Failure:
     return Failure(FailureKind.TRANSIENT, BAD_SHARD_LIST, f"ListShards: {message}")

@@ -11,7 +11,7 @@ Invariants:
 - Under AUTO the stream is asked again every minute: nothing else would tell that keys count again.
 - A stream that was deleted and re-created under its name is recognised by when it was created: nothing that was
   known of its shards holds any more, though they have the old ones' ids. Until it has answered again after it was not
-  found, or is being deleted, nothing that it said before counts (``is_settled``).
+  found, or is being deleted, nothing that it said before counts (``is_current``).
 - As long as its answers do not explain the landings, the stream is asked after pauses that grow as those between
   attempts do: what waits for the answer is stored once more after each, where readers may drop it again.
 """
@@ -32,7 +32,7 @@ _AUTO: Final = "AUTO"
 _DELETING: Final = "DELETING"
 _AUTO_INTERVAL: Final = 60.0  # how often to look whether keys count again
 _LIMIT_PAUSE: Final = 10.0  # between two reads of the record limit that refusals cause
-_RIDDLE_MEMORY: Final = 60.0  # after so long without one, a landing that nothing explains is the first again
+_UNEXPLAINED_MEMORY: Final = 60.0  # after so long without one, a landing that nothing explains is the first again
 
 
 @final
@@ -43,19 +43,19 @@ class StreamFacts:
         self._stream = stream
         self._fixed_max_bytes = config.record_max_bytes
         self._backoff = Backoff(1.0, 30.0, chance)
-        self._riddles = Backoff(config.retry_backoff, config.retry_backoff_max, chance)
-        self._patient_until: Instant = -NEVER
+        self._unexplained_backoff = Backoff(config.retry_backoff, config.retry_backoff_max, chance)
+        self._next_query_at: Instant = -NEVER
         self._wanted_at: Instant = 0.0
         self._in_flight = False
-        self._told = False
+        self._has_summary = False
         self._limit_read_at: Instant = -NEVER
         self._created_at: float | None = None
-        self.made_anew = False
+        self.recreated = False
         """Whether the last answer was about another stream of the same name."""
-        self.is_settled = True
+        self.is_current = True
         """Whether what it said still holds, as far as we know."""
         self._is_outdated = False  # whether what is in flight was asked for before that ended
-        self.asked_again = False
+        self.has_unexplained_landings = False
         """Entries landed where no map explains it, and the stream has not said why yet."""
         self.answered = False
         """Whether it was ever asked and answered, well or badly."""
@@ -70,22 +70,22 @@ class StreamFacts:
     def is_asking(self) -> bool:
         return self._in_flight or self._wanted_at != NEVER
 
-    def ask_again(self, now: Instant) -> None:
+    def query_again(self, now: Instant) -> None:
         """Entries land where no map explains it."""
-        self.asked_again = True
-        if now >= self._patient_until + _RIDDLE_MEMORY:
-            self._riddles.reset()
+        self.has_unexplained_landings = True
+        if now >= self._next_query_at + _UNEXPLAINED_MEMORY:
+            self._unexplained_backoff.reset()
         if not self.is_asking or self.auto:  # what is asked every minute may be asked now; a backoff goes on
-            self._wanted_at = min(self._wanted_at, max(now, self._patient_until))
+            self._wanted_at = min(self._wanted_at, max(now, self._next_query_at))
 
     def read_limit_again(self, now: Instant) -> None:
         """A record was refused for its size: perhaps the stream takes smaller ones than it said."""
-        if self._told and self._fixed_max_bytes is None and not self.is_asking:
+        if self._has_summary and self._fixed_max_bytes is None and not self.is_asking:
             self._wanted_at = max(now, self._limit_read_at + _LIMIT_PAUSE)
 
-    def begin_anew(self, now: Instant) -> None:
+    def reset(self, now: Instant) -> None:
         """The stream may be another one."""
-        self.is_settled = self.answered = self.asked_again = False
+        self.is_current = self.answered = self.has_unexplained_landings = False
         self._is_outdated = self._in_flight
         self._backoff.reset()
         self._wanted_at = now
@@ -105,20 +105,20 @@ class StreamFacts:
             return False
         self.answered = True
         before = self.may_aggregate
-        self.made_anew = False
+        self.recreated = False
         if isinstance(answer, Failure):
             self._fail(answer, now)
         elif answer.status == _DELETING:
             self._wanted_at = now + self._backoff.next_delay()
         else:
-            self.is_settled = True
+            self.is_current = True
             self._backoff.reset()
             self._compare_age(answer)
-            self._told = True
+            self._has_summary = True
             self._limit_read_at = now
             self.record_max_bytes = self._fixed_max_bytes or answer.max_record_bytes
             auto = answer.record_distribution == _AUTO
-            self._note_riddle(now, solved=auto or self.auto or self.made_anew)
+            self._note_explained(now, solved=auto or self.auto or self.recreated)
             if auto is not self.auto:
                 self.auto = auto
                 self.events.append(DistributionChanged(auto))
@@ -128,16 +128,16 @@ class StreamFacts:
 
     def _compare_age(self, answer: StreamSummary) -> None:
         if answer.created_at is not None:
-            self.made_anew = self._created_at not in {None, answer.created_at}
+            self.recreated = self._created_at not in {None, answer.created_at}
             self._created_at = answer.created_at
 
-    def _note_riddle(self, now: Instant, *, solved: bool) -> None:
+    def _note_explained(self, now: Instant, *, solved: bool) -> None:
         if solved:
-            self._riddles.reset()
-            self._patient_until = -NEVER
-        elif self.asked_again:
-            self._patient_until = now + self._riddles.next_delay()
-        self.asked_again = False
+            self._unexplained_backoff.reset()
+            self._next_query_at = -NEVER
+        elif self.has_unexplained_landings:
+            self._next_query_at = now + self._unexplained_backoff.next_delay()
+        self.has_unexplained_landings = False
 
     def _fail(self, failure: Failure, now: Instant) -> None:
         if failure.retryable:
@@ -145,11 +145,11 @@ class StreamFacts:
             return
         is_missing = failure.kind is FailureKind.NOT_FOUND  # and may come back
         self._wanted_at = now + self._backoff.next_delay() if is_missing else NEVER
-        self.is_settled |= not is_missing
-        if not self._told:  # what the stream once said still holds
+        self.is_current |= not is_missing
+        if not self._has_summary:  # what the stream once said still holds
             self.record_max_bytes = self._fixed_max_bytes or RECORD_DEFAULT_MAX_BYTES
-        if self.asked_again:
-            self.asked_again = False
+        if self.has_unexplained_landings:
+            self.has_unexplained_landings = False
             self.may_aggregate = False
             self.events.append(AggregationStopped(failure))
         else:

@@ -404,7 +404,7 @@ def test_a_half_that_waits_for_one_that_never_goes_is_sent_by_itself():
     bench.refuse(blocker, bench.shipment(30, lane=1))
     bench.isolation._cut_up(bench.isolation._waiting.pop()[2])
     assert len(bench.isolation.shipments()) == 4
-    bench.isolation.sift(lambda shipment, _family: None if shipment.lane is blocker.lane else shipment)
+    bench.isolation.filter_waiting(lambda shipment, _family: None if shipment.lane is blocker.lane else shipment)
     assert len(bench.isolation.shipments()) == 2
     assert bench.send() is not None
 

@@ -452,7 +452,7 @@ def test_p8_load_weighs_what_waits_by_health():
     loads = [one.load(20.0) for one in (calm, busy, sick, paused)]
     assert loads == sorted(loads)
     assert len(set(loads)) == 4
-    assert sick.sickness(10.0) == pytest.approx(0.5)
+    assert sick.failure_score(10.0) == pytest.approx(0.5)
 
 
 def test_p6_a_bundle_that_has_not_all_its_tokens_goes_record_by_record():

@@ -5,7 +5,7 @@ from tests.aggregates import split_aggregate
 
 from shardline.core.clock import NEVER
 from shardline.core.producer.intake import ROUND_BYTES, ROUND_RECORDS, Put
-from shardline.core.producer.machine import BLIND_PATIENCE, SLICE_RECORDS
+from shardline.core.producer.machine import BLIND_TIMEOUT, SLICE_RECORDS
 from shardline.core.producer.producer_record import Receipt, Undelivered
 from shardline.core.producer_events import RecordsDelivered, RequestAnswered, ShardMapFailed, ShardsChanged
 
@@ -240,7 +240,7 @@ def test_but_no_longer_than_patience_and_then_one_by_one(rig):
     one.puts(1, 2, 9)
     one.to_deadline()
     assert one.send() is None
-    assert one.to_deadline().elapsed == BLIND_PATIENCE
+    assert one.to_deadline().elapsed == BLIND_TIMEOUT
     assert [len(entry) for entry in one.send()] == [1, 1, 1]
     one.put()
     one.wait(0.1)
@@ -394,7 +394,7 @@ def test_auto_distribution_sends_records_one_by_one_and_without_keys(rig):
     one.put(key=None)
     one.wait(0.2)
     assert one.send() is None  # it waits for the map
-    one.machine._facts.ask_again(one.now)
+    one.machine._facts.query_again(one.now)
     assert one.asks_for_summary()
     one.summary(auto=True)
     assert one.send() == [[b"data"]]  # ... which is of no use now
@@ -407,13 +407,13 @@ def test_auto_distribution_sends_records_one_by_one_and_without_keys(rig):
 def test_auto_distribution_takes_the_lanes_away_and_its_end_brings_them_back(rig):
     one = rig()
     one.puts(1, 2, 9)
-    one.machine._facts.ask_again(one.now)
+    one.machine._facts.query_again(one.now)
     assert one.asks_for_summary()
     one.summary(auto=True)
     assert sorted(one.flush()) == [[b"0"], [b"1"], [b"2"]]
     one.stored("b", "b", "b")
     one.puts(1, 2)
-    one.machine._facts.ask_again(one.now)
+    one.machine._facts.query_again(one.now)
     assert one.asks_for_summary()
     one.summary()
     assert one.flush() == [[b"0", b"1"]]
@@ -424,7 +424,7 @@ def test_a_stream_that_was_made_anew_has_other_shards_under_the_old_ids(rig):
     assert one.asks_for_summary()
     one.summary(created_at=1.0)
     one.puts(1, 6, 9)
-    one.machine._facts.ask_again(one.now)
+    one.machine._facts.query_again(one.now)
     assert one.asks_for_summary()
     one.summary(created_at=2.0)
     assert one.asks_for_map()
@@ -479,7 +479,7 @@ def test_p9_when_keys_count_again_and_there_is_no_map_yet_ordered_records_wait(r
     one = rig(shards=None, auto=True, ordered=True)
     assert one.asks_for_map()
     one.puts(1, 1)
-    one.machine._facts.ask_again(one.now)
+    one.machine._facts.query_again(one.now)
     assert one.asks_for_summary()
     one.summary()
     assert one.flush() is None
@@ -495,7 +495,7 @@ def test_nothing_goes_before_the_stream_has_answered_but_no_longer_than_patience
     one.put(place=1)
     assert one.flush() is None
     if answer == "none":
-        assert one.machine.next_deadline() == pytest.approx(100.0 + BLIND_PATIENCE)
+        assert one.machine.next_deadline() == pytest.approx(100.0 + BLIND_TIMEOUT)
         one.to_deadline()
     else:
         getattr(one, answer)()
@@ -528,7 +528,7 @@ def test_whatever_says_that_the_stream_is_missing(rig, listing):
         assert one.asks_for_map()
         one.not_listed("ResourceNotFoundException")
     else:
-        one.machine._facts.ask_again(one.now)
+        one.machine._facts.query_again(one.now)
         assert one.asks_for_summary()
         one.no_summary("ResourceNotFoundException")
     assert not one.machine._router.lanes

@@ -190,7 +190,7 @@ def test_a_properties_file_of_the_kpl_becomes_a_config(tmp_path):
     for given in (path, str(path)):
         config = ProducerConfig.from_kpl_properties(given)
         assert config == ProducerConfig(record_ttl=60.0, linger=0.25)
-        assert config.untranslated == ("Region belongs to the client: give it to Producer or Client as region=",)
+        assert config.untranslated == ("Region belongs to the client: pass it to Producer or Client as region=",)
 
 
 def test_further_settings_win_over_the_file(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from shardline.codec.shapes import PutRecordsResponse, PutRecordsResult
 from shardline.core.producer.lane import TRUST
 from shardline.core.producer.producer_record import Receipt
-from shardline.core.producer.responses import PARKING_PATIENCE
+from shardline.core.producer.responses import PARKING_TIMEOUT
 from shardline.core.producer_events import (
     AggregationStopped,
     DistributionChanged,
@@ -154,7 +154,7 @@ def test_p4_a_lane_that_is_right_again_aggregates_again(rig):
     one.puts(1, 5)
     one.flush()
     one.stored("c")  # an answer that is wrong: the shard was never split
-    one.wait(PARKING_PATIENCE)
+    one.wait(PARKING_TIMEOUT)
     assert one.send() == [[b"0"], [b"1"]]
     one.wait(0.1).stored()
     one.puts(*[1] * (TRUST - 3))
@@ -334,7 +334,7 @@ def test_an_aggregate_under_way_when_the_service_began_to_choose_is_sent_again_u
     number = one.number
     there, _ = one.puts(9, 10)
     one.flush()
-    one.machine._facts.ask_again(one.now)
+    one.machine._facts.query_again(one.now)
     assert one.asks_for_summary()
     one.summary(auto=True)
     one.stored("a", number=number)

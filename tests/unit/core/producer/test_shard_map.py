@@ -227,7 +227,7 @@ def test_a_time_of_zero_forgets_it_at_once():
 
 def test_of_a_stream_that_was_made_anew_nothing_is_known():
     shard_map = ready((PARENT[0], 0, HASH_KEY_MAX), now=1.0)
-    shard_map.begin_anew(2.0)
+    shard_map.reset(2.0)
     assert (shard_map.snapshot, shard_map.hash_range(PARENT[0])) == (None, None)
     assert refresh(shard_map, 2.0, (PARENT[0], 0, 9), ("other", 10, HASH_KEY_MAX))
     assert shard_map.hash_range(PARENT[0]) == HashRange(0, 9)
@@ -236,7 +236,7 @@ def test_of_a_stream_that_was_made_anew_nothing_is_known():
 def test_what_was_asked_of_the_old_stream_is_no_map_of_the_new_one():
     shard_map = new_map()
     shard_map.poll_request(1.0)
-    shard_map.begin_anew(2.0)
+    shard_map.reset(2.0)
     assert shard_map.poll_request(2.0) is None
     assert shard_map.handle_page(page((PARENT[0], 0, HASH_KEY_MAX)), 3.0) is False
     assert shard_map.snapshot is None
@@ -258,8 +258,8 @@ def test_numbers_that_tell_nothing_are_not_asked_about_a_third_time():
     (told,) = shard_map.snapshot.numbers
     assert told is not ANY_NUMBER
     for time, expected in ((1.0, told), (2.0, ANY_NUMBER), (3.0, ANY_NUMBER)):
-        shard_map.question(PARENT[0], told)
-        shard_map.begin_anew(time)
+        shard_map.note_foreign_number(PARENT[0], told)
+        shard_map.reset(time)
         assert shard_map.poll_request(time) is not None
         assert shard_map.handle_page(listed_with(numbers), time)
         assert shard_map.snapshot.numbers == (expected,)

@@ -44,8 +44,8 @@ def answered(answer=None, **settings):
     return known
 
 
-def ask_again(known, answer, now):
-    known.ask_again(now)
+def query_again(known, answer, now):
+    known.query_again(now)
     assert known.poll_request(now) is not None
     return known.handle_summary(answer, now)
 
@@ -106,13 +106,13 @@ def test_a_failure_for_good_leaves_the_default_and_is_told(kind):
 def test_what_the_stream_once_said_holds_when_it_is_asked_again_in_vain():
     """Regression: records of more than 1 MiB were refused from then on."""
     known = answered(summary(max_kib=10_240))
-    ask_again(known, DENIED, 5.0)
+    query_again(known, DENIED, 5.0)
     assert known.record_max_bytes == 10 * MIB
 
 
 def test_asked_again_before_it_ever_answered_and_refused_the_limit_is_the_default():
     known = facts()
-    ask_again(known, DENIED, 5.0)
+    query_again(known, DENIED, 5.0)
     assert known.record_max_bytes == MIB
 
 
@@ -147,9 +147,9 @@ def test_after_an_answer_the_pauses_start_anew():
         now = known.next_deadline()
     known.poll_request(now)
     known.handle_summary(summary(), now)
-    ask_again(known, LOST, now)
+    query_again(known, LOST, now)
     assert 0.5 <= known.next_deadline() - now <= 1.0
-    assert known.asked_again
+    assert known.has_unexplained_landings
 
 
 # ---- who chooses the shard
@@ -174,43 +174,43 @@ def test_every_other_way_is_by_hash_key(distribution):
 
 def test_it_can_be_switched_at_any_time_and_back():
     known = answered()
-    assert ask_again(known, summary(distribution="AUTO"), 5.0) is True
+    assert query_again(known, summary(distribution="AUTO"), 5.0) is True
     assert not known.may_aggregate
-    assert ask_again(known, summary(distribution="AUTO"), 6.0) is False
-    assert ask_again(known, summary(), 7.0) is True
+    assert query_again(known, summary(distribution="AUTO"), 6.0) is False
+    assert query_again(known, summary(), 7.0) is True
     assert known.may_aggregate
     assert known.events == [DistributionChanged(auto=True), DistributionChanged(auto=False)]
 
 
 def test_a_stream_that_cannot_be_asked_why_is_not_aggregated_for():
     known = answered()
-    assert ask_again(known, DENIED, 5.0) is True
+    assert query_again(known, DENIED, 5.0) is True
     assert known.events == [AggregationStopped(DENIED)]
-    assert (known.auto, known.may_aggregate, known.asked_again) == (False, False, False)
+    assert (known.auto, known.may_aggregate, known.has_unexplained_landings) == (False, False, False)
 
 
 def test_until_it_has_said_why_the_question_stays_open():
     known = answered()
-    known.ask_again(5.0)
-    assert known.asked_again
+    known.query_again(5.0)
+    assert known.has_unexplained_landings
     assert known.next_deadline() == 5.0
     known.poll_request(5.0)
     known.handle_summary(LOST, 5.0)
-    assert known.asked_again
+    assert known.has_unexplained_landings
     assert known.may_aggregate
     known.poll_request(known.next_deadline())
     known.handle_summary(summary(), 7.0)
-    assert not known.asked_again
+    assert not known.has_unexplained_landings
 
 
 def test_asking_again_while_it_is_asked_makes_no_second_request_and_no_sooner_one():
     known = facts()
     known.poll_request(0.0)
-    known.ask_again(0.1)
+    known.query_again(0.1)
     assert known.poll_request(0.1) is None
     known.handle_summary(LOST, 0.2)
     again_at = known.next_deadline()
-    known.ask_again(0.3)
+    known.query_again(0.3)
     assert known.next_deadline() == again_at > 0.6
 
 
@@ -237,7 +237,7 @@ def test_answers_that_explain_nothing_make_the_pauses_grow():
     known, now = answered(), 5.0
     pauses = []
     for _ in range(9):
-        known.ask_again(now)
+        known.query_again(now)
         asked_at = known.next_deadline()
         pauses.append(asked_at - now)
         assert known.poll_request(asked_at) is not None
@@ -251,26 +251,26 @@ def test_answers_that_explain_nothing_make_the_pauses_grow():
 
 def test_the_pauses_go_by_without_a_landing_too():
     known = answered()
-    ask_again(known, summary(), 5.0)
-    known.ask_again(5.2)
+    query_again(known, summary(), 5.0)
+    known.query_again(5.2)
     assert known.next_deadline() == 5.2
 
 
 @pytest.mark.parametrize("answer", [summary(distribution="AUTO"), summary(created_at=2.0)])
 def test_an_answer_that_explains_it_ends_the_pauses(answer):
     known = answered(summary(created_at=1.0))
-    ask_again(known, summary(created_at=1.0), 5.0)
-    known.ask_again(5.01)
+    query_again(known, summary(created_at=1.0), 5.0)
+    known.query_again(5.01)
     known.poll_request(6.0)
     known.handle_summary(answer, 6.0)
-    known.ask_again(6.01)
+    known.query_again(6.01)
     assert known.next_deadline() == 6.01
 
 
 def test_that_keys_count_again_explains_it():
     known = answered(summary(distribution="AUTO"))
-    ask_again(known, summary(), 5.0)
-    known.ask_again(5.01)
+    query_again(known, summary(), 5.0)
+    known.query_again(5.01)
     assert known.next_deadline() == 5.01
 
 
@@ -278,17 +278,17 @@ def test_after_a_long_quiet_time_the_pauses_start_anew():
     known = answered()
     now = 5.0
     for _ in range(8):
-        ask_again(known, summary(), now)
+        query_again(known, summary(), now)
         now += 5.0
     now += 70.0
-    ask_again(known, summary(), now)
-    known.ask_again(now)
+    query_again(known, summary(), now)
+    known.query_again(now)
     assert known.next_deadline() <= now + 0.1
 
 
 def test_an_answer_to_no_landing_makes_no_pause():
     known = answered()
-    known.ask_again(0.0)
+    known.query_again(0.0)
     assert known.next_deadline() == 0.0
 
 
@@ -299,44 +299,44 @@ def test_another_time_of_creation_is_another_stream():
         known._wanted_at = 0.0
         known.poll_request(1.0)
         known.handle_summary(answer, 1.0)
-        told.append(known.made_anew)
+        told.append(known.recreated)
     assert told == [False, False, False, True, False]
 
 
 def test_after_the_stream_was_missing_what_it_said_does_not_count_until_it_answers_again():
     known = answered(summary())
-    assert known.is_settled
-    known.begin_anew(5.0)
-    assert (known.is_settled, known.answered) == (False, False)
+    assert known.is_current
+    known.reset(5.0)
+    assert (known.is_current, known.answered) == (False, False)
     assert known.poll_request(5.0) is not None
     known.handle_summary(Failure(FailureKind.NOT_FOUND, "ResourceNotFoundException", "words", 400), 5.0)
-    assert not known.is_settled
+    assert not known.is_current
     at = known.next_deadline()
     assert 5.5 <= at <= 6.0
     known.poll_request(at)
     known.handle_summary(structs.replace(summary(), status="DELETING"), at)
-    assert not known.is_settled
+    assert not known.is_current
     later = known.next_deadline()
     assert at + 1.0 <= later <= at + 2.0
     known.poll_request(later)
     known.handle_summary(summary(), later)
-    assert known.is_settled
+    assert known.is_current
 
 
 def test_an_answer_that_was_asked_for_before_is_not_used():
     known = answered(summary())
-    known.ask_again(4.0)
+    known.query_again(4.0)
     assert known.poll_request(4.0) is not None
-    known.begin_anew(5.0)
+    known.reset(5.0)
     assert known.poll_request(5.0) is None
     assert known.handle_summary(summary(), 5.0) is False
-    assert not known.is_settled
+    assert not known.is_current
     assert known.poll_request(5.0) is not None
 
 
 def test_if_the_stream_may_not_be_asked_its_facts_are_done_without():
     known = answered(summary())
-    known.begin_anew(5.0)
+    known.reset(5.0)
     known.poll_request(5.0)
     known.handle_summary(DENIED, 5.0)
-    assert known.is_settled
+    assert known.is_current
