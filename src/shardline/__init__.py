@@ -1,6 +1,6 @@
 """Amazon Kinesis Data Streams for Python.
 
-The public names, and nothing else. They load on first use: ``import shardline`` is cheap.
+This module holds the public names. They are loaded on first use, so ``import shardline`` is cheap.
 """
 
 from typing import TYPE_CHECKING
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from shardline.model.record import Entry as Entry
     from shardline.model.record import Record as Record
     from shardline.model.shard import Shard as Shard
-else:  # hidden from type checkers: one that saw __getattr__ would believe every misspelt name
+else:  # hidden from type checkers, which would accept every misspelt name if they saw __getattr__
     from importlib import import_module
 
     def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""What does ``python -m shardline`` do? The same as the command ``shardline``."""
+"""Makes ``python -m shardline`` the same as the command ``shardline``."""
 
 from shardline.cli.main import main
 

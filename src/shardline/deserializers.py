@@ -1,11 +1,11 @@
-"""What do the bytes of a record say, where one record holds many values?
+"""Deserializers for records that hold several values.
 
-Ready-made for ``Consumer(deserializer=...)``. Any callable that takes bytes will do: ``json.loads`` for a value a
-record. These are for streams whose writers packed several values into one record.
+Pass one to ``Consumer(deserializer=...)``. Any callable that takes bytes can be passed there, such as ``json.loads``
+for records that hold one value. These functions are for streams whose writers pack several values into one record.
 
 Invariants:
 
-- All of a record's values come out, in order, or the whole record is refused (``ValueError``).
+- All values of a record are returned, in order, or the whole record is refused with a ``ValueError``.
 - The time is linear in the size of the record.
 """
 
@@ -14,15 +14,15 @@ from typing import Any
 
 
 def json_lines(data: bytes) -> list[Any]:
-    """One JSON value a line. Empty lines are passed over."""
+    """Return the values of a record that holds one JSON value per line. Empty lines are ignored."""
     return [_json_value(line) for line in data.split(b"\n") if line.strip()]
 
 
 def json_list(data: bytes) -> list[Any]:
-    """One JSON array."""
+    """Return the values of a record that holds one JSON array."""
     found: list[Any] = _json_value(data)
     if not isinstance(found, list):
-        raise ValueError(f"no JSON array, but {type(found).__name__}")  # noqa: TRY004 - the data is wrong, not a type
+        raise ValueError(f"expected a JSON array, not {type(found).__name__}")  # noqa: TRY004 - the data is wrong
     return found
 
 
@@ -30,21 +30,24 @@ def _json_value(data: bytes) -> Any:
     try:
         return json.loads(data)
     except RecursionError:
-        raise ValueError("JSON that is nested too deeply") from None
+        raise ValueError("the JSON is nested too deeply") from None
 
 
 def netstrings(data: bytes) -> list[bytes]:
-    """Byte strings, each as its length in decimal, a colon, itself and a comma."""
+    """Return the byte strings of a record that holds netstrings.
+
+    A netstring is the length in decimal digits, a colon, the bytes and a comma.
+    """
     values: list[bytes] = []
     at = 0
     while at < len(data):
         colon = data.find(b":", at, at + 12)
         digits = data[at:colon] if colon > at else b""
         if not digits.isdigit():
-            raise ValueError(f"no netstring at byte {at}: a length and a colon are expected")
+            raise ValueError(f"invalid netstring at byte {at}: expected a length and a colon")
         end = colon + 1 + int(digits)
         if data[end : end + 1] != b",":
-            raise ValueError(f"no netstring at byte {at}: no comma after its {int(digits)} bytes")
+            raise ValueError(f"invalid netstring at byte {at}: no comma after its {int(digits)} bytes")
         values.append(data[colon + 1 : end])
         at = end + 1
     return values

@@ -1,42 +1,43 @@
-"""Which exceptions does Shardline raise?
+"""The exceptions that Shardline raises.
 
-All of them, drawn as the tree that they are::
+This is the whole tree::
 
     ShardlineError
-    ├── UsageError (also ValueError)    an argument or setting is wrong: nothing was sent
+    ├── UsageError (also ValueError)    an argument or setting is wrong; nothing was sent
     ├── Closed                          the object was closed, or was never opened
     ├── CredentialsError                no usable AWS credentials
-    ├── WaitTimeout (also TimeoutError) a stream, consumer or delivery did not reach the state in time
-    ├── BufferFull                      put_nowait found no room: nothing was accepted
-    ├── DeliveryFailed                  a record was given up; carries the record and every attempt
-    ├── HandlerFailed                   a handler failed for good, and its policy says stop; carries the records
-    ├── StreamRecreated                 the stream was deleted and made anew under its name
-    └── RequestError                    one request failed; carries the facts
+    ├── WaitTimeout (also TimeoutError) a stream, consumer or delivery did not reach a state in time
+    ├── BufferFull                      put_nowait found no room; the record was not accepted
+    ├── DeliveryFailed                  a record was not delivered; carries the record and every attempt
+    ├── HandlerFailed                   a handler failed for good, and its policy is to stop; carries the records
+    ├── StreamRecreated                 the stream was deleted and re-created under its name
+    └── RequestError                    a request failed; carries the facts
         ├── ServiceError                the service answered with an error
         ├── StoreError                  the lease store failed, and waiting will not help
-        └── TransportError              no usable answer: DNS, connect, TLS, timeout, reset, garbage
+        └── TransportError              no usable answer: DNS, connect, TLS, timeout, reset, unparseable
 
-Policy is a matter of attributes, not of subclasses: ``ServiceError`` and ``TransportError`` carry a ``kind`` (see
-``shardline.core.failures.FailureKind``), ``code``, ``status``, ``request_id``, ``retry_after`` and ``maybe_received``.
+To decide how to react, read the attributes. There is no subclass per error: ``ServiceError`` and ``TransportError``
+carry a ``kind`` (see ``shardline.core.failures.FailureKind``), ``code``, ``status``, ``request_id``, ``retry_after``
+and ``maybe_received``.
 
-Exceptions exist only at the public edge. Inside, an expected failure is a ``Failure`` value.
+Only the public API raises exceptions. Inside the library, an expected failure is a ``Failure`` value.
 """
 
 from typing import Any, final
 
 
 class ShardlineError(Exception):
-    """Root of every exception that Shardline raises on purpose."""
+    """The base class of every exception that Shardline raises on purpose."""
 
 
 @final
 class UsageError(ShardlineError, ValueError):
-    """An argument or a setting is wrong. The message names it, its value and what is allowed. Nothing was sent."""
+    """An argument or a setting is wrong. The message names it, its value and the allowed values. Nothing was sent."""
 
 
 @final
-class Closed(ShardlineError):  # noqa: N818 - a state, said as one
-    """The object is closed (or not yet opened) and does nothing more."""
+class Closed(ShardlineError):  # noqa: N818 - names the state
+    """The object is closed, or was not opened yet."""
 
 
 @final
@@ -45,27 +46,28 @@ class CredentialsError(ShardlineError):
 
 
 @final
-class WaitTimeout(ShardlineError, TimeoutError):  # noqa: N818 - named like the built-in it is
-    """A stream, consumer or delivery did not reach the awaited state in time. What began it goes on."""
+class WaitTimeout(ShardlineError, TimeoutError):  # noqa: N818 - names what happened
+    """A stream, consumer or delivery did not reach the awaited state in time. The operation itself goes on."""
 
 
 @final
-class BufferFull(ShardlineError):  # noqa: N818 - a state, said as one
-    """The producer's buffer has no room for the record: it was not accepted. Wait, or use ``put``, which waits."""
+class BufferFull(ShardlineError):  # noqa: N818 - names the state
+    """The producer's buffer has no room, so the record was not accepted. Try later, or use ``put``, which waits."""
 
 
 @final
-class DeliveryFailed(ShardlineError):  # noqa: N818 - what happened, said as it is
-    """A record was given up.
+class DeliveryFailed(ShardlineError):  # noqa: N818 - names what happened
+    """A record could not be delivered.
 
     Attributes:
-        reason: the ``Undelivered`` that ``delivery.outcome()`` gives.
-        delivery: the record: its ``data``, ``key`` and ``explicit_hash_key`` are still there.
+        reason: the ``Undelivered`` that ``delivery.outcome()`` returns.
+        delivery: the delivery of the record, which still has its ``data``, ``key`` and ``explicit_hash_key``.
         code: the service's error code, or ours: ``Expired``, ``Closed``, ...
         message: the reason, in words.
-        attempts: what was tried; of very many only the first and the last. An expired record's end with ``Expired``.
-        attempt_count: how often it was sent.
-        maybe_stored: whether a copy may lie in the stream all the same.
+        attempts: the attempts. If there were very many, only the first and the last ones are kept. The last attempt of
+            an expired record has the code ``Expired``.
+        attempt_count: how often the record was sent.
+        maybe_stored: whether the stream may contain a copy nevertheless.
     """
 
     def __init__(self, delivery: Any, reason: Any) -> None:
@@ -84,15 +86,15 @@ class DeliveryFailed(ShardlineError):  # noqa: N818 - what happened, said as it 
 
 
 @final
-class HandlerFailed(ShardlineError):  # noqa: N818 - what happened, said as it is
-    """A handler failed for good, and its failure policy says ``stop``. The records come again at the next start.
+class HandlerFailed(ShardlineError):  # noqa: N818 - names what happened
+    """A handler failed for good, and its failure policy is to stop. The records are delivered again at the next start.
 
-    What the handler raised last is the cause (``__cause__``).
+    ``__cause__`` is the last exception of the handler.
 
     Attributes:
-        shard_id: the shard that they are of.
-        records: what the handler could not handle.
-        attempts: how often the last of the calls was tried.
+        shard_id: the shard of the records.
+        records: the records that the handler could not handle.
+        attempts: how often the handler was called with these records.
     """
 
     def __init__(self, shard_id: str, records: Any, attempts: int) -> None:
@@ -108,24 +110,24 @@ class HandlerFailed(ShardlineError):  # noqa: N818 - what happened, said as it i
 
 
 @final
-class StreamRecreated(ShardlineError):  # noqa: N818 - what happened, said as it is
-    """The stream was deleted and made anew under its name: the checkpoints mean nothing in it.
+class StreamRecreated(ShardlineError):  # noqa: N818 - names what happened
+    """The stream was deleted and re-created under its name, so the checkpoints do not apply to it.
 
     ``ConsumerConfig(if_recreated="restart")`` starts over instead.
     """
 
 
 class RequestError(ShardlineError):
-    """What ``ServiceError`` and ``TransportError`` have in common: the facts about one failed request.
+    """A request failed. This is the base class of ``ServiceError``, ``TransportError`` and ``StoreError``.
 
     Attributes:
         operation: the AWS operation, such as ``"PutRecords"``.
-        kind: what sort of failure it is, such as ``"throttled"`` or ``"not-found"``.
-        code: the service's error code, or a short name for what broke on the way.
-        message: the service's words, or ours.
-        status: the HTTP status, ``None`` without an answer.
+        kind: the kind of failure, such as ``"throttled"`` or ``"not-found"``.
+        code: the service's error code, or a short name for a connection failure.
+        message: the service's message, or ours.
+        status: the HTTP status. ``None`` if there was no answer.
         request_id: AWS's request id, for support cases.
-        retry_after: seconds that the service asked to wait, if it did.
+        retry_after: the delay in seconds that the service requested, if it did.
         maybe_received: whether the service may have acted on the request.
         retryable: whether the same request may succeed later.
     """
@@ -163,9 +165,15 @@ class ServiceError(RequestError):
 
 @final
 class TransportError(RequestError):
-    """No usable answer came: name resolution, connection, TLS, a timeout, a reset, or bytes that are no answer."""
+    """There was no usable answer.
+
+    Name resolution, the connection or TLS failed, the request timed out, or the answer could not be parsed.
+    """
 
 
 @final
 class StoreError(RequestError):
-    """The lease store cannot be used, and waiting will not help: denied, damaged, or of something else."""
+    """The lease store cannot be used, and waiting will not help.
+
+    For example, access is denied, or the file or table is damaged or holds other data.
+    """

@@ -1,12 +1,10 @@
-"""What must a shell be given?
-
-Protocols only. ``adapters`` makes them real; tests make them of paper.
+"""Protocols that a shell needs. ``adapters`` implements them; tests fake them.
 
 Invariants:
 
-- An expected failure comes back as a ``Failure`` value; cancellation and bugs are the only exceptions.
-- One call is one attempt: nothing behind a port retries.
-- A lease store applies one operation at a time to a row, as ``core.leases.apply`` says, or not at all.
+- An expected failure is returned as a ``Failure`` value. Only cancellation and bugs raise exceptions.
+- One call is one attempt: no implementation retries.
+- A lease store applies an operation to a row atomically, as ``core.leases.apply`` defines it, or does not apply it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,12 +33,12 @@ from shardline.core.requests import (
 from shardline.model.lease import Lease
 
 Body: TypeAlias = bytes | bytearray
-"""What is sent. Whoever makes it changes it no more."""
+"""The body of a request. The caller must not change it after passing it on."""
 
 
 @final
 class HttpAnswer(NamedTuple):
-    """An HTTP answer, whole. Headers are looked up by their lower-case names."""
+    """A complete HTTP response. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -48,23 +46,23 @@ class HttpAnswer(NamedTuple):
 
 
 class HttpStream(Protocol):
-    """An HTTP answer that is still arriving."""
+    """An HTTP response that is still arriving."""
 
     @property
     def status(self) -> int: ...
     @property
     def headers(self) -> Mapping[str, str]: ...
     async def next_chunk(self) -> bytes | Failure | None:
-        """What arrives next: ``None`` at the end, a ``Failure`` where the answer broke off."""
+        """Return the next part of the body, ``None`` at the end, or a ``Failure`` if the connection broke."""
         ...
 
     async def read(self) -> bytes | Failure:
-        """All the rest."""
+        """Return the rest of the body."""
         ...
 
 
 class HttpTransport(Protocol):
-    """POSTs bytes, with pooled connections. Knows nothing of AWS."""
+    """Sends POST requests over pooled connections. It knows nothing about AWS."""
 
     async def post(self, url: str, headers: Mapping[str, str], body: Body) -> HttpAnswer | Failure: ...
     def stream(
@@ -74,19 +72,19 @@ class HttpTransport(Protocol):
 
 
 EventSink: TypeAlias = Callable[[Event], object]
-"""Takes the events of a producer. What it raises is logged, and harms nothing."""
+"""Receives the events of a producer. Its exceptions are logged, and have no other effect."""
 
 
 class ShardEvents(Protocol):
     """The events of one subscription."""
 
     async def next_event(self) -> SubscribeToShardEvent | Failure | None:
-        """The next event: ``None`` at the end; a ``Failure`` is the last."""
+        """Return the next event, or ``None`` at the end. No event follows a ``Failure``."""
         ...
 
 
 class KinesisApi(Protocol):
-    """The service, one attempt a call."""
+    """The Kinesis service. Each call is one attempt."""
 
     async def put_records(self, request: PutRecords) -> PutRecordsResponse | Failure: ...
     async def get_shard_iterator(self, request: GetShardIterator) -> GetShardIteratorResponse | Failure: ...
@@ -98,23 +96,26 @@ class KinesisApi(Protocol):
 
 
 LeaseAnswer: TypeAlias = Lease | Refused | Failure | None
-"""What becomes of an operation: the row as it now stands (``None`` after a deletion), a refusal, or a failure."""
+"""The result of an operation: the current row (``None`` after a deletion), a refusal, or a failure."""
 
 
 @final
 class GroupOnStream(NamedTuple):
-    """Whom rows of a lease store serve; ``None`` where they do not say, as those of a KCL do not."""
+    """The group and the stream that a set of rows belongs to.
+
+    ``None`` if the rows do not name it: the rows of a KCL application name neither.
+    """
 
     group: str | None
     stream: str | None
 
 
 class LeaseCatalog(Protocol):
-    """A lease store before any group in it is named. What is not there is a failure, and is not made."""
+    """Lists the groups of a lease store. A missing table or file is a failure, and is not created."""
 
     async def open(self) -> Failure | None: ...
     async def list_groups(self) -> list[GroupOnStream] | Failure:
-        """Every group and stream that has rows, sorted."""
+        """Return every group and stream that has rows, sorted."""
         ...
 
     async def close(self) -> None: ...
@@ -129,48 +130,54 @@ class LeaseStore(Protocol):
     def stream(self) -> str: ...
     @property
     def scan_interval(self) -> float:
-        """How often to list the leases, if nobody says otherwise."""
+        """The default interval between two listings of the leases, in seconds."""
         ...
 
     @property
     def checkpoint_interval(self) -> float:
-        """How often to commit, if nobody says otherwise."""
+        """The default interval between two commits, in seconds."""
         ...
 
     async def open(self) -> Failure | None:
-        """Connect, and make what is missing. To be awaited before anything else; again after a failure."""
+        """Connect, and create the table or file if it is missing.
+
+        This must succeed before any other method is called. After a failure it may be called again.
+        """
         ...
 
     async def list_leases(self) -> list[Lease] | Failure:
-        """Every row, by shard id, none older than the last write that was answered before the call."""
+        """Return every row, sorted by shard id. The rows include all writes that were answered before the call."""
         ...
 
     async def apply(self, operation: LeaseOperation) -> LeaseAnswer:
-        """The row as it now stands (``None`` after a deletion), or the refusal. See ``core.leases``.
+        """Apply an operation. Returns the new row (``None`` after a deletion) or a refusal. See ``core.leases``.
 
-        After a ``Failure`` with ``maybe_received`` the operation may have been applied: see ``core.leases.landed``.
+        After a ``Failure`` with ``maybe_received``, the operation may have been applied: see ``core.leases.landed``.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of connections and files. Leases stay as they are. Harmless when done before."""
+        """Close connections and files. The leases are not changed. Closing twice is harmless."""
         ...
 
 
 @runtime_checkable
 class KclLeaseStore(Protocol):
-    """A ``LeaseStore`` whose rows Java KCL workers may hold too."""
+    """A ``LeaseStore`` that may be shared with Java KCL workers."""
 
     @property
     def kcl_failover(self) -> float:
-        """Their failover time, in seconds: it judges the owners that state no lease duration."""
+        """The KCL's failover time, in seconds. It applies to owners whose rows state no lease duration."""
         ...
 
 
 @runtime_checkable
 class BatchingLeaseStore(Protocol):
-    """A ``LeaseStore`` to which many operations at once are hardly more work than one."""
+    """A ``LeaseStore`` for which many operations at once are hardly more work than one."""
 
     async def apply_many(self, operations: Sequence[LeaseOperation]) -> list[LeaseAnswer]:
-        """What ``apply`` would answer to each, in their order. Each is of another lease, and ends by itself."""
+        """Apply operations on different leases. Returns the answer of ``apply`` to each, in their order.
+
+        The operations are independent: if one is refused or fails, the others are applied nevertheless.
+        """
         ...

@@ -34,7 +34,7 @@ def test_json_that_is_nested_too_deeply_is_refused(reader, data):
 def test_json_lists():
     assert json_list(b"[]") == []
     assert json_list(b'[1, {"a": [2]}]') == [1, {"a": [2]}]
-    with pytest.raises(ValueError, match="no JSON array, but dict"):
+    with pytest.raises(ValueError, match="expected a JSON array, not dict"):
         json_list(b"{}")
 
 

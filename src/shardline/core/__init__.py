@@ -1,1 +1,1 @@
-"""What decides: state machines and their values, with no I/O, no clock and no chance of their own."""
+"""The state machines that make all decisions. They do no I/O, read no clock and create no random numbers."""

@@ -1,18 +1,18 @@
-"""How long to wait after failures in a row?
+"""How long should a caller wait before it tries again?
 
 Invariants:
 
-- The n-th delay in a row lies between half of and all of ``min(longest, first * 2**(n - 1))``: jitter keeps many
-  waiters from returning together, and the lower half keeps any of them from returning at once.
-- A success starts the row anew.
-- A longer delay that the service asked for is kept, up to ``longest``: no answer may silence us for an hour.
+- The n-th delay in a row is at least half of ``min(longest, first * 2**(n - 1))``, and at most all of it. The jitter
+  keeps many callers from retrying together, and the lower bound keeps each from retrying at once.
+- After a success, the delays start over.
+- A longer delay that the service requests is respected up to ``longest``, so that no answer can stop us for an hour.
 """
 
 from typing import Protocol, final
 
 
 class Chance(Protocol):
-    """What a machine needs of a ``random.Random``; it is always passed in."""
+    """The methods of ``random.Random`` that the machines use. The shell passes the object in."""
 
     def random(self) -> float: ...
     def getrandbits(self, k: int, /) -> int: ...
@@ -30,15 +30,19 @@ class Backoff:
         self._longest: float = longest
         self._chance: Chance = chance
         self.failures: int = 0
-        """How many there were since the last success."""
+        """The number of failures since the last success."""
 
     def next_delay(self, asked: float | None = None) -> float:
-        """Count one more failure; the delay before the next try, with what the service ``asked`` for."""
+        """Count one more failure, and return the delay before the next attempt.
+
+        Args:
+            asked: the delay that the service requested, if it did.
+        """
         ceiling = min(self._longest, self._first * 2.0 ** min(self.failures, 64))
         self.failures += 1
         drawn = ceiling * (0.5 + 0.5 * self._chance.random())
         return drawn if asked is None else max(drawn, min(asked, self._longest))
 
     def reset(self) -> None:
-        """It worked."""
+        """Start over after a success."""
         self.failures = 0

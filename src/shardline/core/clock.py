@@ -1,13 +1,14 @@
-"""How do the machines speak of time?
+"""The machines' type for time.
 
-They read no clock: every input carries ``now``. One machine sees one clock, and ``now`` never decreases.
+Machines read no clock: every input carries ``now``. All inputs of a machine use the same clock, and ``now`` never
+decreases.
 """
 
 from math import inf
 from typing import Final, TypeAlias
 
 Instant: TypeAlias = float
-"""Seconds on a clock that never goes back. Where its zero lies is the shell's business."""
+"""Seconds on a clock that never goes back. The shell chooses where its zero is."""
 
 NEVER: Final[Instant] = inf
-"""The deadline of a machine that waits for no time."""
+"""The deadline of a machine that does not wait for a time."""

@@ -1,15 +1,15 @@
-"""What went wrong with a request, and what follows from it?
+"""Why did a request fail, and may it be sent again?
 
-Every expected failure is a ``Failure`` value; what to do about it is decided by its ``kind`` alone.
+Every expected failure is a ``Failure`` value. Its ``kind`` alone decides how the failure is handled.
 
 Invariants:
 
-- Every error code and HTTP status has exactly one kind; an unknown code is judged by its status. A response that
-  names no error type was not written by the service (a proxy, a firewall, a captive portal): it says nothing about the
-  request, which is sent again.
-- ``retryable`` says whether the *same* request may succeed later without the caller changing it.
-- ``maybe_received`` is false only where the request cannot have reached the service.
-- No failure carries a secret: it is built from the answer and our own words, never from the request.
+- Every error code and HTTP status has exactly one kind. An unknown code is classified by the status. A response that
+  names no error type was not written by the service, but by a proxy, a firewall or a captive portal. It says nothing
+  about the request, which is sent again.
+- ``retryable`` says whether the *same* request may succeed later, without a change by the caller.
+- ``maybe_received`` is false only if the request cannot have reached the service.
+- No failure contains a secret: it is built from the answer and our own words, never from the request.
 """
 
 from enum import StrEnum
@@ -17,25 +17,27 @@ from typing import Final, NamedTuple, final
 
 from shardline.errors import CredentialsError, RequestError, ServiceError, TransportError
 
-COUNT_MISMATCH: Final = "RecordCountMismatch"  # a PutRecords answer with another number of results than entries
+COUNT_MISMATCH: Final = (
+    "RecordCountMismatch"  # a PutRecords response has more or fewer results than the request had entries
+)
 
 
 @final
 class FailureKind(StrEnum):
-    """What went wrong, by what follows from it."""
+    """Failures, grouped by how they are handled."""
 
-    THROTTLED = "throttled"  # too fast: back off
-    TRANSIENT = "transient"  # broke on the way or inside the service: back off
-    EXPIRED_CREDENTIALS = "expired-credentials"  # refresh them, then again
-    CLOCK_SKEW = "clock-skew"  # our clock is off: the offset is corrected, then again
-    EXPIRED_ITERATOR = "expired-iterator"  # make a new iterator from the last position
+    THROTTLED = "throttled"  # too many requests: back off
+    TRANSIENT = "transient"  # the connection or the service failed: back off
+    EXPIRED_CREDENTIALS = "expired-credentials"  # refresh the credentials and retry
+    CLOCK_SKEW = "clock-skew"  # our clock is wrong: correct the offset and retry
+    EXPIRED_ITERATOR = "expired-iterator"  # get a new iterator for the last position
     EXPIRED_TOKEN = "expired-token"  # noqa: S105 - a page token: start the listing again
     IN_USE = "in-use"  # the resource is being changed, or has a subscriber: wait
-    LIMIT_EXCEEDED = "limit-exceeded"  # a quota of the account or too many control calls: wait
+    LIMIT_EXCEEDED = "limit-exceeded"  # a quota of the account, or too many control calls: wait
     NOT_FOUND = "not-found"
     DENIED = "denied"
     INVALID = "invalid"
-    KMS = "kms"  # the stream's key is disabled, denied, missing: someone must repair it
+    KMS = "kms"  # the stream's key is disabled, denied or missing: an operator must repair it
     NO_CREDENTIALS = "no-credentials"
     UNTRUSTED = "untrusted"  # TLS: the server's certificate cannot be verified
     DRY_RUN = "dry-run"  # the answer to a request with DryRun
@@ -52,8 +54,8 @@ _RETRYABLE: Final = frozenset(
     }
 )
 
-# Sources: the errors of the Kinesis API reference, "Common Errors" of the same, botocore's retry tables, and
-# codes that the front end sends but the model does not name.
+# Sources: the errors and the "Common Errors" of the Kinesis API reference, botocore's retry tables, and codes that
+# AWS's front end sends although the service model does not name them.
 KIND_BY_CODE: Final[dict[str, FailureKind]] = {
     "ProvisionedThroughputExceededException": FailureKind.THROTTLED,
     "KMSThrottlingException": FailureKind.THROTTLED,
@@ -75,7 +77,7 @@ KIND_BY_CODE: Final[dict[str, FailureKind]] = {
     "RequestTimeout": FailureKind.TRANSIENT,
     "RequestTimeoutException": FailureKind.TRANSIENT,
     "ReplicatedWriteConflictException": FailureKind.TRANSIENT,  # DynamoDB: the item is being changed in another region
-    "TransactionConflictException": FailureKind.TRANSIENT,  # DynamoDB: or by a transaction
+    "TransactionConflictException": FailureKind.TRANSIENT,  # DynamoDB: the item is being changed by a transaction
     "ExpiredToken": FailureKind.EXPIRED_CREDENTIALS,
     "ExpiredTokenException": FailureKind.EXPIRED_CREDENTIALS,
     "RequestExpired": FailureKind.CLOCK_SKEW,
@@ -126,14 +128,14 @@ _KIND_BY_STATUS: Final[dict[int, FailureKind]] = {
 }
 _TOO_MANY: Final = frozenset({429, 509})
 
-# The service reports a skewed clock as a bad signature; only the words tell it apart.
+# The service reports a skewed clock as a bad signature. Only the message shows the difference.
 _SIGNATURE_CODES: Final = frozenset({"InvalidSignatureException", "SignatureDoesNotMatch"})
 _SKEW_WORDS: Final = ("signature expired", "signature not yet current", "is now earlier than", "is now later than")
 
 
-# The keys themselves are wrong or have expired: the same request signed with other keys may succeed. Not among them:
-# a signature that arrived without a part or not at all (IncompleteSignature, MissingAuthenticationToken), which other
-# keys do not change, and whatever says that the caller is known and may not (AccessDenied).
+# The keys themselves are wrong or have expired: the same request, signed with other keys, may succeed. This does not
+# include an incomplete or missing signature (IncompleteSignature, MissingAuthenticationToken), which other keys do not
+# change, nor codes that mean that the caller is known but not permitted (AccessDenied).
 _REFUSED_CREDENTIALS: Final = _SIGNATURE_CODES | {
     "ExpiredToken",
     "ExpiredTokenException",
@@ -145,17 +147,19 @@ _REFUSED_CREDENTIALS: Final = _SIGNATURE_CODES | {
 
 @final
 class Failure(NamedTuple):
-    """One failed request."""
+    """Why one request failed."""
 
     kind: FailureKind
     code: str
-    """The service's code, or a short name for what broke on the way (``ConnectTimeout``, ``TlsError``, ...)."""
+    """The service's error code, or a short name for a connection failure (``ConnectTimeout``, ``TlsError``, ...)."""
     message: str
     status: int | None = None
-    """HTTP status; ``None`` where no answer came."""
+    """The HTTP status. ``None`` if there was no answer."""
     request_id: str | None = None
     retry_after: float | None = None
+    """The delay in seconds that the service requested, if it did."""
     maybe_received: bool = True
+    """Whether the service may have received the request."""
 
     @property
     def retryable(self) -> bool:
@@ -167,17 +171,17 @@ class Failure(NamedTuple):
         return self.code in _REFUSED_CREDENTIALS and self.kind in {FailureKind.DENIED, FailureKind.EXPIRED_CREDENTIALS}
 
     def after_look_up(self, *, changed: bool) -> "Failure":
-        """What follows from a refusal of the keys once they were looked up again.
+        """Return this refusal of the keys as it counts after the keys were looked up again.
 
-        Keys that have changed since make it worth another attempt, whatever the code. Keys that have not stay wrong;
-        only expired ones may still be renewed where they come from.
+        If the keys changed, another attempt is worthwhile, whatever the code was. If they did not, the failure is
+        unchanged: wrong keys stay wrong, and expired ones may still be renewed by their source.
         """
         return self._replace(kind=FailureKind.EXPIRED_CREDENTIALS) if changed else self
 
 
 def classify(code: str, status: int, message: str = "", *, is_typed: bool = True) -> FailureKind:
-    """The kind of an error answer. ``is_typed``: it names the type of an AWS error."""
-    if not is_typed:  # also if its code looks like one of AWS's: other services have a ValidationError too
+    """Return the kind of an error response. ``is_typed``: whether the response names the type of an AWS error."""
+    if not is_typed:  # even if the code looks like one of AWS's: a proxy may report a ValidationError, too
         return FailureKind.THROTTLED if status in _TOO_MANY else FailureKind.TRANSIENT
     kind = KIND_BY_CODE.get(code)
     if code in _SIGNATURE_CODES and any(words in message.lower() for words in _SKEW_WORDS):
@@ -190,7 +194,7 @@ def classify(code: str, status: int, message: str = "", *, is_typed: bool = True
 
 
 def to_error(failure: Failure, operation: str) -> RequestError | CredentialsError:
-    """The exception for the public edge, with the same facts."""
+    """Return the exception with the same facts, for the public API."""
     if failure.kind is FailureKind.NO_CREDENTIALS:
         return CredentialsError(failure.message)
     answered = failure.status is not None

@@ -1,29 +1,32 @@
-"""Which writes to a lease are there, and when is each allowed?
+"""Which operations change a lease, and when is each allowed?
 
-The closed set of lease operations as values, and ``apply``: what each does to a row, and the only statement of the
-conditions under which it may. It is the reference for every store (``adapters/leases``) and for the simulation; a store
-that cannot run it in a transaction (DynamoDB) states the same conditions in its own words.
+The lease operations are values. ``apply`` says what each operation does to a row, and is the only place that says when
+it is allowed. It is the reference for every store (``adapters/leases``) and for the simulation. A store that cannot run
+``apply`` in a transaction (DynamoDB) expresses the same conditions in its own language.
 
-The *holder* of a lease is who may write it: the owner, or during a hand-over the old owner (``checkpoint_owner``) who
-still drains while ``owner`` already names the next.
+The *holder* of a lease is the worker that may write it. This is the owner, or, during a hand-over, the old owner
+(``checkpoint_owner``), which still drains while ``owner`` already names the next owner.
 
-Invariants (L1 to L6 are of docs/guarantees.md):
+Invariants (docs/guarantees.md defines L1 to L6):
 
-- Whatever changes the holder or the checkpoint, and every renewal, is conditional on the counter and adds 1 to it
-  (L4): of two writers who saw the same row one is refused, and a zombie's commit always is. A take may add more.
-- Renewals, commits, releases and the end of a hand-over are the holder's alone. A commit is also a renewal.
-- Asking for a hand-over changes no holder, nor does calling it off, so they leave the counter alone: the holder's
-  next write still goes through, and its answer, the row as it then stands, is how the holder learns of it.
-- Nobody commits to, takes or asks for a finished lease (C3: SHARD_END comes last).
-- A refusal carries the row that refused. Facts about the shard's topology (children) need no fence: all who write
-  them write the same.
-- No operation retries itself. After an answer was lost, the same operation is sent again, and a refusal is held
-  against ``landed``: it may have been refused by its own effect.
-- A reset is an operator's, never a worker's: it may take a checkpoint back, also from SHARD_END. It is conditional
-  on all that was seen of the holder, and leaves none: whoever held the lease is refused from then on.
-- What a take makes of the counter is the fencing token. It is at least the take's ``floor``, which lies above all
-  earlier tokens even if the store has lost them (``core.consumer.token_floor``).
-- A take says which process took the lease, and how long that may be silent. Whoever lets go of a lease removes it.
+- Every operation that changes the holder or the checkpoint, and every renewal, is conditional on the counter and adds 1
+  to it (L4). So of two writers that read the same row, one is refused, and the commit of a worker that lost the lease
+  is always refused. A take may add more than 1.
+- Only the holder may renew, commit, release, or finish a hand-over. A commit is also a renewal.
+- Requesting or cancelling a hand-over does not change the holder, and so leaves the counter alone. The holder's next
+  write still succeeds, and the row that it returns informs the holder of the request.
+- A finished lease cannot be committed to, taken or requested (C3: SHARD_END comes last).
+- A refusal contains the row that caused it. Facts about the shard's topology (its children) need no fence, because all
+  writers write the same facts.
+- No operation is retried automatically. If an answer was lost, the caller sends the same operation again. If it is
+  refused, ``landed`` says whether the first attempt itself was the cause.
+- Only an operator resets a lease, never a worker. A reset may move a checkpoint back, even from SHARD_END. It is
+  conditional on the whole fence that the operator saw, and removes the holder: the old holder's later writes are
+  refused.
+- The counter that a take writes is the fencing token. It is at least the take's ``floor``, which is above all earlier
+  tokens even if the store has lost them (``core.consumer.token_floor``).
+- A take stores which process took the lease and how long this process may be silent. Releasing or handing over the
+  lease removes this information.
 """
 
 from dataclasses import dataclass, replace
@@ -32,22 +35,22 @@ from typing import Final, NamedTuple, TypeAlias, final
 from shardline.errors import UsageError
 from shardline.model.lease import Checkpoint, Fence, Incarnation, Lease
 
-THROUGHPUT_DECIMALS: Final = 6  # as many as the KCL writes
-_THROUGHPUT_END: Final = 1e15  # of KiB a second: more is no throughput, and would lose its decimals
+THROUGHPUT_DECIMALS: Final = 6  # the KCL writes as many
+_THROUGHPUT_END: Final = 1e15  # KiB per second: larger numbers are not plausible, and a float would lose the decimals
 
 
 @final
 class Refused(NamedTuple):
-    """The condition did not hold: nothing was written."""
+    """The condition of an operation did not hold, and nothing was written."""
 
     current: Lease | None
-    """The row as it stands; ``None`` if there is none."""
+    """The current row. ``None`` if there is no row."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class CreateLease:
-    """Write a new row. Refused if there is one: who creates what exists already finds it there, and goes on."""
+    """Write a new row. Refused if the row exists; the caller can then use the existing row."""
 
     lease: Lease
 
@@ -59,13 +62,13 @@ class CreateLease:
 @final
 @dataclass(frozen=True, slots=True)
 class RenewLease:
-    """The holder is alive."""
+    """Show that the holder is alive."""
 
     shard_id: str
     by: str
     counter: int
     throughput: float | None = None
-    """KiB a second that were read lately; ``None`` leaves what the row says."""
+    """KiB per second that were read recently. ``None`` keeps the row's value."""
 
     def __post_init__(self) -> None:
         if self.throughput is not None and not 0 <= self.throughput < _THROUGHPUT_END:
@@ -85,15 +88,15 @@ class RenewLease:
 @final
 @dataclass(frozen=True, slots=True)
 class TakeLease:
-    """Take what nobody holds or whose holder is dead, whatever hand-over was under way."""
+    """Take a lease that has no holder or a dead one. This ends any hand-over."""
 
     shard_id: str
     by: str
     seen: Fence
     incarnation: Incarnation | None = None
-    """The process that takes it; ``None`` leaves what the row says, as a KCL does."""
+    """The process that takes the lease. ``None`` keeps the row's value, as the KCL does."""
     floor: int = 0
-    """The least that the token may be; 0 asks for none. A store with a clock of its own raises it to its time."""
+    """The lowest allowed token. 0 sets no floor. A store with its own clock raises a floor to its current time."""
 
     def __post_init__(self) -> None:
         if self.incarnation is not None and self.incarnation.owner != self.by:
@@ -101,7 +104,7 @@ class TakeLease:
 
     @property
     def token(self) -> int:
-        """What the counter becomes, unless the store raises the floor."""
+        """The counter that this take writes, unless the store raises the floor."""
         return max(self.seen.counter + 1, self.floor)
 
     def allowed(self, row: Lease) -> bool:
@@ -124,7 +127,7 @@ class TakeLease:
 @final
 @dataclass(frozen=True, slots=True)
 class AskHandOver:
-    """Ask a live owner for its lease (the KCL 3 protocol): ``by`` becomes the owner, the old one drains."""
+    """Request a lease from its live owner (the KCL 3 protocol): ``by`` becomes the owner, and the old owner drains."""
 
     shard_id: str
     by: str
@@ -147,7 +150,7 @@ class AskHandOver:
 @final
 @dataclass(frozen=True, slots=True)
 class CancelHandOver:
-    """Who asked wants it no more: ``owner``, who has not handed it over yet, is its owner again."""
+    """Withdraw the request of ``by``. The old owner, ``owner``, has not handed the lease over yet and keeps it."""
 
     shard_id: str
     by: str
@@ -166,7 +169,7 @@ class CancelHandOver:
 @final
 @dataclass(frozen=True, slots=True)
 class FinishHandOver:
-    """The old owner has drained and committed: the owner that asked is now the holder."""
+    """Make the new owner the holder, after the old owner has drained and committed."""
 
     shard_id: str
     by: str
@@ -191,7 +194,10 @@ class FinishHandOver:
 @final
 @dataclass(frozen=True, slots=True)
 class ReleaseLease:
-    """Let go at once, so that nobody waits for us to expire (L5). Refused if someone asked: finish the hand-over."""
+    """Release a lease at once, so that other workers need not wait for it to expire (L5).
+
+    Refused during a hand-over: the holder must finish the hand-over instead.
+    """
 
     shard_id: str
     by: str
@@ -210,7 +216,7 @@ class ReleaseLease:
 @final
 @dataclass(frozen=True, slots=True)
 class CommitCheckpoint:
-    """All records at or before ``checkpoint`` are done, and the holder is alive."""
+    """Commit that all records up to and including ``checkpoint`` are done, and that the holder is alive."""
 
     shard_id: str
     by: str
@@ -237,7 +243,7 @@ class CommitCheckpoint:
 @final
 @dataclass(frozen=True, slots=True)
 class WriteChildren:
-    """Into which shards this one was split or merged."""
+    """Store the shards that a split or merge of this shard created."""
 
     shard_id: str
     child_ids: frozenset[str]
@@ -259,16 +265,16 @@ class WriteChildren:
 @final
 @dataclass(frozen=True, slots=True)
 class ResetLease:
-    """Put the checkpoint somewhere else, whoever holds the lease and whatever it said."""
+    """Move the checkpoint, whoever holds the lease and wherever the checkpoint is."""
 
     shard_id: str
     seen: Fence
     checkpoint: Checkpoint
     latest_at: float | None = None
-    """Where the checkpoint is LATEST: since when."""
+    """If the checkpoint is LATEST: the time that LATEST refers to."""
 
     def __post_init__(self) -> None:
-        Lease(self.shard_id, checkpoint=self.checkpoint, latest_at=self.latest_at)  # which checks both
+        Lease(self.shard_id, checkpoint=self.checkpoint, latest_at=self.latest_at)  # checks both fields
 
     def allowed(self, row: Lease) -> bool:
         return row.fence == self.seen
@@ -294,7 +300,7 @@ class ResetLease:
 @final
 @dataclass(frozen=True, slots=True)
 class DeleteLease:
-    """Remove the row as it was seen. A row that is gone already is no refusal: the answer is ``None`` in both cases."""
+    """Remove a row that has not changed. If there is no row, this succeeds as well: the answer is ``None``."""
 
     shard_id: str
     counter: int
@@ -316,9 +322,11 @@ LeaseOperation: TypeAlias = (
 
 
 def apply(row: Lease | None, operation: LeaseOperation) -> Lease | Refused | None:
-    """What becomes of ``row``: the new row, ``None`` after a deletion, or a refusal that leaves it as it is.
+    """Apply an operation to a row. Returns the new row, ``None`` after a deletion, or a refusal.
 
-    ``row`` is the one that ``operation.shard_id`` names; ``None`` if there is none.
+    Args:
+        row: the row of ``operation.shard_id``. ``None`` if there is no such row.
+        operation: the operation.
     """
     assert row is None or row.shard_id == operation.shard_id, f"{operation} met the row {row}"
     if isinstance(operation, CreateLease):
@@ -331,7 +339,7 @@ def apply(row: Lease | None, operation: LeaseOperation) -> Lease | Refused | Non
 
 
 def apply_to(rows: dict[str, Lease], operation: LeaseOperation) -> Lease | Refused | None:
-    """Apply the operation to the rows of a group, by shard; the answer is that of ``apply``."""
+    """Apply an operation to the rows of a group, by shard. Returns the answer of ``apply``."""
     answer = apply(rows.get(operation.shard_id), operation)
     if answer is None:
         rows.pop(operation.shard_id, None)
@@ -341,10 +349,10 @@ def apply_to(rows: dict[str, Lease], operation: LeaseOperation) -> Lease | Refus
 
 
 def landed(operation: LeaseOperation, current: Lease | None) -> bool:
-    """Whether a refusal shows the operation's own effect: an earlier attempt, whose answer was lost, got through.
+    """Whether a refused operation was refused by its own effect: an earlier attempt, whose answer was lost, succeeded.
 
-    To be asked only where such an attempt was made: for anyone else the row is just someone else's. A true answer means
-    what an accepted write would have meant at the time of the *first* attempt (L2), with ``current`` as the row.
+    Call this only if there was an earlier attempt. Otherwise the row may be the work of another writer. If the result
+    is true, the operation counts as accepted at the time of the *first* attempt (L2), and ``current`` is the row.
     """
     if isinstance(operation, CreateLease):
         return current == operation.lease

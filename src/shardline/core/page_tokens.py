@@ -1,10 +1,10 @@
-"""Does a listing go on, and does it ever end?
+"""Does a paginated listing have another page, and does it end at all?
 
 Invariants:
 
-- An empty token is none.
-- A listing that hands out a token twice, or more of them than any has pages, has failed. Followed, it would never
-  end, at as many requests a second as the service answers.
+- An empty token means that there is no further page.
+- A listing that returns the same token twice, or more than ``PAGES_MAX`` tokens, has failed. Otherwise the client would
+  request pages forever, as fast as the service answers.
 """
 
 from typing import Final, final
@@ -12,16 +12,16 @@ from typing import Final, final
 from shardline.core.failures import Failure, FailureKind
 
 BAD_SHARD_LIST: Final = "BadShardList"
-PAGES_MAX: Final = 1_000  # of up to 1,000 shards each, or as many streams, consumers or tags as no account has
+PAGES_MAX: Final = 1_000  # a page has up to 1,000 shards; no account has this many pages of streams, consumers or tags
 
 
 @final
 class PageTokens:
-    """The tokens of one listing, of shards unless said.
+    """Follows the page tokens of one listing, by default of shards.
 
     Args:
-        code: what a listing without end is called.
-        listing: what it lists, for the message.
+        code: the error code for a listing that does not end.
+        listing: the name of the listing in the error message.
     """
 
     __slots__ = ("_code", "_listing", "_seen")
@@ -32,7 +32,7 @@ class PageTokens:
         self._seen: set[str] = set()
 
     def follow(self, token: str | None) -> str | Failure | None:
-        """The token for the next page, ``None`` after the last one, or that the listing does not end."""
+        """Return the token for the next page, ``None`` after the last page, or a failure if the listing never ends."""
         if not token:
             return None
         if token in self._seen or len(self._seen) >= PAGES_MAX:

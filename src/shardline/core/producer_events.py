@@ -1,7 +1,7 @@
-"""What happens inside that an operator may want to know?
+"""The events that a producer emits for its operator.
 
-Machines emit events as values, per request or per change, never per record; shells log them and hand them to the sink
-that the user gave. None of them carries data, keys or credentials.
+The producer's machine emits events as values, per request or per change, never per record. The shell logs them and
+passes them to the user's sink. No event contains data, keys or credentials.
 """
 
 from typing import NamedTuple, TypeAlias, final
@@ -11,21 +11,21 @@ from shardline.core.failures import Failure
 
 @final
 class RequestAnswered(NamedTuple):
-    """A PutRecords request came to its end."""
+    """A PutRecords request succeeded or failed."""
 
     entries: int
     records: int
     size_bytes: int
     duration: float
     refused_entries: int
-    """Entries that the service refused; all of them if the request failed."""
+    """The number of entries that the service refused. If the request failed, this is the number of all entries."""
     code: str | None
-    """Why the request failed as a whole; ``None`` if it did not."""
+    """Why the request failed as a whole. ``None`` if it did not."""
 
 
 @final
 class RecordsDelivered(NamedTuple):
-    """Records that are in the stream, where they belong."""
+    """Records were delivered."""
 
     records: int
     payload_bytes: int
@@ -33,7 +33,7 @@ class RecordsDelivered(NamedTuple):
 
 @final
 class RecordsRetried(NamedTuple):
-    """Records that are sent again."""
+    """Records will be sent again."""
 
     records: int
     shard_id: str | None
@@ -43,7 +43,7 @@ class RecordsRetried(NamedTuple):
 
 @final
 class RecordsFailed(NamedTuple):
-    """Records that were given up."""
+    """Records have failed for good."""
 
     records: int
     code: str
@@ -52,7 +52,7 @@ class RecordsFailed(NamedTuple):
 
 @final
 class ShardsChanged(NamedTuple):
-    """The shard map is new."""
+    """The producer has a new shard map."""
 
     open_shards: int
     opened: tuple[str, ...]
@@ -61,28 +61,28 @@ class ShardsChanged(NamedTuple):
 
 @final
 class ShardMapFailed(NamedTuple):
-    """The shard map could not be read; it is tried again."""
+    """Listing the shards failed. The producer will try again."""
 
     failure: Failure
 
 
 @final
 class StreamUnknown(NamedTuple):
-    """DescribeStreamSummary failed for good: the stream's record limit is taken to be the default."""
+    """DescribeStreamSummary failed for good. The producer assumes the default record limit."""
 
     failure: Failure
 
 
 @final
 class DistributionChanged(NamedTuple):
-    """Whether the service chooses the shards itself (AUTO record distribution): then nothing is aggregated."""
+    """The stream's record distribution changed. Under AUTO, the service chooses the shards: nothing is aggregated."""
 
     auto: bool
 
 
 @final
 class AggregationStopped(NamedTuple):
-    """Entries land outside their ranges and the stream cannot be asked why: nothing is aggregated any more."""
+    """The producer stopped aggregating: entries landed outside their ranges, and DescribeStreamSummary failed."""
 
     failure: Failure
 

@@ -1,7 +1,6 @@
-"""What may a machine ask of the service?
+"""The requests that a machine may send to the service.
 
-The closed set of data-plane requests, under AWS's own operation names. Control-plane calls that no machine makes go
-through ``KinesisApi.call``.
+They have the names of the AWS operations. Control-plane calls, which no machine makes, go through ``KinesisApi.call``.
 """
 
 from collections.abc import Sequence
@@ -34,13 +33,16 @@ class GetRecords:
     iterator: str
     limit: int | None = None
     stream: StreamRef | None = None
-    """Only its ARN matters: with it the call goes to the stream's account endpoint."""
+    """Only the ARN is used: with it, the call goes to the stream's account endpoint."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ShardFilter:
-    """Which shards ListShards tells of, in the service's words: ``AT_LATEST``, ``FROM_TIMESTAMP``, ..."""
+    """Selects the shards that ListShards returns.
+
+    ``kind`` is the service's name for the filter, such as ``AT_LATEST`` or ``FROM_TIMESTAMP``.
+    """
 
     kind: str
     shard_id: str | None = None
@@ -50,7 +52,7 @@ class ShardFilter:
 @final
 @dataclass(frozen=True, slots=True)
 class ListShards:
-    """One page. Later pages go by the token alone, as the service demands."""
+    """A request for one page of shards. The service demands that later pages are requested by the token alone."""
 
     stream: StreamRef
     shard_filter: ShardFilter | None = None

@@ -1,6 +1,6 @@
-"""Is a setting what it must be?
+"""Checks the values of settings.
 
-A wrong one is a ``UsageError`` that names it, the value, and what is allowed.
+A wrong value raises a ``UsageError`` that names the setting, its value and the allowed values.
 """
 
 from math import inf
@@ -11,7 +11,7 @@ from shardline.errors import UsageError
 def check_number(
     name: str, value: object, lowest: float, highest: float, *, whole: bool = False, optional: bool = False
 ) -> None:
-    """A number in a closed range, whole or not; or ``None``, if it is ``optional``."""
+    """Check that a value is a number in a closed range, or ``None`` if the setting is ``optional``."""
     if value is None and optional:
         return
     kinds = (int,) if whole else (int, float)
@@ -23,6 +23,6 @@ def check_number(
 
 
 def check_choice(name: str, value: object, *allowed: str) -> None:
-    """One of these words."""
+    """Check that a value is one of the allowed words."""
     if value not in allowed:
         raise UsageError(f"{name} must be {' or '.join(map(repr, allowed))}, not {value!r}")

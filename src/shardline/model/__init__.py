@@ -1,1 +1,1 @@
-"""Values of the domain: standard library only, no behaviour beyond their own validity."""
+"""The values of the domain. They check their own validity, and do nothing else."""

@@ -1,9 +1,9 @@
-"""Who calls?
+"""AWS credentials.
 
 Invariants:
 
 - Neither repr, str nor any exception shows the secret key or the session token.
-- A key can be sent in a header: no control character (the line end of a file, say), no lone surrogate.
+- A key can be sent in a header: it has no control character (such as the line end of a file) and no lone surrogate.
 """
 
 import re
@@ -18,7 +18,7 @@ _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 @final
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """AWS credentials: an access key, and a session token if they are temporary."""
+    """AWS credentials: an access key, a secret key, and a session token if the credentials are temporary."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -27,7 +27,7 @@ class Credentials:
     def __post_init__(self) -> None:
         _check("access_key", self.access_key)
         _check("secret_key", self.secret_key)
-        if self.session_token is not None and self.session_token != "":  # as from an empty variable
+        if self.session_token is not None and self.session_token != "":  # "" comes from an empty environment variable
             _check("session_token", self.session_token)
 
 
@@ -35,4 +35,4 @@ def _check(name: str, value: object) -> None:
     if not isinstance(value, str) or not value:
         raise UsageError(f"{name} must be a str with at least one character")
     if _UNFIT.search(value):
-        raise UsageError(f"{name} holds a control character: is there a line end after it?")
+        raise UsageError(f"{name} contains a control character, perhaps a line end")

@@ -1,4 +1,4 @@
-"""Where in the 128-bit ring does a record belong?
+"""Which 128-bit hash key does a partition key have?
 
 Invariants:
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from hashlib import md5
 else:
     try:
-        # OpenSSL's MD5 spends most of its time on set-up: CPython's own takes 0.2 us for a key instead of 0.45.
+        # OpenSSL's MD5 spends most of its time on set-up. CPython's own takes 0.2 us per key instead of 0.45.
         from _md5 import md5
-    except ImportError:  # a build without it
+    except ImportError:  # this build of Python does not have it
         import functools
         import hashlib
 
         md5 = functools.partial(hashlib.md5, usedforsecurity=False)
 
-md5_of_key: Final = md5  # for loops in which even a call of ``hash_digest_of`` counts
+md5_of_key: Final = md5  # for hot loops, where even a call of ``hash_digest_of`` would cost too much
 HASH_KEY_COUNT: Final = 1 << 128
 HASH_KEY_MAX: Final = HASH_KEY_COUNT - 1
 
@@ -33,10 +33,10 @@ _DIGITS: Final = frozenset("0123456789")
 
 
 def check_partition_key(key: object) -> str:
-    """Return ``key`` as a plain ``str`` if it is a valid partition key: what a subclass says of itself is not asked.
+    """Return ``key`` as a plain ``str`` if it is a valid partition key. Methods of a subclass of ``str`` are not used.
 
     Raises:
-        UsageError: it is no string, empty, longer than 256 characters, or cannot be written as UTF-8.
+        UsageError: the key is not a string, is empty or longer than 256 characters, or cannot be encoded as UTF-8.
     """
     if not isinstance(key, str):
         raise UsageError(f"a partition key must be a str, not {type(key).__name__}")
@@ -46,25 +46,25 @@ def check_partition_key(key: object) -> str:
     try:
         key.encode()
     except UnicodeEncodeError:
-        raise UsageError("a partition key must be valid Unicode: this one holds a lone surrogate") from None
+        raise UsageError("a partition key must be valid Unicode: this one contains a lone surrogate") from None
     return key
 
 
 def hash_digest_of(key: str) -> bytes:
-    """The hash key of a partition key as 16 bytes: they compare as the numbers do."""
+    """Return the hash key of a partition key as 16 bytes, which compare like the numbers."""
     return md5(key.encode()).digest()
 
 
 def hash_key_of(key: str) -> int:
-    """The hash key of a partition key."""
+    """Return the hash key of a partition key."""
     return int.from_bytes(hash_digest_of(key), "big")
 
 
 def parse_explicit_hash_key(text: object) -> int:
-    """The value of an explicit hash key.
+    """Return an explicit hash key as a number.
 
     Raises:
-        UsageError: it is not the canonical decimal of a number from 0 to 2^128 - 1.
+        UsageError: the text is not the canonical decimal of a number from 0 to 2^128 - 1.
     """
     if not isinstance(text, str):
         raise UsageError(f"an explicit hash key must be a str of decimal digits, not {type(text).__name__}")
@@ -95,7 +95,7 @@ class HashRange:
 
     @classmethod
     def parse(cls, start: str, end: str) -> Self:
-        """From the two decimals that the service sends."""
+        """Parse the two decimals that the service sends."""
         return cls(parse_explicit_hash_key(start), parse_explicit_hash_key(end))
 
     def __contains__(self, hash_key: int) -> bool:
@@ -110,15 +110,15 @@ class HashRange:
 
     @property
     def share(self) -> float:
-        """The part of the whole ring that this range covers, 0 to 1."""
+        """The share of all hash keys that this range contains, from 0 to 1."""
         return self.size / HASH_KEY_COUNT
 
     @property
     def middle(self) -> int:
-        """Where to split evenly: the first hash key of the upper half.
+        """The first hash key of the upper half, at which the range can be split evenly.
 
         Raises:
-            UsageError: the range holds a single hash key.
+            UsageError: the range contains a single hash key.
         """
         if self.start == self.end:
             raise UsageError("a hash range of a single key cannot be split")

@@ -1,15 +1,15 @@
-"""Who reads a shard, and how far was it processed?
+"""Which worker reads a shard, and how far was the shard processed?
 
-The values only: how leases are taken, renewed and lost is decided in ``core/consumer``, and how they are stored in
-``adapters/leases``. The fields are those that the Kinesis Client Library keeps, under our names.
+This module holds the values only. ``core/consumer`` decides how leases are taken, renewed and lost, and
+``adapters/leases`` stores them. The fields are those of the Kinesis Client Library, under our names.
 
 Invariants:
 
-- ``counter`` grows with every write by an owner. What a take makes of it is the fencing token.
-- A lease at LATEST says since when (L6 of the guarantees): without that, each restart before the first commit would
-  skip what arrived meanwhile.
-- An incarnation counts only for the owner that it names. A Java KCL that takes a lease keeps attributes that it
-  does not know, so that a row may hold the incarnation of an earlier owner.
+- ``counter`` grows with every write by an owner. The counter that a take writes is the fencing token.
+- A lease at LATEST stores the time that LATEST refers to (L6). Otherwise each restart before the first commit would
+  skip the records that arrived meanwhile.
+- An incarnation counts only for the owner that it names. A Java KCL that takes a lease keeps attributes that it does
+  not know, so a row may hold the incarnation of an earlier owner.
 """
 
 import math
@@ -27,13 +27,16 @@ _KINDS: Final = frozenset(PositionKind) - {PositionKind.AFTER_SEQUENCE_NUMBER}
 @final
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """All records at or before it were acknowledged. Resuming reads AT it and skips those."""
+    """A position at or before which all records were acknowledged.
+
+    A consumer resumes by reading AT this position and skipping the acknowledged records.
+    """
 
     position: Position
 
     def __post_init__(self) -> None:
         if self.position.kind not in _KINDS:
-            raise UsageError(f"a checkpoint names the record it stands at, not {self.position}")
+            raise UsageError(f"a checkpoint must name its last record itself, not a position after it: {self.position}")
 
     @property
     def sequence_number(self) -> SequenceNumber | None:
@@ -45,25 +48,25 @@ class Checkpoint:
 
     @property
     def has_begun(self) -> bool:
-        """Whether something of the shard was committed: it does not stand where it was created any more."""
+        """Whether any record of the shard was committed: the checkpoint is no longer the initial one."""
         return self.is_finished or self.sequence_number is not None
 
 
 @final
 class Incarnation(NamedTuple):
-    """The process that took a lease, as it describes itself in the row."""
+    """The process that took a lease, as described by itself in the row."""
 
     owner: str
-    """The owner's name that it took the lease under: without that name it says nothing."""
+    """The worker name under which the process took the lease. The incarnation counts only for this owner."""
     id: str
-    """Drawn anew by every consumer: two processes of one name differ in it, and so do two lives of one worker."""
+    """A random id of the consumer. Two processes with the same worker name differ in it, as do two runs of a worker."""
     lease_duration: float
     """Seconds of silence after which this owner counts as dead."""
 
 
 @final
 class Fence(NamedTuple):
-    """Who holds a lease, in what state it was seen: what the conditions of writes are made of."""
+    """The fields of a lease that conditional writes compare: if one has changed, the write is refused."""
 
     counter: int
     owner: str | None
@@ -73,7 +76,7 @@ class Fence(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One shard's row in a lease store."""
+    """The row of a shard in a lease store."""
 
     shard_id: str
     counter: int = 0
@@ -83,25 +86,28 @@ class Lease:
     child_ids: frozenset[str] = frozenset()
     hash_range: HashRange | None = None
     owner_switches: int = 0
-    """How often the lease changed hands since the last commit."""
+    """How often the owner changed since the last commit."""
     checkpoint_owner: str | None = None
-    """During a hand-over: the old owner, who still drains, while ``owner`` already names the next."""
+    """During a hand-over: the old owner, which still drains, while ``owner`` already names the next owner."""
     latest_at: float | None = None
-    """Where the checkpoint is LATEST: the service's time when the row was made, less 1 s, in seconds since 1970."""
+    """If the checkpoint is LATEST: the service's time when the row was created, minus 1 s, in seconds since 1970."""
     pending_checkpoint: Checkpoint | None = None
-    """What a KCL application prepared to commit and did not. We read it, and drop it with the next commit."""
+    """A checkpoint that a KCL application prepared and did not commit. The next commit removes it."""
     throughput: float | None = None
-    """KiB a second that the holder read lately, as the KCL counts them."""
+    """KiB per second that the holder read recently, as the KCL counts them."""
     incarnation: Incarnation | None = None
-    """The process that took it last, if it said so. Ask ``incarnation_of``, which also understands older rows."""
+    """The process that last stored its incarnation. Use ``incarnation_of``: it may belong to an earlier owner."""
 
     def __post_init__(self) -> None:
         if self.counter < 0 or self.owner_switches < 0:
-            raise UsageError(f"a lease counts up from 0: counter {self.counter}, owner switches {self.owner_switches}")
+            raise UsageError(
+                f"the counts of a lease must not be negative: counter {self.counter}, "
+                f"owner switches {self.owner_switches}"
+            )
         if self.latest_at is not None:
             at_timestamp(self.latest_at)
             if self.checkpoint.position != LATEST:
-                raise UsageError(f"only a checkpoint LATEST has a latest_at, not {self.checkpoint.position}")
+                raise UsageError(f"latest_at is only for the checkpoint LATEST, not for {self.checkpoint.position}")
         if self.throughput is not None and not (math.isfinite(self.throughput) and self.throughput >= 0):
             raise UsageError(f"a throughput is a finite number from 0, not {self.throughput}")
         if self.incarnation is not None and not 0 < self.incarnation.lease_duration < math.inf:
@@ -109,25 +115,25 @@ class Lease:
 
     @property
     def holder(self) -> str | None:
-        """Who may write it: the owner, or during a hand-over the old one."""
+        """The worker that may write the lease: the owner, or during a hand-over the old owner."""
         return self.owner if self.checkpoint_owner is None else self.checkpoint_owner
 
     def incarnation_of(self, owner: str | None) -> Incarnation | None:
-        """The process that took it under this name; ``None`` if the row does not say."""
+        """Return the process that took the lease under this worker name. ``None`` if the row does not say."""
         incarnation = self.incarnation
         return incarnation if incarnation is not None and incarnation.owner == owner else None
 
     def is_foreign_to(self, me: Incarnation) -> bool:
-        """Whether the row says that another process took it under our name."""
+        """Whether the row says that another process took the lease under our worker name."""
         known = self.incarnation_of(me.owner)
         return known is not None and known.id != me.id
 
     @property
     def fence(self) -> Fence:
-        """What a writer who saw this row relies on."""
+        """The fields that a conditional write by a reader of this row compares."""
         return Fence(self.counter, self.owner, self.checkpoint_owner)
 
     @property
     def resume_at(self) -> Position:
-        """From where to read: the checkpoint, or the moment when LATEST was said."""
+        """The position to read from: the checkpoint, or the time that LATEST refers to."""
         return self.checkpoint.position if self.latest_at is None else at_timestamp(self.latest_at)

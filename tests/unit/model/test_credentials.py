@@ -38,6 +38,6 @@ def test_a_wrong_token_is_refused_without_its_value(value):
 @pytest.mark.parametrize("field", ["access_key", "secret_key", "session_token"])
 def test_what_no_header_can_carry_is_refused_without_its_value(field, value):
     fields = {"access_key": "AKIDEXAMPLE", "secret_key": "s"} | {field: "very-hidden" + value}
-    with pytest.raises(UsageError, match=f"^{field} holds a control character") as caught:
+    with pytest.raises(UsageError, match=f"^{field} contains a control character") as caught:
         Credentials(**fields)
     assert "very-hidden" not in str(caught.value)

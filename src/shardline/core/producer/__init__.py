@@ -1,1 +1,1 @@
-"""The producer's machines: from ``put`` to receipt, without I/O. ``machine`` composes them all."""
+"""The state machines of the producer, from ``put`` to the receipt. ``machine`` composes them."""

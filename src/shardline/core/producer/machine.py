@@ -1,22 +1,23 @@
 """What happens to a record between the intake and its end?
 
-It is routed to the lane of its shard, shares an aggregate there, is sent when a request is full or a record is due, and
-is settled by the answer. One host enters this machine: it feeds it, sends what it polls, and wakes the waiters that it
-names. The code that puts records touches the intake and nothing else.
+A record is routed to the lane of its shard, joins an aggregate there, is sent when a request is full or a record is
+due, and is settled by the answer. Only the host enters this machine: it passes events in, sends the requests that it
+polls, and wakes the waiters of ended records. The code that puts records touches only the intake.
 
-Invariants (the others stand in the parts that keep them):
+Invariants (the modules of the parts list the others):
 
 - P1: every accepted record ends exactly once.
-- P3: the machine works on while the map is fetched.
-- P9: with ``ordered`` nothing is sent before there is a map, and a lane waits for lanes of overlapping ranges.
-- P10: ``flush`` makes everything due; it keeps the rate limits.
-- What waits without a map is held back until the first listing is answered, and all is until the stream has told of
-  itself, but no longer than ``BLIND_TIMEOUT``: a map that comes within milliseconds makes aggregates of it, and a
-  stream that distributes records by itself gets none.
-- ``next_deadline`` is never in the past unless a poll has something to give or to sort.
+- P3: the machine keeps working while the shard map is fetched.
+- P9: with ``ordered``, no record is sent before there is a map, and a lane waits for lanes with overlapping ranges.
+- P10: ``flush`` makes every record due, and respects the rate limits.
+- Records without a map are held back until the first ListShards is answered, and all records until the first
+  DescribeStreamSummary is, but no longer than ``BLIND_TIMEOUT``. Usually the map arrives within milliseconds, and the
+  records can be aggregated. A stream under AUTO record distribution must not receive aggregates.
+- ``next_deadline`` is in the past only if a poll would return a request or sort records.
 - Records are sorted into lanes in rounds: when a round is full, when a record is due, and always while there is no
-  map. One loop over many costs half of as many calls. It takes ``SLICE_RECORDS`` in one poll: the host yields between
-  two. What was there when a round began is sorted before anything is released.
+  map. One loop over many records takes half the time of a call per record. A poll sorts at most about
+  ``SLICE_RECORDS``, so that the host can yield between two polls. All records that were in the intake when a round
+  began are sorted before any lane is released.
 """
 
 from typing import Final, final
@@ -44,14 +45,14 @@ from shardline.core.requests import DescribeStreamSummary, ListShards, PutRecord
 from shardline.model.limits import KIB
 from shardline.model.stream import StreamRef
 
-BLIND_TIMEOUT: Final = 1.0
-ALONE_BYTES: Final = 16 * KIB  # a round that begins with more may fill a request
-SLICE_RECORDS: Final = 1_024  # sorted in one poll: a few milliseconds
+BLIND_TIMEOUT: Final = 1.0  # seconds that records wait for the first map and summary
+ALONE_BYTES: Final = 16 * KIB  # if the first records are larger, they are sorted at once: they may fill a request
+SLICE_RECORDS: Final = 1_024  # records that are sorted in one poll, in a few milliseconds
 
 
 @final
 class ProducerMachine:
-    """The producer, without I/O."""
+    """All decisions of a producer, without I/O."""
 
     def __init__(self, stream: StreamRef, config: ProducerConfig, chance: Chance, now: Instant) -> None:
         self._stream = stream
@@ -60,7 +61,7 @@ class ProducerMachine:
         self._facts = StreamFacts(stream, config, chance)
         self.readiness = Readiness()
         self.intake = Intake(config)
-        """What is put goes there first."""
+        """The mailbox that putters append to."""
         self.intake.limit_record(self._facts.record_max_bytes)
         self.ledger = Ledger(self.intake)
         self._router = Router(config, chance, now)
@@ -82,28 +83,31 @@ class ProducerMachine:
         self._blind_at: Instant = now + BLIND_TIMEOUT
         self._sends_blind = False
         self._round_records, self._round_bytes = round_limits(config, 0)
-        self._due_at: Instant = NEVER  # when the first record is due, or earlier; NEVER: nothing lingers
+        self._due_at: Instant = NEVER  # when the first record is due, or earlier; NEVER if no record lingers
         self._expires_at: Instant = NEVER  # when the first record expires, or earlier
         self._slice_records = SLICE_RECORDS
-        self._backlog = 0  # records of the intake that are to be sorted before time passes on
+        self._backlog = 0  # records of the intake that are sorted before any lane is released
         self._unchecked = 0  # records of the intake that were put before the stream lowered its limit
-        self._taken_bytes = 0  # what the intake had reserved when it was last empty
+        self._taken_bytes = 0  # the intake's ``reserved_bytes`` when the intake was last empty
         self._entries_sent = 0
         self._map_requests = 0
 
     # ---- commands
 
     def flush(self) -> None:
-        """Everything that was put is due now (P10)."""
+        """Make all records that were put due now (P10)."""
         self._due_at = -NEVER
 
     def abandon(self, code: str, message: str) -> None:
-        """The end: give up everything that is not under way. What is, is delivered or given up by its answer."""
+        """End the producer: fail all records that are not in flight.
+
+        The answers to the requests in flight deliver or fail the other records.
+        """
         self._backlog = 0
         self._retries.give_up_all(self._responses.take_parked(), self.intake.end(message), code, message)
 
     def give_up_lost(self, message: str) -> None:
-        """The host broke in the middle of this machine: end the records that it has lost track of (P1)."""
+        """Fail all records that have not ended, after an exception left this machine in an unknown state (P1)."""
         for record in self.intake.known():
             if record.ending is None:
                 record.ending = Undelivered("Internal", message)
@@ -113,17 +117,17 @@ class ProducerMachine:
     # ---- outputs
 
     def poll_put(self, now: Instant) -> "tuple[int, PutRecords] | None":
-        """The next PutRecords to send, with the number under which to answer it."""
+        """Return the next PutRecords to send, with the number that ``handle_put`` expects with its answer."""
         self._advance(now)
         self._set_marks()
         if not self._facts.answered and now < self._blind_at:
-            return None  # Where the service distributes records, aggregates would have to be sent again
+            return None  # if the stream turned out to be under AUTO, the aggregates would have to be sent again
         group = self._collector.poll_group(now)
         if group is None:
             return None
         aggregates = [aggregate for aggregate, _ in group.shipments]
-        entries = [entry for one in aggregates for entry in (one.entries() if one.separate else (one.entry(),))]
-        size = sum([one.cost_bytes for one in aggregates])
+        entries = [entry for sent in aggregates for entry in (sent.entries() if sent.separate else (sent.entry(),))]
+        size = sum([aggregate.cost_bytes for aggregate in aggregates])
         self._flight_count += 1
         self._entries_sent += len(entries)
         self._router.judge_cache(self.intake.reserved_records)
@@ -144,7 +148,7 @@ class ProducerMachine:
         return events
 
     def next_deadline(self) -> Instant:
-        """When to poll again, if nothing happens before."""
+        """Return when to poll again, if no input comes before."""
         if self._backlog:
             return -NEVER
         waits_blind = self._router.is_blind and not self._sends_blind and not self._config.ordered
@@ -160,16 +164,16 @@ class ProducerMachine:
     # ---- inputs
 
     def handle_put(self, number: int, answer: PutRecordsResponse | Failure, now: Instant) -> None:
-        """What became of a PutRecords."""
+        """Settle the records of a PutRecords by its answer."""
         is_unchanged = self._responses.settle(self._flights.pop(number), answer, now)
         if _is_missing(answer) or (self._map.snapshot is None and self._router.lanes):
             self._forget_stream(now)
-        # Only records that come back, or are packed anew, can be due before those that wait.
+        # Only records that come back, or are packed again, can be due before the waiting records.
         if not is_unchanged or self.intake.outstanding == len(self.intake.records):
             self._arm(now)
 
     def handle_list_shards(self, answer: ListShardsResponse | Failure, now: Instant) -> None:
-        """What became of a ListShards."""
+        """Apply the answer to a ListShards."""
         if self._map.handle_page(answer, now):
             self._install(now)
         elif self._map.failure is not None:
@@ -181,7 +185,7 @@ class ProducerMachine:
         self.readiness.handle_listing(self._map.failure, has_map=self._map.snapshot is not None)
 
     def handle_summary(self, answer: StreamSummary | Failure, now: Instant) -> None:
-        """What became of a DescribeStreamSummary."""
+        """Apply the answer to a DescribeStreamSummary."""
         was_current = self._facts.is_current
         changed = self._facts.handle_summary(answer, now)
         self.readiness.handle_summary(answer if isinstance(answer, Failure) else None)
@@ -208,7 +212,7 @@ class ProducerMachine:
 
     @property
     def refuses_order(self) -> bool:
-        """The stream distributes records by itself: there is no order to keep."""
+        """Whether ``ordered`` is set for a stream under AUTO record distribution, which keeps no order."""
         return self._config.ordered and self._facts.auto
 
     def stats(self, now: Instant) -> ProducerStats:
@@ -234,13 +238,13 @@ class ProducerMachine:
     # ---- inside
 
     def _round_ends_at(self) -> Instant:
-        """When the first record that is in no lane yet is due."""
+        """Return when the first record of the intake is due."""
         for record in self.intake.records[:1]:
             return record.expires_at - self._config.record_ttl + self._config.linger
         return NEVER
 
     def _check_intake(self, now: Instant) -> bool:
-        """Arm the deadline of what is in it. Says whether it is to be sorted."""
+        """Note when the records of the intake are due. Returns whether to sort them into lanes now."""
         records = len(self.intake.records)
         if not records:
             return False
@@ -252,7 +256,10 @@ class ProducerMachine:
         return is_full or is_first or is_due or self._router.is_blind
 
     def _set_marks(self) -> None:
-        """Until when the host need not be woken (P11): for the length of a round, if something wakes it by its end."""
+        """Set the marks of the intake (P11).
+
+        If a deadline will wake the host anyway, puts wake it only at the end of a round. Otherwise the next put does.
+        """
         intake = self.intake
         if self._due_at == NEVER:
             intake.mark(0, 0)
@@ -261,7 +268,7 @@ class ProducerMachine:
         intake.mark(max(0, self._round_records - 1 - len(intake.records)), max(0, size))
 
     def _sort(self, count: int, now: Instant) -> None:
-        """Bring the first records of the intake to their lanes."""
+        """Move the first records of the intake to their lanes."""
         fresh = self.intake.take(count)
         if not self.intake.records:
             self._taken_bytes = self.intake.reserved_bytes
@@ -279,24 +286,27 @@ class ProducerMachine:
                 self._note_sealed(lane)
         for record in others:
             lane = self._router.lane_for(record, now)
-            if lane.add_again(record) if by_lane else lane.add(record):  # It may be older than those before
+            # After ``by_lane`` was added, this record may be older than records that are in its lane already.
+            if lane.add_again(record) if by_lane else lane.add(record):
                 self._note_sealed(lane)
 
     def _note_sealed(self, lane: Lane) -> None:
+        """Offer a lane to the collector, unless its records still wait for the first map."""
         if lane is not self._router.catch_all or not self._router.is_blind or self._sends_blind:  # P9
             self._collector.note_sealed(lane)
 
     def _advance(self, now: Instant) -> None:
-        """Let time pass: what was put finds its lane, what expired leaves, what is due is sealed."""
+        """Bring the machine up to ``now``: sort new records, fail expired ones, and release lanes that are due."""
         if not self._backlog and self._check_intake(now):
             self._backlog = len(self.intake.records)
         if self._backlog:
-            # A rest of less than half a slice goes with it: a round and what came with it is sorted in one.
+            # A remainder of less than half a slice is sorted too: usually a round and the records that were put while
+            # the host woke up are then sorted in one poll.
             count = self._slice_records if self._backlog > 1.5 * self._slice_records else self._backlog
             self._backlog -= count
             self._sort(count, now)
         if now >= self._expires_at:
-            self._expire(now)  # also before a backlog is sorted: sending goes on meanwhile
+            self._expire(now)  # even while there is a backlog, because requests are sent meanwhile
         if self._backlog:
             return
         if now >= self._responses.next_deadline():
@@ -308,6 +318,7 @@ class ProducerMachine:
             self._release_due(now)
 
     def _advance_blind(self, now: Instant) -> None:
+        """Decide whether the records that wait for the first map fail, or are sent without it."""
         catch_all, failure = self._router.catch_all, self._map.failure
         if self._config.ordered:
             if failure is not None and not failure.retryable and not catch_all.is_idle:
@@ -317,7 +328,7 @@ class ProducerMachine:
             self._collector.note_returned(catch_all, now)
 
     def _release_due(self, now: Instant) -> None:
-        """Seal and send everything, if something is really due; else arm the deadline that is."""
+        """Seal and send all records, if a record is due. Otherwise correct the deadline, which was too early."""
         first_due_at = min((lane.due_at() for lane in self._router.all_lanes()), default=NEVER)
         is_due = self._due_at == -NEVER or first_due_at <= now
         self._due_at = NEVER if is_due else first_due_at
@@ -335,19 +346,20 @@ class ProducerMachine:
         self._arm(now)
 
     def _arm(self, now: Instant) -> None:
-        """Records came back to lanes, or left them: find the deadlines anew."""
+        """Recompute the deadlines, because records came back to lanes or left them."""
         lanes = self._router.all_lanes()
-        parked = [record.expires_at for one in self._responses.parked for record in one.aggregate.records]
+        parked = [record.expires_at for shipment in self._responses.parked for record in shipment.aggregate.records]
         self._expires_at = min([self._isolation.expires_at(), *parked, *(lane.expires_at() for lane in lanes)])
         lingering = [lane.open.due_at for lane in lanes if lane.open is not None]
-        # What is sealed and not due came back from a request that was sent early. What is overdue is the collector's.
+        # Sealed aggregates that are not due yet came back from a request that was full before its deadline. The
+        # collector already handles the lanes that are overdue.
         lingering += [due_at for due_at in (lane.due_at() for lane in lanes) if due_at > now]
         self._due_at = min([self._due_at, *lingering])
 
     def _forget_stream(self, now: Instant) -> None:
-        """The stream is missing, or another one: use neither map nor facts until both have been read again."""
+        """Drop the map and the summary until both were read again: the stream is missing or was re-created."""
         if self._map.snapshot is None and not self._router.lanes:
-            return  # there is nothing to forget: they are read again after their own pauses
+            return  # already dropped: resetting again would cancel the backoff of both
         self._map.reset(now)
         self._facts.reset(now)
         self._router.forget_predictions()
@@ -355,15 +367,18 @@ class ProducerMachine:
         self._install(now)
 
     def _install(self, now: Instant) -> None:
-        """The map is new, or whether it is to be used: records of lanes that vanished find new ones."""
+        """Build the lanes of the current map, and move the records of vanished lanes.
+
+        This is called when there is a new map, and when the summary changes whether the map may be used.
+        """
         had_lanes = bool(self._router.lanes)
         may_predict = self._facts.may_aggregate
         snapshot = self._map.snapshot if may_predict and self._facts.is_current else None
-        fresh, gone = self._router.install(snapshot, now, may_predict=may_predict)
+        added, removed = self._router.install(snapshot, now, may_predict=may_predict)
         self._round_records, self._round_bytes = round_limits(self._config, len(self._router.lanes))
-        was_released = self._retries.adopt_lanes(fresh, gone, now)
+        was_released = self._retries.adopt_lanes(added, removed, now)
         catch_all = self._router.catch_all
-        if self._router.is_blind:  # keys count again, and there is no map yet
+        if self._router.is_blind:  # AUTO was switched off, or the map was dropped, and there is no map yet
             self._collector.forget(catch_all)
             self._sends_blind = False
         else:
@@ -372,9 +387,9 @@ class ProducerMachine:
         self._router.forget_settled()
         self._arm(now)
         if was_released:
-            self.flush()  # What a flush found without a map, or in a lane that vanished, does not linger again
-        if fresh or gone or not had_lanes:
-            self.ledger.events.append(ShardsChanged(len(self._router.lanes), ids_of(fresh), ids_of(gone)))
+            self.flush()  # records that were flushed before they moved to another lane do not linger again
+        if added or removed or not had_lanes:
+            self.ledger.events.append(ShardsChanged(len(self._router.lanes), ids_of(added), ids_of(removed)))
 
 
 def _is_missing(answer: object) -> bool:

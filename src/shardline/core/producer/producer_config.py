@@ -1,10 +1,10 @@
-"""How shall a producer behave?
+"""The settings of a producer.
 
 Invariants:
 
-- A config is valid from the moment it exists: a wrong value is a ``UsageError`` that names the field, the value and
-  what is allowed. It never changes.
-- The defaults keep the service's own limits per shard.
+- A config is always valid, and never changes. A wrong value raises a ``UsageError`` that names the field, the value and
+  the allowed values.
+- The default rates are the service's own limits per shard.
 """
 
 from dataclasses import dataclass, field, fields
@@ -32,7 +32,7 @@ _MANY: Final = 10**12
 
 
 def _setting(default: Any, lowest: float, highest: float, about: str, *, optional: bool = False) -> Any:
-    """A number and its range. A float takes whole numbers too."""
+    """Return a field for a number in a range. A field with a float default accepts whole numbers, too."""
     whole = not isinstance(default, float) and (default is not None or optional)
     rules = {"lowest": lowest, "highest": highest, "whole": whole, "optional": optional, "about": about}
     return field(default=default, metadata=rules)
@@ -109,16 +109,16 @@ class ProducerConfig:
         60.0, 0.0, 3600.0, "How long the producer remembers the hash range of a closed shard."
     )
     untranslated: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    """What ``from_kpl_properties`` found and could not take over, and where it belongs."""
+    """A sentence about each property that ``from_kpl_properties`` found and could not translate."""
 
     def __post_init__(self) -> None:
-        for knob in fields(self):
-            rules, value = dict(knob.metadata), getattr(self, knob.name)
+        for setting in fields(self):
+            rules, value = dict(setting.metadata), getattr(self, setting.name)
             if rules.pop("about", None) and rules:
-                check_number(knob.name, value, **rules)
-            elif knob.metadata and not isinstance(value, bool):
-                raise UsageError(f"{knob.name} must be True or False, not {value!r}")
-        if self.linger >= self.record_ttl:  # a record that is due when its life ends is never sent
+                check_number(setting.name, value, **rules)
+            elif setting.metadata and not isinstance(value, bool):
+                raise UsageError(f"{setting.name} must be True or False, not {value!r}")
+        if self.linger >= self.record_ttl:  # a record that expires when it becomes due is never sent
             raise UsageError(
                 f"linger must be less than record_ttl: {self.linger!r} is not less than {self.record_ttl!r}"
             )
@@ -132,17 +132,19 @@ class ProducerConfig:
 
     @classmethod
     def from_kpl_properties(cls, path: "str | PathLike[str]", **changes: Any) -> Self:
-        """The settings of a ``KinesisProducerConfiguration`` properties file, for those who come from the KPL.
+        """Read the settings from a KPL properties file (``KinesisProducerConfiguration``).
+
+        ``untranslated`` explains the properties that have no counterpart.
 
         Args:
             path: the file.
-            changes: further settings under our names: they win.
+            changes: further settings, under their Shardline names. They override the file.
 
         Raises:
-            UsageError: a property has a value that the KPL would refuse as well, or that no setting of ours allows.
+            UsageError: a property is unknown, or has a value that the KPL or Shardline does not allow.
             OSError: the file cannot be read.
         """
-        with open(path, encoding="latin-1") as file:  # noqa: PTH123 - a config is no machine, and pathlib no pure import
+        with open(path, encoding="latin-1") as file:  # noqa: PTH123 - core/ must not import pathlib
             text = file.read()
         settings, untranslated = translate(text)
         taken: dict[str, Any] = {**settings, "untranslated": untranslated, **changes}
@@ -150,5 +152,5 @@ class ProducerConfig:
 
     @property
     def known_record_max_bytes(self) -> int:
-        """The largest record while the stream has not been asked."""
+        """The size of the largest record, as far as it is known before the stream's summary was read."""
         return RECORD_DEFAULT_MAX_BYTES if self.record_max_bytes is None else self.record_max_bytes

@@ -1,11 +1,12 @@
-"""What is kept of a record from ``put`` to its end, and what does its owner learn?
+"""A record from ``put`` to its end, and the receipt or failure that its owner gets.
 
 Invariants:
 
 - P1: ``ending`` is set exactly once: to a ``Landing`` (delivered) or to an ``Undelivered``.
-- P11: one slotted object per record, invisible to the garbage collector: it refers to values only, and its one possible
-  cycle (a waiter that refers to it) is broken when the ending is set. What a whole batch shares exists once.
-- The attempt history is bounded, and never hides the first attempts nor the last.
+- P11: a record is one slotted object that the garbage collector does not track. It refers to plain values only. The one
+  possible reference cycle, a waiter that refers to the record, is broken when the ending is set. Records of a batch
+  share the objects that are equal for all of them.
+- The attempt history is bounded. It always has the first attempts and the last ones.
 """
 
 from typing import Any, Final, final
@@ -19,25 +20,25 @@ _KEPT_ATTEMPTS: Final = 16  # attempts remembered in full: the first half and th
 
 @final
 class Attempt(msgspec.Struct, frozen=True, gc=False):
-    """One try to store a record, or its end: an expired record's last attempt has the code ``Expired``."""
+    """One attempt to store a record. The last attempt of an expired record has the code ``Expired``."""
 
     started_at: float
-    """When the request was sent, or the record expired: seconds since 1970."""
+    """When the request was sent, or the record expired, in seconds since 1970."""
     duration: float
-    """Seconds until it was answered, or given up."""
+    """Seconds until the request was answered or failed."""
     shard_id: str | None
-    """Where it was stored, or was meant to be."""
+    """The shard that stored the record, or for which it was meant."""
     sequence_number: str | None
     code: str | None
-    """``None``: stored where it belongs. Else why it was not, or has to be sent again."""
+    """Why the record was not stored, or had to be sent again. ``None``: it was stored in the right place."""
     message: str | None
     maybe_stored: bool
-    """Whether this attempt left a copy in the stream, or may have."""
+    """Whether this attempt stored, or may have stored, a copy in the stream."""
 
 
 @final
 class Sent(msgspec.Struct, frozen=True, gc=False):
-    """When a request that succeeded was sent, and how long it took: shared by all its entries."""
+    """When a successful request was sent, and how long it took. All its entries share this object."""
 
     started_at: float
     duration: float
@@ -45,19 +46,19 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
 
 @final
 class Receipt(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """Where a record lies in the stream."""
+    """The position of a delivered record in the stream."""
 
     shard_id: str
     sequence_number: str
     sub_sequence: int
-    """The place inside its aggregate, from 0; 0 for a record that went alone."""
+    """The index inside the aggregate, from 0. It is 0 for a record that was sent alone."""
     _tries: tuple[Attempt, ...] | Sent
-    """What ``attempts`` is made of: them, or for the most, when the only one was sent."""
+    """The attempts. If there was only one, which is usual, only its times are stored."""
     attempt_count: int = 1
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """What it took, the last of them the one that succeeded. Of very many only the first and the last are kept."""
+        """The attempts; the last one succeeded. If there were very many, only the first and the last ones are kept."""
         tries = self._tries
         if not isinstance(tries, Sent):
             return tries
@@ -98,11 +99,14 @@ class Undelivered(msgspec.Struct, frozen=True, gc=False):
     """The service's error code, or ours: ``Expired``, ``Closed``, ``WrongShard``, ..."""
     message: str
     attempts: tuple[Attempt, ...] = ()
-    """What was tried. Of very many only the first and the last are kept. An expired record's end with ``Expired``."""
+    """The attempts. If there were very many, only the first and the last ones are kept.
+
+    The last attempt of an expired record has the code ``Expired``.
+    """
     attempt_count: int = 0
-    """How often it was sent: an ``Expired`` attempt does not count."""
+    """How often the record was sent. An ``Expired`` attempt does not count."""
     maybe_stored: bool = False
-    """Whether some attempt left a copy in the stream, or may have: sending it again can make a duplicate."""
+    """Whether some attempt stored, or may have stored, a copy in the stream. Sending it again may then duplicate it."""
 
     @property
     def delivered(self) -> bool:
@@ -111,25 +115,26 @@ class Undelivered(msgspec.Struct, frozen=True, gc=False):
 
 @final
 class Landing(msgspec.Struct, frozen=True, gc=False):
-    """Where an aggregate was stored, or a bundle of records: shared by all of them."""
+    """Where an aggregate or a bundle of records was stored. All its records share this object."""
 
     shard_id: str
     sequence_number: str
-    """Of an aggregate; each record of a bundle has its own."""
+    """The number of the aggregate. Empty for a bundle: each of its records has a number of its own."""
     sent: Sent
-    """The attempt that succeeded."""
+    """The times of the attempt that succeeded."""
 
 
 @final
 class History(msgspec.Struct, frozen=True, gc=False):
-    """The attempts of a record that did not succeed."""
+    """The failed attempts of a record."""
 
     count: int
     kept: tuple[Attempt, ...]
     maybe_stored: bool = False
-    """Whether any was, also among those that are not kept."""
+    """Whether any attempt may have stored the record, including attempts that are not kept."""
 
     def then(self, attempt: Attempt) -> "History":
+        """Return this history with one more attempt."""
         kept = self.kept
         if len(kept) == _KEPT_ATTEMPTS:
             kept = kept[: _KEPT_ATTEMPTS // 2] + kept[_KEPT_ATTEMPTS // 2 + 1 :]
@@ -140,30 +145,30 @@ _NO_ATTEMPTS: Final = History(0, ())
 
 
 class BufferedRecord(msgspec.Struct, gc=False, eq=False):
-    """One record of the user, until it is delivered or given up (P11)."""
+    """A record of the user, until it is delivered or has failed (P11)."""
 
     data: bytes | None
     """Dropped on delivery, kept on failure."""
     key: str | None
-    """``None``: keyless, the producer chooses where it goes."""
+    """``None``: the record is keyless, and the producer chooses the shard."""
     explicit_hash_key: str | None
     expires_at: Instant
     ending: Landing | Undelivered | None = None
     sub_sequence: int = 0
     sequence_number: str = ""
-    """If it was stored as an entry of its own."""
+    """Set if the record was stored as an entry of its own."""
     history: History | None = None
     waiters: list[Any] | None = None
-    """What the shell wakes when the ending is there; the core only looks whether there is any."""
+    """The waiters that the shell wakes when the record has ended. ``core`` only checks whether there are any."""
 
     @property
     def attempt_count(self) -> int:
-        """How often it was sent in vain."""
+        """The number of failed attempts."""
         return 0 if self.history is None else self.history.count
 
     @property
     def conclusion(self) -> Receipt | Undelivered | None:
-        """The ending, as its owner is told of it."""
+        """The receipt or failure for the record's owner. ``None`` if the record has not ended."""
         landing = self.ending
         if not isinstance(landing, Landing):
             return landing
@@ -176,7 +181,7 @@ class BufferedRecord(msgspec.Struct, gc=False, eq=False):
 
 
 def note_attempt(records: list[BufferedRecord], attempt: Attempt) -> None:
-    """Add one attempt in vain to the history of each. Records that share a history go on sharing it."""
+    """Add a failed attempt to the history of each record. Records that share a history keep sharing it."""
     old: History | None = None
     new = _NO_ATTEMPTS.then(attempt)
     for record in records:
@@ -187,14 +192,21 @@ def note_attempt(records: list[BufferedRecord], attempt: Attempt) -> None:
 
 
 def payload_bytes(record: BufferedRecord) -> int:
-    """What a record counts against the buffer: its data and key."""
+    """Return the room that a record takes in the buffer: the length of its data and key."""
     data = record.data
-    assert data is not None, "delivered: it counts no more"
+    assert data is not None, "a delivered record takes no room"
     return len(data) + (len(record.key) if record.key is not None else 0)
 
 
 def undelivered(record: BufferedRecord, code: str, message: str, last: Attempt | None = None) -> Undelivered:
-    """Why ``record`` was given up, with all that was tried; and ``last``, which was no request and does not count."""
+    """Return the failure of a record, with its attempts.
+
+    Args:
+        record: the record.
+        code: why it failed.
+        message: why it failed, in words.
+        last: appended to the attempts, but not counted, because it was not a request.
+    """
     history = record.history or _NO_ATTEMPTS
     kept = history.kept if last is None else history.then(last).kept
     return Undelivered(code, message, kept, history.count, history.maybe_stored)

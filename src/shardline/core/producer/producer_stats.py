@@ -1,6 +1,7 @@
-"""How does a producer do, in numbers?
+"""The statistics of a producer.
 
-Counted since its start, or as of now. They cost nothing per record: they are kept per aggregate and per request.
+Counters count since the producer's start; the other values are current. They are updated per aggregate and per request,
+so they cost nothing per record.
 """
 
 from dataclasses import dataclass
@@ -10,40 +11,40 @@ from typing import final
 @final
 @dataclass(frozen=True, slots=True)
 class LaneStats:
-    """One shard, as the producer sees it."""
+    """The statistics of one shard."""
 
     shard_id: str
     queued_entries: int
     queued_bytes: int
     in_flight: int
     rate_share: float
-    """What is left of the configured rates after throttling: 1 is all."""
+    """The share of the configured rates that is left after throttling. 1 is all."""
     tripped: bool
-    """Its circuit is open: it is tried with one entry at a time."""
+    """Whether the circuit is open: after several failures in a row, one entry at a time is sent."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ProducerStats:
-    """A producer at one moment."""
+    """The statistics of a producer at one moment."""
 
     outstanding: int
-    """Records that were put and have not ended."""
+    """Records that were put and are neither delivered nor failed."""
     buffered_bytes: int
-    """Their data and keys."""
+    """The bytes of data and keys of the outstanding records."""
     delivered_records: int
     delivered_bytes: int
     failed_records: int
     retried_records: int
-    """Counted anew for every retry."""
+    """Records that were sent again. A record counts once per retry."""
     requests: int
     """PutRecords requests sent."""
     requests_in_flight: int
     entries: int
-    """Entries in them: aggregates, and records that went alone."""
+    """Entries in these requests. An entry is an aggregate or a single record."""
     map_state: str
     map_requests: int
     """ListShards requests sent."""
     oldest_waiting: float
-    """For how many seconds the oldest record that is not under way has waited."""
+    """How long the oldest record that is not in flight has waited, in seconds."""
     lanes: tuple[LaneStats, ...]

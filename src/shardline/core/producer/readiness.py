@@ -1,14 +1,15 @@
 """Can a producer reach its stream?
 
-Judged by what the producer asks anyway when it starts: ListShards, and DescribeStreamSummary.
+The answer is derived from the two requests that every producer sends when it starts: ListShards and
+DescribeStreamSummary.
 
 Invariants:
 
-- It is ready when it has a shard map, or when it can never list the shards but the summary shows that the stream
-  is there: then it sends without a map.
-- It is hopeless when the stream is not there, or when both questions fail and would fail again (access denied,
-  wrong keys, an untrusted certificate). Any other failure is waited out.
-- The latest answers count: a stream that is created later makes the producer ready.
+- A producer is ready when it has a shard map. It is also ready when it can never list the shards but the summary shows
+  that the stream exists: it then sends without a map.
+- A producer is hopeless when the stream does not exist, or when both requests fail and would fail again (access denied,
+  wrong keys, an untrusted certificate). Any other failure may pass.
+- Only the latest answers count: if the stream is created later, the producer becomes ready.
 """
 
 from typing import final
@@ -18,22 +19,22 @@ from shardline.core.failures import Failure, FailureKind
 
 @final
 class Readiness:
-    """Follows the answers to a producer's questions."""
+    """Derives readiness from the answers to a producer's first requests."""
 
     def __init__(self) -> None:
         self._has_map = False
         self._has_summary = False
         self._summary: Failure | None = None
         self.failure: Failure | None = None
-        """Why the last listing of the shards failed; ``None`` after one that worked."""
+        """Why the last ListShards failed. ``None`` if it succeeded."""
 
     def handle_listing(self, failure: Failure | None, *, has_map: bool) -> None:
-        """A ListShards was answered. ``failure``: why the listing failed, if it did."""
+        """Note the answer to a ListShards. ``failure`` is ``None`` if it succeeded."""
         self.failure = failure
         self._has_map = has_map
 
     def handle_summary(self, failure: Failure | None) -> None:
-        """A DescribeStreamSummary was answered."""
+        """Note the answer to a DescribeStreamSummary. ``failure`` is ``None`` if it succeeded."""
         self._summary = failure
         self._has_summary = failure is None
 
@@ -43,7 +44,7 @@ class Readiness:
 
     @property
     def is_hopeless(self) -> bool:
-        """``failure`` has the reason."""
+        """Whether waiting cannot help. ``failure`` has the reason."""
         if self._has_map or self.failure is None:
             return False
         if self.failure.kind is FailureKind.NOT_FOUND:

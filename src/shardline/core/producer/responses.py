@@ -1,23 +1,24 @@
-"""An answer came: how does each aggregate of the request go on?
+"""What happens to each aggregate of a request when the request is answered?
 
 Invariants:
 
-- P1: every shipment that left is settled exactly once: delivered, failed, or handed to ``returns``.
+- P1: every shipment that was sent is settled exactly once: delivered, failed, or passed to ``retries``.
 - P4: records of an aggregate that landed out of range are routed again under a map that is newer than the request.
-  While one is expected they are parked, but no longer than ``PARKING_TIMEOUT``; if it does not come, or does not
-  explain the landing, they are sent again one per entry. So is an aggregate that landed in an unknown shard.
-- P4: from the first entry of a lane that lands elsewhere on, the lane sends one record per entry (``lane.A4``).
-- P5: what may be sent again is, after a pause of its lane or of the whole producer; a request refused as invalid is
-  taken apart until the records to blame stand alone (``isolation``).
-- A shard never changes its range. What landed in a known one that does not hold it was not misled by an old map:
-  the service may have begun to choose the shards, and the stream is asked, once for each such landing. What waits for
-  its answer is sent again then, and if it lands so again, waits longer.
-- A map that is newer than a landing and does not know its shard is stale: it is read again, not at once
-  (``shard_map.M6``).
-- The same shard id is not the same shard if its sequence numbers tell that it was created at another time: the
-  stream was deleted and re-created. Map and facts are dropped, and what landed is judged by the new map.
-- Under AUTO entries may go without a key. Once one is refused the stream is asked whether keys count again, and
-  until it says that they do not, every record gets one.
+  While such a map is expected they are parked, but no longer than ``PARKING_TIMEOUT``. If it does not arrive, or does
+  not explain the landing, they are sent again one per entry. The same holds for an aggregate that landed in an unknown
+  shard.
+- P4: once an entry of a lane has landed in another shard, the lane sends one record per entry.
+- P5: retryable records are sent again, after a pause of the lane or of the whole producer. A request that is refused
+  as invalid is taken apart until each invalid record was refused alone (``isolation``).
+- A shard never changes its range. So if an entry landed in a known shard whose range does not contain it, an old map is
+  not the cause. The service may have begun to choose the shards: the stream's summary is read again, once for each such
+  landing. Records that wait for the summary are sent again afterwards. If they land out of range again, they wait
+  longer.
+- A map that is newer than a landing and does not contain its shard is stale. It is read again after a backoff.
+- If the sequence numbers of a shard show that it was created at another time than the shard of the same id in the map,
+  the stream was deleted and re-created. Map and summary are dropped, and the landings are judged by the new map.
+- Under AUTO, entries may be sent without a key. When such an entry is refused, the summary is read again to see whether
+  the stream needs keys. Until it shows that the stream does not, every record gets a key.
 """
 
 from typing import Final, NamedTuple, final
@@ -48,17 +49,17 @@ from shardline.core.producer.verdicts import (
 )
 from shardline.core.producer_events import RecordsDelivered, RecordsRetried, RequestAnswered
 
-PARKING_TIMEOUT: Final = 1.0  # for how long an aggregate may wait for the map that explains where it landed
+PARKING_TIMEOUT: Final = 1.0  # seconds that an aggregate may wait for a map that explains where it landed
 
 
 @final
 class Flight(NamedTuple):
-    """One request under way."""
+    """A request in flight."""
 
     group: Group
     started_at: Instant
     wall_started_at: float
-    """The same moment as seconds since 1970: attempts tell it."""
+    """The same moment in seconds since 1970, for the attempts."""
     size_bytes: int
 
     @property
@@ -68,19 +69,19 @@ class Flight(NamedTuple):
 
 @final
 class _Parked(NamedTuple):
-    """An aggregate that was stored, but perhaps where readers drop it."""
+    """An aggregate that was stored, perhaps in a shard where readers drop it."""
 
     shipment: Shipment
     flight: Flight
     landing: Landing
     seen_at: Instant
     asked: bool = False
-    """The stream was asked why it landed there."""
+    """Whether the stream's summary was requested because of this landing."""
 
 
 @final
 class ResponseHandler:
-    """Applies verdicts."""
+    """Applies the verdict on each entry of an answered request."""
 
     def __init__(
         self,
@@ -106,14 +107,14 @@ class ResponseHandler:
     # ---- inputs
 
     def settle(self, flight: Flight, answer: PutRecordsResponse | Failure, now: Instant) -> bool:
-        """The answer to a request, or what became of it. Says whether it left every deadline of the lanes as it was."""
+        """Settle all entries of a request. Returns whether the deadlines of all lanes are unchanged."""
         shipments = flight.group.shipments
         records, delivered_before = flight.record_count, self._ledger.delivered_records
         self._collector.handle_answered()
         entries = sum([shipment.aggregate.entry_count for shipment in shipments])
         if isinstance(answer, PutRecordsResponse) and len(answer.records) != entries:
-            told = f"{entries} entries were sent, {len(answer.records)} were answered"
-            answer = Failure(FailureKind.TRANSIENT, COUNT_MISMATCH, told)
+            message = f"{entries} entries were sent, {len(answer.records)} were answered"
+            answer = Failure(FailureKind.TRANSIENT, COUNT_MISMATCH, message)
         elif isinstance(answer, PutRecordsResponse) and answer.failed_count != 0:
             answer = _without_contradictions(answer)
         refused = entries
@@ -140,47 +141,47 @@ class ResponseHandler:
         return self._ledger.delivered_records - delivered_before == records and not repacked_lane
 
     def reconsider_parked(self, now: Instant) -> None:
-        """The map, or what is known of the stream, is new: judge again what was parked."""
+        """Judge the parked aggregates again, because the map or the summary is new or a parking time is over."""
         parked, self._parked = self._parked, []
         before = self._ledger.delivered_records, self._ledger.delivered_bytes
-        for one in parked:
-            self._judge_landed(one, now)
-            one.shipment.lane.handle_ended(one.shipment.aggregate.records)
-            self._collector.note_returned(one.shipment.lane, now)
+        for landed in parked:
+            self._judge_landed(landed, now)
+            landed.shipment.lane.handle_ended(landed.shipment.aggregate.records)
+            self._collector.note_returned(landed.shipment.lane, now)
         self._emit_delivered(*before)
         self._retries.release_held(now)
 
     def expire_parked(self, now: Instant) -> None:
-        """Give up parked records whose life is over. What shares an aggregate with them is sent again."""
+        """Fail parked records that have expired. Other records of the same aggregates are sent again."""
         parked, self._parked = self._parked, []
-        for one in parked:
-            if any(record.expires_at <= now for record in one.shipment.aggregate.records):
-                self._send_again(one, now)
-                one.shipment.lane.handle_ended(one.shipment.aggregate.records)
-                self._collector.note_returned(one.shipment.lane, now)
+        for landed in parked:
+            if any(record.expires_at <= now for record in landed.shipment.aggregate.records):
+                self._send_again(landed, now)
+                landed.shipment.lane.handle_ended(landed.shipment.aggregate.records)
+                self._collector.note_returned(landed.shipment.lane, now)
             else:
-                self._parked.append(one)
+                self._parked.append(landed)
         self._retries.release_held(now)
 
     def next_deadline(self) -> Instant:
-        """When the first that is parked has waited long enough."""
-        return min([one.seen_at for one in self._parked], default=NEVER) + self._parking_timeout
+        """Return when the first parked aggregate has been parked for the longest allowed time."""
+        return min([landed.seen_at for landed in self._parked], default=NEVER) + self._parking_timeout
 
     @property
     def parked(self) -> list[Shipment]:
         return [parked.shipment for parked in self._parked]
 
     def take_parked(self) -> list[Shipment]:
-        """All that is parked, with the attempt that parked it noted: for the end of everything."""
+        """Take all parked aggregates, because the producer ends. Their histories get the attempt that parked them."""
         parked, self._parked = self._parked, []
-        for one in parked:
-            _note_wrong_shard(one)
-        return [one.shipment for one in parked]
+        for landed in parked:
+            _note_wrong_shard(landed)
+        return [landed.shipment for landed in parked]
 
     # ---- one entry
 
     def _settle_entries(self, flight: Flight, results: list[PutRecordsResult], now: Instant) -> int:
-        """Each entry by its result. Returns how many were refused."""
+        """Settle each entry by its result. Returns how many were refused."""
         ledger = self._ledger
         before = ledger.delivered_records, ledger.delivered_bytes
         refused = 0
@@ -197,7 +198,7 @@ class ResponseHandler:
             at += 1
             shard_id, number = result.shard_id, result.sequence_number
             numbers = lane.numbers
-            # Where it belongs: nearly all, so without detours.
+            # Nearly all entries land as predicted, so this case comes first and calls little.
             if number and shard_id and shard_id == lane.predicted and numbers.first <= number < numbers.limit:
                 lane.handle_success(now)
                 lane.note_settled()
@@ -209,7 +210,7 @@ class ResponseHandler:
         return refused
 
     def _emit_delivered(self, records: int, payload_bytes: int) -> None:
-        """One event for all that was delivered since these were the counts."""
+        """Emit one event for all records that were delivered since the counts were these."""
         ledger = self._ledger
         if ledger.delivered_records > records:
             delivered = RecordsDelivered(ledger.delivered_records - records, ledger.delivered_bytes - payload_bytes)
@@ -218,7 +219,7 @@ class ResponseHandler:
     def _settle_separate(
         self, shipment: Shipment, flight: Flight, results: list[PutRecordsResult], sent: Sent, now: Instant
     ) -> int:
-        """Each record of a bundle by its own result. Returns how many were refused."""
+        """Settle each record of a bundle by its own result. Returns how many were refused."""
         aggregate, lane = shipment
         others = self._ledger.deliver_alone(aggregate, results, lane.predicted, sent)
         if len(others) < len(results):
@@ -237,7 +238,8 @@ class ResponseHandler:
             rule = judge_refused(result, fail_if_throttled=self._config.fail_if_throttled)
             lane.handle_failure(now, throttled=rule.throttled)
             code, message = result.error_code or "Unknown", result.error_message or "the service gave no reason"
-            # A broken service: a sequence number without a shard, or neither a number nor an error. It may be stored.
+            # A faulty service may return a number without a shard, or neither a number nor an error. The record may be
+            # stored then.
             stored = bool(result.sequence_number) or not result.error_code
             note_attempt(aggregate.records, _refusal(flight, now, lane, code, message, stored=stored))
             lane.note_settled()
@@ -249,10 +251,10 @@ class ResponseHandler:
         self._judge_landed(_Parked(shipment, flight, landing, now), now)
 
     def _judge_landed(self, landed: _Parked, now: Instant) -> None:
-        """An entry was stored: is it where it belongs (P4)?"""
+        """Deliver, park or resend an aggregate that was stored, by where it landed (P4)."""
         aggregate, lane = landed.shipment
         landing = landed.landing
-        if landing.shard_id == lane.predicted:  # and it is here: its number is not one of that shard
+        if landing.shard_id == lane.predicted:  # the id is right, so the sequence number was not one of that shard's
             self._note_recreated_shard(landed, now)
         predicted = lane.predicted if self._facts.may_aggregate else None
         count = len(aggregate.records)
@@ -261,7 +263,8 @@ class ResponseHandler:
             digests = [aggregate.hash_digest(record) for record in aggregate.records]
             rule = judge_range(digests, self._map.hash_range(landing.shard_id))
         if count > 1 and predicted is None and lane.shard_id not in {None, landing.shard_id}:
-            rule = Rules.STORED_OUT_OF_RANGE  # sent before the service began to choose the shards: readers may drop it
+            # The aggregate was sent before the service began to choose the shards. Readers may drop it.
+            rule = Rules.STORED_OUT_OF_RANGE
         asked = False
         if predicted is not None and rule.stale_map:
             asked = self._investigate(landed, now)
@@ -278,35 +281,40 @@ class ResponseHandler:
             self._send_again(landed, now)
 
     def _note_recreated_shard(self, landed: _Parked, now: Instant) -> None:
-        """The id of the shard is the predicted one, and it is another shard."""
+        """Drop the map, because the stream was re-created: its shard has the predicted id, but is another shard."""
         lane = landed.shipment.lane
         lane.predicted = ""
         if not lane.vanished:
             self._map.note_foreign_number(landed.landing.shard_id, lane.numbers)
-            self._map.reset(now)  # at once: its ranges must not decide any more
+            self._map.reset(now)  # at once, because its ranges must not judge further landings
 
     def _investigate(self, landed: _Parked, now: Instant) -> bool:
-        """An entry landed elsewhere than predicted: ask the map, or the stream, why. Says whether it was the stream."""
+        """Request a newer map or summary, because an entry landed elsewhere than predicted.
+
+        Returns whether the summary was requested, now or before.
+        """
         lane = landed.shipment.lane
         if self._is_unexplained(landed):
             if not landed.asked:
                 self._facts.query_again(now)
             return True
         if lane.vanished:
-            return landed.asked  # the map is newer than the lane, though a shard of a stream made anew may have its id
-        news = self._map.invalidate(landed.flight.started_at, lane.shard_id, now)
-        if not news and self._map.hash_range(landed.landing.shard_id) is None:
+            # The map is already newer than the lane. It may still have the lane's shard id, if the stream was
+            # re-created, so it must not be invalidated for that id.
+            return landed.asked
+        is_news = self._map.invalidate(landed.flight.started_at, lane.shard_id, now)
+        if not is_news and self._map.hash_range(landed.landing.shard_id) is None:
             self._map.refresh_later(now)
         return landed.asked
 
     def _is_unexplained(self, landed: _Parked) -> bool:
-        """Whether no map, old or new, could tell why the entry is where it is."""
+        """Whether no map, old or new, can explain where the entry landed: its shard's range does not contain it."""
         aggregate = landed.shipment.aggregate
         own = [aggregate.hash_digest(aggregate.records[0])]
         return judge_range(own, self._map.hash_range(landed.landing.shard_id)) is Rules.STORED_OUT_OF_RANGE
 
     def _should_park(self, landed: _Parked, now: Instant) -> bool:
-        """Whether what is expected soon may tell where its records belong."""
+        """Whether a map or summary is expected soon that may decide where the records belong."""
         until = landed.seen_at + self._parking_timeout
         if now >= until or not self._facts.may_aggregate:
             return False
@@ -348,7 +356,7 @@ class ResponseHandler:
             self._apply(rule, shipment, failure.code, failure.message, now, reroute=False)
 
     def _learn_from(self, failure: Failure, rule: Rule, shipments: list[Shipment], now: Instant) -> None:
-        """What a failed request says of the service, the stream and the shards."""
+        """Slow down, or read the summary again, as the failure of a request suggests."""
         lanes = dict.fromkeys(shipment.lane for shipment in shipments)
         if rule is Rules.REQUEST_KEYLESS:
             self._facts.query_again(now)
@@ -359,7 +367,7 @@ class ResponseHandler:
         if failure.retryable:
             self._collector.handle_failure(failure.retry_after, now)
         else:
-            self._collector.handle_success()  # it answers
+            self._collector.handle_success()  # the service refused the request, so it is reachable
         if rule.throttled:
             for lane in lanes:
                 lane.handle_failure(now, throttled=True)
@@ -373,7 +381,7 @@ class ResponseHandler:
 
 
 def _needs_no_resend(shipments: list[Shipment], answer: PutRecordsResponse | Failure) -> bool:
-    """Whether nothing of it is sent again, except by being taken apart further."""
+    """Whether no record of a part has to be sent again, except by taking the part apart further."""
     if isinstance(answer, Failure):
         return not answer.retryable
     lanes = [shipment.lane for shipment in shipments for _ in range(shipment.aggregate.entry_count)]
@@ -387,8 +395,8 @@ def _is_as_predicted(lane: Lane, result: PutRecordsResult) -> bool:
 
 
 def _without_contradictions(answer: PutRecordsResponse) -> PutRecordsResponse:
-    """Where entries failed, one that has an error is refused, also if a broken service gives it a number too."""
-    results = [replace(one, sequence_number=None) if one.error_code else one for one in answer.records]
+    """Treat each entry with an error code as refused, even if a faulty service also returned a sequence number."""
+    results = [replace(result, sequence_number=None) if result.error_code else result for result in answer.records]
     return replace(answer, records=results)
 
 

@@ -1,13 +1,15 @@
-"""What was not delivered: how does it go on?
+"""What happens to records that were not delivered?
+
+They are sent again, or fail if they have expired or have no attempt left.
 
 Invariants:
 
-- P1: every record that is handed over here ends, or is in a lane again.
-- P8: keyless records of a refused entry choose their lane anew.
-- P4: a record that landed out of range twice goes as an entry of its own, which is delivered wherever it lands: no
+- P1: every record that is passed to this module ends, or is in a lane again.
+- P8: the router chooses a lane again for the keyless records of a refused entry.
+- P4: a record that landed out of range twice becomes an entry of its own, which is delivered wherever it lands. So no
   record is stored more than three times because the map is wrong.
-- P9: records that come back to an ordered lane stand before those that wait there, by the time of their put; and a part
-  of an aggregate that was cut up never overtakes the part before it.
+- P9: records that come back to an ordered lane are placed before the records that wait there, by the time of their put.
+  A part of an aggregate that was cut up never overtakes the part before it.
 """
 
 from collections.abc import Iterable
@@ -31,7 +33,7 @@ TOO_LARGE: Final = "RecordTooLarge"
 
 @final
 class Retries:
-    """The way back into lanes, or out."""
+    """Returns records to lanes, or fails them."""
 
     def __init__(
         self, config: ProducerConfig, ledger: Ledger, router: Router, collector: Collector, isolation: Isolation
@@ -42,14 +44,22 @@ class Retries:
         self._collector = collector
         self._isolation = isolation
         self.ending: tuple[str, str] | None = None
-        """Code and message for what would have to be sent again: the producer is at its end."""
+        """Set when the producer ends: the code and message for records that would have to be sent again."""
         self.has_repacked = False
-        """A lane was packed anew: its deadlines may be others. Reset by the settlement."""
+        """Whether a lane's records were packed again, which may change deadlines. Reset by ``ResponseHandler``."""
 
     # ---- one entry
 
     def resend(self, shipment: Shipment, code: str, message: str, now: Instant, *, reroute: bool) -> None:
-        """Send it again as it is, as far as possible; ``reroute``: but for keyless records, which go elsewhere (P8)."""
+        """Queue an aggregate of a failed entry again, unchanged if possible.
+
+        Args:
+            shipment: the aggregate and its lane.
+            code: why the entry failed.
+            message: why the entry failed, in words.
+            now: the current time.
+            reroute: whether keyless records may move to another lane (P8).
+        """
         aggregate, lane = shipment
         alive = self._give_up_some(aggregate.records, now, code, message)
         if not alive:
@@ -68,7 +78,7 @@ class Retries:
             self._route([record for record in alive if record.key is None], now)
 
     def send_again(self, records: list[BufferedRecord], now: Instant, code: str, message: str) -> None:
-        """Each record by the newest map."""
+        """Route each record by the newest map, and send it again."""
         alive = self._give_up_some(records, now, code, message)
         self._ledger.retried_records += len(alive)
         self._route(alive, now)
@@ -76,7 +86,7 @@ class Retries:
     def _give_up_some(
         self, records: list[BufferedRecord], now: Instant, code: str, message: str
     ) -> list[BufferedRecord]:
-        """Fail those that have no time or no attempt left. Returns the others."""
+        """Fail the records that have expired or have no attempt left. Returns the others."""
         if self.ending is not None:
             self._ledger.fail(records, *self.ending)
             return []
@@ -93,7 +103,7 @@ class Retries:
         return records
 
     def fail_expired(self, records: list[BufferedRecord], now: Instant) -> None:
-        """Their life is over. The message names the last failure, and the last attempt is this end."""
+        """Fail expired records. The message names the last failure, and the expiry becomes the last attempt."""
         ttl = f"not delivered within record_ttl ({self._config.record_ttl:g} s)"
         by_reason: dict[str, list[BufferedRecord]] = {}
         for record in records:
@@ -105,7 +115,14 @@ class Retries:
             self._ledger.fail(group, EXPIRED, reason, end)
 
     def give_up_all(self, parked: list[Shipment], fresh: list[BufferedRecord], code: str, message: str) -> None:
-        """The end: fail all that waits, with what is parked, and what is in no lane yet."""
+        """Fail all waiting records, because the producer ends.
+
+        Args:
+            parked: the aggregates that were parked.
+            fresh: the records that are not in a lane yet.
+            code: why the records fail.
+            message: why the records fail, in words.
+        """
         self.ending = (code, message)
         lanes = self._router.all_lanes()
         records = [record for lane in lanes for record in lane.take_unsent()] + fresh
@@ -117,7 +134,7 @@ class Retries:
         self._ledger.fail(records, code, message)
 
     def expire_unsent(self, now: Instant) -> None:
-        """Give up records that wait, in a lane or in a part of a refused request, and whose life is over."""
+        """Fail the expired records that wait in a lane or in a part of a refused request."""
         for lane in self._router.all_lanes():
             expired = lane.take_expired(now)
             if expired:
@@ -128,19 +145,21 @@ class Retries:
     # ---- parts of refused requests
 
     def expire_isolated(self, now: Instant) -> None:
-        """The same, of parts of refused requests: their records fail with the reason of the refusal."""
+        """Fail the expired records in parts of refused requests. They fail with the reason of the refusal."""
         if self._isolation.expires_at() <= now:
             self._isolation.filter_waiting(lambda shipment, family: self._without_expired(shipment, family, now))
 
     def _without_expired(self, shipment: Shipment, family: Family, now: Instant) -> Shipment | None:
         expired = [record for record in shipment.aggregate.records if record.expires_at <= now]
         ttl = f"record_ttl ({self._config.record_ttl:g} s)"
-        message = f"{family.message} (said of a request with other records; {ttl} ended before this one was sent alone)"
+        message = (
+            f"{family.message} (the refused request held several records; {ttl} ended before this one was sent alone)"
+        )
         self._ledger.fail(expired, family.code, message)
         return self._without_ended(shipment, now) if expired else shipment
 
     def _without_ended(self, shipment: Shipment, now: Instant) -> Shipment | None:
-        """What is left of a shipment that waits, some of whose records have failed."""
+        """Return a waiting shipment without its ended records. ``None`` if no record is left."""
         aggregate, lane = shipment
         rest = [record for record in aggregate.records if record.ending is None]
         lane.handle_ended(aggregate.records)
@@ -150,9 +169,9 @@ class Retries:
         return Shipment(repacked(rest, aggregate.due_at, aggregate), lane) if rest else None
 
     def recall(self, lanes: Iterable[Lane], now: Instant) -> None:
-        """A part of something that was cut up has to be sent again: what comes after it in its lane waits for it (P9).
+        """Move the waiting parts of these lanes back into the lanes, because an earlier part has to be sent again (P9).
 
-        Left as they are, the later parts would go out while the first one pauses, or waits for a map.
+        Otherwise the later parts would be sent while the earlier one pauses or waits for a map.
         """
         homeless: list[BufferedRecord] = []
         for aggregate, lane in self._isolation.recall(set(lanes)):
@@ -166,7 +185,10 @@ class Retries:
     # ---- a lower record limit
 
     def enforce_limit(self, max_bytes: int, now: Instant) -> None:
-        """The stream takes smaller records than it did: what waits and is larger fails now, and not alone later."""
+        """Fail the waiting records that are larger than the stream's new, lower limit.
+
+        If they were sent, the service would refuse whole requests because of them.
+        """
         for lane in self._router.all_lanes():
             if any(_is_larger(record, max_bytes) for record in lane.unsent()):
                 released = lane.released
@@ -181,7 +203,7 @@ class Retries:
         self._isolation.filter_waiting(lambda shipment, _family: self._without_larger(shipment, max_bytes, now))
 
     def without_larger(self, records: list[BufferedRecord], max_bytes: int) -> list[BufferedRecord]:
-        """The same, of records that are in no lane yet. Returns the others."""
+        """Fail the larger ones of records that are not in a lane yet. Returns the others."""
         self._fail_larger(records, max_bytes)
         return [record for record in records if record.ending is None]
 
@@ -191,29 +213,30 @@ class Retries:
         )
 
     def _fail_larger(self, records: list[BufferedRecord], max_bytes: int) -> bool:
-        """Fail the records that the stream does not take any more. Says whether there were any."""
+        """Fail the records that the stream no longer accepts. Returns whether there were any."""
         larger = [record for record in records if _is_larger(record, max_bytes)]
-        message = (
-            f"larger than the {max_bytes:,} bytes of data and key that the stream takes now: its limit was lowered"
-        )
+        message = f"data and key exceed {max_bytes:,} bytes: the stream's record limit was lowered to this size"
         self._ledger.fail(larger, TOO_LARGE, message)
         return bool(larger)
 
     # ---- lanes whose predictions are wrong
 
     def distrust(self, lane: Lane, seen_at: Instant, now: Instant) -> None:
-        """An entry of the lane was seen to have landed elsewhere: its records go one per entry."""
+        """Make a lane send one record per entry, because one of its entries landed in another shard."""
         lane.note_misdirected(seen_at)
         if lane.aggregates:
             self._switch(lane, now, aggregates=False)
 
     def trust(self, lane: Lane, now: Instant) -> None:
-        """The lane's entries land as predicted again. What has been astray twice leaves first, alone (P4)."""
+        """Make a lane aggregate again, because its entries land as predicted.
+
+        Records that landed wrong twice must be sent alone first (P4). While such a record waits, nothing changes.
+        """
         if not any(_landed_wrong_twice(record) for record in lane.unsent()):
             self._switch(lane, now, aggregates=True)
 
     def _switch(self, lane: Lane, now: Instant, *, aggregates: bool) -> None:
-        """Pack what the lane has not sent anew."""
+        """Switch the aggregation of a lane, and pack its unsent records again."""
         released = lane.released
         self._collector.forget(lane)
         records = lane.take_unsent()
@@ -228,21 +251,27 @@ class Retries:
     # ---- into lanes
 
     def _route(self, records: list[BufferedRecord], now: Instant) -> None:
-        """Back into lanes, in front of what waits there (P9). They waited long enough: what they join is sealed."""
+        """Return records to lanes, before the records that wait there (P9).
+
+        The records have lingered already, so their aggregates are sealed and released.
+        """
         for lane in self._add_again(records, now):
             lane.release()
             self._collector.note_returned(lane, now)
 
-    def adopt_lanes(self, fresh: list[Lane], gone: list[Lane], now: Instant) -> bool:
-        """Lanes came and went: what is unsent finds new ones. Says whether some of it was to go at once."""
-        for lane in [*fresh, self._router.catch_all]:
+    def adopt_lanes(self, added: list[Lane], removed: list[Lane], now: Instant) -> bool:
+        """Move the unsent records of removed lanes to other lanes.
+
+        Returns whether some of these records had been released.
+        """
+        for lane in [*added, self._router.catch_all]:
             lane.held = self._config.ordered and self._router.must_wait(lane)
-        was_released = any(lane.released for lane in gone)
-        self.route_unsent(gone, now)
+        was_released = any(lane.released for lane in removed)
+        self.route_unsent(removed, now)
         return was_released
 
     def route_unsent(self, lanes: list[Lane], now: Instant) -> None:
-        """Lanes vanished: what they had not sent goes to the lanes of the newer map. A flush holds there too."""
+        """Move the unsent records of vanished lanes to the lanes of the newer map. Released records stay released."""
         records: list[BufferedRecord] = []
         released = any(lane.released for lane in lanes)
         for lane in lanes:
@@ -254,7 +283,7 @@ class Retries:
             self._collector.note_returned(lane, now)
 
     def _add_again(self, records: list[BufferedRecord], now: Instant) -> list[Lane]:
-        """Distribute records over lanes. Returns the lanes."""
+        """Add records to the lanes that the router chooses. Returns these lanes."""
         by_lane: dict[Lane, list[BufferedRecord]] = {}
         for record in records:
             lane = self._router.lane_for(record, now)
@@ -262,15 +291,15 @@ class Retries:
                 self.distrust(lane, now, now)
             returning = by_lane.setdefault(lane, [])
             if record.key is None:
-                lane.add_again(record)  # at once: the next one chooses by what this one fills (P8)
+                lane.add_again(record)  # at once: the choice of a lane for the next record depends on it (P8)
             else:
                 returning.append(record)
         for lane, returning in by_lane.items():
             together = returning
             released = lane.released
             if self._config.ordered:
-                # By the time of their put: two parents' records come here one after the other, and deadlines decide
-                # which aggregate goes first. Equal ones keep their places, so those of one key never change theirs.
+                # Sort by the time of the put: the records of two merged parents arrive here one after the other, and
+                # deadlines decide which aggregate is sent first. The sort is stable, so the order of a key is kept.
                 together = sorted(returning + lane.take_unsent(), key=lambda record: record.expires_at)
             for record in together:
                 lane.add_again(record)
@@ -279,7 +308,7 @@ class Retries:
         return list(by_lane)
 
     def release_held(self, now: Instant) -> None:
-        """Lanes that waited for a lane of an overlapping range may go on when that is settled (P9)."""
+        """Release lanes that waited for a vanished lane with an overlapping range, if that lane is settled (P9)."""
         if not self._router.vanished:
             return
         for lane in [*self._router.lanes, self._router.catch_all]:
@@ -291,13 +320,16 @@ class Retries:
 
 def _is_larger(record: BufferedRecord, max_bytes: int) -> bool:
     assert record.data is not None
-    if len(record.data) + WRAP_MAX_BYTES <= max_bytes:  # nearly all
+    if len(record.data) + WRAP_MAX_BYTES <= max_bytes:  # true for nearly all records, and cheap
         return False
     return wrapped_bytes(record.data, record.key, record.explicit_hash_key) > max_bytes
 
 
 def _is_split_up(aggregate: Aggregate, lane: Lane) -> bool:
-    """Whether its lane sends one record per entry now: each of its records waits for others of its own key (P9)."""
+    """Whether an aggregate must be split, because its lane now sends one record per entry.
+
+    With ``ordered``, each of its records then has to wait for earlier records of its own key (P9).
+    """
     return not aggregate.separate and not lane.aggregates
 
 

@@ -2,11 +2,11 @@
 
 Invariants:
 
-- P2: a record goes to the lane of the shard that its hash key belongs to; without a map to the catch-all lane.
-- P8: a keyless record goes to the healthiest lane, by load and recent failures, sticky until that lane's aggregate is
-  sealed; chosen anew for every retry. A record with a key never changes its key.
-- The lanes are those of the newest snapshot. A lane that vanished stays known, for P9, until all that it sent is
-  settled; then it is forgotten.
+- P2: a record goes to the lane of the shard that its hash key belongs to. Without a map, it goes to the catch-all lane.
+- P8: a keyless record goes to the healthiest lane, by load and recent failures. The choice sticks until that lane's
+  aggregate is sealed, and is made again for every retry. A record with a key never changes its key.
+- The lanes are those of the newest snapshot. A lane that vanished is remembered, for P9, until all aggregates that it
+  sent are settled.
 """
 
 from bisect import bisect_left
@@ -23,10 +23,10 @@ from shardline.core.producer.shard_map import Snapshot
 from shardline.model.hashing import hash_digest_of, md5_of_key
 from shardline.model.limits import KIB
 
-_CACHE_MAX: Final = 16_384  # hot keys whose lane is remembered: a third of the time of hashing again
-_CACHE_TRIAL: Final = 1_024
-_CACHE_LIFE: Final = 1 << 20  # look-ups after which it is tried anew
-_COMPARE_ALL_MAX: Final = 16  # lanes among which the best is sought by looking at all; among more, at a sample
+_CACHE_MAX: Final = 16_384  # keys whose lane is remembered: a look-up takes a third of the time of hashing the key
+_CACHE_TRIAL: Final = 1_024  # keys in the cache during a trial, and look-ups that a trial counts
+_CACHE_LIFE: Final = 1 << 20  # look-ups after which the cache is emptied and tried again
+_COMPARE_ALL_MAX: Final = 16  # up to this many lanes, all are compared to find the healthiest; else a sample is
 _SAMPLE: Final = 8
 
 
@@ -35,24 +35,26 @@ LaneRecords = tuple[Lane, list[BufferedRecord]]
 
 @final
 class _Cache(IntEnum):
-    """What is done with a key that is not in the cache."""
+    """What happens with a key that is not in the cache?"""
 
-    LEFT_ALONE = 0  # nothing: the cache is as full as it pays, or empty because it does not
-    FILLING = 1  # it goes in
-    ON_TRIAL = 2  # it is counted
+    LEFT_ALONE = 0  # nothing: the cache is full, or empty because it does not pay
+    FILLING = 1  # the key is added
+    ON_TRIAL = 2  # the miss is counted
 
 
 @final
 class Router:
-    """The lanes, and the way to them."""
+    """Holds the lanes, and chooses the lane of each record."""
 
     def __init__(self, config: ProducerConfig, chance: Chance, now: Instant) -> None:
         self._config = config
         self._chance = chance
         self._endings: tuple[bytes, ...] = ()
-        self._by_first_byte: list[Lane | None] = []  # of a hash: the lane, if all that begin so belong to one ...
-        self._by_twelve_bits: list[list[Lane | None]] = []  # ... or the lanes by the four bits that follow
-        self._lane_by_key: dict[str | None, Lane] = {}  # no key is never in it
+        # By the first byte of a hash: the lane, if all hashes with this byte belong to one lane. Otherwise the next
+        # four bits are looked up, and only if they do not decide either, the lane is found by bisection.
+        self._by_first_byte: list[Lane | None] = []
+        self._by_twelve_bits: list[list[Lane | None]] = []
+        self._lane_by_key: dict[str | None, Lane] = {}  # ``None`` is never a key of it
         self._cache = _Cache.FILLING
         self._cache_max = _CACHE_TRIAL
         self._misses = 0
@@ -60,15 +62,17 @@ class Router:
         self._sticky: Lane | None = None
         self._aggregate_max_bytes = config.aggregate_max_bytes
         self.catch_all = Lane(None, None, config, chance, now)
-        """Of the records without a prediction. It vanishes as other lanes do, when a map comes."""
+        """The lane of records without a prediction. When a map arrives, it vanishes like other lanes."""
         self.catch_all.held = config.ordered
         self.is_blind = True
-        """There is no map to route by, nor a reason to do without."""
+        """Whether a map is needed and missing. Under AUTO record distribution, no map is needed."""
         self.lanes: tuple[Lane, ...] = ()
-        """In the order of their hash ranges."""
+        """The lanes of the map, in the order of their hash ranges."""
         self.vanished: list[Lane] = []
+        """Lanes of earlier maps that are not settled."""
 
     def lane_for(self, record: BufferedRecord, now: Instant) -> Lane:
+        """Return the lane of a record."""
         key, hash_key = record.key, record.explicit_hash_key
         lane = self._lane_by_key.get(key) if hash_key is None else None
         if lane is None:
@@ -84,7 +88,10 @@ class Router:
         return lane
 
     def sort(self, records: list[BufferedRecord]) -> tuple[list[LaneRecords], list[BufferedRecord]]:
-        """The records of each lane, in their order, by their keys; and those that ``lane_for`` places one by one."""
+        """Group records by the lanes of their keys, in their order.
+
+        Returns the records of each lane, and the records that ``lane_for`` has to route one by one.
+        """
         if not self._endings:
             return [], records
         known, by_first_byte, by_twelve_bits = self._lane_by_key, self._by_first_byte, self._by_twelve_bits
@@ -118,10 +125,11 @@ class Router:
                 self._counted_from = -1
 
     def judge_cache(self, routed: int) -> None:
-        """Now and then: does remembering keys pay? ``routed`` counts the records that were routed so far.
+        """Decide from time to time whether the cache of keys pays. ``routed`` is the number of records routed so far.
 
-        A small cache is tried first. If its keys come again, it may grow; if not, as with keys that never come again,
-        it is left alone for a while. Then all starts anew: yesterday's hot keys may be cold.
+        A small cache is tried first. If most look-ups hit, the cache may grow. If they do not, as with keys that never
+        repeat, the cache stays empty for a while. After ``_CACHE_LIFE`` look-ups the trial is repeated, because hot
+        keys may have become cold.
         """
         looked_up = routed - self._counted_from
         if self._cache is _Cache.ON_TRIAL and self._counted_from < 0:
@@ -139,7 +147,7 @@ class Router:
             self._cache = _Cache.FILLING
 
     def _healthiest(self, now: Instant) -> Lane:
-        """The lane for a keyless record (P8)."""
+        """Return the lane for a keyless record (P8)."""
         sticky = self._sticky
         if sticky is not None and sticky.open is not None and not sticky.vanished:
             return sticky
@@ -154,14 +162,18 @@ class Router:
     def install(
         self, snapshot: Snapshot | None, now: Instant, *, may_predict: bool = True
     ) -> tuple[list[Lane], list[Lane]]:
-        """Take over a map, or none. Returns the lanes that are new and those that vanished: their unsent is yours."""
-        # By id and range: the shards of a stream that was deleted and made anew have the ids of the old ones.
+        """Replace the map by a newer one, or by no map.
+
+        Returns the lanes that were added and the lanes that were removed. The caller moves the unsent records of the
+        removed lanes.
+        """
+        # Lanes are compared by id and range, because the shards of a re-created stream have the ids of the old ones.
         current = {(lane.shard_id, lane.hash_range): lane for lane in self.lanes}
         shards = [] if snapshot is None else list(zip(snapshot.shard_ids, snapshot.ranges, strict=True))
-        fresh = [Lane(*shard, self._config, self._chance, now) for shard in shards if shard not in current]
-        for lane in fresh:
+        added = [Lane(*shard, self._config, self._chance, now) for shard in shards if shard not in current]
+        for lane in added:
             lane.max_bytes = self._aggregate_max_bytes
-        known = current | {(lane.shard_id, lane.hash_range): lane for lane in fresh}
+        known = current | {(lane.shard_id, lane.hash_range): lane for lane in added}
         self.lanes = tuple(known[shard] for shard in shards)
         for lane, numbers in zip(self.lanes, () if snapshot is None else snapshot.numbers, strict=True):
             lane.numbers = numbers
@@ -170,51 +182,55 @@ class Router:
         by_twelve_bits = self._lanes_by_prefix(12)
         self._by_twelve_bits = [by_twelve_bits[at : at + 16] for at in range(0, len(by_twelve_bits), 16)]
         self._lane_by_key = {}
-        gone = [lane for shard, lane in current.items() if shard not in set(shards)]
+        removed = [lane for shard, lane in current.items() if shard not in set(shards)]
         self.is_blind = may_predict and not shards
         if shards and not self.catch_all.is_idle:
-            gone.append(self.catch_all)
+            removed.append(self.catch_all)
             self.catch_all = Lane(None, None, self._config, self._chance, now)
-        for lane in gone:
+        for lane in removed:
             lane.vanished = True
             if snapshot is not None and lane.shard_id in snapshot.shard_ids:
-                lane.predicted = ""  # the id has another range now: it is another shard
-        self.vanished += gone
-        return fresh, gone
+                lane.predicted = ""  # the shard with this id has another range now, so it is another shard
+        self.vanished += removed
+        return added, removed
 
     def _lanes_by_prefix(self, bits: int) -> list[Lane | None]:
-        """By the first bits of a hash: the lane, if all that begin so belong to one."""
+        """Return, for each value of the first bits of a hash, the lane if all such hashes belong to one lane."""
         shift = 128 - bits
         found: list[Lane | None] = []
         start = 0
         for lane, ending in zip(self.lanes, self._endings, strict=True):
-            if start < len(found) << shift:  # the last prefix is not only of the lane before
+            if start < len(found) << shift:  # this lane shares the last prefix with the lane before it
                 found[-1] = None
             start = int.from_bytes(ending, "big") + 1
             found += [lane] * (-(-start >> shift) - len(found))  # rounded up
         return found
 
     def limit_aggregates(self, record_max_bytes: int) -> None:
-        """No aggregate may be larger than a record of the stream, less the room for a key."""
+        """Limit aggregates to the largest record of the stream, minus the room for a key."""
         self._aggregate_max_bytes = min(self._config.aggregate_max_bytes, record_max_bytes - KIB)
         for lane in self.all_lanes():
             lane.max_bytes = self._aggregate_max_bytes
 
     def forget_predictions(self) -> None:
-        """The stream may be another one: a landing in a shard that has the id of a lane is not as predicted."""
+        """Let no landing count as predicted, because the stream may have been re-created with the same shard ids."""
         for lane in self.lanes:
             lane.predicted = ""
 
     def forget_settled(self) -> None:
-        """Drop lanes that vanished and have nothing left."""
+        """Drop the vanished lanes that have no records left."""
         self.vanished = [lane for lane in self.vanished if not lane.is_idle]
 
     def must_wait(self, lane: Lane) -> bool:
-        """Whether the first map, or records of a lane of an overlapping range, its parent say, come first (P9)."""
+        """Whether a lane must wait (P9).
+
+        The catch-all lane waits for the first map. Any lane waits for vanished lanes with overlapping ranges, such as
+        its parents.
+        """
         if lane is self.catch_all and self.is_blind:
             return True
         return any(other.in_flight and other.hash_range.overlaps(lane.hash_range) for other in self.vanished)
 
     def all_lanes(self) -> list[Lane]:
-        """Every lane that may hold records."""
+        """Return every lane that may hold records."""
         return [self.catch_all, *self.lanes, *self.vanished]

@@ -2,25 +2,25 @@
 
 ::
 
-    INVALID --poll_request--> UPDATING --all pages--> READY --invalidate--> UPDATING (the snapshot serves on)
+    INVALID --poll_request--> UPDATING --all pages--> READY --invalidate--> UPDATING (the old snapshot stays in use)
                               | failure: again, after a backoff of 1 s to 30 s
 
 Invariants:
 
-- P3: a snapshot serves until the next one is complete (copy on write): prediction never pauses.
-- Prediction takes O(log N) over closed ranges, both edges exact.
-- One refresh at a time, one request of it in flight; every request is answered by exactly one ``handle_page``.
-- ``invalidate`` refreshes only if what it reports is news: seen after the snapshot was asked for, with a predicted
-  shard that is still among the open ones (``None``: there was no prediction), and no refresh on the way.
-- A shard that disappeared stays answerable through ``hash_range`` for ``closed_shard_ttl``: entries may still be in
-  flight to it.
-- A listing that does not cover the ring exactly once, or does not end, is no map: it counts as a failed
-  refresh. A shard that has an ending sequence number is closed, whatever the listing was asked for: some servers ignore
-  the filter.
-- A shard's numbers tell in which life of the stream it was created. If a listing that was asked for because of a
-  number says twice that the shard is still the same, numbers are laid out in another way here, and tell nothing.
-- A map that is newer than a landing and does not explain it is stale. It is read again after pauses that grow from
-  1 s to 30 s, and so it is whenever the last listing was the same as the one before.
+- P3: a snapshot stays in use until the next one is complete (copy on write), so prediction never pauses.
+- Prediction takes O(log N). Both ends of a range belong to it.
+- There is one refresh at a time, with one request in flight. Every request is answered by exactly one ``handle_page``.
+- ``invalidate`` starts a refresh only if all of this holds: the request was sent after the snapshot was requested, the
+  predicted shard is still open in the map (or there was no prediction), and no refresh is in progress.
+- The range of a closed shard is remembered for ``closed_shard_ttl``, because entries may still be in flight to it.
+- A listing whose shards do not cover all hash keys exactly once, or that does not end, counts as a failed refresh. A
+  shard with an ending sequence number counts as closed even if only open shards were requested, because some servers
+  ignore the filter.
+- Sequence numbers show when a shard was created, and so whether the stream was re-created. If a foreign number leads to
+  a listing that still has the same shard, and this happens twice, the service lays its numbers out differently. Numbers
+  are then ignored.
+- A map that is newer than a landing and does not explain it is stale. It is read again after a backoff of 1 s to 30 s.
+  The same backoff applies while listings bring nothing new.
 """
 
 from bisect import bisect_left
@@ -39,36 +39,36 @@ from shardline.model.limits import LIST_SHARDS_MAX_RESULTS
 from shardline.model.sequence import ANY_NUMBER, NumberRange, numbers_of_shard
 from shardline.model.stream import StreamRef
 
-_BACKOFF_FIRST: Final = 1.0  # as the KPL's
+_BACKOFF_FIRST: Final = 1.0  # the KPL's values
 _BACKOFF_LONGEST: Final = 30.0
 
 
 @final
 class MapState(Enum):
-    INVALID = "invalid"  # there never was a snapshot
-    UPDATING = "updating"  # one is being fetched; the one before, if any, serves on
+    INVALID = "invalid"  # there is no snapshot, and none is being fetched
+    UPDATING = "updating"  # a snapshot is being fetched; the previous one, if any, stays in use
     READY = "ready"
 
 
 @final
 class Snapshot(NamedTuple):
-    """All open shards, sorted by hash range. The ranges cover the ring without gap or overlap."""
+    """All open shards, sorted by hash range. The ranges cover all hash keys without gap or overlap."""
 
     endings: tuple[bytes, ...]
-    """The last hash key of each, as 16 bytes: they compare as the numbers do."""
+    """The last hash key of each shard, as 16 bytes. Bytes compare like the numbers."""
     shard_ids: tuple[str, ...]
     ranges: tuple[HashRange, ...]
     numbers: tuple[NumberRange, ...]
-    """The sequence numbers of each."""
+    """The sequence numbers that each shard can give out."""
 
     def predict(self, digest: bytes) -> str:
-        """The shard that a hash key belongs to."""
+        """Return the shard that a hash key belongs to."""
         return self.shard_ids[bisect_left(self.endings, digest)]
 
 
 @final
 class ShardMap:
-    """The producer's picture of its stream."""
+    """Keeps a snapshot of the open shards, and decides when to fetch a newer one."""
 
     def __init__(self, stream: StreamRef, chance: Chance, *, closed_shard_ttl: float = 60.0) -> None:
         self._stream = stream
@@ -77,22 +77,22 @@ class ShardMap:
         self._stale_backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
         self._is_unchanged = False  # whether the last listing brought nothing new
         self._pages: list[_Listed] = []
-        self._foreign_numbers: list[tuple[str, NumberRange]] = []  # shards whose numbers made us ask
+        self._foreign_numbers: list[tuple[str, NumberRange]] = []  # the shards of ``note_foreign_number``
         self._tokens = PageTokens()
         self._next_token: str | None = None
-        self._wanted_at: Instant = 0.0  # when the next request may go; NEVER while READY
+        self._wanted_at: Instant = 0.0  # when the next request may be sent; NEVER while READY
         self._in_flight = False
-        self._is_outdated = False  # whether what is in flight is about a stream that is gone
-        self._asked_at: Instant = -NEVER  # when the first request of the refresh under way was sent
-        self._ranges: dict[str, HashRange] = {}  # open ones and those closed lately
+        self._is_outdated = False  # whether the request in flight was sent before ``reset``
+        self._asked_at: Instant = -NEVER  # when the first request of the current refresh was sent
+        self._ranges: dict[str, HashRange] = {}  # of the open shards and of recently closed ones
         self._closed_at: dict[str, Instant] = {}
         self.snapshot: Snapshot | None = None
         self.updated_at: Instant = -NEVER
-        """When the snapshot was asked for: it may lack what happened later."""
+        """When the snapshot was requested. It may lack later changes."""
         self.failure: Failure | None = None
-        """Why the last refresh failed; ``None`` after one that worked."""
+        """Why the last refresh failed. ``None`` if it succeeded."""
         self.answered = False
-        """Whether any refresh was ever answered, well or badly."""
+        """Whether any refresh has succeeded or failed since the start or the last ``reset``."""
 
     @property
     def state(self) -> MapState:
@@ -101,11 +101,20 @@ class ShardMap:
         return MapState.READY
 
     def hash_range(self, shard_id: str) -> HashRange | None:
-        """The range of a shard that is open, or was lately."""
+        """Return the range of a shard that is open or was closed recently."""
         return self._ranges.get(shard_id)
 
     def invalidate(self, seen_at: Instant, predicted: str | None, now: Instant) -> bool:
-        """An entry landed elsewhere than predicted, in a request sent at ``seen_at``. Says whether it was news."""
+        """Request a refresh, because an entry landed elsewhere than predicted.
+
+        Args:
+            seen_at: when the request with the entry was sent.
+            predicted: the predicted shard.
+            now: the current time.
+
+        Returns:
+            Whether a refresh was started: the map did not know of the change yet.
+        """
         if self.state is not MapState.READY or seen_at <= self.updated_at:
             return False
         if predicted is not None and (predicted not in self._ranges or predicted in self._closed_at):
@@ -114,20 +123,20 @@ class ShardMap:
         return True
 
     def refresh_later(self, now: Instant) -> None:
-        """The map proved to be stale, however new it is: read it again, not at once."""
+        """Request a refresh after a backoff, because the map is stale although it is new."""
         if self.state is MapState.READY:
             self._wanted_at = now + self._stale_backoff.next_delay()
 
     def is_expected_by(self, until: Instant) -> bool:
-        """Whether a newer map may come by then: a listing is under way or is about to be, and the last one worked."""
+        """Whether a newer map may arrive by then: a refresh is in progress or planned, and the last one succeeded."""
         return self.failure is None and (self._in_flight or self._wanted_at <= until)
 
     def note_foreign_number(self, shard_id: str, numbers: NumberRange) -> None:
-        """A landing in this shard had another number than it may give out."""
+        """Note that an entry in this shard got a sequence number that is not one of ``numbers``."""
         self._foreign_numbers.append((shard_id, numbers))
 
     def reset(self, now: Instant) -> None:
-        """The stream may be another one: its shards may have the ids of the old ones, and other ranges."""
+        """Drop the map, because the stream may have been re-created: the same shard ids may have other ranges."""
         self.answered = False
         self._next_token = None
         self._wanted_at = now
@@ -137,7 +146,7 @@ class ShardMap:
         self.updated_at = -NEVER
 
     def poll_request(self, now: Instant) -> ListShards | None:
-        """The next page to ask for, if it is time."""
+        """Return the request for the next page, if it is to be sent now."""
         if self._in_flight or now < self._wanted_at:
             return None
         self._in_flight = True
@@ -148,7 +157,7 @@ class ShardMap:
         return ListShards(self._stream, ShardFilter("AT_LATEST"), max_results=LIST_SHARDS_MAX_RESULTS)
 
     def handle_page(self, answer: ListShardsResponse | Failure, now: Instant) -> bool:
-        """What came of the request. Says whether there is a new snapshot."""
+        """Apply the answer to a request. Returns whether there is a new snapshot."""
         assert self._in_flight
         self._in_flight = False
         if self._is_outdated:
@@ -156,7 +165,7 @@ class ShardMap:
             return False
         if isinstance(answer, Failure):
             if self._next_token is not None and answer.kind in {FailureKind.INVALID, FailureKind.EXPIRED_TOKEN}:
-                answer = answer._replace(kind=FailureKind.TRANSIENT)  # the token is too old, not the request wrong
+                answer = answer._replace(kind=FailureKind.TRANSIENT)  # the token is too old: a new listing may succeed
             return self._fail(answer, now)
         try:
             self._pages += [
@@ -195,6 +204,8 @@ class ShardMap:
         return False
 
     def _install(self, snapshot: Snapshot, now: Instant) -> None:
+        # A foreign number should mean that the stream was re-created. If listings show the same shard in spite of two
+        # foreign numbers, numbers prove nothing for this service.
         same = [
             shard for shard in zip(snapshot.shard_ids, snapshot.numbers, strict=True) if shard in self._foreign_numbers
         ]
@@ -225,7 +236,7 @@ class _Listed(NamedTuple):
 
 
 def _make_snapshot(shards: list[_Listed]) -> Snapshot | None:
-    """The shards as a map, or ``None`` if they do not cover the ring exactly once."""
+    """Return the shards as a snapshot, or ``None`` if they do not cover all hash keys exactly once."""
     ordered = sorted(set(shards), key=lambda shard: shard.hash_range)
     covered = 0
     for shard in ordered:

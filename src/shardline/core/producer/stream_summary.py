@@ -1,19 +1,21 @@
-"""What does the stream say of itself: how large may a record be, and who chooses the shard?
+"""How large may a record of the stream be, and does the service ignore keys?
 
-Asked at the start, again when entries land where no map explains it, and every minute under AUTO.
+The producer reads the stream's summary (DescribeStreamSummary) when it starts, again when entries land where no map
+explains it, and every minute under AUTO record distribution.
 
 Invariants:
 
-- One request at a time, each answered by exactly one ``handle_summary``; failures that may pass are tried again
-  with a backoff of 1 s to 30 s, the others are final.
-- Under AUTO record distribution the service ignores keys: nothing may be aggregated (``may_aggregate`` is false),
-  and nothing is judged by hash range. The same holds when the stream, asked again, does not answer.
-- Under AUTO the stream is asked again every minute: nothing else would tell that keys count again.
-- A stream that was deleted and re-created under its name is recognised by when it was created: nothing that was
-  known of its shards holds any more, though they have the old ones' ids. Until it has answered again after it was not
-  found, or is being deleted, nothing that it said before counts (``is_current``).
-- As long as its answers do not explain the landings, the stream is asked after pauses that grow as those between
-  attempts do: what waits for the answer is stored once more after each, where readers may drop it again.
+- There is one request at a time, each answered by exactly one ``handle_summary``. After a retryable failure the request
+  is repeated with a backoff of 1 s to 30 s. Other failures are final, except that a missing stream may be created.
+- Under AUTO record distribution the service ignores keys. Records must not be aggregated (``may_aggregate`` is false),
+  and landings are not judged by hash range. The same applies if the summary was requested because of unexplained
+  landings and cannot be read.
+- Under AUTO the summary is read every minute, because there is no other sign that keys count again.
+- A re-created stream is recognised by its creation time. Its shards may have the old ids, but no fact about the old
+  shards holds. After the stream was missing, the earlier summary does not count until a new one was read
+  (``is_current``).
+- While summaries do not explain the landings, the pauses between two requests grow like the pauses between attempts.
+  After each request, the waiting records are stored once more, where readers may drop them again.
 """
 
 from typing import Final, final
@@ -30,14 +32,14 @@ from shardline.model.stream import StreamRef
 
 _AUTO: Final = "AUTO"
 _DELETING: Final = "DELETING"
-_AUTO_INTERVAL: Final = 60.0  # how often to look whether keys count again
-_LIMIT_PAUSE: Final = 10.0  # between two reads of the record limit that refusals cause
-_UNEXPLAINED_MEMORY: Final = 60.0  # after so long without one, a landing that nothing explains is the first again
+_AUTO_INTERVAL: Final = 60.0  # seconds between two requests under AUTO, to see whether keys count again
+_LIMIT_PAUSE: Final = 10.0  # seconds between two requests that are caused by refused large records
+_UNEXPLAINED_MEMORY: Final = 60.0  # after this many seconds without unexplained landings, their backoff starts over
 
 
 @final
 class StreamFacts:
-    """The facts of one stream, as far as they are known."""
+    """The known facts about the stream, from its summaries."""
 
     def __init__(self, stream: StreamRef, config: ProducerConfig, chance: Chance) -> None:
         self._stream = stream
@@ -51,19 +53,19 @@ class StreamFacts:
         self._limit_read_at: Instant = -NEVER
         self._created_at: float | None = None
         self.recreated = False
-        """Whether the last answer was about another stream of the same name."""
+        """Whether the last summary showed that the stream was re-created."""
         self.is_current = True
-        """Whether what it said still holds, as far as we know."""
-        self._is_outdated = False  # whether what is in flight was asked for before that ended
+        """Whether the last summary is about the stream that exists now, as far as we know."""
+        self._is_outdated = False  # whether the request in flight was sent before ``reset``
         self.has_unexplained_landings = False
-        """Entries landed where no map explains it, and the stream has not said why yet."""
+        """Whether entries landed where no map explains it, and the summary that may explain it was not read yet."""
         self.answered = False
-        """Whether it was ever asked and answered, well or badly."""
+        """Whether any request has succeeded or failed since the start or the last ``reset``."""
         self.auto: bool = False
-        """The service chooses the shards."""
+        """Whether the service chooses the shards (AUTO record distribution)."""
         self.may_aggregate = True
         self.record_max_bytes = self._fixed_max_bytes or RECORD_HIGHEST_MAX_BYTES
-        """The largest record, data and key. Until the stream has answered, the largest that any stream takes."""
+        """The largest record, data and key. Before the first summary, the largest that any stream can accept."""
         self.events: list[Event] = []
 
     @property
@@ -71,20 +73,21 @@ class StreamFacts:
         return self._in_flight or self._wanted_at != NEVER
 
     def query_again(self, now: Instant) -> None:
-        """Entries land where no map explains it."""
+        """Request the summary, because entries landed where no map explains it."""
         self.has_unexplained_landings = True
         if now >= self._next_query_at + _UNEXPLAINED_MEMORY:
             self._unexplained_backoff.reset()
-        if not self.is_asking or self.auto:  # what is asked every minute may be asked now; a backoff goes on
+        # A backoff after a failure goes on, but the request that AUTO sends every minute may be sent earlier.
+        if not self.is_asking or self.auto:
             self._wanted_at = min(self._wanted_at, max(now, self._next_query_at))
 
     def read_limit_again(self, now: Instant) -> None:
-        """A record was refused for its size: perhaps the stream takes smaller ones than it said."""
+        """Request the summary, because a record was refused for its size: the stream's limit may have been lowered."""
         if self._has_summary and self._fixed_max_bytes is None and not self.is_asking:
             self._wanted_at = max(now, self._limit_read_at + _LIMIT_PAUSE)
 
     def reset(self, now: Instant) -> None:
-        """The stream may be another one."""
+        """Request the summary now, and trust none until then: the stream is missing or was re-created."""
         self.is_current = self.answered = self.has_unexplained_landings = False
         self._is_outdated = self._in_flight
         self._backoff.reset()
@@ -97,7 +100,7 @@ class StreamFacts:
         return DescribeStreamSummary(self._stream)
 
     def handle_summary(self, answer: StreamSummary | Failure, now: Instant) -> bool:
-        """What came of it. Says whether the way of aggregating changed."""
+        """Apply the answer to a request. Returns whether ``may_aggregate`` changed."""
         assert self._in_flight
         self._in_flight = False
         if self._is_outdated:
@@ -118,7 +121,7 @@ class StreamFacts:
             self._limit_read_at = now
             self.record_max_bytes = self._fixed_max_bytes or answer.max_record_bytes
             auto = answer.record_distribution == _AUTO
-            self._note_explained(now, solved=auto or self.auto or self.recreated)
+            self._note_explained(now, explained=auto or self.auto or self.recreated)
             if auto is not self.auto:
                 self.auto = auto
                 self.events.append(DistributionChanged(auto))
@@ -131,8 +134,9 @@ class StreamFacts:
             self.recreated = self._created_at not in {None, answer.created_at}
             self._created_at = answer.created_at
 
-    def _note_explained(self, now: Instant, *, solved: bool) -> None:
-        if solved:
+    def _note_explained(self, now: Instant, *, explained: bool) -> None:
+        """Reset the backoff if the summary explains the landings. Otherwise the next request has to wait longer."""
+        if explained:
             self._unexplained_backoff.reset()
             self._next_query_at = -NEVER
         elif self.has_unexplained_landings:
@@ -143,10 +147,10 @@ class StreamFacts:
         if failure.retryable:
             self._wanted_at = now + self._backoff.next_delay(failure.retry_after)
             return
-        is_missing = failure.kind is FailureKind.NOT_FOUND  # and may come back
+        is_missing = failure.kind is FailureKind.NOT_FOUND  # the stream may be created
         self._wanted_at = now + self._backoff.next_delay() if is_missing else NEVER
         self.is_current |= not is_missing
-        if not self._has_summary:  # what the stream once said still holds
+        if not self._has_summary:  # otherwise the limit of the last summary still applies
             self.record_max_bytes = self._fixed_max_bytes or RECORD_DEFAULT_MAX_BYTES
         if self.has_unexplained_landings:
             self.has_unexplained_landings = False

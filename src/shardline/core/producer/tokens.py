@@ -1,14 +1,14 @@
-"""May this go now, and if not, when?
+"""May an entry be sent now, and if not, when?
 
-A bucket of two streams, entries a second and bytes a second, that grow by themselves, on query.
+A token bucket with two balances, entries per second and bytes per second. The balances are updated when they are used.
 
 Invariants:
 
-- A take debits both streams or none.
-- A stream is never above its capacity, which is one second of its rate, and grows by its rate while time passes.
-- A take is admitted when both balances reach ``min(cost, capacity)``, and may leave a debt (P6): a record that
-  costs more than the capacity still goes out, and what follows it waits for the debt to be paid.
-- At ``ready_at`` the take is admitted; before it is not, but for a nanosecond, or what the clock can tell apart.
+- A take debits both balances or neither.
+- A balance grows by its rate, up to its capacity, which is one second of the rate.
+- A take is admitted when both balances reach ``min(cost, capacity)``, and may leave a debt (P6). So an entry that costs
+  more than the capacity can still be sent, and the entries after it wait until the debt is paid.
+- A take is admitted at ``ready_at``, and not earlier, except for a nanosecond or the resolution of the clock.
 """
 
 from math import ulp
@@ -16,17 +16,17 @@ from typing import Final, final
 
 from shardline.core.clock import Instant
 
-_GRAIN: Final = 1e-9  # seconds: what floating point may lose of a balance must not make a wake-up come too early
+_GRAIN: Final = 1e-9  # seconds of tolerance: a rounding error of a balance must not make a wake-up come too early
 
 
 @final
 class TokenBucket:
-    """Starts full."""
+    """Limits entries and bytes per second. The bucket starts full."""
 
     __slots__ = ("_byte_rate", "_bytes", "_entries", "_entry_rate", "_updated_at")
 
     def __init__(self, entry_rate: float, byte_rate: float, now: Instant) -> None:
-        assert entry_rate > 0 and byte_rate > 0  # noqa: PT018 - one thought
+        assert entry_rate > 0 and byte_rate > 0  # noqa: PT018 - one condition
         self._entry_rate: float = entry_rate
         self._byte_rate: float = byte_rate
         self._entries: float = entry_rate
@@ -34,19 +34,19 @@ class TokenBucket:
         self._updated_at: Instant = now
 
     def set_rates(self, entry_rate: float, byte_rate: float, now: Instant) -> None:
-        """Change the rates. What was saved above the new capacity is gone; a debt stays."""
+        """Change the rates. A balance above the new capacity is cut down to it; a debt remains."""
         self._grow(now)
         self._entry_rate, self._byte_rate = entry_rate, byte_rate
         self._entries = min(self._entries, entry_rate)
         self._bytes = min(self._bytes, byte_rate)
 
     def try_take(self, entries: float, size: float, now: Instant) -> bool:
-        """Debit both streams, or none."""
+        """Debit both balances, or neither. Returns whether they were debited."""
         if now > self._updated_at:
             self._grow(now)
         left, left_bytes = self._entries - entries, self._bytes - size
-        if left < 0 or left_bytes < 0:  # after months of uptime a float cannot tell nanoseconds apart
-            slack = max(_GRAIN, ulp(now))
+        if left < 0 or left_bytes < 0:
+            slack = max(_GRAIN, ulp(now))  # after months of uptime, the resolution of a float is above a nanosecond
             if self._entries < min(entries, self._entry_rate) - self._entry_rate * slack:
                 return False
             if self._bytes < min(size, self._byte_rate) - self._byte_rate * slack:
@@ -55,11 +55,11 @@ class TokenBucket:
         return True
 
     def covers(self, entries: float, size: float) -> bool:
-        """Whether a full bucket would pay that without a debt."""
+        """Whether a full bucket could pay this without a debt."""
         return entries <= self._entry_rate and size <= self._byte_rate
 
     def ready_at(self, entries: float, size: float, now: Instant) -> Instant:
-        """When a take will be admitted, if nothing is taken until then."""
+        """Return when a take will be admitted, if there is no other take before."""
         self._grow(now)
         missing = (min(entries, self._entry_rate) - self._entries) / self._entry_rate
         missing_bytes = (min(size, self._byte_rate) - self._bytes) / self._byte_rate

@@ -1,14 +1,14 @@
-"""What follows from the answer to a request, for each of its entries?
+"""Is an entry delivered, sent again or failed, by the answer to its request?
 
-The retry table, as data: the ``judge_`` functions find the rule that applies, and everything else about it
-(what is done, what it means for the lane, the words in the documentation) stands in the rule.
+This is the retry table, as data. The ``judge_`` functions find the rule that applies. The rule holds everything else:
+the action, the consequences for the lane, and the words in the documentation.
 
 Invariants:
 
 - P4: an aggregate that landed in another shard than predicted is delivered only if every record in it belongs to that
-  shard's range. A record that went alone is delivered wherever it landed.
-- P5: what the taxonomy calls fatal fails at once; the rest is sent again, later.
-- Every answer falls under exactly one rule.
+  shard's range. A record that was sent alone is delivered wherever it landed.
+- P5: fatal failures (``failures``) fail the records at once. After all others, the records are sent again, later.
+- Exactly one rule applies to each answer.
 """
 
 from enum import Enum
@@ -23,7 +23,7 @@ WRONG_SHARD: Final = "WrongShard"
 
 @final
 class Action(Enum):
-    """What is done with the records of an entry."""
+    """What happens to the records of an entry?"""
 
     DELIVER = "delivered"
     RESEND = "sent again unchanged, after a pause"
@@ -40,14 +40,14 @@ class Rule(NamedTuple):
     when: str
     action: Action
     throttled: bool = False
-    """The shard, or the stream, was asked for too much: its rates fall."""
+    """Whether the shard or the stream was overloaded, so that the lane lowers its rates."""
     stale_map: bool = False
-    """The map does not agree with the service: it is read again."""
+    """Whether the map contradicts the service, so that it is read again."""
 
 
 @final
 class Rules:
-    """The table. ``ALL`` is the order of the documentation."""
+    """The retry table. ``ALL`` has the rules in the order of the documentation."""
 
     STORED = Rule("stored in the predicted shard, or without a prediction", Action.DELIVER)
     STORED_ALONE = Rule("stored in another shard, as a single record", Action.DELIVER, stale_map=True)
@@ -108,14 +108,14 @@ class Rules:
 
 
 def judge_landing(predicted: str | None, shard_id: str, record_count: int) -> Rule | None:
-    """For an entry that was stored: its rule, or ``None`` if its records' hash keys decide (``judge_range``)."""
+    """Return the rule for a stored entry, or ``None`` if the hash keys of its records decide (``judge_range``)."""
     if predicted is None or predicted == shard_id:
         return Rules.STORED
     return Rules.STORED_ALONE if record_count == 1 else None
 
 
 def judge_range(digests: list[bytes], landed_in: HashRange | None) -> Rule:
-    """For an aggregate that landed elsewhere than predicted (P4)."""
+    """Return the rule for an aggregate that landed in another shard than predicted (P4)."""
     if landed_in is None:
         return Rules.STORED_UNKNOWN
     start, end = landed_in.start.to_bytes(16, "big"), landed_in.end.to_bytes(16, "big")
@@ -124,7 +124,7 @@ def judge_range(digests: list[bytes], landed_in: HashRange | None) -> Rule:
 
 
 def judge_refused(result: PutRecordsResult, *, fail_if_throttled: bool) -> Rule:
-    """For an entry that was refused, in a request that was not."""
+    """Return the rule for a refused entry of a request that was not refused as a whole."""
     kind = classify(result.error_code or "", 500, result.error_message or "")
     if kind is FailureKind.THROTTLED:
         return Rules.ENTRY_THROTTLED_FATAL if fail_if_throttled else Rules.ENTRY_THROTTLED
@@ -132,7 +132,7 @@ def judge_refused(result: PutRecordsResult, *, fail_if_throttled: bool) -> Rule:
 
 
 def judge_request(failure: Failure, record_count: int, *, keyless: bool, fail_if_throttled: bool) -> Rule:
-    """For a request that failed whole. ``keyless``: some of its entries had no key."""
+    """Return the rule for a request that failed as a whole. ``keyless``: whether some entries had no key."""
     if failure.code == COUNT_MISMATCH:
         return Rules.COUNT_MISMATCH
     if failure.kind is FailureKind.THROTTLED:

@@ -174,7 +174,7 @@ def test_parts_that_expire_fail_with_the_reason_of_the_refusal(rig):
     one.wait(1.0)
     assert one.send() is None
     assert [record.conclusion.code for record in (old, first)] == ["Expired", "ValidationException"]
-    assert first.conclusion.message.startswith("why (said of a request with other records; record_ttl (2 s) ended")
+    assert first.conclusion.message.startswith("why (the refused request held several records; record_ttl (2 s) ended")
     one.wait(0.6)
     assert (young.conclusion, fresh.conclusion) == (None, None)
     one.wait(0.5)
@@ -286,7 +286,7 @@ def test_a_lower_limit_fails_what_waits_and_is_larger_and_nothing_else(rig, orde
     if not is_sorted:
         one.sort()
     assert large.conclusion.code == "RecordTooLarge"
-    assert large.conclusion.message.startswith("larger than the 1,048,576 bytes")
+    assert large.conclusion.message.startswith("data and key exceed 1,048,576 bytes")
     one.machine.flush()
     sent = []
     while one.machine.intake.outstanding:
