@@ -257,7 +257,7 @@ def test_a_stream_that_is_not_there(kinesis):
 def test_a_name_that_is_none_is_wrong_usage(kinesis):
     code, output, errors = run(kinesis, "no stream!")
     assert (code, output) == (2, "")
-    assert errors.startswith("Error: 'no stream!' is no stream name")
+    assert errors.startswith("Error: 'no stream!' is not a stream name")
 
 
 def test_uneven_ranges(kinesis):

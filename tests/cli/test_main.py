@@ -195,9 +195,9 @@ def test_a_dead_endpoint(shardline, command):
 
 def test_what_is_no_name_no_url_and_no_region(shardline):
     line = told(shardline("streams", "create", "two words", code=2))
-    assert line == "Error: 'two words' is no stream name: 1 to 128 of the characters a-z A-Z 0-9 _ . -"
-    assert "'two words' is no stream name" in told(shardline("tail", "two words", code=2))
-    assert "'two words' is no stream name" in told(shardline("put", "two words", "x", code=2))
+    assert line == "Error: 'two words' is not a stream name: expected 1 to 128 of the characters a-z A-Z 0-9 _ . -"
+    assert "'two words' is not a stream name" in told(shardline("tail", "two words", code=2))
+    assert "'two words' is not a stream name" in told(shardline("put", "two words", "x", code=2))
     line = told(shardline("streams", "list", "--endpoint-url", "nowhere", code=2))
     assert line == "Error: --endpoint-url must look like https://host or http://host:port, not 'nowhere'"
     assert "region must look like 'eu-west-1'" in told(shardline("streams", "list", "--region", "Über", code=2))

@@ -120,7 +120,7 @@ def test_keys_from_json_and_a_file_of_what_failed_that_can_be_put_again(shardlin
     assert base64.b64decode(no_json["data_base64"]) == bad[1]
 
     ended = shardline("put", "orders", "--records", "failed.jsonl", code=1)
-    assert "it failed because it has no key: add a key to the line, or give --key or --key-field" in ended.stderr
+    assert "it failed because it has no key: add a key to the line, or pass --key or --key-field" in ended.stderr
     assert len(stored(kinesis)) == 2, "nothing goes without a key that was to have one"
     # The one with an empty key has it in the file: it is refused again, with the file's own line number.
     ended = shardline("put", "orders", "--retry", "failed.jsonl", "--key", "found", "--failed", "again.jsonl", code=1)

@@ -263,5 +263,5 @@ async def test_bad_input_is_refused_before_anything_is_sent(kinesis_local):
         for wrong in ([], [("text", "k")], [(b"x", "")], [(b"x", "k", "-1")], [(b"x", "k")] * 501, ["entry"]):
             with pytest.raises(UsageError):
                 await client.put_records("orders", wrong)
-        with pytest.raises(UsageError, match="no stream name"):
+        with pytest.raises(UsageError, match="not a stream name"):
             await client.put_records("no/such name", [(b"x", "k")])

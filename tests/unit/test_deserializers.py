@@ -55,12 +55,12 @@ def test_netstrings(data, values):
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (b"abc", "at byte 0: a length"),
-        (b":abc,", "at byte 0: a length"),
+        (b"abc", "at byte 0: expected a length"),
+        (b":abc,", "at byte 0: expected a length"),
         (b"3:abc", "at byte 0: no comma after its 3 bytes"),
         (b"3:abc,4:abc,", "at byte 6: no comma"),
-        (b"-1:a,", "at byte 0: a length"),
-        (b"0000000000000003:abc,", "at byte 0: a length"),
+        (b"-1:a,", "at byte 0: expected a length"),
+        (b"0000000000000003:abc,", "at byte 0: expected a length"),
     ],
 )
 def test_what_is_no_netstring_is_refused(data, told):

@@ -1,1 +1,1 @@
-"""Bytes to values and back: pure functions, no state that outlives a call."""
+"""Encoders and decoders between bytes and values. They do no I/O."""

@@ -1,22 +1,22 @@
 """How do many user records become one Kinesis record, and how does a reader get them back?
 
-The format is the KPL's: what knows it (the KCL, Firehose, Flink, helpers for Lambda) reads our aggregates, and we read
-those of every writer::
+The format is the KPL's. Its readers (the KCL, Firehose, Flink, helpers for Lambda) can read our aggregates, and we can
+read those of every writer::
 
     F3 89 9A C2 | AggregatedRecord | MD5 of AggregatedRecord (16 bytes)
 
     AggregatedRecord   0A len partition key, once each    12 len explicit hash key, once each    1A len Record ...
-    Record             08 key index    [10 explicit hash key index]    1A len data    (22 len tag: nobody writes them)
+    Record             08 key index    [10 explicit hash key index]    1A len data    (22 len tag: no writer uses them)
 
 Invariants:
 
-- ``encode_aggregate`` writes byte for byte what the KPL writes: all partition keys, all explicit hash keys, all
-  records; the two tables in order of first use and without repetition, the fields of a record in order.
-- Whatever is no valid aggregate is a plain record: ``split_columns`` answers ``None`` and never raises. It never
-  hands out a part of an aggregate without the rest.
-- An explicit hash key belongs to a record only if the record itself names one.
-- Of a field that occurs twice in a record the last counts; tags and unknown fields are stepped over.
-- Splitting takes time and memory linear in the bytes that are there, whatever lengths and indices they claim.
+- ``encode_aggregate`` writes the same bytes as the KPL: all partition keys, all explicit hash keys, all records. The
+  two tables are in order of first use and without repetition, and the fields of a record are in order.
+- Data that is not a valid aggregate is a plain record: ``split_columns`` returns ``None`` and never raises. It returns
+  all records of an aggregate or none.
+- An explicit hash key belongs to a record only if the record itself refers to one.
+- If a field occurs twice in a record, the last one counts. Tags and unknown fields are skipped.
+- Splitting takes time and memory linear in the size of the data, whatever lengths and indices the data claims.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,9 +29,9 @@ from shardline.codec.protobuf import ONE_BYTE_MAX, WireError, encode_varint, rea
 MAGIC: Final = b"\xf3\x89\x9a\xc2"
 MD5_BYTES: Final = 16
 FRAME_BYTES: Final = len(MAGIC) + MD5_BYTES
-"""What an aggregate costs beyond its protobuf message."""
+"""The bytes of an aggregate besides its protobuf message."""
 
-# The tags of AggregatedRecord, all of them of wire type 2 ...
+# The tags of AggregatedRecord, all of wire type 2 ...
 _KEY: Final = 0x0A
 _HASH_KEY: Final = 0x12
 _RECORD: Final = 0x1A
@@ -40,19 +40,19 @@ _KEY_INDEX: Final = 0x08
 _HASH_KEY_INDEX: Final = 0x10
 _DATA: Final = 0x1A
 _RECORD_TAGS: Final = frozenset((_KEY_INDEX, _HASH_KEY_INDEX, _DATA))
-_KNOWN_FIELDS: Final = 3  # 1 to 3 in both; a record's tags are field 4, and unknown to us
+_KNOWN_FIELDS: Final = 3  # fields 1 to 3 of both messages; a record's tags are field 4, which we do not read
 
-# Tag and number in one, ready for the numbers that nearly all records have: this is the producer's innermost loop, and
-# looking a head up takes a tenth of the time of encoding it.
+# Heads (a tag and a number) are encoded in advance for the numbers that nearly all records have. This is the producer's
+# innermost loop, and looking a head up takes a tenth of the time of encoding it.
 _READY: Final = 2048
-_HEAD_MAX_BYTES: Final = 16  # of a record, less its data; keys have at most 1,024 bytes
+_HEAD_MAX_BYTES: Final = 16  # of a record, without its data; keys have at most 1,024 bytes
 _VARINTS: Final = [encode_varint(number) for number in range(_READY)]
 _HEADS: Final = {
     tag: [bytes((tag,)) + varint for varint in _VARINTS]
     for tag in (_KEY, _HASH_KEY, _RECORD, _KEY_INDEX, _HASH_KEY_INDEX)
 }
 _INDEX_HEADS: Final = _HEADS[_KEY_INDEX]
-_LENGTH_HEADS: Final = _HEADS[_RECORD]  # and those of data: the tags are the same
+_LENGTH_HEADS: Final = _HEADS[_RECORD]  # also for data, which has the same tag
 
 _seven_bytes: Final[Callable[[bytes, int], tuple[int, ...]]] = Struct("7B").unpack_from
 
@@ -67,18 +67,18 @@ class Columns(NamedTuple):
 
 
 def encode_aggregate(keys: Sequence[str], payloads: Sequence[bytes], explicit_hash_keys: Mapping[int, str]) -> bytes:
-    """The aggregate of these records.
+    """Return the aggregate of these records.
 
     Args:
         keys: the partition key of each record.
         payloads: the data of each record.
-        explicit_hash_keys: by place, of the records that have one.
+        explicit_hash_keys: the explicit hash keys, by the index of the record.
     """
     table = dict.fromkeys(keys)
     largest = max(map(len, payloads), default=0)
     if explicit_hash_keys or largest >= _READY - _HEAD_MAX_BYTES or len(table) >= _READY:
         return _encode_any(keys, payloads, explicit_hash_keys)
-    # Every head is ready: this is what nearly all aggregates are.
+    # All heads were encoded in advance, as for nearly all aggregates.
     index_heads, length_heads, key_heads = _INDEX_HEADS, _LENGTH_HEADS, _HEADS[_KEY]
     parts: list[bytes] = []
     for text in map(str.encode, table):
@@ -97,7 +97,7 @@ def encode_aggregate(keys: Sequence[str], payloads: Sequence[bytes], explicit_ha
 
 
 def _encode_any(keys: Sequence[str], payloads: Sequence[bytes], explicit_hash_keys: Mapping[int, str]) -> bytes:
-    """Like ``encode_aggregate``, for records of every kind."""
+    """Return the aggregate of records of any size, with or without explicit hash keys."""
     table = dict.fromkeys(keys)
     hash_key_table = dict.fromkeys(explicit_hash_keys[place] for place in sorted(explicit_hash_keys))
     indices = {key: _head(_KEY_INDEX, place) for place, key in enumerate(table)}
@@ -116,10 +116,10 @@ def _encode_any(keys: Sequence[str], payloads: Sequence[bytes], explicit_hash_ke
 
 
 def is_framed(data: bytes | bytearray | memoryview) -> bool:
-    """Whether ``data`` starts with the magic and ends with the MD5 of what stands between the two.
+    """Whether ``data`` starts with the magic bytes and ends with the MD5 of the bytes between the two.
 
-    This is more than ``split_columns`` opens, and what a producer should wrap (P12). Other readers forgive what we do
-    not: of an aggregate with an index out of range, the KCL delivers the records before it and drops the rest.
+    A producer must wrap such data (P12), even if ``split_columns`` would not accept it. Other readers are less strict:
+    from an aggregate with an index out of range, the KCL delivers the records before it and drops the rest.
     """
     blob = bytes(data)
     if not blob.startswith(MAGIC) or len(blob) <= FRAME_BYTES:
@@ -129,9 +129,9 @@ def is_framed(data: bytes | bytearray | memoryview) -> bool:
 
 
 def split_columns(data: bytes | bytearray | memoryview) -> Columns | None:
-    """The records of an aggregate, at least one; ``None`` for a plain record, which is everything else.
+    """Return the records of an aggregate, at least one. ``None`` if the data is not an aggregate but a plain record.
 
-    An explicit hash key is handed out as it was written: a foreign writer may have put any text there.
+    Explicit hash keys are returned unchecked: another writer may have written any text.
     """
     blob = bytes(data)
     if not is_framed(blob):
@@ -139,16 +139,16 @@ def split_columns(data: bytes | bytearray | memoryview) -> Columns | None:
     reader = _Reader(blob)
     try:
         return reader.read()
-    except (IndexError, ValueError, OverflowError):  # the last in place of the first, if compiled and far out of range
+    except (IndexError, ValueError, OverflowError):  # compiled code raises OverflowError for an index far out of range
         return None
 
 
 @final
 class _Reader:
-    """Reads the message of one framed aggregate. Tables may stand after the records that refer to them.
+    """Reads the message of one framed aggregate. Tables may follow the records that refer to them.
 
-    No bound is checked field by field: reading past the end of the message meets the MD5 and then ``IndexError``,
-    and a position that is not exactly at the end afterwards condemns the whole.
+    Bounds are not checked field by field. Reading past the end of the message yields bytes of the MD5 and then raises
+    ``IndexError``. If the final position is not exactly at the end of the message, the whole aggregate is refused.
     """
 
     __slots__ = ("_blob", "_hash_key_indices", "_hash_keys", "_key_indices", "_keys", "_payloads", "_stop")
@@ -159,7 +159,7 @@ class _Reader:
         self._keys: list[str] = []
         self._hash_keys: list[str] = []
         self._key_indices: list[int] = []
-        self._hash_key_indices: list[tuple[int, int]] = []  # (which record, which hash key): few records have one
+        self._hash_key_indices: list[tuple[int, int]] = []  # (index of the record, index of the hash key)
         self._payloads: list[bytes] = []
 
     def read(self) -> Columns:
@@ -182,17 +182,17 @@ class _Reader:
         return Columns(list(map(self._keys.__getitem__, self._key_indices)), self._payloads, hash_keys)
 
     def _read_key_grid(self, at: int) -> int:
-        """Read the keys at ``at`` that are as long as the first. Returns where the next field starts.
+        """Read the keys at ``at`` that have the same length as the first one. Returns where the next field starts.
 
-        Keys of one length, UUIDs say, stand in a grid: heads and texts repeat at equal distances, and reading them so
-        takes half the time. Only the start of a message is tried, for every try looks through all of it.
+        Keys of equal length, such as UUIDs, form a grid: heads and texts repeat at equal distances. Reading them as a
+        grid takes half the time. This is only tried at the start of a message, because each attempt scans all of it.
         """
         blob = self._blob
         size, stop = blob[at + 1], self._stop
         step = size + 2
         if blob[at] != _KEY or size > ONE_BYTE_MAX or at > stop - step:
             return at
-        last = stop - step  # where an entry may start at most
+        last = stop - step  # the last possible start of an entry
         tags = blob[at : last + 1 : step]
         sizes = blob[at + 1 : last + 2 : step]
         count = min(len(tags) - len(tags.lstrip(tags[:1])), len(sizes) - len(sizes.lstrip(sizes[:1])))
@@ -202,7 +202,7 @@ class _Reader:
         return end
 
     def _read_table(self, at: int, tag: int, table: list[str]) -> int:
-        """Read entries for as long as they follow each other. Returns where the next field starts."""
+        """Read adjacent entries of a table. Returns where the next field starts."""
         blob, stop, one_byte = self._blob, self._stop, ONE_BYTE_MAX
         while at < stop and blob[at] == tag:
             size = blob[at + 1]
@@ -215,14 +215,14 @@ class _Reader:
         return at
 
     def _read_records(self, at: int) -> int:
-        """Read records for as long as they follow each other. Returns where the next field starts.
+        """Read adjacent records. Returns where the next field starts.
 
-        Of a small record most is head, so a head is read at one stroke: 1A size 08 index 1A length, with one byte for
-        each number or two. The MD5 behind the message makes ten bytes always there. Every other shape, valid or not, is
-        left to ``_read_record``.
+        A small record consists mostly of its head, so the whole head is read at once: 1A size 08 index 1A length, with
+        one or two bytes for each number. Because the MD5 follows the message, there are always enough bytes to read.
+        All other shapes, valid or not, are left to ``_read_record``.
         """
         blob, stop, indices, payloads = self._blob, self._stop, self._key_indices, self._payloads
-        record, key_index, data, one_byte = _RECORD, _KEY_INDEX, _DATA, ONE_BYTE_MAX  # locals: a tenth of the time
+        record, key_index, data, one_byte = _RECORD, _KEY_INDEX, _DATA, ONE_BYTE_MAX  # locals are faster than globals
         while at < stop:
             tag, size, first, index, third, fourth, fifth = _seven_bytes(blob, at)
             if tag != record:
@@ -239,7 +239,7 @@ class _Reader:
                     payloads.append(blob[at + 7 : end])
                     at = end
                     continue
-            elif index == key_index and first <= one_byte < size:  # two bytes for the size, and so on
+            elif index == key_index and first <= one_byte < size:  # the size takes two bytes
                 end = at + 3 + size + ((first - 1) << 7)
                 place, start = third, at + 6
                 if third > one_byte:
@@ -258,7 +258,7 @@ class _Reader:
         return at
 
     def _read_record(self, at: int) -> int:
-        """Read one record of any shape, from its size on. Returns where the next field starts."""
+        """Read one record of any shape; ``at`` is the position of its size. Returns where the next field starts."""
         blob, data, one_byte = self._blob, _DATA, ONE_BYTE_MAX
         size, at = read_varint(blob, at)
         end = at + size
@@ -298,6 +298,6 @@ def _head(tag: int, number: int) -> bytes:
 
 
 def _entry(tag: int, text: str) -> bytes:
-    """One entry of a table."""
+    """Return one entry of a table."""
     encoded = text.encode()
     return _head(tag, len(encoded)) + encoded

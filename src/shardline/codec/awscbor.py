@@ -1,13 +1,13 @@
-"""How do requests and answers look in AWS's CBOR 1.1 (``application/x-amz-cbor-1.1``)?
+"""Encodes requests and decodes responses in AWS's CBOR 1.1 (``application/x-amz-cbor-1.1``).
 
-What the Java SDK speaks to Kinesis: a quarter fewer bytes than JSON, for blobs go as they are. The functions are those
-of ``awsjson``, and take and give the same values.
+The Java SDK uses this protocol for Kinesis. It needs a quarter fewer bytes than JSON, because blobs are sent unchanged.
+The functions are those of ``awsjson``, with the same arguments and results.
 
 Invariants:
 
-- Times are tag 1 with integer *milliseconds* (RFC 8949 says seconds; AWS does not).
-- A body that does not fit raises ``BodyError`` and nothing else.
-- An answer in JSON is read as JSON: the service's front end sends such answers even to CBOR requests.
+- Times are tag 1 with integer *milliseconds* (RFC 8949 says seconds; AWS differs).
+- A body that cannot be encoded or decoded raises ``BodyError`` and nothing else.
+- A JSON response is decoded as JSON, because the service's front end sends such responses even to CBOR requests.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ _OPENING: Final = b"\xa2" + cbor.text("Records")
 
 
 def encode_put_records(stream: StreamRef, entries: Sequence[Entry]) -> bytearray:
-    """The body of a PutRecords request, in one growing buffer (see ``awsjson``)."""
+    """Return the body of a PutRecords request, built in one growing buffer (``awsjson`` says why)."""
     body = bytearray(_OPENING)
     body += cbor.head(cbor.ARRAY, len(entries))
     for entry in entries:
@@ -54,10 +54,13 @@ def encode_put_records(stream: StreamRef, entries: Sequence[Entry]) -> bytearray
 
 
 def encode(params: Mapping[str, object]) -> bytes:
-    """The body of any request: dicts, lists, text, numbers, booleans, bytes and aware datetimes.
+    """Return the body of any request.
+
+    Args:
+        params: dicts, lists, text, numbers, booleans, bytes and aware datetimes.
 
     Raises:
-        BodyError: a value that has no form in CBOR.
+        BodyError: a value cannot be represented in CBOR.
     """
     try:
         return cbor.encode(params)
@@ -66,7 +69,7 @@ def encode(params: Mapping[str, object]) -> bytes:
 
 
 def decode(body: bytes, shape: type[T]) -> T:
-    """The answer as a struct."""
+    """Return a response as a struct."""
     if body[:1] == b"{":
         return awsjson.decode(body, shape)
     try:
@@ -76,7 +79,7 @@ def decode(body: bytes, shape: type[T]) -> T:
 
 
 def decode_any(body: bytes) -> dict[str, object]:
-    """The answer of any operation as it stands."""
+    """Return the response of any operation as a dict."""
     if body[:1] == b"{":
         return awsjson.decode_any(body)
     return cast("dict[str, object]", decode(body, dict[str, Any]))

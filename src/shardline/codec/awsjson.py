@@ -1,12 +1,12 @@
-"""How do requests and answers look in AWS's JSON 1.1?
+"""Encodes requests and decodes responses in AWS's JSON 1.1, the default protocol.
 
-The default protocol. A PutRecords of large entries is joined by hand; answers are decoded straight into structs.
+A PutRecords with large entries is assembled by hand. Responses are decoded straight into structs.
 
 Invariants:
 
-- What ``encode*`` writes, botocore's serialiser writes too, member by member (not byte by byte).
-- Blobs are base64, times are seconds since 1970 with milliseconds, rounded down (as in ``awscbor``).
-- A body that does not fit raises ``BodyError`` and nothing else.
+- ``encode*`` write the same members as botocore's serializer, though not the same bytes.
+- Blobs are base64. Times are seconds since 1970 with milliseconds, rounded down (as in ``awscbor``).
+- A body that cannot be encoded or decoded raises ``BodyError`` and nothing else.
 """
 
 import binascii
@@ -27,32 +27,32 @@ CONTENT_TYPE: Final = "application/x-amz-json-1.1"
 
 T = TypeVar("T")
 
-_FLAT: Final = frozenset({str, int, bool, bytes})  # what the encoder writes as it stands
+_FLAT: Final = frozenset({str, int, bool, bytes})  # types that the encoder accepts without conversion
 _encode_json: Final = msgspec.json.Encoder().encode
 _decoders: Final[dict[type[Any], msgspec.json.Decoder[Any]]] = {}
 
-# Where records lie at least this far apart in the body, msgspec's base64 costs more than a second pass with pybase64
-# (measured: 5.9 against 3.7 ms for 100 records of 50 KB, but 4.8 against 8.5 ms for 10,000 of 200 B).
+# If records are at least this far apart in the body, msgspec's base64 takes longer than a second pass with pybase64
+# (measured: 5.9 against 3.7 ms for 100 records of 50 KB, but 4.8 against 8.5 ms for 10,000 records of 200 B).
 _LARGE_RECORD: Final = 4_096
 
-# And where the entries of a request are larger than this on average, than a loop with pybase64 (measured: 0.19 against
-# 0.54 us an entry of 100 B, but 1.6 against 0.7 us of 1 KiB).
+# If the entries of a request are larger than this on average, msgspec takes longer than a loop with pybase64 (measured:
+# 0.19 against 0.54 us per entry of 100 B, but 1.6 against 0.7 us per entry of 1 KiB).
 _SMALL_DATA: Final = 300
-_SAMPLE: Final = 16  # entries that tell how large they are on average
+_SAMPLE: Final = 16  # entries from which the average size is estimated
 
 _1970: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class _PutByName(msgspec.Struct):
-    """A PutRecords request, to be encoded at one stroke."""
+    """A PutRecords request that msgspec encodes in one call."""
 
     entries: Sequence[Entry] = msgspec.field(name="Records")
     stream: str = msgspec.field(name="StreamName")
 
 
 class _PutByArn(msgspec.Struct):
-    """The same, for a stream that is named by its ARN."""
+    """The same request, for a stream that is addressed by its ARN."""
 
     entries: Sequence[Entry] = msgspec.field(name="Records")
     stream: str = msgspec.field(name="StreamARN")
@@ -69,7 +69,7 @@ class _TextRecord(msgspec.Struct, gc=False):
 
 
 class _TextPage(msgspec.Struct):
-    """A page of either kind whose records are still base64."""
+    """A page of GetRecords or SubscribeToShard whose records are still base64."""
 
     records: list[_TextRecord] = msgspec.field(name="Records")
     next_iterator: str | None = msgspec.field(name="NextShardIterator", default=None)
@@ -79,18 +79,19 @@ class _TextPage(msgspec.Struct):
 
 
 def encode_put_records(stream: StreamRef, entries: Sequence[Entry]) -> bytes | bytearray:
-    """The body of a PutRecords request."""
-    some = entries[:: 1 + len(entries) // _SAMPLE]
-    if sum([len(entry.data) for entry in some]) > _SMALL_DATA * len(some):
+    """Return the body of a PutRecords request."""
+    sample = entries[:: 1 + len(entries) // _SAMPLE]
+    if sum([len(entry.data) for entry in sample]) > _SMALL_DATA * len(sample):
         return _encode_large(stream, entries)
     shape = _PutByName if stream.arn is None else _PutByArn
     return _encode_json(shape(entries, str(stream)))
 
 
 def _encode_large(stream: StreamRef, entries: Sequence[Entry]) -> bytearray:
-    """The same, where base64 is most of the work: by vector instructions.
+    """Return the body of a PutRecords request with large entries, for which base64 is most of the work.
 
-    One growing buffer: keeping the parts until they are joined costs three to twenty times as much, in page faults.
+    pybase64 uses vector instructions. The body is one growing buffer, because keeping the parts until they are joined
+    takes three to twenty times as long, due to page faults.
     """
     body = bytearray(b'{"Records":[')
     for entry in entries:
@@ -107,7 +108,7 @@ def _encode_large(stream: StreamRef, entries: Sequence[Entry]) -> bytearray:
             body += explicit_hash_key.encode()
             body += b'"'
         body += b"},"
-    del body[-1:]  # the comma after the last one
+    del body[-1:]  # the comma after the last entry
     body += b'],"StreamName":' if stream.arn is None else b'],"StreamARN":'
     body += _encode_json(str(stream))
     body += b"}"
@@ -115,10 +116,13 @@ def _encode_large(stream: StreamRef, entries: Sequence[Entry]) -> bytearray:
 
 
 def encode(params: Mapping[str, object]) -> bytes:
-    """The body of any request: dicts, lists, text, numbers, booleans, bytes and aware datetimes.
+    """Return the body of any request.
+
+    Args:
+        params: dicts, lists, text, numbers, booleans, bytes and aware datetimes.
 
     Raises:
-        BodyError: a value that has no form in JSON.
+        BodyError: a value cannot be represented in JSON.
     """
     flat = isinstance(params, dict) and all(type(value) in _FLAT for value in params.values())
     try:
@@ -128,7 +132,7 @@ def encode(params: Mapping[str, object]) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Times as numbers; bytes become base64 in the encoder."""
+    """Convert times to numbers, recursively. The encoder itself turns bytes into base64."""
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             raise BodyError(f"a time needs a time zone: {value!r} has none")
@@ -140,14 +144,14 @@ def _plain(value: object) -> object:
         items = cast("Sequence[object]", value)
         return [_plain(item) for item in items]
     if isinstance(value, memoryview):
-        return value.tobytes()  # the encoder takes contiguous ones alone
+        return value.tobytes()  # the encoder accepts only contiguous memoryviews
     if isinstance(value, float) and not isfinite(value):
-        raise BodyError(f"JSON has no number {value}")  # the encoder would write null
+        raise BodyError(f"JSON has no number {value}")  # the encoder itself would silently write null
     return value
 
 
 def decode(body: bytes, shape: type[T]) -> T:
-    """The answer as a struct."""
+    """Return a response as a struct."""
     if shape is GetRecordsResponse or shape is SubscribeToShardEvent:
         first = body.find(b'"SequenceNumber"')
         second = body.find(b'"SequenceNumber"', first + 1)
@@ -183,7 +187,7 @@ def _decode_large(body: bytes, shape: type[Any]) -> GetRecordsResponse | Subscri
 
 
 def decode_any(body: bytes) -> dict[str, object]:
-    """The answer of any operation as it stands, with ``Data`` of records as bytes."""
+    """Return the response of any operation as a dict, with the ``Data`` of records as bytes."""
     if not body:
         return {}
     answer = decode(body, dict[str, Any])
@@ -191,6 +195,6 @@ def decode_any(body: bytes) -> dict[str, object]:
         for record in answer.get("Records") or ():
             if "Data" in record:
                 record["Data"] = b64decode(record["Data"], validate=True)
-    except (binascii.Error, ValueError, TypeError) as error:  # TypeError: no list, no object, no text
+    except (binascii.Error, ValueError, TypeError) as error:  # TypeError: not a list, an object or a text
         raise BodyError(f"not a list of records: {error}") from None
     return answer

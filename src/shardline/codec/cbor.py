@@ -1,18 +1,19 @@
-"""How do values travel in AWS's CBOR (``application/x-amz-cbor-1.1``)?
+"""Encodes and decodes values in AWS's CBOR (``application/x-amz-cbor-1.1``).
 
-The subset of RFC 8949 that the AWS SDK for Java speaks to Kinesis, with its one quirk: a timestamp is tag 1 around
-epoch *milliseconds*, where the RFC says seconds.
+This is the subset of RFC 8949 that the AWS SDK for Java uses for Kinesis, with its one quirk: a timestamp is tag 1
+around epoch *milliseconds*, although the RFC says seconds.
 
 Invariants:
 
-- What ``encode`` accepts, ``decode`` gives back: byte strings as ``bytes``, sequences as lists, mappings as dicts.
-- An aware datetime is written as tag 1 and whole milliseconds, rounded down; tag 1 is read as float seconds since
-  1970. Any other tag is dropped and its content kept, but for big numbers (tags 2 and 3), which become ints.
-- Definite and indefinite lengths, and floats of all three widths, are read alike. Of two equal keys the last wins.
-- For any bytes ``decode`` returns a value or raises ``CborError``, and nothing else: truncated or left-over input,
-  reserved heads, unassigned simple values, keys that are no text, broken UTF-8, more than ``MAX_DEPTH`` levels.
-- Time and memory are linear in the input: a declared length beyond what is left fails before anything is made.
-- ``encode`` refuses with ``CborError`` what has no such form; the message names the type and never the value.
+- ``decode`` returns the values that ``encode`` accepted: byte strings as ``bytes``, sequences as lists, mappings as
+  dicts.
+- An aware datetime is written as tag 1 and whole milliseconds, rounded down. Tag 1 is read as float seconds since 1970.
+  Any other tag is dropped and its content kept, except that big numbers (tags 2 and 3) become ints.
+- Definite and indefinite lengths, and floats of all three widths, are accepted. Of two equal keys, the last one counts.
+- For any bytes, ``decode`` returns a value or raises ``CborError``, and nothing else. Errors are truncated or surplus
+  input, reserved heads, unassigned simple values, keys that are not text, broken UTF-8, more than ``MAX_DEPTH`` levels.
+- Time and memory are linear in the input: a declared length that exceeds the rest of the input fails at once.
+- ``encode`` raises ``CborError`` for values that it cannot represent. The message names the type and never the value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,11 +24,11 @@ from struct import error as StructError  # noqa: N812 - the class that struct ca
 from typing import Final, TypeAlias, cast, final
 
 CborValue: TypeAlias = "bool | int | float | str | bytes | list[CborValue] | dict[str, CborValue] | None"
-"""What ``decode`` gives."""
+"""The values that ``decode`` returns."""
 _Input: TypeAlias = "CborValue | bytearray | memoryview | datetime | Sequence[_Input] | Mapping[object, _Input]"
 
 MAX_DEPTH: Final = 64
-"""Levels of arrays, maps and tags inside each other. Kinesis needs five."""
+"""The deepest nesting of arrays, maps and tags. Kinesis needs five levels."""
 
 UNSIGNED: Final = 0
 NEGATIVE: Final = 1
@@ -38,7 +39,7 @@ MAP: Final = 5
 TAG: Final = 6
 
 _INT_LIMIT: Final = 1 << 64
-_ONE_BYTE: Final = 24  # additional information: below it the argument itself, from it on the argument's width
+_ONE_BYTE: Final = 24  # additional information below this is the argument itself, else the width of the argument
 _EIGHT_BYTES: Final = 27
 _INDEFINITE: Final = 31
 _BREAK: Final = 0xFF
@@ -48,11 +49,11 @@ _BIG_TAGS: Final = (2, 3)
 _SIMPLE: Final = {0xF4: False, 0xF5: True, 0xF6: None, 0xF7: None}  # 0xF7 is JavaScript's undefined
 _FLOATS: Final = {0xF9: Struct(">e"), 0xFA: Struct(">f"), 0xFB: Struct(">d")}
 
-# The heads that maps read in place:
+# The heads that ``_map`` reads without a call:
 _SHORT_TEXT: Final = 0x60  # text of up to 23 bytes
-_BEFORE_TEXT: Final = 0x5F  # what to take off such a head to get the length of head and text
+_BEFORE_TEXT: Final = 0x5F  # such a head minus this is the length of head and text
 _TEXT_8: Final = 0x78  # text of up to 255 bytes
-_BYTES_8: Final = 0x58  # bytes, the same
+_BYTES_8: Final = 0x58  # byte string of up to 255 bytes
 _EPOCH: Final = 0xC1  # a timestamp...
 _UNSIGNED_64: Final = 0x1B  # ...in eight bytes
 
@@ -67,19 +68,21 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 @final
 class CborError(ValueError):
-    """The bytes are not the CBOR that AWS speaks, or the value has no such form."""
+    """The bytes are not AWS's CBOR, or a value cannot be represented in it."""
 
 
 # ---- values to bytes
 
 
 def encode(value: object) -> bytes:
-    """The bytes of ``value``.
+    """Return the bytes of a value.
 
-    None, bool, int (-2**64 to 2**64 - 1), float, str, bytes-like, list, tuple, mappings with str keys, aware datetime.
+    Args:
+        value: None, bool, int (-2**64 to 2**64 - 1), float, str, bytes-like, list, tuple, a mapping with str keys, or
+            an aware datetime.
 
     Raises:
-        CborError: another type, an int or a nesting out of bounds, or text with a lone surrogate.
+        CborError: the value has another type, an int or the nesting is out of bounds, or a text has a lone surrogate.
     """
     parts: list[bytes] = []
     _append(parts, cast("_Input", value), MAX_DEPTH, {})
@@ -87,10 +90,14 @@ def encode(value: object) -> bytes:
 
 
 def head(major: int, length: int) -> bytes:
-    """The shortest head of an item: its major type (``BYTES``, ``MAP``...) and its length, or value, or tag number.
+    """Return the shortest head of an item.
+
+    Args:
+        major: the major type (``BYTES``, ``MAP``, ...).
+        length: the argument: a length, a value or a tag number.
 
     Raises:
-        CborError: no major type that has an argument (0 to 6), or a length outside 0 to 2**64 - 1.
+        CborError: the major type is not 0 to 6, or the length is not 0 to 2**64 - 1.
     """
     if not (UNSIGNED <= major <= TAG and 0 <= length < _INT_LIMIT):
         raise CborError(f"no CBOR head has major type {major} and an argument of {length.bit_length()} bits")
@@ -107,14 +114,21 @@ def head(major: int, length: int) -> bytes:
 
 
 def _append(parts: list[bytes], value: _Input, levels: int, keys: dict[str, bytes]) -> None:
-    """``levels`` may still open; ``keys`` remembers the bytes of the keys seen: they are few, and come often."""
+    """Append the bytes of a value to ``parts``.
+
+    Args:
+        parts: the bytes so far.
+        value: the value.
+        levels: how many levels of nesting are still allowed.
+        keys: the encoded keys so far. Few keys occur many times.
+    """
     if isinstance(value, str):
         parts.append(text(value))
     elif isinstance(value, (bytes, bytearray, memoryview)):
         raw = bytes(value)
         parts.append(head(BYTES, len(raw)))
         parts.append(raw)
-    elif isinstance(value, (dict, Mapping)):  # dict first: asking the abstract class is slow
+    elif isinstance(value, (dict, Mapping)):  # dict first, because a check against the abstract class is slow
         _check_levels(levels)
         parts.append(head(MAP, len(value)))
         for key, item in value.items():
@@ -138,7 +152,7 @@ def _append(parts: list[bytes], value: _Input, levels: int, keys: dict[str, byte
 
 
 def text(value: str) -> bytes:
-    """A text with its head."""
+    """Return a text with its head."""
     try:
         raw = value.encode()
     except UnicodeEncodeError:
@@ -155,7 +169,7 @@ def _scalar(value: _Input) -> bytes:
         return _integer(value)
     if isinstance(value, float):
         return _DOUBLE.pack(0xFB, value)
-    raise CborError(f"a value of type {type(value).__name__} has no form in AWS's CBOR")
+    raise CborError(f"AWS's CBOR cannot represent a value of type {type(value).__name__}")
 
 
 def _timestamp(when: datetime) -> bytes:
@@ -172,7 +186,7 @@ def _integer(value: int) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview) -> CborValue:
-    """The one item that ``data`` holds.
+    """Return the value of the single item in ``data``.
 
     Raises:
         CborError: the bytes are not exactly one well-formed item of this subset.
@@ -181,7 +195,7 @@ def decode(data: bytes | bytearray | memoryview) -> CborValue:
         data = bytes(data)
     try:
         value, end = _item(data, 0, MAX_DEPTH, {})
-    except (IndexError, StructError):  # indexing and unpacking past the end: cheaper caught once than asked everywhere
+    except (IndexError, StructError):  # reads past the end: catching them here is cheaper than checking each read
         raise _truncated() from None
     except UnicodeDecodeError:
         raise CborError("a CBOR text is not valid UTF-8") from None
@@ -193,7 +207,14 @@ def decode(data: bytes | bytearray | memoryview) -> CborValue:
 
 
 def _item(data: bytes, at: int, levels: int, keys: dict[bytes, str]) -> tuple[CborValue, int]:
-    """The item at ``at``, and where it ends. ``levels`` may still open; ``keys`` makes equal keys one object."""
+    """Return the value of the item at ``at``, and where the item ends.
+
+    Args:
+        data: the input.
+        at: where the item starts.
+        levels: how many levels of nesting are still allowed.
+        keys: the decoded keys so far, so that equal keys share one object.
+    """
     first = data[at]
     at += 1
     major = first >> 5
@@ -215,7 +236,7 @@ def _item(data: bytes, at: int, levels: int, keys: dict[bytes, str]) -> tuple[Cb
     _check_levels(levels)
     if major == TAG:
         return _tagged(data, at, length, levels - 1, keys)
-    # Each item has a byte at least, each entry two: a count beyond that is a lie, refused before any work.
+    # Each item has at least one byte, and each entry of a map two. A count that needs more bytes is refused at once.
     if length * (major - ARRAY + 1) > len(data) - at:
         raise _truncated()
     if major == ARRAY:
@@ -224,7 +245,7 @@ def _item(data: bytes, at: int, levels: int, keys: dict[bytes, str]) -> tuple[Cb
 
 
 def _argument(data: bytes, at: int, information: int) -> tuple[int, int]:
-    """The argument that follows a head, and where it ends."""
+    """Return the argument that follows a head, and where the argument ends."""
     if information == _ONE_BYTE:
         return data[at], at + 1
     if information > _EIGHT_BYTES:
@@ -246,7 +267,7 @@ def _simple(data: bytes, at: int, first: int) -> tuple[CborValue, int]:
 
 
 def _array(data: bytes, at: int, left: int, levels: int, keys: dict[bytes, str]) -> tuple[CborValue, int]:
-    """``left`` items, or items up to a break if ``left`` is negative (it then never reaches zero)."""
+    """Return the array of the next ``left`` items, or of all items up to a break if ``left`` is negative."""
     items: list[CborValue] = []
     while left:
         if left < 0 and data[at] == _BREAK:
@@ -258,11 +279,11 @@ def _array(data: bytes, at: int, left: int, levels: int, keys: dict[bytes, str])
 
 
 def _map(data: bytes, at: int, left: int, levels: int, keys: dict[bytes, str]) -> tuple[CborValue, int]:
-    """``left`` entries, or entries up to a break if ``left`` is negative (it then never reaches zero).
+    """Return the map of the next ``left`` entries, or of all entries up to a break if ``left`` is negative.
 
-    The bulk of every answer passes here, so short keys, strings and timestamps are read in place: a call costs more
-    than what it would do. Not checking their lengths is safe, because a slice stops at the end of ``data``, and a place
-    beyond it is caught by the next read, or by ``decode`` at last.
+    Most bytes of every response are read here, so short keys, strings and timestamps are read without a call, which
+    would cost more than the work itself. Their lengths need no check: a slice stops at the end of ``data``, and a
+    position beyond the end is detected by the next read or by ``decode``.
     """
     entries: dict[str, CborValue] = {}
     while left:
@@ -320,10 +341,10 @@ def _seconds(milliseconds: CborValue) -> float:
         raise CborError(f"a timestamp in CBOR is a number, not {type(milliseconds).__name__}")
     try:
         seconds = milliseconds / 1000.0
-    except OverflowError:  # a big number may be tagged as a timestamp too
-        raise CborError("a timestamp in CBOR beyond all times") from None
+    except OverflowError:  # a big number can be tagged as a timestamp, too
+        raise CborError("a timestamp in CBOR is too large") from None
     if not isfinite(seconds):
-        raise CborError("a timestamp in CBOR that is not a finite number")
+        raise CborError("a timestamp in CBOR is not a finite number")
     return seconds
 
 
@@ -336,7 +357,7 @@ def _indefinite(data: bytes, at: int, major: int, levels: int, keys: dict[bytes,
         return b"".join(chunks), at
     if major == TEXT:
         chunks, at = _chunks(data, at, major)
-        return "".join([chunk.decode() for chunk in chunks]), at  # no character may straddle two chunks
+        return "".join([chunk.decode() for chunk in chunks]), at  # no character may be split between two chunks
     raise CborError("a CBOR number or tag of indefinite length")
 
 

@@ -1,14 +1,15 @@
-"""What does an error answer say, whoever wrote it?
+"""Which code and message does an error response contain?
 
-The service answers in JSON or CBOR, its front end in JSON even to CBOR requests, and a proxy or load balancer in HTML,
-in plain text or with nothing at all.
+The service responds in JSON or CBOR. Its front end responds in JSON even to CBOR requests. A proxy or load balancer
+responds in HTML, in plain text or with an empty body.
 
 Invariants:
 
-- Every answer yields a code and a message, whatever its body holds; nothing is raised.
-- The code is bare: without the namespace before ``#`` and the address after ``:``.
-- The message is at most 1,000 characters: an HTML page does not end up in a log.
-- No secret of the request is in it, whole or cut off: a service may tell what it was asked, with the session token.
+- Every response yields a code and a message, whatever its body contains. No exception is raised.
+- The code has neither the namespace before ``#`` nor the address after ``:``.
+- The message has at most 1,000 characters, so that no HTML page ends up in a log.
+- The message contains no secret of the request, neither whole nor truncated. A service may echo the request, including
+  the session token.
 """
 
 import re
@@ -23,13 +24,13 @@ from shardline.codec import cbor
 
 _MESSAGE_MAX: Final = 1_000
 _RETRY_AFTER_MAX: Final = 86_400.0
-_SECRET_MIN: Final = 16  # AWS's have 40 characters and more; an emulator's "test" may stand in any message
-# No part of it can be tried twice from the same place: an unclosed style ends at the end, a tag holds no other "<".
+_SECRET_MIN: Final = 16  # AWS's secrets have at least 40 characters; an emulator's "test" may occur in any message
+# This pattern takes linear time: an unclosed style extends to the end of the text, and a tag contains no other "<".
 _TAGS: Final = re.compile(r"<(?:style|script)\b.*?(?:</(?:style|script)>|\Z)|<[^<>]*>", re.DOTALL | re.IGNORECASE)
 _SPECIAL: Final = re.compile(r"[^0-9A-Za-z]")
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 
-# What a status means where the body names no code.
+# The code for a status, if the body names no code.
 _CODE_BY_STATUS: Final = {
     400: "BadRequest",
     401: "Unauthorized",
@@ -47,7 +48,7 @@ _CODE_BY_STATUS: Final = {
 
 
 class BodyError(ValueError):
-    """An answer whose body is not what the operation promises."""
+    """A body cannot be encoded, or is not the response that the operation promises."""
 
 
 @final
@@ -57,17 +58,17 @@ class ErrorAnswer(NamedTuple):
     request_id: str | None
     retry_after: float | None
     is_typed: bool
-    """Whether it names the type of an AWS error: else it is most likely a proxy's, not the service's."""
+    """Whether the response names the type of an AWS error. If not, it probably comes from a proxy."""
 
 
 def request_id_of(headers: Mapping[str, str]) -> str | None:
-    """AWS's id of the request, for support cases. Header names are lower case."""
+    """Return AWS's id of the request, for support cases. Header names are in lower case."""
     return headers.get("x-amzn-requestid") or headers.get("x-amz-request-id")
 
 
 def read_error(status: int, headers: Mapping[str, str], body: bytes, secrets: Iterable[str] = ()) -> ErrorAnswer:
-    """The facts of an error answer, with stars for ``secrets``. Header names are lower case."""
-    hide = _Stars(secrets)
+    """Return the facts of an error response, with ``secrets`` masked. Header names are in lower case."""
+    hide = _SecretMask(secrets)
     fields = _fields(body)
     error_type = bare_code(hide(headers.get("x-amzn-errortype") or _text(fields, "__type")))
     code = error_type or bare_code(hide(_text(fields, "code") or _text(fields, "Code")))
@@ -83,12 +84,12 @@ def read_error(status: int, headers: Mapping[str, str], body: bytes, secrets: It
 
 
 def bare_code(declared: str) -> str:
-    """``com.amazonaws.kinesis#X:http://...`` is ``X``."""
+    """Return ``X`` for ``com.amazonaws.kinesis#X:http://...``."""
     return declared.split(":", 1)[0].rsplit("#", 1)[-1].strip()[:_MESSAGE_MAX]
 
 
 def _fields(body: bytes) -> Mapping[str, object] | None:
-    """The members of a JSON or CBOR error body, ``None`` if it is neither."""
+    """Return the members of a JSON or CBOR error body. ``None`` if it is neither."""
     start = body.lstrip()[:1]
     decoded: object = None
     try:
@@ -100,7 +101,7 @@ def _fields(body: bytes) -> Mapping[str, object] | None:
         return None
     if not isinstance(decoded, dict):
         return None
-    return cast("dict[str, object]", decoded)  # both decoders give str keys
+    return cast("dict[str, object]", decoded)  # both decoders return str keys
 
 
 def _text(fields: Mapping[str, object] | None, name: str) -> str:
@@ -109,27 +110,30 @@ def _text(fields: Mapping[str, object] | None, name: str) -> str:
 
 
 @final
-class _Stars:
-    """What puts stars for secrets, also in the spelling of a URL, of a page or of a program."""
+class _SecretMask:
+    """Replaces secrets in a text by stars, including secrets that are escaped as in URLs, HTML or program code."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets = sorted((secret for secret in secrets if len(secret) >= _SECRET_MIN), key=len, reverse=True)
 
     @property
     def longest(self) -> int:
-        """How many characters a secret may take."""
-        return max((sum(len(max(ways, key=len)) for ways in map(_spellings, one)) for one in self._secrets), default=0)
+        """The largest number of characters that a secret can take, if it is escaped."""
+        lengths = [sum(len(max(forms, key=len)) for forms in map(_escapes, secret)) for secret in self._secrets]
+        return max(lengths, default=0)
 
     def __call__(self, text: str) -> str:
+        """Return the text with stars in place of the secrets."""
         for secret in self._secrets:
-            plain = max(_SPECIAL.split(secret), key=len)  # spelt in one way only, but for its case
-            if plain.casefold() in text.casefold():  # hardly ever; a pattern takes milliseconds
-                text = re.sub("".join(_any_of(_spellings(one)) for one in secret), "***", text, flags=re.IGNORECASE)
+            plain = max(_SPECIAL.split(secret), key=len)  # letters and digits are never escaped
+            if plain.casefold() in text.casefold():  # rarely true, and avoids the pattern, which takes milliseconds
+                pattern = "".join(_any_of(_escapes(character)) for character in secret)
+                text = re.sub(pattern, "***", text, flags=re.IGNORECASE)
         return text
 
 
-def _spellings(character: str) -> list[str]:
-    """How a character is written: as it is, and in a URL (once or twice over), in a page, in a program's string."""
+def _escapes(character: str) -> list[str]:
+    """Return the forms of a character: unchanged, and escaped for a URL (once or twice), HTML or a program's string."""
     if not _SPECIAL.match(character):
         return [character]
     code, once = ord(character), quote(character, safe="")
@@ -137,23 +141,23 @@ def _spellings(character: str) -> list[str]:
     return [character, f"\\{character}", *others]
 
 
-def _any_of(ways: list[str]) -> str:
-    return f"(?:{'|'.join(map(re.escape, ways))})"
+def _any_of(forms: list[str]) -> str:
+    return f"(?:{'|'.join(map(re.escape, forms))})"
 
 
-def _readable(body: bytes, hide: _Stars) -> str:
-    """The words of an HTML page or a text; nothing for bytes that are no text."""
+def _readable(body: bytes, hide: _SecretMask) -> str:
+    """Return the words of an HTML page or of a text. Empty if the bytes are not text."""
     head = body[: 16 * _MESSAGE_MAX]
     text = hide(head.decode("utf-8", "replace"))
     if len(head) < len(body) and hide.longest:
-        text = text[: -hide.longest]  # the beginning of a secret, perhaps
+        text = text[: -hide.longest]  # the cut may have left the beginning of a secret
     if "\ufffd" in text[:_MESSAGE_MAX] or _CONTROLS.search(text):
         return ""
     return " ".join(_TAGS.sub(" ", text).split())[:_MESSAGE_MAX]
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds of a Retry-After header; the form with a date is not used by AWS and is ignored."""
+    """Return the seconds of a Retry-After header. The form with a date, which AWS does not use, is ignored."""
     text = headers.get("retry-after", "").strip()
     if not text.isascii() or not text.isdigit():
         return None

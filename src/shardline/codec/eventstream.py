@@ -1,19 +1,19 @@
-"""Where does one message of an AWS event stream end, and is it intact?
+"""Encodes and decodes the messages of an AWS event stream (``application/vnd.amazon.eventstream``).
 
-``application/vnd.amazon.eventstream`` is what SubscribeToShard answers with. A frame is: its total length, the length
-of its headers, the CRC-32 of these two; the headers; the payload; the CRC-32 of all before. Lengths are big-endian.
+SubscribeToShard responds in this format. A frame consists of its total length, the length of its headers, the CRC-32 of
+these two, the headers, the payload, and the CRC-32 of all bytes before. Lengths are big-endian.
 
 Invariants:
 
-- The messages do not depend on how the bytes were cut into chunks, also when a broken frame follows them.
-- No message is handed out whose checksums, lengths or headers are not right: two equal header names, an unknown
-  type, a value that overruns, broken UTF-8 or a time outside the years 1 to 9999 break the frame.
-- A frame whose prelude says too much (headers over 128 KiB, payload over 24 MiB) is refused at its twelfth byte.
-- For any bytes ``feed`` and ``close`` return or raise ``FrameError``, and nothing else. After the first error
-  every call raises: where a frame is broken, the start of the next is unknown.
+- The messages do not depend on how the bytes were cut into chunks, even if a broken frame follows them.
+- A message is returned only if its checksums, lengths and headers are right. Two equal header names, an unknown type, a
+  value that exceeds the headers, broken UTF-8 and a time outside the years 1 to 9999 make a frame invalid.
+- A frame whose prelude declares too much (headers over 128 KiB, payload over 24 MiB) is refused at its twelfth byte.
+- For any bytes, ``feed`` and ``close`` return or raise ``FrameError``, and nothing else. After the first error every
+  call raises, because the start of the next frame is unknown.
 - Each byte is copied a fixed number of times, whatever the sizes of chunks and frames.
-- ``encode_message`` writes only frames that the decoders of AWS read: names of 1 to 127 bytes, strings and bytes
-  of up to 32,767 (the AWS C runtime holds lengths in signed integers). Its errors name types, never values.
+- ``encode_message`` writes only frames that AWS's decoders accept: names have 1 to 127 bytes, strings and byte strings
+  up to 32,767 (the AWS C runtime holds lengths in signed integers). Its errors name types, never values.
 """
 
 from collections.abc import Mapping
@@ -23,10 +23,10 @@ from typing import Final, NamedTuple, TypeAlias, final
 from zlib import crc32
 
 HeaderValue: TypeAlias = bool | int | str | bytes | datetime
-"""A string, a boolean, any of the four integers, bytes (also a UUID's sixteen), or a time in UTC."""
+"""A string, a boolean, an integer of any of the four widths, bytes (also the 16 of a UUID), or a time in UTC."""
 
-HEADERS_MAX_BYTES: Final = 128 * 1024  # as in botocore and the AWS C runtime
-PAYLOAD_MAX_BYTES: Final = 24 * 1024 * 1024  # as in botocore
+HEADERS_MAX_BYTES: Final = 128 * 1024  # the limit of botocore and the AWS C runtime
+PAYLOAD_MAX_BYTES: Final = 24 * 1024 * 1024  # the limit of botocore
 
 _PRELUDE: Final = Struct(">III")
 _LENGTHS: Final = Struct(">II")
@@ -42,8 +42,8 @@ _LONG_INTEGER: Final = 5
 _BYTES: Final = 6
 _STRING: Final = 7
 _TIMESTAMP: Final = 8
-# Bytes of a value by its type: true, false, byte, short, integer, long; bytes and string (say it themselves);
-# timestamp, uuid.
+# The width of a value by its type: true, false, byte, short, integer, long, bytes and string (-1: the value starts with
+# its length), timestamp, uuid.
 _WIDTHS: Final = (0, 0, 1, 2, 4, 8, -1, -1, 8, 16)
 
 _NAME_MAX_BYTES: Final = 127
@@ -57,11 +57,11 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 @final
 class FrameError(ValueError):
-    """The bytes are no intact event stream, or the message cannot be framed."""
+    """The bytes are not a valid event stream, or a message cannot be encoded."""
 
 
 class Message(NamedTuple):
-    """One message: ``headers`` such as ``:event-type``, and the payload that they describe."""
+    """A message: headers such as ``:event-type``, and the payload that they describe."""
 
     headers: dict[str, HeaderValue]
     payload: bytes
@@ -71,21 +71,22 @@ class Message(NamedTuple):
 
 
 def encode_message(headers: Mapping[str, HeaderValue], payload: bytes) -> bytes:
-    """The frame of one message.
+    """Return the frame of one message.
 
-    An int is written in four bytes if it fits, else in eight; an aware datetime as whole milliseconds, rounded down.
+    An int is written in four bytes if it fits, otherwise in eight. An aware datetime is written as whole milliseconds,
+    rounded down.
 
     Raises:
-        FrameError: a name, a value or the whole is too long, or a value has no type in an event stream.
+        FrameError: a name, a value or the whole message is too long, or an event stream has no type for a value.
     """
     return frame_message(encode_headers(headers), payload)
 
 
 def encode_headers(headers: Mapping[str, HeaderValue]) -> bytes:
-    """The headers as a frame holds them. A sender of many messages with the same headers encodes them once.
+    """Return the encoded headers. A sender of many messages with the same headers can encode them once.
 
     Raises:
-        FrameError: a name or a value is too long, or a value has no type in an event stream.
+        FrameError: a name or a value is too long, or an event stream has no type for a value.
     """
     parts: list[bytes] = []
     for name, value in headers.items():
@@ -99,10 +100,10 @@ def encode_headers(headers: Mapping[str, HeaderValue]) -> bytes:
 
 
 def frame_message(header: bytes, payload: bytes) -> bytes:
-    """The frame around encoded headers and a payload.
+    """Return the frame of encoded headers and a payload.
 
     Raises:
-        FrameError: they are too long.
+        FrameError: the headers or the payload are too long.
     """
     _check_sizes(len(header), len(payload))
     lengths = _LENGTHS.pack(_OVERHEAD_BYTES + len(header) + len(payload), len(header))
@@ -148,29 +149,29 @@ def _utf8(text: str) -> bytes:
 
 @final
 class MessageDecoder:
-    """Cuts a stream of bytes into messages, as they come."""
+    """Splits a stream of bytes into messages while the bytes arrive."""
 
     __slots__ = ("_failure", "_needed", "_unread")
 
     def __init__(self) -> None:
         self._unread = bytearray()
-        """The beginning of the next frame: shorter than ``_needed`` whenever we are waiting."""
+        """The beginning of the next frame. It is shorter than ``_needed`` between two calls."""
         self._needed = _PRELUDE_BYTES
         self._failure: str | None = None
 
     def feed(self, chunk: bytes) -> list[Message]:
-        """The messages that ``chunk`` completes.
+        """Return the messages that ``chunk`` completes.
 
-        If a broken frame follows intact ones in the same chunk, these are returned, and the next call raises.
+        If a broken frame follows valid ones in the same chunk, the valid ones are returned, and the next call raises.
 
         Raises:
-            FrameError: the stream is broken here, or was before.
+            FrameError: this frame or an earlier one is broken.
         """
         if self._failure is not None:
             raise FrameError(self._failure)
         unread = self._unread
         if not unread:
-            data = bytes(chunk)  # no copy of what is bytes: whole frames, the common case, pass straight through
+            data = bytes(chunk)  # does not copy a bytes object, which in the common case holds whole frames
         else:
             unread += chunk
             if len(unread) < self._needed:
@@ -188,10 +189,10 @@ class MessageDecoder:
         return messages
 
     def close(self) -> None:
-        """Say that the stream is over.
+        """Check that the stream ended properly.
 
         Raises:
-            FrameError: it ended inside a frame, or was broken before.
+            FrameError: the stream ended inside a frame, or a frame was broken.
         """
         if self._failure is None and self._unread:
             self._fail(f"the event stream ended inside a frame, after {len(self._unread)} bytes of it")
@@ -199,7 +200,7 @@ class MessageDecoder:
             raise FrameError(self._failure)
 
     def _cut(self, data: bytes, messages: list[Message]) -> int:
-        """Append all complete messages; say where the first incomplete frame begins, and set what it needs."""
+        """Append all complete messages, and set ``_needed``. Returns where the first incomplete frame begins."""
         at = 0
         while True:
             left = len(data) - at
@@ -219,7 +220,7 @@ class MessageDecoder:
 
 
 def _read_prelude(data: bytes, at: int) -> tuple[int, int]:
-    """The checked total and headers lengths of the frame at ``at``."""
+    """Return the total length and the length of the headers of the frame at ``at``, after checking both."""
     total: int
     headers_bytes: int
     crc: int
@@ -256,11 +257,11 @@ def _read_headers(block: bytes) -> dict[str, HeaderValue]:
             kind_at = name_at + block[at]
             name = block[name_at:kind_at].decode()
             if name in headers:
-                raise FrameError("a frame with the same header twice")
+                raise FrameError("a frame has the same header twice")
             kind = block[kind_at]
             at = kind_at + 1
             if kind >= len(_WIDTHS):
-                raise FrameError(f"a header of the unknown type {kind}")
+                raise FrameError(f"a header has the unknown type {kind}")
             width = _WIDTHS[kind]
             if width < 0:
                 width = block[at] << 8 | block[at + 1]
@@ -288,4 +289,4 @@ def _read_value(kind: int, raw: bytes) -> HeaderValue:
     try:
         return _1970 + int.from_bytes(raw, "big", signed=True) * _MILLISECOND
     except OverflowError:
-        raise FrameError("a header with a time outside the years 1 to 9999") from None
+        raise FrameError("a header has a time outside the years 1 to 9999") from None

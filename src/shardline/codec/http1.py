@@ -1,15 +1,15 @@
-"""How does an HTTP/1.1 request look, and what does an answer say?
+"""Encodes HTTP/1.1 requests and decodes responses.
 
-What a client of one service needs of RFC 9112, and no more: requests with a body whose length is known; answers by
-length, in chunks, or until the connection ends.
+This is the part of RFC 9112 that a client of a single service needs: requests with a body of known length, and
+responses whose body has a length, comes in chunks, or ends with the connection.
 
 Invariants:
 
-- Feeding an answer in any pieces gives the same result.
-- What is no HTTP/1.x answer, or breaks its own rules, is an ``HttpError``; nothing else is raised.
-- The head is at most 64 KiB, and at most 64 MiB of a body wait to be taken: a server cannot make us keep more.
-- ``keep_alive`` is true only if the connection can carry another request: the answer is complete by its own
-  account, nobody asked to close, and nothing followed it.
+- The result does not depend on how the bytes of a response were split into pieces.
+- An invalid response raises ``HttpError``, and nothing else is raised.
+- The head has at most 64 KiB, and at most 64 MiB of a body wait to be taken. A server cannot make us store more.
+- ``keep_alive`` is true only if the connection can carry another request: the length of the response was known and all
+  of it has arrived, neither side asked to close, and no bytes followed the response.
 """
 
 import re
@@ -27,20 +27,27 @@ _HEX: Final = frozenset(b"0123456789abcdefABCDEF")
 
 
 class HttpError(ValueError):
-    """What came is no valid answer."""
+    """The response is invalid, or a request cannot be encoded."""
 
 
 class CutShortError(HttpError):
-    """The connection ended before the answer did."""
+    """The connection ended in the middle of the response."""
 
 
 def encode_request(
     target: str, host: str, headers: Mapping[str, str], length: int | None, method: str = "POST"
 ) -> bytes:
-    """The head of a request. ``length`` is that of its body, ``None`` for none at all.
+    """Return the head of a request.
+
+    Args:
+        target: the path and query, or the authority for CONNECT.
+        host: the value of the Host header.
+        headers: the other headers.
+        length: the length of the body. ``None`` if there is no body.
+        method: the method.
 
     Raises:
-        HttpError: a header that would break out of its line.
+        HttpError: a header contains a line end or a character that HTTP does not allow.
     """
     lines = [f"{method} {target} HTTP/1.1", f"Host: {host}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -48,16 +55,16 @@ def encode_request(
         lines.append(f"Content-Length: {length}")
     text = "\r\n".join(lines)
     if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1 or "\x00" in text:
-        raise HttpError("a header holds a line end")
+        raise HttpError("a header contains a line end")
     try:
         return f"{text}\r\n\r\n".encode("latin-1")
     except UnicodeEncodeError:
-        raise HttpError("a header holds a character that HTTP cannot carry") from None
+        raise HttpError("a header contains a character outside Latin-1, which HTTP cannot carry") from None
 
 
 @final
 class AnswerReader:
-    """Reads one answer."""
+    """Decodes one response."""
 
     __slots__ = (
         "_after_data", "_buffer", "_chunked", "_left", "_of_connect", "_parts", "_trailing", "_waiting_bytes",
@@ -65,25 +72,29 @@ class AnswerReader:
     )  # fmt: skip
 
     def __init__(self, *, of_connect: bool = False) -> None:
-        self._of_connect = of_connect  # the answer to a CONNECT has no body: what follows it is the tunnel
+        self._of_connect = of_connect  # the response to a CONNECT has no body: the bytes after it are the tunnel's
         self.status = 0
-        """0 until the head is there."""
+        """The status. It is 0 until the whole head has arrived."""
         self.headers: dict[str, str] = {}
-        """By lower-case names; repeated ones joined by a comma."""
+        """The headers, by lower-case names. The values of repeated headers are joined by a comma."""
         self.complete = False
         self.keep_alive = False
         self._buffer = b""
         self._parts: list[bytes] = []
         self._waiting_bytes = 0
-        self._left: int | None = None  # bytes still to come of the body or chunk; None: until the connection ends
+        self._left: int | None = None  # bytes left of the body or chunk; None: the body ends with the connection
         self._chunked = False
         self._after_data = False
         self._trailing = False
 
     def feed(self, data: bytes) -> None:
-        """Take what arrived."""
+        """Decode bytes that arrived.
+
+        Raises:
+            HttpError: the response is invalid.
+        """
         if self.complete:
-            self.keep_alive = self.keep_alive and not data  # Nobody asked for this
+            self.keep_alive = self.keep_alive and not data  # the server sent bytes that no request asked for
             return
         if self.status:
             self._feed_body(data)
@@ -105,10 +116,10 @@ class AnswerReader:
             self._feed_body(buffer)
 
     def feed_end(self) -> None:
-        """The connection has ended.
+        """Note that the connection has ended.
 
         Raises:
-            HttpError: in the middle of the answer.
+            CutShortError: the response is not complete.
         """
         if not self.complete:
             if not self.status or self._left is not None or self._chunked:
@@ -117,7 +128,7 @@ class AnswerReader:
         self.keep_alive = False
 
     def take(self) -> bytes:
-        """The body, as far as it has come since the last call."""
+        """Return the part of the body that arrived since the last call."""
         parts = self._parts
         self._parts = []
         self._waiting_bytes = 0
@@ -128,15 +139,15 @@ class AnswerReader:
         version, _, rest = first.partition(b" ")
         code = rest[:3]
         if version not in _VERSIONS or not _STATUS.fullmatch(code) or rest[3:4] not in {b"", b" "}:
-            raise HttpError(f"it begins with {first[:40]!r}, not with HTTP/1.1 and a status")
+            raise HttpError(f"the answer begins with {first[:40]!r}, not with HTTP/1.1 and a status")
         status = int(code)
-        if 100 <= status < 200:  # noqa: PLR2004 - interim: the answer proper follows
+        if 100 <= status < 200:  # noqa: PLR2004 - an interim response: the final one follows
             return
         headers: dict[str, str] = {}
         for line in lines:
             raw_name, colon, value = line.partition(b":")
             if not colon or not raw_name or raw_name != raw_name.strip() or line[:1] in b" \t":
-                raise HttpError(f"a header without a name: {line[:40]!r}")
+                raise HttpError(f"a header has no valid name: {line[:40]!r}")
             name = raw_name.decode("latin-1").lower()
             text = value.strip(b" \t").decode("latin-1")
             headers[name] = f"{headers[name]}, {text}" if name in headers else text
@@ -152,7 +163,7 @@ class AnswerReader:
             self._left = 0
         elif encoding is not None:
             if encoding.strip().lower() != "chunked":
-                raise HttpError(f"transfer encoding {encoding[:40]!r}")
+                raise HttpError(f"unknown transfer encoding {encoding[:40]!r}")
             self._chunked = True
             self._left = 0
         elif "content-length" in self.headers:
@@ -173,7 +184,11 @@ class AnswerReader:
             self._finish(data[self._left :])
 
     def _feed_chunks(self, data: bytes) -> None:
-        """Chunks: a line with the size, the data, a line end; a size of 0, trailers and an empty line end it."""
+        """Decode chunks.
+
+        A chunk is a line with its size, the data and a line end. The last chunk has the size 0; after it come trailers
+        and an empty line.
+        """
         buffer = self._buffer + data if self._buffer else data
         at = 0
         while not self.complete and at < len(buffer):
@@ -200,14 +215,14 @@ class AnswerReader:
     def _read_chunk_line(self, line: bytes) -> None:
         if self._after_data:
             if line:
-                raise HttpError("a chunk is longer than it said")
+                raise HttpError("a chunk is longer than its declared size")
             self._after_data = False
         elif self._trailing:
             self.complete = not line
         else:
             size = line.partition(b";")[0].strip()
             if not size or len(size) > 16 or not _HEX.issuperset(size):  # noqa: PLR2004 - 64 bits
-                raise HttpError(f"chunk size {line[:40]!r}")
+                raise HttpError(f"invalid chunk size {line[:40]!r}")
             self._left = int(size, 16)
             self._trailing = self._left == 0
 
@@ -225,11 +240,11 @@ class AnswerReader:
 
 
 def _length(text: str) -> int:
-    """A Content-Length, which may be repeated if it is the same each time."""
+    """Parse a Content-Length. It may be repeated if all values are equal."""
     values = {value.strip() for value in text.split(",")}
     value = values.pop()
     if values or not value.isascii() or not value.isdigit() or len(value) > 18:  # noqa: PLR2004 - fits 64 bits
-        raise HttpError(f"content length {text[:40]!r}")
+        raise HttpError(f"invalid content length {text[:40]!r}")
     length = int(value)
     if length > BODY_MAX_BYTES:
         raise HttpError("the body of the answer is too long")

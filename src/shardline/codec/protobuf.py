@@ -1,15 +1,15 @@
-"""Which part of the protobuf wire format does the aggregate format need?
+"""The part of the protobuf wire format that the aggregate format needs.
 
-Varints, length-delimited fields, and a way around fields that we do not know: no more, so no dependency either.
+It needs only varints, length-delimited fields, and skipping unknown fields, so a dependency is not worthwhile.
 
 Invariants:
 
-- A varint is written in as few bytes as it needs, and read with at most 10 bytes and 64 bits, padded or not.
-- An unknown field of wire type 0, 1, 2 or 5 is stepped over in constant memory. Groups (3 and 4) count as broken:
-  they were deprecated before the KPL was born, no writer of aggregates has any, and they are the only nesting of a
-  format that can otherwise be stepped over without a stack.
-- A reader either advances or raises ``WireError`` or ``IndexError``. A declared length only moves the position, it
-  allocates nothing; whoever called compares the position with the end, once.
+- A varint is written in as few bytes as possible. A varint that is read has at most 10 bytes and 64 bits, and may be
+  padded.
+- Unknown fields of wire type 0, 1, 2 or 5 are skipped in constant memory. Groups (types 3 and 4) are refused: they were
+  deprecated before the KPL existed, no writer of aggregates uses them, and skipping them would need a stack.
+- A reader either advances or raises ``WireError`` or ``IndexError``. A declared length only moves the position, and
+  allocates nothing. The caller compares the final position with the end, once.
 """
 
 from typing import Final, final
@@ -27,11 +27,11 @@ _TAG_COUNT: Final = 1 << 32
 
 @final
 class WireError(ValueError):
-    """These bytes are no message: an expected verdict on foreign bytes, never seen outside the codec."""
+    """The bytes are not a valid message. The codec catches this: the data is then a plain record."""
 
 
 def encode_varint(value: int) -> bytes:
-    """``value`` (0 or more) in groups of seven bits, lowest first."""
+    """Return a number (0 or more) as a varint: groups of seven bits, the lowest first."""
     encoded = bytearray()
     while value > ONE_BYTE_MAX:
         encoded.append(value & 0x7F | 0x80)
@@ -41,22 +41,22 @@ def encode_varint(value: int) -> bytes:
 
 
 def varint_size(value: int) -> int:
-    """The length of ``encode_varint(value)``."""
+    """Return the length of ``encode_varint(value)``."""
     return (value.bit_length() + 6) // 7 or 1
 
 
 def read_varint(buffer: bytes, at: int) -> tuple[int, int]:
-    """The varint that starts at ``at``, and where the next byte after it is.
+    """Return the varint that starts at ``at``, and the position after it.
 
     Raises:
-        WireError: it is longer than 10 bytes, or does not fit into 64 bits.
-        IndexError: the buffer ends inside it.
+        WireError: the varint has more than 10 bytes or more than 64 bits.
+        IndexError: the buffer ends inside the varint.
     """
     first = buffer[at]
     if first <= ONE_BYTE_MAX:
         return first, at + 1
     second = buffer[at + 1]
-    if second <= ONE_BYTE_MAX:  # most lengths are below 16,384: three times as fast as the loop
+    if second <= ONE_BYTE_MAX:  # most lengths are below 16,384, and this is three times as fast as the loop
         return first + (second - 1 << 7), at + 2
     value = 0
     for place in range(_VARINT_MAX_BYTES):
@@ -70,13 +70,13 @@ def read_varint(buffer: bytes, at: int) -> tuple[int, int]:
 
 
 def skip_unknown(buffer: bytes, at: int, known: int) -> int:
-    """Step over the field whose tag starts at ``at``: where the next one starts, which may be past the end.
+    """Skip the field whose tag starts at ``at``. Returns where the next field starts, which may be past the end.
 
-    A field number from 1 to ``known`` is refused. Its reader looked for the one byte that starts it and found another:
-    the wire type is wrong, or the tag is padded.
+    A field with a number from 1 to ``known`` is refused: the caller would have recognised it by its tag byte, so the
+    wire type is wrong or the tag is padded.
 
     Raises:
-        WireError: a known field, no valid tag, a group.
+        WireError: the field is known, or the tag is invalid, or the field is a group.
         IndexError: the buffer ends inside the tag or a varint.
     """
     tag, at = read_varint(buffer, at)

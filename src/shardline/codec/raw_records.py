@@ -1,14 +1,14 @@
-"""How do those who hold raw records, and no producer or consumer of ours, make aggregates and open them?
+"""Aggregates and deaggregates raw records, for code that uses neither our producer nor our consumer.
 
-``aggregate`` serves whoever calls PutRecords, ``deaggregate`` whoever is handed records: by GetRecords, in a Lambda
-function, in a Firehose transformation.
+``aggregate`` is for code that calls PutRecords itself. ``deaggregate`` is for code that gets raw records from
+GetRecords, in a Lambda function or in a Firehose transformation.
 
 Invariants:
 
-- Everything that goes into an aggregate is checked first, and an error says which record is at fault.
-- ``deaggregate`` loses nothing and keeps the order. A plain record comes back as one record, its data unchanged.
-- The records of one aggregate share what the service said about it, and count ``sub_sequence`` from 0.
-- What came out of an aggregate is not opened again: a payload may look like an aggregate and be none (P12).
+- Every record is checked before it is aggregated, and an error names the wrong record.
+- ``deaggregate`` loses no record and keeps the order. A plain record is returned as one record, with the same data.
+- The records of one aggregate share the service's facts about it, and have ``sub_sequence`` from 0.
+- A record from an aggregate is not deaggregated again: its data may look like an aggregate without being one (P12).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,10 +28,10 @@ UserTuple: TypeAlias = tuple[str, bytes] | tuple[str, bytes, str | None]
 """A record to aggregate: partition key, data, and an explicit hash key if it has one."""
 
 Page: TypeAlias = GetRecordsResponse | SubscribeToShardEvent
-"""What our own client reads."""
+"""A page of records that our own client returns."""
 
 Raw: TypeAlias = bytes | bytearray | memoryview | Record | RawRecord | Mapping[str, object]
-"""A record to open: see ``deaggregate``."""
+"""A record to deaggregate: see ``deaggregate``."""
 
 _ALLOWED: Final = (
     "bytes, a page or record of Client, a GetRecords record (with 'Data'), a Lambda record (with 'kinesis'), a Firehose"
@@ -41,19 +41,20 @@ _ALLOWED: Final = (
 
 
 def aggregate(records: Iterable[UserTuple], *, within: HashRange | None = None) -> bytes:
-    """One aggregate of all ``records``, in the format of the KPL: the data of a single Kinesis record.
+    """Return one aggregate of all records, in the KPL's format. It is the data of a single Kinesis record.
 
-    An aggregate must hold records of one shard only. Kinesis stores it whole in the shard that the partition key (or
-    explicit hash key) of the put names, but readers look at the keys inside: the KCL drops the *whole* aggregate if one
-    of them belongs to another shard. Group the records by shard first, and pass that shard's hash range as ``within``
-    to be sure. Put the aggregate under the key of one of its records (and its explicit hash key, if it has one).
+    An aggregate must hold records of one shard only. Kinesis stores the whole aggregate in the shard that its own
+    partition key (or explicit hash key) selects, but readers check the keys inside: the KCL drops the *whole* aggregate
+    if one of them belongs to another shard. So group the records by shard first, and pass the shard's hash range as
+    ``within`` to have this checked. Put the aggregate under the key of one of its records, and under that record's
+    explicit hash key if it has one.
 
     Args:
         records: tuples (key, data) or (key, data, explicit hash key or None); at least one.
         within: the hash range of the shard that the aggregate is meant for.
 
     Raises:
-        UsageError: no record, or one that is not valid or lies outside ``within``; the message says which.
+        UsageError: there is no record, or a record is invalid or outside ``within``. The message names the record.
     """
     if within is not None and not isinstance(within, HashRange):
         raise UsageError(f"within= takes a HashRange, not {_kind(within)}")
@@ -80,23 +81,23 @@ def aggregate(records: Iterable[UserTuple], *, within: HashRange | None = None) 
 
 
 def deaggregate(records: Raw | Page | Iterable[Raw]) -> list[Record]:
-    """The user records in ``records``: aggregates opened, plain records as they are, in order.
+    """Return the user records in ``records``, in order. Aggregates are unpacked; plain records are unchanged.
 
-    Takes one raw record or an iterable of them. A raw record is any of
+    ``records`` is one raw record or an iterable of them. A raw record is any of
 
-    - its payload: ``bytes``, ``bytearray`` or ``memoryview``;
+    - its data: ``bytes``, ``bytearray`` or ``memoryview``;
     - a record of our client's ``get_records`` or ``subscribe_to_shard``, or the whole page or event;
     - a record of boto3's ``get_records``, or the whole response;
     - a Kinesis record of a Lambda event, or the whole event;
     - a record of a Firehose transformation event, or the whole event;
-    - a ``Record`` of ours. One that came out of an aggregate stays as it is.
+    - a ``Record`` of ours. If it comes from an aggregate, it is returned unchanged.
 
-    Members of aggregates have ``aggregated=True``, their own key and explicit hash key, their place in the aggregate as
-    ``sub_sequence``, and the sequence number, arrival time, shard and stream of the aggregate, as far as known.
+    Records of an aggregate have ``aggregated=True``, their own key and explicit hash key, their index in the aggregate
+    as ``sub_sequence``, and the sequence number, arrival time, shard and stream of the aggregate, as far as known.
 
     Raises:
-        UsageError: something else, or data that is not valid base64; the message says which record, counted from 0 over
-            all that was passed.
+        UsageError: a record has another type, or its data is not valid base64. The message names the record by its
+            index, counted from 0 over all records.
     """
     found: list[Record] = []
     for index, (raw, stream) in enumerate(_flatten(records)):
@@ -113,7 +114,7 @@ def deaggregate(records: Raw | Page | Iterable[Raw]) -> list[Record]:
 
 
 def _members(outer: Record, columns: Columns) -> Iterator[Record]:
-    """The records inside of an aggregate, each with what is known about the aggregate."""
+    """Return the records of an aggregate, each with the facts about the aggregate."""
     return map(
         Record,
         columns.payloads,
@@ -129,7 +130,7 @@ def _members(outer: Record, columns: Columns) -> Iterator[Record]:
 
 
 def _check_user_tuple(record: object) -> tuple[str, bytes, str | None, int]:
-    """Key, data, explicit hash key and effective hash key of a record to aggregate."""
+    """Return the key, data, explicit hash key and effective hash key of a record to aggregate."""
     if not isinstance(record, (tuple, list)):
         raise UsageError(f"expected a tuple (key, data) or (key, data, explicit hash key), not {_kind(record)}")
     fields = cast("tuple[object, ...] | list[object]", record)
@@ -141,11 +142,11 @@ def _check_user_tuple(record: object) -> tuple[str, bytes, str | None, int]:
     if text is None:
         return key, data, None, hash_key_of(key)
     hash_key = parse_explicit_hash_key(text)
-    return key, data, str(hash_key), hash_key  # a valid one is canonical: the same text
+    return key, data, str(hash_key), hash_key  # a valid explicit hash key is canonical, so this is the same text
 
 
 def _flatten(records: object) -> Iterator[tuple[object, str | None]]:
-    """Each raw record, and the name of the stream if the event around it tells."""
+    """Yield each raw record, and the name of the stream if the event around it has one."""
     if isinstance(records, (bytes, bytearray, memoryview, Record, RawRecord)):
         yield records, None
     elif isinstance(records, (GetRecordsResponse, SubscribeToShardEvent)):
@@ -161,7 +162,7 @@ def _flatten(records: object) -> Iterator[tuple[object, str | None]]:
 
 
 def _flatten_mapping(mapping: Mapping[str, object]) -> Iterator[tuple[object, str | None]]:
-    """The records of an event or response; a mapping that is no such thing is a record itself."""
+    """Yield the records of an event or response. Any other mapping is a record itself."""
     stream = _stream_name(mapping.get("sourceKinesisStreamArn"))
     for name in ("Records", "records"):
         if name in mapping:
@@ -179,7 +180,7 @@ def _iterate(values: object, expectation: str) -> Iterable[object]:
 
 
 def _outer_record(raw: object, stream: str | None) -> Record:
-    """The record as the service stored it, whatever form it was handed over in."""
+    """Convert a raw record of any form to a ``Record``, without unpacking it."""
     kind = _kind(raw)
     if isinstance(raw, RawRecord):
         return Record(raw.data, raw.key, None, raw.sequence_number, 0, None, raw.arrived_at)
@@ -222,7 +223,7 @@ def _from_lambda(event: Mapping[str, object], record: Mapping[str, object]) -> R
 
 
 def _from_firehose(record: Mapping[str, object], stream: str | None) -> Record:
-    """Without ``kinesisRecordMetadata`` the record was put into Firehose directly."""
+    """Convert a record of Firehose. Without ``kinesisRecordMetadata``, it was put into Firehose directly."""
     metadata = _mapping(record, "kinesisRecordMetadata")
     sub_sequence = _count(metadata, "subsequenceNumber")
     return Record(
@@ -233,7 +234,7 @@ def _from_firehose(record: Mapping[str, object], stream: str | None) -> Record:
         shard_id=_text(metadata, "shardId"),
         arrived_at=_arrival(metadata or record, "approximateArrivalTimestamp", per_second=1000),
         stream=stream,
-        aggregated=sub_sequence > 0,  # Firehose opened the aggregate already
+        aggregated=sub_sequence > 0,  # Firehose has unpacked the aggregate already
     )
 
 
@@ -247,7 +248,7 @@ def _decode(data: object) -> bytes:
 
 
 def _mapping(record: Mapping[str, object], name: str) -> Mapping[str, object]:
-    """What is under ``name``; empty if nothing is."""
+    """Return the mapping under ``name``. Empty if there is none."""
     value = record.get(name)
     if value is not None and not isinstance(value, Mapping):
         raise UsageError(f"{name!r} must be a mapping, not {_kind(value)}")
@@ -262,7 +263,7 @@ def _text(record: Mapping[str, object], name: str) -> str | None:
 
 
 def _count(record: Mapping[str, object], name: str) -> int:
-    """A number that may be absent, empty, or written as text."""
+    """Return a number that may be missing, empty, or written as text."""
     value = record.get(name)
     text = "" if value is None else str(value)
     if text and not (text.isascii() and text.isdigit()):
@@ -271,7 +272,7 @@ def _count(record: Mapping[str, object], name: str) -> int:
 
 
 def _arrival(record: Mapping[str, object], name: str, *, per_second: int = 1) -> float | None:
-    """A time as seconds since 1970; a number was counted ``per_second``."""
+    """Return a time in seconds since 1970. A number is in units of which there are ``per_second`` in a second."""
     value = record.get(name)
     if isinstance(value, datetime):
         if value.tzinfo is None:
@@ -283,12 +284,12 @@ def _arrival(record: Mapping[str, object], name: str, *, per_second: int = 1) ->
         try:
             return value / per_second
         except OverflowError:
-            raise UsageError(f"{name!r} is no time: the number is too large") from None
+            raise UsageError(f"{name!r} is not a time: the number is too large") from None
     raise UsageError(f"{name!r} must be a datetime or a number, not {_kind(value)}")
 
 
 def _stream_name(arn: object) -> str | None:
-    """The stream's name out of its ARN, or out of that of a consumer registered with it."""
+    """Return the name of a stream, from the ARN of the stream or of one of its registered consumers."""
     if not isinstance(arn, str):
         return None
     return arn.partition(":stream/")[2].partition("/")[0] or None

@@ -1,17 +1,17 @@
 """Writes a record as a line of JSON, and reads it back.
 
-One format for every file of records: what ``put --failed`` and the consumer's dead letters write, and ``tail --output
-json`` prints, ``put --records`` (``--retry``) reads. docs/reference/cli/record-files.md describes it::
+All files of records have this format. ``put --failed``, ``tail --output json`` and the consumer's dead letters write
+it, and ``put --records`` (``--retry``) reads it. docs/reference/cli/record-files.md describes it::
 
     {"version": 1, "key": "customer-7", "data": "order 1", "error": "Expired", "message": "..."}
     {"version": 1, "key": null, "data_base64": "AAEC/w=="}
 
 Invariants:
 
-- Data that is valid UTF-8 is text under ``data``, other data is base64 under ``data_base64``. What is read back is
-  byte for byte what was written.
-- Unknown members are ignored, so that a command may add what it knows about a record. A member that a reader must
-  not ignore (one that changes what is put) raises ``VERSION``: an older reader then refuses the line.
+- Data that is valid UTF-8 is text under ``data``. Other data is base64 under ``data_base64``. The data that is read is
+  byte for byte the data that was written.
+- Unknown members are ignored, so that a command can add facts about a record. A new member that a reader must not
+  ignore, because it changes what is put, needs a higher ``VERSION``: an older reader then refuses the line.
 - A line whose data could be misread is refused: Shardline's dead letters once had base64 under ``data``, and no
   version.
 """
@@ -31,7 +31,7 @@ VERSION: Final = 1
 
 @final
 class PlainRecord(NamedTuple):
-    """What is put: as ``Producer.put_many`` takes it."""
+    """A record to put, in the form that ``Producer.put_many`` accepts."""
 
     key: str | None
     data: bytes
@@ -46,11 +46,11 @@ class _Line(msgspec.Struct):
     data_base64: str | None = None
     error: str | None = None
     buried_at: float | None = None
-    """Only dead letters of the old format have it."""
+    """Set only in dead letters of the old format."""
 
 
 NO_KEY: Final = "NoKey"
-"""The error of a line that named no key where one was asked for: it must not be put without one by mistake."""
+"""The error of a line that failed because it has no key. It must not be put without a key by mistake."""
 
 _decode: Final = msgspec.json.Decoder(_Line).decode
 _OLD_DEAD_LETTER: Final = (
@@ -60,7 +60,7 @@ _OLD_DEAD_LETTER: Final = (
 
 
 def line_of(record: PlainRecord, **facts: Any) -> bytes:
-    """A line that ``record_of`` reads, with other facts about the record."""
+    """Return a line that ``record_of`` can read, with further facts about the record."""
     members: dict[str, Any] = {"version": VERSION, "key": record.key}
     if record.explicit_hash_key is not None:
         members["explicit_hash_key"] = record.explicit_hash_key
@@ -72,10 +72,14 @@ def line_of(record: PlainRecord, **facts: Any) -> bytes:
 
 
 def record_of(line: bytes, key_of: Callable[[bytes], str] | None = None) -> PlainRecord:
-    """The record that a line means. ``key_of`` finds the key of one that has none.
+    """Return the record in a line.
+
+    Args:
+        line: the line.
+        key_of: finds the key in the data of a record without a key.
 
     Raises:
-        UsageError: the line means none, or its format cannot be read.
+        UsageError: the line is not a record, or its format cannot be read.
     """
     try:
         found = _decode(line)
@@ -89,14 +93,14 @@ def record_of(line: bytes, key_of: Callable[[bytes], str] | None = None) -> Plai
     if key is None and key_of is not None:
         key = key_of(data)
     elif key is None and found.error == NO_KEY:
-        raise UsageError("it failed because it has no key: add a key to the line, or give --key or --key-field")
+        raise UsageError("it failed because it has no key: add a key to the line, or pass --key or --key-field")
     return PlainRecord(key, data, found.explicit_hash_key)
 
 
 def format_problem(line: bytes) -> str | None:
-    """Why the line's format cannot be read; ``None`` if it can, or if the line is not a record at all."""
+    """Return why the format of a line cannot be read. ``None`` if it can, or if the line is not a record at all."""
     if b'"buried_at"' not in line and b'"version"' not in line:
-        return None  # nothing to decode twice
+        return None  # without these members, there is no format to check: saves decoding the line twice
     try:
         return _format_problem(_decode(line))
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -104,7 +108,7 @@ def format_problem(line: bytes) -> str | None:
 
 
 def shown_time(seconds: float) -> str:
-    """A time for people and machines: ISO 8601, in UTC, to the millisecond."""
+    """Return a time in ISO 8601, in UTC, with milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

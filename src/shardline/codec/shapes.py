@@ -1,8 +1,8 @@
-"""How does each answer of the service look as a value?
+"""The service's responses as structs.
 
-Structs under our names, filled by ``awsjson`` and ``awscbor`` from the service's member names. Unknown members are
-ignored: the service may add some at any time. Members that are optional in the service model, or that emulators send
-as null, are ``None`` here.
+The structs have our names; ``awsjson`` and ``awscbor`` fill them from the service's member names. Unknown members are
+ignored, because the service may add some at any time. Members that are optional in the service model, or that emulators
+send as null, may be ``None``.
 """
 
 from typing import TypeAlias
@@ -60,7 +60,7 @@ class ChildShardShape(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class PutRecordsResult(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
-    """What became of one entry: stored (``sequence_number``) or refused (``error_code``)."""
+    """The result of one entry: it was stored (``sequence_number``) or refused (``error_code``)."""
 
     sequence_number: str | None = None
     shard_id: str | None = None
@@ -83,7 +83,7 @@ class PutRecordResponse(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class RawRecord(msgspec.Struct, frozen=True, gc=False):
-    """A record as it lies in the shard: plain, or an aggregate that ``deaggregate`` opens."""
+    """A record as the shard stores it: plain, or an aggregate that ``deaggregate`` unpacks."""
 
     data: bytes = msgspec.field(name="Data")
     sequence_number: str = msgspec.field(name="SequenceNumber")
@@ -93,7 +93,7 @@ class RawRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class GetRecordsResponse(msgspec.Struct, frozen=True):
-    """One page of a shard. At the end of a closed shard ``next_iterator`` is ``None`` and ``child_shards`` follow."""
+    """One page of a shard. At the end of a closed shard, ``next_iterator`` is ``None`` and ``child_shards`` is set."""
 
     records: list[RawRecord] = msgspec.field(name="Records")
     next_iterator: str | None = msgspec.field(name="NextShardIterator", default=None)
@@ -106,7 +106,7 @@ class GetRecordsResponse(msgspec.Struct, frozen=True):
 
 
 class SubscribeToShardEvent(msgspec.Struct, frozen=True):
-    """One push of an enhanced fan-out subscription. Continue after ``continuation_sequence_number``."""
+    """One event of an enhanced fan-out subscription. To continue, subscribe after ``continuation_sequence_number``."""
 
     records: list[RawRecord] = msgspec.field(name="Records")
     continuation_sequence_number: str | None = msgspec.field(name="ContinuationSequenceNumber", default=None)
@@ -132,7 +132,7 @@ class StreamModeShape(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class StreamSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A stream as DescribeStreamSummary tells of it."""
+    """A stream, as DescribeStreamSummary describes it."""
 
     name: str = msgspec.field(name="StreamName")
     arn: str = msgspec.field(name="StreamARN")
@@ -154,7 +154,7 @@ class StreamSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_record_bytes(self) -> int:
-        """The largest record (data and key) that the stream takes. A limit that no record could keep is none."""
+        """The largest record (data and key) that the stream accepts. A missing or impossible limit is the default."""
         return max(self.max_record_kib or 0, 0) * KIB or RECORD_DEFAULT_MAX_BYTES
 
 
@@ -163,7 +163,7 @@ class DescribeStreamSummaryResponse(msgspec.Struct, frozen=True, rename="pascal"
 
 
 class StreamListing(msgspec.Struct, frozen=True, kw_only=True):
-    """A stream as ListStreams tells of it: emulators and old endpoints give the name alone."""
+    """A stream, as ListStreams describes it. Emulators and old endpoints return only the name."""
 
     name: str = msgspec.field(name="StreamName")
     arn: str | None = msgspec.field(name="StreamARN", default=None)
@@ -202,7 +202,7 @@ class ListStreamConsumersResponse(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class ShardCountUpdate(msgspec.Struct, frozen=True, rename="pascal"):
-    """The answer to UpdateShardCount."""
+    """The response of UpdateShardCount."""
 
     current_shard_count: int | None = None
     target_shard_count: int | None = None

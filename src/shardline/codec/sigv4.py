@@ -1,15 +1,16 @@
-"""Which headers prove to AWS who sends a request?
+"""Signs requests with AWS Signature Version 4.
 
-AWS Signature Version 4 of a POST without a query, signed like ``botocore.auth.SigV4Auth`` but in 4 us instead of 93.
+It signs POST requests without a query, like ``botocore.auth.SigV4Auth``, but in 4 us instead of 93.
 
 Invariants:
 
-- For the same request, credentials and second the result equals botocore's: every header is signed but those that
-  proxies and tracers may change, names in lower case, white space folded, the path without dots and double slashes.
-- The headers that ``sign`` sets (and ``Date``, which would compete) are refused among those it is given.
+- For the same request, credentials and second, the result equals botocore's. Every header is signed except those that
+  proxies and tracers may change. Names are in lower case, white space is folded, and the path has no dots and double
+  slashes.
+- The caller must not pass the headers that ``sign`` sets, nor ``Date``, which would conflict with them.
 - Neither the secret key nor the session token is in a repr or in an exception, not even in its context.
-- What a signer remembers (the key of a day, the date of a second, the canonical form of a kind of request) is made
-  whole before it is kept, and never changed: threads may share a signer. It is bounded.
+- A signer caches the key of a day, the date of a second and the canonical form of a kind of request. A cached object is
+  complete before it is stored, and is never changed, so threads may share a signer. The cache is bounded.
 """
 
 import hmac
@@ -23,7 +24,7 @@ from urllib.parse import quote
 from shardline.errors import UsageError
 from shardline.model.credentials import Credentials
 
-# What may change, appear or vanish on the way, so that a signature over it would fail. The list is botocore's.
+# Headers that proxies may change, add or remove, so that a signature over them would fail. The list is botocore's.
 _UNSIGNED: Final = frozenset(
     {
         *("baggage", "connection", "expect", "keep-alive", "proxy-authenticate", "proxy-authorization", "te"),
@@ -41,13 +42,13 @@ _NOT_IN_PATH: Final = re.compile(r"[\x00-\x1f\x7f?#]")
 
 
 def payload_sha256(body: bytes | bytearray) -> str:
-    """The hash of a request's body, as ``Signer.sign`` wants it."""
+    """Return the hash of a request's body, in the form that ``Signer.sign`` needs."""
     return sha256(body).hexdigest()
 
 
 @final
 class _Stamp:
-    """What the signatures of one second share: its date, the scope, and a hash keyed for the day, to be copied."""
+    """The values that all signatures of one second share: the date, the scope, and an HMAC with the key of the day."""
 
     __slots__ = ("date", "keyed", "scope", "second")
 
@@ -60,7 +61,7 @@ class _Stamp:
 
 @final
 class _Plan:
-    """What the signatures of one kind of request share: its canonical form up to the date, and on to the hash."""
+    """The values that all signatures of one kind of request share: its canonical form before and after the date."""
 
     __slots__ = ("after_date", "before_date", "signed")
 
@@ -75,7 +76,7 @@ class Signer:
     """Signs POSTs to one service in one region with one set of credentials.
 
     Raises:
-        UsageError: the region or service is no str, is empty, or holds a control character.
+        UsageError: the region or service is not a str, is empty, or contains a control character.
     """
 
     __slots__ = ("_access_key", "_plans", "_region", "_secret_key", "_service", "_stamp", "_token")
@@ -97,12 +98,17 @@ class Signer:
     def sign(
         self, *, host: str, path: str = "/", headers: Mapping[str, str], payload_sha256: str, timestamp: float
     ) -> dict[str, str]:
-        """The headers to add to a POST to ``https://host/path`` that is sent with ``headers``.
+        """Return the headers to add to a POST to ``https://host/path``.
 
-        ``payload_sha256`` is the hash of the body, ``timestamp`` the wall time in seconds since 1970.
+        Args:
+            host: the host, with a port if it is not 443.
+            path: the path, without a query.
+            headers: the other headers of the request.
+            payload_sha256: the hash of the body.
+            timestamp: the wall time, in seconds since 1970.
 
         Raises:
-            UsageError: a host, path, header or timestamp that no such request has, or a header that is set here.
+            UsageError: the host, the path, a header or the timestamp is invalid, or a header is one that this sets.
         """
         stamp = self._stamp
         if stamp is None or not stamp.second <= timestamp < stamp.second + 1:
@@ -114,7 +120,7 @@ class Signer:
             if len(self._plans) >= _PLANS_MAX:  # a header that differs each time must not fill the memory
                 self._plans.clear()
             self._plans[kind] = plan
-        if not payload_sha256.isascii():  # or encoding could fail below, with an exception that carries the token
+        if not payload_sha256.isascii():  # otherwise encoding could fail below, in an exception that shows the token
             raise UsageError("the hash of a payload is hexadecimal digits")
         date = stamp.date
         request = f"{plan.before_date}{date}{plan.after_date}{payload_sha256}"
@@ -160,12 +166,12 @@ class Signer:
 
 
 def _select(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers to sign: lower-case names, folded values; names that differ in case only are one header."""
+    """Return the headers to sign: lower-case names and folded values. Names that differ only in case are joined."""
     selected: dict[str, str] = {}
     for name, value in headers.items():
         lower = name.lower()
         if lower in _OURS:
-            raise UsageError(f"the header {name!r} is set by the signature: it cannot be given")
+            raise UsageError(f"the header {name!r} is set by the signature and must not be passed")
         if lower not in _UNSIGNED:
             folded = _fold(value)
             selected[lower] = f"{selected[lower]},{folded}" if lower in selected else folded
@@ -177,17 +183,17 @@ def _fold(value: str) -> str:
 
 
 def _canonical_host(host: str) -> str:
-    """What the Host header says: lower case, and no port if it is the one of https."""
+    """Return the value of the Host header: in lower case, and without the port if it is that of https."""
     match = _HOST.fullmatch(host)
     if match is None:
-        raise UsageError(f"a host is a name or an address, and a port perhaps, not {host!r}")
+        raise UsageError(f"a host is a name or an address, with an optional port, not {host!r}")
     name = match[1].lower()
     port = int(match[2] or _HTTPS_PORT)
     return name if port == _HTTPS_PORT else f"{name}:{port}"
 
 
 def _canonical_path(path: str) -> str:
-    """Without empty, ``.`` and ``..`` segments, then percent-encoded: twice, for a path that already was."""
+    """Return the path without empty, ``.`` and ``..`` segments, percent-encoded once more."""
     if _NOT_IN_PATH.search(path) or path[:1] not in {"", "/"}:
         raise UsageError(f"a path begins with a slash and has no query, fragment or control character, not {path!r}")
     _check_unicode(path)
@@ -201,11 +207,11 @@ def _canonical_path(path: str) -> str:
     return quote(f"/{'/'.join(segments)}{end}", safe="/~")
 
 
-def _check_text(what: str, text: object) -> None:
+def _check_text(name: str, text: object) -> None:
     if not isinstance(text, str):
-        raise UsageError(f"{what} must be a str, not {type(text).__name__}")
+        raise UsageError(f"{name} must be a str, not {type(text).__name__}")
     if not text or _CONTROL.search(text):
-        raise UsageError(f"{what} must not be empty nor hold control characters")
+        raise UsageError(f"{name} must not be empty or contain control characters")
     _check_unicode(text)
 
 
@@ -216,5 +222,5 @@ def _check_unicode(text: str) -> None:
         pass
     else:
         return
-    # Raised out here: a UnicodeEncodeError carries the whole text, and would be the context of the other.
-    raise UsageError("what is signed must be valid Unicode: there is a lone surrogate in it")
+    # Raised outside of the except block: a UnicodeEncodeError contains the whole text, and would become the context.
+    raise UsageError("a signed text must be valid Unicode: this one contains a lone surrogate")

@@ -36,7 +36,7 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         if self.position.kind not in _KINDS:
-            raise UsageError(f"a checkpoint must name its last record itself, not a position after it: {self.position}")
+            raise UsageError(f"a checkpoint must be at its last record, not {self.position}")
 
     @property
     def sequence_number(self) -> SequenceNumber | None:

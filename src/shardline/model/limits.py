@@ -1,8 +1,9 @@
-"""Which quotas does Kinesis Data Streams set?
+"""The limits of Kinesis Data Streams.
 
-Each stands here once, with its source. [API] is the operation's page in the Kinesis API reference, [QUOTAS] the page
-"Quotas and limits" and [LARGE] the page "Large records" of the developer guide, [MODEL] the service model 2013-12-02
-as shipped with botocore. Sizes are bytes, times are seconds, rates are per second.
+Each limit is defined only here, with its source. [API] is the operation's page in the Kinesis API reference. [QUOTAS]
+is the page "Quotas and limits" and [LARGE] the page "Large records" of the developer guide; [GUIDE] is the named page
+of it. [MODEL] is the service model 2013-12-02, as shipped with botocore. Sizes are in bytes, times in seconds, rates
+per second.
 """
 
 from typing import Final
@@ -10,11 +11,11 @@ from typing import Final
 KIB: Final = 1024
 MIB: Final = 1024 * 1024
 
-# ---- what one request may carry
+# ---- one request
 PUT_RECORDS_MAX_ENTRIES: Final = 500  # [API] PutRecords: "up to 500 records"
 PUT_RECORDS_MAX_BYTES: Final = 10 * MIB  # [API] PutRecords: 10 MiB for the entire request, partition keys included
 GET_RECORDS_MAX_RECORDS: Final = 10_000  # [API] GetRecords, Limit
-GET_RECORDS_MAX_BYTES: Final = 10 * MIB  # [API] GetRecords: "up to 10 MiB" a call
+GET_RECORDS_MAX_BYTES: Final = 10 * MIB  # [API] GetRecords: "up to 10 MiB" per call
 LIST_SHARDS_MAX_RESULTS: Final = 1_000  # [API] ListShards, MaxResults: at most 1,000 are returned at a time
 
 # ---- one record (data + partition key; the limit is a property of the stream: MaxRecordSizeInKiB)
@@ -23,7 +24,7 @@ RECORD_HIGHEST_MAX_BYTES: Final = 10 * MIB  # [MODEL] MaxRecordSizeInKiB: 1,024 
 PARTITION_KEY_MIN_LENGTH: Final = 1  # [MODEL] PartitionKey, in characters
 PARTITION_KEY_MAX_LENGTH: Final = 256  # [MODEL] PartitionKey, in characters
 
-# ---- what one shard may do
+# ---- the rates of one shard
 SHARD_WRITE_RECORDS_PER_SECOND: Final = 1_000.0  # [QUOTAS] per shard, in both capacity modes
 SHARD_WRITE_BYTES_PER_SECOND: Final = float(1 * MIB)  # [QUOTAS] per shard, in both capacity modes
 SHARD_READ_BYTES_PER_SECOND: Final = float(2 * MIB)  # [QUOTAS] per shard, shared by all polling readers
@@ -31,7 +32,7 @@ SHARD_READ_CALLS_PER_SECOND: Final = 5.0  # [API] GetRecords: 5 transactions per
 SHARD_ITERATOR_CALLS_PER_SECOND: Final = 5.0  # [API] GetShardIterator: 5 per second per open shard
 FAN_OUT_BYTES_PER_SECOND: Final = float(2 * MIB)  # [QUOTAS] per shard and registered consumer
 
-# ---- how long things live
+# ---- lifetimes
 ITERATOR_LIFE: Final = 300.0  # [API] GetShardIterator: expires 5 minutes after it is returned
 ITERATOR_MAX_LENGTH: Final = 512  # [MODEL] ShardIterator
 LIST_TOKEN_LIFE: Final = 300.0  # [API] ListShards, NextToken: 300 seconds
@@ -40,7 +41,7 @@ SUBSCRIPTION_TAKEOVER_WAIT: Final = 5.0  # [API] SubscribeToShard: ResourceInUse
 RETENTION_MIN_HOURS: Final = 24  # [API] DecreaseStreamRetentionPeriod
 RETENTION_MAX_HOURS: Final = 8_760  # [API] IncreaseStreamRetentionPeriod: 365 days
 
-# ---- calls per second of the control plane, per account unless said
+# ---- calls per second of the control plane, per account if nothing else is stated
 DESCRIBE_STREAM_PER_SECOND: Final = 10.0  # [API] DescribeStream
 DESCRIBE_STREAM_SUMMARY_PER_SECOND: Final = 20.0  # [API] DescribeStreamSummary
 LIST_SHARDS_PER_SECOND: Final = 1_000.0  # [API] ListShards, per stream

@@ -1,9 +1,9 @@
-"""From where does a reader read, and how far has it come?
+"""Where does a reader start, and how far has it come?
 
 Invariants:
 
-- A position is exactly one of six kinds, and carries a sequence number or a time only where its kind needs it.
-- ``SHARD_END`` is where a finished shard stands; it is no place to start reading from.
+- A position has exactly one of six kinds. It has a sequence number or a time only if its kind needs it.
+- ``SHARD_END`` is the checkpoint of a finished shard. A reader cannot start there.
 """
 
 import math
@@ -18,7 +18,7 @@ from shardline.model.sequence import SequenceNumber
 
 @final
 class PositionKind(StrEnum):
-    """The service's words (``ShardIteratorType``), and the KCL's for a finished shard."""
+    """The service's names (``ShardIteratorType``), and the KCL's name for the end of a finished shard."""
 
     TRIM_HORIZON = "TRIM_HORIZON"
     LATEST = "LATEST"
@@ -28,14 +28,14 @@ class PositionKind(StrEnum):
     SHARD_END = "SHARD_END"
 
 
-_LATEST_TIME: Final = 253_402_300_799  # 9999-12-31T23:59:59Z: the last that a datetime can say
+_LATEST_TIME: Final = 253_402_300_799  # 9999-12-31T23:59:59Z: the last second that a datetime can represent
 _SEQUENCED: Final = frozenset({PositionKind.AT_SEQUENCE_NUMBER, PositionKind.AFTER_SEQUENCE_NUMBER})
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a shard. Use the constants and the functions below rather than the constructor."""
+    """A position in a shard. Use the constants and the functions below rather than the constructor."""
 
     kind: PositionKind
     sequence_number: SequenceNumber | None = None
@@ -54,7 +54,7 @@ class Position:
 
     @property
     def can_start(self) -> bool:
-        """Whether a shard iterator can be had for it."""
+        """Whether a reader can start at this position."""
         return self.kind is not PositionKind.SHARD_END
 
     def __str__(self) -> str:
@@ -71,14 +71,17 @@ _NAMED: Final = {position.kind.value: position for position in (TRIM_HORIZON, LA
 
 
 def at_timestamp(when: datetime | float) -> Position:
-    """The first record that arrived at or after ``when``: an aware datetime, or seconds since 1970.
+    """Return the position of the first record that arrived at or after a time.
+
+    Args:
+        when: an aware datetime, or seconds since 1970.
 
     Raises:
-        UsageError: a datetime without a time zone, or a number that is no time.
+        UsageError: the datetime has no time zone, or the number is out of range.
     """
     if isinstance(when, datetime):
         if when.utcoffset() is None:
-            raise UsageError(f"a start time needs a time zone: {when!r} has none (add tzinfo=UTC, say)")
+            raise UsageError(f"a start time needs a time zone: {when!r} has none (for example, add tzinfo=UTC)")
         when = when.timestamp()
     if not isinstance(when, (int, float)) or isinstance(when, bool):
         raise UsageError(f"a start time is an aware datetime or seconds since 1970, not {type(when).__name__}")
@@ -86,26 +89,26 @@ def at_timestamp(when: datetime | float) -> Position:
         seconds = float(when)
     except OverflowError:
         seconds = math.inf
-    if not 0 <= seconds <= _LATEST_TIME:  # NaN is not in it either
+    if not 0 <= seconds <= _LATEST_TIME:  # also true for NaN
         raise UsageError(f"a start time is 0 to {_LATEST_TIME} seconds since 1970 (the year 9999), not {seconds}")
     return Position(PositionKind.AT_TIMESTAMP, timestamp=seconds)
 
 
 def at_sequence_number(number: str | SequenceNumber) -> Position:
-    """The record with this sequence number itself."""
+    """Return the position of the record with this sequence number."""
     return Position(PositionKind.AT_SEQUENCE_NUMBER, _sequence(number))
 
 
 def after_sequence_number(number: str | SequenceNumber) -> Position:
-    """The record right after this sequence number."""
+    """Return the position right after the record with this sequence number."""
     return Position(PositionKind.AFTER_SEQUENCE_NUMBER, _sequence(number))
 
 
 def parse_position(text: str) -> Position:
-    """One of the named positions: ``TRIM_HORIZON``, ``LATEST``, ``SHARD_END``.
+    """Return the position with this name: ``TRIM_HORIZON``, ``LATEST`` or ``SHARD_END``.
 
     Raises:
-        UsageError: another text.
+        UsageError: there is no such position.
     """
     try:
         return _NAMED[text]
@@ -114,10 +117,10 @@ def parse_position(text: str) -> Position:
 
 
 def as_position(value: object) -> Position:
-    """A position from what users write: a ``Position``, one of the names, or a time.
+    """Return the position that a user passed as a ``Position``, a name, or a time.
 
     Raises:
-        UsageError: it is none of them.
+        UsageError: the value is something else.
     """
     if isinstance(value, Position):
         return value

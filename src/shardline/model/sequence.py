@@ -1,12 +1,12 @@
-"""In which order do the records of a shard stand?
+"""In which order are the records of a shard?
 
 Invariants:
 
 - Sequence numbers compare as numbers, never as text ("9" is before "10").
-- Records of one aggregate share its sequence number and follow each other by sub-sequence, from 0.
+- Records of one aggregate share its sequence number and are ordered by sub-sequence, from 0.
 - A plain record has sub-sequence 0.
-- AWS's numbers begin with the second in which their shard was created (seen since 2014, not documented). Two shards
-  of the same id, of a stream that was deleted and re-created, can be told apart by that, if a second lies between them.
+- The high bits of AWS's numbers are the second in which the shard was created (seen since 2014, not documented). If a
+  stream was deleted and re-created at least a second later, this distinguishes two shards with the same id.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Self, final
 from shardline.errors import UsageError
 from shardline.model.limits import SEQUENCE_NUMBER_MAX_DIGITS
 
-_LIFE_SHIFT: Final = 148  # what is left of a number: the digit 2, and the second in which the shard was created
+_LIFE_SHIFT: Final = 148  # the bits above are the digit 2, and the second in which the shard was created
 _LIFE_LEAD: Final = 2 << 36
 _LIFE_DIGITS: Final = 56
 _DIGITS: Final = frozenset("0123456789")
@@ -24,7 +24,7 @@ _DIGITS: Final = frozenset("0123456789")
 @final
 @dataclass(frozen=True, slots=True, order=True)
 class SequenceNumber:
-    """A record's place in its shard: the service's number, then the place inside the aggregate."""
+    """The position of a record in its shard: the service's number, then the index inside the aggregate."""
 
     number: int
     sub_sequence: int = 0
@@ -35,10 +35,10 @@ class SequenceNumber:
 
     @classmethod
     def parse(cls, text: str, sub_sequence: int = 0) -> Self:
-        """From the decimal that the service sends.
+        """Parse the decimal that the service sends.
 
         Raises:
-            UsageError: it is not 1 to 129 decimal digits.
+            UsageError: the text is not 1 to 129 decimal digits.
         """
         if not isinstance(text, str):
             raise UsageError(f"a sequence number is a str of decimal digits, not {type(text).__name__}")
@@ -47,25 +47,25 @@ class SequenceNumber:
         return cls(int(text), sub_sequence)
 
     def __str__(self) -> str:
-        """The service's number alone, as it goes on the wire."""
+        """Return the service's number, without the sub-sequence."""
         return str(self.number)
 
 
 @final
 class NumberRange(NamedTuple):
-    """The numbers that one shard may give out, as the service writes them: from ``first``, before ``limit``."""
+    """The sequence numbers that a shard can give out, as text: at least ``first``, and less than ``limit``."""
 
     first: str
     limit: str
 
 
-ANY_NUMBER: Final = NumberRange("", ":")  # ":" follows the digits
+ANY_NUMBER: Final = NumberRange("", ":")  # in ASCII, ":" follows the digits
 
 
 def numbers_of_shard(starting_number: str) -> NumberRange:
-    """The numbers of the shard that begins with this one; any, if it is not laid out as AWS's are.
+    """Return the numbers of the shard whose first number is this one. ``ANY_NUMBER`` if it has not AWS's layout.
 
-    They are as long as each other, so that they compare as text as they do as numbers.
+    All numbers of AWS's layout have the same length, so they compare as text like numbers.
     """
     if len(starting_number) != _LIFE_DIGITS or not _DIGITS.issuperset(starting_number):
         return ANY_NUMBER

@@ -1,9 +1,10 @@
-"""What is a shard, and which shards came before it?
+"""A shard, and its parents and children.
 
 Invariants:
 
-- A shard has no parent (created with its stream), one (a split) or two (a merge: parent and adjacent parent).
-- A shard is closed once it has an ending sequence number; a closed shard never opens again.
+- A shard has no parent if it was created with its stream, one after a split, and two after a merge (the parent and the
+  adjacent parent).
+- A shard with an ending sequence number is closed. A closed shard never opens again.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from shardline.model.sequence import SequenceNumber
 @final
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A shard as ListShards tells of it."""
+    """A shard, as ListShards describes it."""
 
     shard_id: str
     hash_range: HashRange
@@ -31,14 +32,14 @@ class Shard:
 
     @property
     def parent_ids(self) -> tuple[str, ...]:
-        """None, one or two."""
+        """The ids of the parents: no id, one or two."""
         return tuple(parent for parent in (self.parent_id, self.adjacent_parent_id) if parent is not None)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ChildShard:
-    """A successor that the service names when a reader reaches the end of its parent."""
+    """A child that the service names when a reader reaches the end of its parent."""
 
     shard_id: str
     parent_ids: tuple[str, ...]

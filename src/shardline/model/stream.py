@@ -1,9 +1,9 @@
-"""Which stream is meant: a name, or an ARN?
+"""Names and ARNs of streams.
 
 Invariants:
 
-- A stream is addressed by its name or by its ARN, never by both, and each is checked before anything is sent.
-- A consumer (enhanced fan-out) is addressed by its ARN, which contains its stream's.
+- A stream is addressed by its name or by its ARN, never by both. Each is checked before any request is sent.
+- A registered consumer (enhanced fan-out) is addressed by its ARN, which contains the ARN of its stream.
 """
 
 import re
@@ -27,7 +27,7 @@ _NAME: Final = re.compile(rf"[a-zA-Z0-9_.-]{{1,{STREAM_NAME_MAX_LENGTH}}}")
 @final
 @dataclass(frozen=True, slots=True)
 class StreamRef:
-    """A stream as the caller named it."""
+    """A stream, as the caller named it."""
 
     name: str
     arn: str | None = None
@@ -39,10 +39,10 @@ class StreamRef:
 
 
 def parse_stream(text: object) -> StreamRef:
-    """A stream from its name or ARN.
+    """Return the stream with this name or ARN.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the text is neither.
     """
     if not isinstance(text, str):
         raise UsageError(f"a stream is named by a str (its name or ARN), not {type(text).__name__}")
@@ -50,25 +50,25 @@ def parse_stream(text: object) -> StreamRef:
         match = _STREAM_ARN.fullmatch(text)
         if match is None:
             raise UsageError(
-                f"{text!r} is no stream ARN: expected arn:aws:kinesis:<region>:<12-digit account>:stream/<name>"
+                f"{text!r} is not a stream ARN: expected arn:aws:kinesis:<region>:<12-digit account>:stream/<name>"
             )
         return StreamRef(match["name"], text, match["region"], match["account"])
     if _NAME.fullmatch(text) is None:
         shown = text if len(text) <= STREAM_NAME_MAX_LENGTH + 1 else f"{text[:STREAM_NAME_MAX_LENGTH]}..."
-        raise UsageError(f"{shown!r} is no stream name: 1 to 128 of the characters a-z A-Z 0-9 _ . -")
+        raise UsageError(f"{shown!r} is not a stream name: expected 1 to 128 of the characters a-z A-Z 0-9 _ . -")
     return StreamRef(text)
 
 
 def parse_consumer_arn(text: object) -> StreamRef:
-    """The stream that a registered consumer's ARN belongs to.
+    """Return the stream of a registered consumer, from the consumer's ARN.
 
     Raises:
-        UsageError: it is no consumer ARN.
+        UsageError: the text is not a consumer ARN.
     """
     match = _CONSUMER_ARN.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise UsageError(
-            f"{text!r} is no consumer ARN: expected "
+            f"{text!r} is not a consumer ARN: expected "
             "arn:aws:kinesis:<region>:<12-digit account>:stream/<name>/consumer/<name>:<creation time>"
         )
     return parse_stream(match["stream"])

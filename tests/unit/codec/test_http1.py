@@ -29,7 +29,7 @@ class TestRequests:
 
     @pytest.mark.parametrize("value", ["a\nb", "a\rb", "a\r\nEvil: 1", "a\x00b", "snow \u2603"])
     def test_a_header_cannot_break_out_of_its_line(self, value):
-        with pytest.raises(HttpError, match="a header holds"):
+        with pytest.raises(HttpError, match="a header contains"):
             encode_request("/", "kinesis", {"X": value}, 0)
 
 

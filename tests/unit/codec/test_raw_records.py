@@ -361,5 +361,5 @@ class TestWhatOurClientReads:
 def test_a_time_that_is_none_is_told():
     """Regression: an OverflowError came out."""
     kinesis = {"data": "eA==", "partitionKey": "k", "sequenceNumber": NUMBER, "approximateArrivalTimestamp": 10**400}
-    with pytest.raises(UsageError, match=r"record 0: .*is no time"):
+    with pytest.raises(UsageError, match=r"record 0: .*is not a time"):
         deaggregate({"Records": [{"kinesis": kinesis, "eventSource": "aws:kinesis"}]})

@@ -102,7 +102,7 @@ def test_a_time_is_an_aware_datetime_or_seconds(when, seconds):
 
 @pytest.mark.parametrize("when", [datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=NoZone())])  # noqa: DTZ001
 def test_a_naive_datetime_is_refused_with_advice(when):
-    with pytest.raises(UsageError, match=r"needs a time zone: .* has none \(add tzinfo=UTC, say\)"):
+    with pytest.raises(UsageError, match=r"needs a time zone: .* has none \(for example, add tzinfo=UTC\)"):
         at_timestamp(when)
 
 

@@ -87,7 +87,9 @@ def test_a_memoryview_that_was_released_is_refused():
 
 @pytest.mark.parametrize("size", [0, 1, 4, 5])
 def test_a_tuple_of_another_length_is_no_entry(size):
-    with pytest.raises(UsageError, match=r"a tuple \(data, key\[, explicit hash key\]\), not one of another length$"):
+    with pytest.raises(
+        UsageError, match=r"a tuple \(data, key\[, explicit hash key\]\), not a tuple of another length$"
+    ):
         check_entries([(b"x",) * size])
 
 

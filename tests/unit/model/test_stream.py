@@ -32,7 +32,7 @@ def test_an_arn_tells_name_region_and_account(arn, region):
 
 def test_a_name_in_an_arn_has_the_same_bounds():
     assert parse_stream(f"arn:aws:kinesis:eu-west-1:123456789012:stream/{'a' * 128}").name == "a" * 128
-    with pytest.raises(UsageError, match="no stream ARN"):
+    with pytest.raises(UsageError, match="not a stream ARN"):
         parse_stream(f"arn:aws:kinesis:eu-west-1:123456789012:stream/{'a' * 129}")
 
 
@@ -40,7 +40,7 @@ def test_a_name_in_an_arn_has_the_same_bounds():
     "text", ["", " ", "orders\n", "\norders", "my orders", "orders/1", "ördërs", "o:1", "a" * 129, "a*"]
 )
 def test_what_is_no_name_is_refused(text):
-    with pytest.raises(UsageError, match="no stream name: 1 to 128 of the characters"):
+    with pytest.raises(UsageError, match="not a stream name: expected 1 to 128 of the characters"):
         parse_stream(text)
 
 
@@ -63,7 +63,7 @@ def test_what_is_no_name_is_refused(text):
     ],
 )
 def test_what_begins_as_an_arn_must_be_a_stream_arn(text):
-    with pytest.raises(UsageError, match="is no stream ARN: expected arn:aws:kinesis"):
+    with pytest.raises(UsageError, match="is not a stream ARN: expected arn:aws:kinesis"):
         parse_stream(text)
 
 
@@ -106,5 +106,5 @@ def test_consumers_exist_in_every_partition(partition):
     ],
 )
 def test_what_is_no_consumer_arn_is_refused(value):
-    with pytest.raises(UsageError, match="is no consumer ARN: expected"):
+    with pytest.raises(UsageError, match="is not a consumer ARN: expected"):
         parse_consumer_arn(value)
