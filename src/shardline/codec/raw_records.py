@@ -248,7 +248,7 @@ def _decode(data: object) -> bytes:
 
 
 def _mapping(record: Mapping[str, object], name: str) -> Mapping[str, object]:
-    """Return the mapping under ``name``. Empty if there is none."""
+    """Return the mapping under ``name``. It is empty if the member is missing."""
     value = record.get(name)
     if value is not None and not isinstance(value, Mapping):
         raise UsageError(f"{name!r} must be a mapping, not {_kind(value)}")
