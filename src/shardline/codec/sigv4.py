@@ -193,7 +193,7 @@ def _canonical_host(host: str) -> str:
 
 
 def _canonical_path(path: str) -> str:
-    """Return the path without empty, ``.`` and ``..`` segments, percent-encoded once more."""
+    """Return the path without empty, ``.`` and ``..`` segments, percent-encoded even if it already was."""
     if _NOT_IN_PATH.search(path) or path[:1] not in {"", "/"}:
         raise UsageError(f"a path begins with a slash and has no query, fragment or control character, not {path!r}")
     _check_unicode(path)

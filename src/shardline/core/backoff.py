@@ -38,6 +38,7 @@ class Backoff:
         Args:
             asked: the delay that the service requested, if it did.
         """
+        # The exponent is bounded, because a float overflows at 2**1024.
         ceiling = min(self._longest, self._first * 2.0 ** min(self.failures, 64))
         self.failures += 1
         drawn = ceiling * (0.5 + 0.5 * self._chance.random())

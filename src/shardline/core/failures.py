@@ -184,6 +184,7 @@ def classify(code: str, status: int, message: str = "", *, is_typed: bool = True
     if not is_typed:  # even if the code looks like one of AWS's: a proxy may report a ValidationError, too
         return FailureKind.THROTTLED if status in _TOO_MANY else FailureKind.TRANSIENT
     kind = KIND_BY_CODE.get(code)
+    # Before the table: a skewed clock is corrected and the request retried, while a bad signature is final.
     if code in _SIGNATURE_CODES and any(words in message.lower() for words in _SKEW_WORDS):
         return FailureKind.CLOCK_SKEW
     if kind is not None:
@@ -197,6 +198,7 @@ def to_error(failure: Failure, operation: str) -> RequestError | CredentialsErro
     """Return the exception with the same facts, for the public API."""
     if failure.kind is FailureKind.NO_CREDENTIALS:
         return CredentialsError(failure.message)
+    # Without a status, our own message already says what failed; a code such as ``ConnectTimeout`` would repeat it.
     answered = failure.status is not None
     sentence = (
         f"{operation} failed: {failure.code}: {failure.message}" if answered else f"{operation}: {failure.message}"

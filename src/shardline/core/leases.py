@@ -108,6 +108,7 @@ class TakeLease:
         return max(self.seen.counter + 1, self.floor)
 
     def allowed(self, row: Lease) -> bool:
+        # The whole fence, not only the counter: requesting a hand-over changes the owners without the counter.
         return row.fence == self.seen and not row.checkpoint.is_finished
 
     def written(self, row: Lease) -> Lease:
@@ -141,6 +142,7 @@ class AskHandOver:
         return row.owner == self.owner and row.checkpoint_owner is None and not row.checkpoint.is_finished
 
     def written(self, row: Lease) -> Lease:
+        # The counter stays the same, so that the holder's next renewal or commit is not refused.
         return replace(row, owner=self.by, checkpoint_owner=row.owner)
 
     def landed(self, row: Lease) -> bool:
@@ -204,6 +206,7 @@ class ReleaseLease:
     counter: int
 
     def allowed(self, row: Lease) -> bool:
+        # The fence is without a ``checkpoint_owner``: a requested lease must go to the worker that requested it.
         return row.fence == Fence(self.counter, self.by, None)
 
     def written(self, row: Lease) -> Lease:
@@ -231,9 +234,9 @@ class CommitCheckpoint:
             row,
             counter=row.counter + 1,
             checkpoint=self.checkpoint,
-            owner_switches=0,
+            owner_switches=0,  # the KCL counts the switches since the last checkpoint
             pending_checkpoint=None,
-            latest_at=None,
+            latest_at=None,  # the checkpoint is no longer LATEST
         )
 
     def landed(self, row: Lease) -> bool:
@@ -356,6 +359,7 @@ def landed(operation: LeaseOperation, current: Lease | None) -> bool:
     """
     if isinstance(operation, CreateLease):
         return current == operation.lease
+    # A missing row refuses everything else, and a deletion is refused only by a row that another writer has changed.
     if current is None or isinstance(operation, DeleteLease):
         return False
     return operation.landed(current)

@@ -35,6 +35,7 @@ class PageTokens:
         """Return the token for the next page, ``None`` after the last page, or a failure if the listing never ends."""
         if not token:
             return None
+        # A faulty server or proxy may repeat a token, or invent new ones without end.
         if token in self._seen or len(self._seen) >= PAGES_MAX:
             return Failure(FailureKind.TRANSIENT, self._code, f"the pages of {self._listing} do not end")
         self._seen.add(token)

@@ -15,6 +15,7 @@ def check_number(
     if value is None and optional:
         return
     kinds = (int,) if whole else (int, float)
+    # bool is a subclass of int, and NaN fails every comparison.
     if not isinstance(value, kinds) or isinstance(value, bool) or not lowest <= value <= highest:
         low, high = (f"{bound:,}".removesuffix(".0") for bound in (lowest, highest))
         noun = "a whole number" if whole else "a number"

@@ -143,6 +143,7 @@ class Aggregate:
                     return
                 size, payload = self.size, 0
                 continue
+            # The exact size of the protobuf message: an entry of the key table, if the key is new, and the record.
             place = keys.setdefault(key, fresh)
             after = size
             if place == fresh:
@@ -150,6 +151,7 @@ class Aggregate:
                 after += width + (2 if width < _ONE_BYTE else 3)
             content = length + 4 + (length >= _ONE_BYTE) + (place >= _ONE_BYTE)
             after += content + (2 if content < _ONE_BYTE else 3)
+            # A record that does not fit must not leave its key in the table, if the key is new.
             if after > max_bytes and ours:
                 if place == fresh:
                     del keys[key]
@@ -231,6 +233,7 @@ class Aggregate:
         if key is None:
             key = self.address.key or ""
         assert data is not None
+        # A single record is sent without the aggregate's frame, unless it may have to be wrapped (P12).
         size = self.size if len(records) > 1 or data.startswith(MAGIC) else len(data)
         self.cost_bytes = size + (len(key) if key.isascii() else len(key.encode()))
         self.entry_count = 1

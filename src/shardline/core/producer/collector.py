@@ -71,6 +71,7 @@ class Collector:
 
     def note_sealed(self, lane: Lane) -> None:
         """Note that a lane has sealed aggregates."""
+        # A lane that is aside may not send, so it would only be put aside again.
         if lane not in self._aside:
             self._count(lane)
 
@@ -151,6 +152,7 @@ class Collector:
     # ---- inside
 
     def _has_slot(self) -> bool:
+        # After a failure, a single request tests whether the service is back.
         return self.in_flight < (1 if self._backoff.failures else self._max_in_flight)
 
     def _may_send(self, now: Instant) -> bool:
@@ -160,6 +162,7 @@ class Collector:
         return (
             self._waiting_entries >= self._max_entries
             or self._waiting_bytes >= self._max_bytes
+            # As in the KPL, a single shard with much data is reason enough for a request.
             or any(lane.queued_bytes >= self._burst_bytes for lane in self._ready)
         )
 

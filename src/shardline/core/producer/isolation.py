@@ -163,7 +163,7 @@ class Isolation:
         family.code, family.message = failure.code, failure.message
         family.found += 1
         if part.origin is not None:
-            part.origin.suspect = False
+            part.origin.suspect = False  # this may have been its only invalid record
         if part.named and family.unproven_names != NEVER:
             family.unproven_names = 0
         self._finish(part)
@@ -172,11 +172,11 @@ class Isolation:
         """Note that the service stored a part, so all its records are valid."""
         part.family.credit += part.paid + 1
         if part.named:
-            part.family.unproven_names = NEVER
+            part.family.unproven_names = NEVER  # the service named a valid entry: do not believe its names again
         if part.sibling is not None:
-            part.sibling.suspect = True
+            part.sibling.suspect = True  # the invalid record was in one of the two halves, and it is not in this one
         for _ in range(min(2, len(self._calls))):
-            self._calls.pop()
+            self._calls.pop()  # this call delivered something, which also pays for one call that did not
         self._finish(part)
 
     def handle_unanswered(self, part: Part) -> None:
@@ -230,6 +230,7 @@ class Isolation:
         """Replace every waiting shipment by the shipment that ``keep`` returns. ``None`` removes it."""
         waiting = [part for _, _, part in sorted(self._waiting, key=lambda item: item[1])]
         self._waiting.clear()
+        # Parts in flight stay whole, because their answers must match them. Only their waiting siblings are filtered.
         for part in self._in_flight:
             part.sibling = _filtered(part.sibling, keep)
         for part in waiting:

@@ -72,6 +72,7 @@ class KeyOrder:
         following: list[BufferedRecord] = []
         for record in records:
             key = record.key
+            # Only the end of the current head lets another record follow.
             if key is None or self._heads.get(key) is not record:
                 continue
             if key in self._behind:

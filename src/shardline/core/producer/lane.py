@@ -170,7 +170,8 @@ class Lane:
 
     def add(self, record: BufferedRecord) -> int:
         """Add a record. Returns how many aggregates this sealed: 0, 1 or 2."""
-        # A late keyless record would make the open aggregate due earlier, and so change the order of its keyed records.
+        # A late keyless record may open an aggregate that is due early. Keyed records that join it later would then be
+        # due before the keyed records of earlier aggregates, and overtake them (P9).
         if self._ordered and record.key is None and record.expires_at - self._life_after_due < self._opened_due_at:
             return self._enqueue_alone(record)
         return self.add_all([record])
@@ -185,6 +186,7 @@ class Lane:
         sealed = at = 0
         while at < len(records):
             current = self.open or self._opened(records[at])
+            # ``max_count`` may be infinite, so it is compared before it is converted to an int.
             room = self.max_count - len(current.records)
             to = len(records) if room >= len(records) - at else at + int(room)
             at += current.add_all(records[at:to], self.max_bytes)
@@ -192,6 +194,8 @@ class Lane:
             if full or (at < to and (self._ordered or self._fits_with_others(records[at]))):
                 sealed += self.seal()
             elif at < to:
+                # A large record would leave most of a new aggregate empty. Without an order to keep, it is queued alone
+                # and the open aggregate goes on filling.
                 sealed += self._enqueue_alone(records[at])
                 at += 1
         return sealed
@@ -351,12 +355,14 @@ class Lane:
         if aggregate.cost_bytes > room_bytes or not bucket.try_take(aggregate.entry_count, aggregate.cost_bytes, now):
             if aggregate.entry_count == 1:
                 return None
+            # The whole bundle cannot be sent now, but its first record perhaps can.
             aggregate = self._cut(1)
             if aggregate.cost_bytes > room_bytes or not bucket.try_take(1, aggregate.cost_bytes, now):
                 return None
         queue.popleft()
         self.queued -= aggregate.entry_count
         self.queued_bytes -= aggregate.cost_bytes
+        # After ``aggregate(on=False)``, the lane waited for the aggregates in flight. Now there are none.
         if not self.in_flight:
             self._in_turn = self._ordered and self.aggregates
         self.in_flight += 1

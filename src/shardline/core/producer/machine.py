@@ -166,6 +166,7 @@ class ProducerMachine:
     def handle_put(self, number: int, answer: PutRecordsResponse | Failure, now: Instant) -> None:
         """Settle the records of a PutRecords by its answer."""
         is_unchanged = self._responses.settle(self._flights.pop(number), answer, now)
+        # The second condition: while it settled the request, the response handler dropped the map.
         if _is_missing(answer) or (self._map.snapshot is None and self._router.lanes):
             self._forget_stream(now)
         # Only records that come back, or are packed again, can be due before the waiting records.
@@ -197,6 +198,7 @@ class ProducerMachine:
             self._unchecked = len(self.intake.records)
             self._retries.enforce_limit(max_bytes, now)
         if self._facts.recreated:
+            # The shards of the new stream may have the old ids. Until they are listed, no landing is as predicted.
             self._router.forget_predictions()
             self._map.reset(now)
         if _is_missing(answer):
@@ -250,6 +252,7 @@ class ProducerMachine:
             return False
         size = self.intake.reserved_bytes - self._taken_bytes
         is_full = records >= self._round_records or size >= self._round_bytes
+        # No deadline is set, so these are the first records after a pause. Large ones need not wait for a full round.
         is_first = self._due_at == NEVER and size >= ALONE_BYTES
         self._due_at = min(self._due_at, self._round_ends_at())
         is_due = now >= min(self._due_at, self._expires_at)
@@ -278,6 +281,7 @@ class ProducerMachine:
         if self._unchecked:
             self._unchecked -= min(self._unchecked, len(fresh))
             fresh = self._retries.without_larger(fresh, self.intake.record_max_bytes)
+        # ``by_lane`` has the keyed records. ``others`` are keyless, or there is no map: these are routed one by one.
         by_lane, others = self._router.sort(fresh)
         if by_lane and others and self._config.ordered:
             by_lane, others = [], fresh  # P9: in the order of their puts
@@ -321,6 +325,7 @@ class ProducerMachine:
         """Decide whether the records that wait for the first map fail, or are sent without it."""
         catch_all, failure = self._router.catch_all, self._map.failure
         if self._config.ordered:
+            # Without a map, the order cannot be kept (P9). If no map will ever arrive, the records must fail.
             if failure is not None and not failure.retryable and not catch_all.is_idle:
                 self.ledger.fail(catch_all.take_unsent(), failure.code, failure.message)
         elif not self._sends_blind and (self._map.answered or now >= self._blind_at):

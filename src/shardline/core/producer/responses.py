@@ -119,6 +119,8 @@ class ResponseHandler:
             answer = _without_contradictions(answer)
         refused = entries
         part = flight.group.part
+        # Before the records of this part are queued again, later parts of the same lanes are taken back, so that they
+        # do not overtake (P9).
         if part is not None and self._config.ordered and not _needs_no_resend(shipments, answer):
             self._retries.recall((shipment.lane for shipment in shipments), now)
         if isinstance(answer, Failure):
@@ -224,6 +226,7 @@ class ResponseHandler:
         others = self._ledger.deliver_alone(aggregate, results, lane.predicted, sent)
         if len(others) < len(results):
             lane.handle_success(now)
+        # The bundle is settled, and each remaining record becomes a shipment of its own, which is settled below.
         lane.note_settled(1 - len(others))
         for place in others:
             alone = repacked([aggregate.records[place]], aggregate.due_at, aggregate, place)
@@ -340,6 +343,7 @@ class ResponseHandler:
         throttled_is_fatal = self._config.fail_if_throttled
         rule = judge_request(failure, flight.record_count, keyless=keyless, fail_if_throttled=throttled_is_fatal)
         self._learn_from(failure, rule, shipments, now)
+        # A refused or throttled request stored nothing. After any other failure, its records may be stored.
         stored = failure.maybe_received and rule.action is Action.RESEND and not rule.throttled
         for aggregate, lane in shipments:
             attempt = _refusal(flight, now, lane, failure.code, failure.message, stored=stored)

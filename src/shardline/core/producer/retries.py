@@ -69,6 +69,7 @@ class Retries:
         if lane.vanished or lane is self._router.catch_all or _is_split_up(aggregate, lane):
             self._route(alive, now)
             return
+        # Keyless records of a refused entry may do better in another lane. Records with a key have to stay.
         staying = [record for record in alive if record.key is not None] if reroute else alive
         if len(staying) == len(aggregate.records):
             lane.requeue(aggregate)
@@ -287,6 +288,7 @@ class Retries:
         by_lane: dict[Lane, list[BufferedRecord]] = {}
         for record in records:
             lane = self._router.lane_for(record, now)
+            # P4: sent alone, the record is delivered wherever it lands, and is not stored a fourth time.
             if lane.aggregates and _landed_wrong_twice(record):
                 self.distrust(lane, now, now)
             returning = by_lane.setdefault(lane, [])

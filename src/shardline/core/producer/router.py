@@ -152,6 +152,7 @@ class Router:
         if sticky is not None and sticky.open is not None and not sticky.vanished:
             return sticky
         lanes = self.lanes
+        # On a large stream, the best lane of a random sample is nearly as good as the best of all, and much cheaper.
         if len(lanes) > _COMPARE_ALL_MAX:
             chance = self._chance
             lanes = tuple(lanes[chance.getrandbits(32) % len(lanes)] for _ in range(_SAMPLE))
@@ -184,6 +185,7 @@ class Router:
         self._lane_by_key = {}
         removed = [lane for shard, lane in current.items() if shard not in set(shards)]
         self.is_blind = may_predict and not shards
+        # The records in the catch-all lane can be predicted now, so it is replaced like a lane that vanished.
         if shards and not self.catch_all.is_idle:
             removed.append(self.catch_all)
             self.catch_all = Lane(None, None, self._config, self._chance, now)

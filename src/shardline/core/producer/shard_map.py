@@ -117,8 +117,10 @@ class ShardMap:
         """
         if self.state is not MapState.READY or seen_at <= self.updated_at:
             return False
+        # The map already knows that the predicted shard is closed: the entry was sent under an older map.
         if predicted is not None and (predicted not in self._ranges or predicted in self._closed_at):
             return False
+        # If the last listing brought nothing new, the next one may not either: back off.
         self._wanted_at = now + self._stale_backoff.next_delay() if self._is_unchanged else now
         return True
 
@@ -160,7 +162,7 @@ class ShardMap:
         """Apply the answer to a request. Returns whether there is a new snapshot."""
         assert self._in_flight
         self._in_flight = False
-        if self._is_outdated:
+        if self._is_outdated:  # the answer may describe the stream before it was deleted
             self._is_outdated = False
             return False
         if isinstance(answer, Failure):

@@ -103,7 +103,7 @@ class StreamFacts:
         """Apply the answer to a request. Returns whether ``may_aggregate`` changed."""
         assert self._in_flight
         self._in_flight = False
-        if self._is_outdated:
+        if self._is_outdated:  # the answer may describe the stream before it was deleted
             self._is_outdated = False
             return False
         self.answered = True
@@ -153,6 +153,7 @@ class StreamFacts:
         if not self._has_summary:  # otherwise the limit of the last summary still applies
             self.record_max_bytes = self._fixed_max_bytes or RECORD_DEFAULT_MAX_BYTES
         if self.has_unexplained_landings:
+            # The service may choose the shards, and we cannot find out. Single records are safe in any case.
             self.has_unexplained_landings = False
             self.may_aggregate = False
             self.events.append(AggregationStopped(failure))

@@ -47,6 +47,7 @@ class TokenBucket:
         left, left_bytes = self._entries - entries, self._bytes - size
         if left < 0 or left_bytes < 0:
             slack = max(_GRAIN, ulp(now))  # after months of uptime, the resolution of a float is above a nanosecond
+            # Not enough for the whole cost. It is still admitted if the bucket is full, and then leaves a debt (P6).
             if self._entries < min(entries, self._entry_rate) - self._entry_rate * slack:
                 return False
             if self._bytes < min(size, self._byte_rate) - self._byte_rate * slack:
