@@ -362,7 +362,7 @@ class Lane:
         queue.popleft()
         self.queued -= aggregate.entry_count
         self.queued_bytes -= aggregate.cost_bytes
-        # After ``aggregate(on=False)``, the lane waited for the aggregates in flight. Now there are none.
+        # After ``aggregate(on=False)``, the lane waited for the aggregates in flight. Now all of them are settled.
         if not self.in_flight:
             self._in_turn = self._ordered and self.aggregates
         self.in_flight += 1
