@@ -1,20 +1,21 @@
-"""Which leases should I take, and whom should I ask for one?
+"""Which leases should a worker take, and which workers should it ask for a lease?
 
-A pure function of what a worker sees. There is no leader: all workers run it on nearly the same rows, and it is made so
-that they come to the same plan, of which each carries out its own part.
+``assign`` is a pure function of the rows that a worker sees. There is no leader: all workers call it with nearly the
+same rows and arrive at the same plan, and each worker carries out its own part of the plan.
 
 Invariants:
 
-- The members are the owners of live leases, and me. In the end the difference between any two is at most one, and
-  nothing moves that need not: each lease goes to whoever has least.
-- What nobody holds is dealt out by the plan, one by one: two workers who see the same take different ones. What
-  its taker does not take in time (it may be full, or gone) is anybody's, a few at a time.
-- Nobody is asked for a lease while there are some to take. Only surplus moves: from who has most to who has least,
-  while they are at least two apart. All workers work out the same moves, and each asks for those that bring it leases.
-- A worker asks for no more at a time than it has, and for one if it has none: until then nobody sees it, and two
-  who join together would each take what is for both. So it has its share after a few scans, whatever the number; and
-  never are more than ``HAND_OVERS_MAX`` on their way to it.
-- Never more than ``max_leases``.
+- The members are the owners of live leases, and the calling worker. In the end, the lease counts of any two members
+  differ by at most one. Each lease goes to the member with the fewest leases, and no lease moves without need.
+- The plan deals out the available leases one by one, so two workers with the same view take different leases. If the
+  planned taker does not take a lease in time (it may be full, or gone), any worker may take it, a few at a time.
+- A worker asks for no lease while leases are available. Only surplus moves: from the member with the most leases to the
+  member with the fewest, while they differ by at least two. All workers compute the same moves, and each worker asks
+  for the moves that bring it leases.
+- A worker asks for at most as many leases at a time as it has, and for one if it has none. A worker without a lease is
+  invisible to the others, so two workers that join together would each ask for the share of both. Doubling reaches
+  the fair share after a few scans. At most ``HAND_OVERS_MAX`` leases are on their way to one worker.
+- A worker never has more than ``max_leases``.
 """
 
 from collections import Counter
@@ -25,28 +26,29 @@ from typing import Final, NamedTuple, final
 from shardline.core.backoff import Chance
 
 HAND_OVERS_MAX: Final = 32
-"""How many leases may be on their way to one worker: each costs its old owner a commit, and the new one an iterator."""
+"""The maximum number of hand-overs to one worker at a time. Each costs the old owner a commit and the new one an
+iterator."""
 
 
 @final
 class Standing(NamedTuple):
-    """One lease that can be read now: not finished, its parents are."""
+    """A lease whose shard can be read now: the shard is not finished, and its parents are."""
 
     shard_id: str
     owner: str | None
-    """Who has it, or will have it after the hand-over under way. ``None``: it can be taken."""
+    """The current owner, or the next owner if a hand-over is in progress. ``None``: the lease is available."""
     available_for: float = 0.0
-    """How long it could have been taken."""
+    """For how many seconds the lease has been available."""
     in_hand_over: bool = False
 
 
 @final
 class Assignment(NamedTuple):
-    """What to do now."""
+    """The leases that a worker should get now."""
 
     take: list[str]
     ask: list[Standing]
-    """The leases to ask their owners for."""
+    """The leases to request from their owners."""
 
 
 def assign(
@@ -58,16 +60,16 @@ def assign(
     spill_after: float,
     impatient: bool = False,
 ) -> Assignment:
-    """What ``me`` should do.
+    """Return the leases that the worker ``me`` should take or ask for.
 
     Args:
-        standings: every lease that can be read now.
-        me: my name.
-        max_leases: how many I may have.
-        chance: picks among leases that are alike.
-        spill_after: how long the plan's owner has to take a lease.
-        impatient: whether the fleet has been uneven for long, so that I leave nothing to those who have no more than I:
-            they may be full, which nobody sees from outside.
+        standings: every lease whose shard can be read now.
+        me: the name of the worker.
+        max_leases: the maximum number of leases for this worker.
+        chance: shuffles leases that are otherwise equal.
+        spill_after: how long, in seconds, an available lease is reserved for its planned taker.
+        impatient: whether the fleet has been uneven for a long time. The worker then reserves no surplus for other
+            workers that have as few leases: they may be full, and no row shows that.
     """
     loads = Counter(standing.owner for standing in standings if standing.owner is not None)
     loads[me] += 0
@@ -75,7 +77,8 @@ def assign(
     available = sorted((one for one in standings if one.owner is None), key=lambda one: one.shard_id)
     if available:
         mine = _share(available, loads, me, spill_after)
-        # In random order: workers that start together do not see each other, and so each gets its part of them.
+        # Workers that start together do not see each other, and each plans to take every lease. The random order lets
+        # each of them win a part.
         return Assignment(sorted(mine, key=lambda _: chance.random())[: max(0, room)], [])
     coming = sum(one.in_hand_over and one.owner == me for one in standings)
     most = min(room, max(1, loads[me]), HAND_OVERS_MAX - coming)
@@ -93,13 +96,13 @@ def assign(
 
 
 def imbalance(standings: Sequence[Standing], me: str) -> bool:
-    """Whether someone has at least two more than I."""
+    """Whether some worker has at least two more leases than ``me``."""
     loads = Counter(standing.owner for standing in standings if standing.owner is not None)
     return max(loads.values(), default=0) >= loads[me] + 2
 
 
 def _share(available: list[Standing], loads: Counter[str], me: str, spill_after: float) -> list[str]:
-    """What the plan gives me of what can be taken, then some of what others left lying."""
+    """Return the available leases that the plan gives to ``me``, then some of those that their planned takers left."""
     poorest = [(load, worker) for worker, load in loads.items()]
     heapify(poorest)
     mine: list[str] = []
@@ -115,13 +118,13 @@ def _share(available: list[Standing], loads: Counter[str], me: str, spill_after:
 
 
 def _surplus(loads: Counter[str], me: str) -> Counter[str]:
-    """Whom I should ask for how many, when everyone does its part."""
+    """Return how many leases ``me`` should request from each worker, if every worker follows the plan."""
     poorest = [(load, worker) for worker, load in loads.items()]
     richest = [(-load, worker) for worker, load in loads.items()]
     heapify(poorest)
     heapify(richest)
     wanted: Counter[str] = Counter()
-    # Who gives stays above who takes, so that neither heap has to know of the other's changes.
+    # The giver keeps at least as many leases as the taker gets, so neither heap has to see the other heap's changes.
     while -richest[0][0] >= poorest[0][0] + 2:
         (less, giver), (load, taker) = richest[0], poorest[0]
         heapreplace(richest, (less + 1, giver))

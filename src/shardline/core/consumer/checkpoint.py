@@ -1,23 +1,24 @@
 """How far may a shard be committed, and when?
 
-The tracker of one held lease. It is told what was handed to the user and what the user is done with, and says when to
-write which checkpoint. Who writes it, and whether the lease still allows it, is the coordinator's business.
+Each held lease has a tracker. The shell reports to it which records the user was handed and which are done, and the
+tracker decides when to write which checkpoint. The coordinator writes it, and checks that the lease still allows it.
 
-Two ways to be done with records. With ``manual`` acknowledgements each record counts on its own, in any order, and the
-watermark moves when the records below it are done. Otherwise the user is done with them in order, and one call covers
-all records up to one.
+Records become done in one of two ways. With ``manual`` acknowledgements, the user acknowledges each record separately
+and in any order, and the watermark moves when all records below it are done. Otherwise the user finishes records in
+order, and one call covers all records up to the given one.
 
-Invariants (C1 to C5 are of docs/guarantees.md):
+Invariants (docs/guarantees.md defines C1 to C5):
 
-- C1: what ``poll_commit`` gives never goes back.
-- C2: all records at or before it were acknowledged.
-- C3: SHARD_END comes last: after ``end``, once everything that was delivered is done. Nothing comes after it.
-- C4: one commit at a time. What is acknowledged meanwhile waits, and is compared with what was written: it is never
-  lost, nor written twice. Between two commits lies the interval, unless ``flush`` was called.
-- C5: delivered is not done: nothing is committed that was not acknowledged, however long ago it was handed out.
-- A call that an interrupt ended between two steps can be made again: nothing counts twice, and nothing is lost.
-- An acknowledgement takes constant time, amortized, and a record is remembered by its number and arrival alone, not
-  by its data.
+- C1: the checkpoints that ``poll_commit`` returns never go back.
+- C2: all records at or before a checkpoint were acknowledged.
+- C3: SHARD_END comes last: after ``end``, once every delivered record is done. Nothing is committed after it.
+- C4: one commit at a time. Acknowledgements that arrive meanwhile wait. They are compared with the written checkpoint,
+  so they are neither lost nor written twice. Two commits are at least the interval apart, unless ``flush`` was called.
+- C5: a delivered record is not done. No record is committed before it is acknowledged, however long ago it was
+  delivered.
+- A call that an interrupt ended between two steps can be repeated: no record counts twice, and none is lost.
+- An acknowledgement takes amortized constant time. The tracker stores the number and the arrival time of a record, but
+  not its data.
 """
 
 from collections import deque
@@ -31,60 +32,60 @@ from shardline.model.record import Record
 from shardline.model.sequence import SequenceNumber
 
 _Place: TypeAlias = tuple[int, str, int]
-"""Length and digits of the sequence number, and the sub-sequence: they compare as the numbers do, and are quick."""
+"""Length and digits of the sequence number, and the sub-sequence. These compare like the numbers, without parsing."""
 
 _FINISHED = Checkpoint(SHARD_END)
 
 
 @final
 class CheckpointTracker:
-    """Deliveries, acknowledgements and commits of one lease."""
+    """Tracks deliveries, acknowledgements and commits of one lease."""
 
     def __init__(self, checkpoint: Checkpoint, *, interval: float, now: Instant, manual: bool = False) -> None:
         at = checkpoint.sequence_number
         self._committed: _Place | None = None if at is None else _place(str(at), at.sub_sequence)
         self._watermark: _Place | None = self._committed
-        self._delivered: _Place | None = self._committed  # the last that the user was handed
+        self._delivered: _Place | None = self._committed  # the last record that the user was handed
         self._manual: bool = manual
-        self._order: deque[_Place] = deque()  # delivered, not below the watermark
-        self._open: dict[_Place, float | None] = {}  # those that are not acknowledged: when they arrived
+        self._order: deque[_Place] = deque()  # delivered records above the watermark
+        self._open: dict[_Place, float | None] = {}  # unacknowledged records, with their arrival times
         self._interval: float = interval
         self._due_at: Instant = now + interval
         self._in_flight: _Place | Checkpoint | None = None
         self.has_ended: bool = False
-        """Whether nothing more will be delivered."""
+        """Whether all records of the shard were delivered."""
         self.is_finished: bool = False
         """Whether SHARD_END was written."""
         self._flushing: bool = False
         self._closed: bool = False
         self._sealed: bool = False
 
-    # ---- what is so
+    # ---- queries
 
     @property
     def watermark(self) -> SequenceNumber | None:
-        """The record below which, and with which, everything is acknowledged."""
+        """The last record such that it and all records before it are acknowledged."""
         return None if self._watermark is None else _number(self._watermark)
 
     @property
     def unacknowledged(self) -> int:
-        """How many records were delivered and are not acknowledged (``manual``)."""
+        """The number of delivered records that are not acknowledged (``manual``)."""
         return len(self._open)
 
     @property
     def remembered(self) -> int:
-        """The same, and those that are acknowledged and wait behind one that is not: they all take memory."""
+        """The number of records that take memory: those that are unacknowledged, and those acknowledged behind them."""
         return len(self._order)
 
     @property
     def oldest_unacknowledged(self) -> tuple[SequenceNumber, float | None] | None:
-        """The first of them, and when it arrived."""
+        """The first unacknowledged record, and when it arrived."""
         first = next((place for place in self._order if place in self._open), None)
         return None if first is None else (_number(first), self._open[first])
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything that was delivered is acknowledged."""
+        """Whether every delivered record is acknowledged."""
         return not self._order if self._manual else self._watermark == self._delivered
 
     @property
@@ -100,7 +101,7 @@ class CheckpointTracker:
     # ---- commands
 
     def deliver(self, records: Sequence[Record]) -> None:
-        """The user was handed ``records``. What was told before does not count again."""
+        """Note that the user was handed ``records``. Records that were delivered before do not count again."""
         assert not self.has_ended, "C3: nothing is delivered after the end"
         if not records or self._sealed:
             return
@@ -112,17 +113,20 @@ class CheckpointTracker:
         self._delivered = max(_place_of(records[-1]), self._delivered or _BEFORE_ALL)
 
     def ack(self, record: Record) -> bool:
-        """The user is done with this one. False if it is unknown: done before, or not of this lease any more."""
+        """Note that the user is done with this record. Return False if it was acknowledged before or is not tracked."""
         if self._sealed:
             return False
         place = _place_of(record)
         is_new = place in self._open
         self._open.pop(place, None)
-        self._advance()  # also if it was known: an interrupt may have ended the call before
+        self._advance()  # for every record: an interrupt may have ended an earlier call before this step
         return is_new
 
     def ack_through(self, record: Record) -> bool:
-        """The user is done with this one and all before it. False if that is nothing new, or the lease is gone."""
+        """Note that the user is done with this record and all before it.
+
+        Return False if all of them were acknowledged before, or if the lease is gone.
+        """
         place = _place_of(record)
         if self._sealed or self._delivered is None or not (self._watermark or _BEFORE_ALL) < place <= self._delivered:
             return False
@@ -135,20 +139,20 @@ class CheckpointTracker:
         return True
 
     def end(self) -> None:
-        """All records of the shard were delivered (C3)."""
+        """Note that all records of the shard were delivered (C3)."""
         self.has_ended = True
 
     def flush(self) -> None:
-        """Write what is acknowledged now without waiting for the interval."""
+        """Commit the current watermark without waiting for the interval."""
         self._flushing = not self.is_committed
 
     def seal(self) -> None:
-        """Nothing more is acknowledged; what was, is still to be written, and at once."""
+        """Refuse further acknowledgements, and commit the current watermark without waiting for the interval."""
         self.flush()
         self._sealed = True
 
     def close(self) -> None:
-        """The lease is gone: nothing is acknowledged or written any more (L4)."""
+        """Refuse further acknowledgements and commits, because the lease is gone (L4)."""
         self._closed = self._sealed = True
         self._order.clear()
         self._open.clear()
@@ -156,7 +160,7 @@ class CheckpointTracker:
     # ---- outputs, time
 
     def poll_commit(self, now: Instant, *, may_end: bool = True) -> Checkpoint | None:
-        """What to write now. SHARD_END only if it ``may_end``: once the children have rows."""
+        """Return the checkpoint to write now. It is SHARD_END only with ``may_end``: once the children have rows."""
         target = self._target(may_end=may_end)
         if target is None or self._in_flight is not None or now < self._commit_at(target):
             return None
@@ -171,8 +175,8 @@ class CheckpointTracker:
     # ---- inputs
 
     def handle_committed(self) -> None:
-        """The commit was written (C4)."""
-        assert self._in_flight is not None, "C4: there was one"
+        """Note that the commit in flight was written (C4)."""
+        assert self._in_flight is not None, "C4: a commit is in flight"
         if isinstance(self._in_flight, Checkpoint):
             self.is_finished = True
         else:
@@ -181,20 +185,20 @@ class CheckpointTracker:
         self._flushing = self._flushing and self._target() is not None
 
     def handle_commit_failed(self) -> None:
-        """It was not, or nobody knows: it stays to be written, or something newer in its place."""
-        assert self._in_flight is not None, "C4: there was one"
+        """Note that the commit in flight failed or may have failed. It, or a newer one, is written later."""
+        assert self._in_flight is not None, "C4: a commit is in flight"
         self._in_flight = None
-        self._due_at -= self._interval  # as if it had not been sent
+        self._due_at -= self._interval  # as if the commit had not been sent
 
     def handle_set_back(self, checkpoint: Checkpoint) -> None:
-        """The store has lost commits of ours, and is at ``checkpoint`` again: what is acknowledged is written anew."""
+        """Note that the store lost commits and is back at ``checkpoint``. The watermark is written again."""
         at = checkpoint.sequence_number
         self._committed = None if at is None else _place(str(at), at.sub_sequence)
 
-    # ---- within
+    # ---- internal
 
     def _target(self, *, may_end: bool = True) -> _Place | Checkpoint | None:
-        """What should be written: ``None`` if nothing new."""
+        """Return the next checkpoint to write, or ``None`` if the store has the newest."""
         if self._closed or self.is_finished:
             return None
         if may_end and self.is_at_end:
@@ -205,11 +209,11 @@ class CheckpointTracker:
         return -NEVER if self._flushing or isinstance(target, Checkpoint) else self._due_at
 
     def _advance(self) -> None:
-        """Move the watermark over what is acknowledged (C2)."""
+        """Move the watermark over the acknowledged records (C2)."""
         order, unacknowledged = self._order, self._open
         while order and order[0] not in unacknowledged:
             self._watermark = order[0]
-            order.popleft()  # Last
+            order.popleft()  # last: if an interrupt comes before, the next call repeats both steps
 
 
 _BEFORE_ALL: _Place = (0, "", 0)
@@ -221,7 +225,7 @@ def _place(digits: str, sub_sequence: int) -> _Place:
 
 def _place_of(record: Record) -> _Place:
     digits = record.sequence_number
-    assert digits is not None, "what was read from a shard has a number"
+    assert digits is not None, "a record that was read from a shard has a sequence number"
     return len(digits), digits, record.sub_sequence
 
 

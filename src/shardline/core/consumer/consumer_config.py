@@ -1,9 +1,9 @@
-"""How may a consumer be set, and what is wrong with a setting?
+"""The settings of a consumer, and their checks.
 
 Invariants:
 
-- A config that exists is valid: a wrong value is a ``UsageError`` that names the field, the value and the range.
-- ``None`` means that the consumer chooses: the intervals are then the lease store's own.
+- Every config is valid: a wrong value raises a ``UsageError`` that names the field, the value and the range.
+- ``None`` means that the consumer chooses a value. Intervals then depend on the lease store.
 """
 
 import math

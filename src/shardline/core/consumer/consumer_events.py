@@ -1,8 +1,7 @@
-"""What does a consumer tell of itself?
+"""The events of a consumer: everything to report that is neither a request nor a record.
 
-The closed set of things worth telling that are neither a request nor a record: the machines hand them out as values
-(``take_events``), and the shell makes log lines, metrics and exceptions of them. Those under "what the shell must act
-on" are commands in the past tense: whoever drives the machines has to follow them.
+The set is closed. The machines return events as values (``take_events``), and the shell turns them into log lines,
+metrics and exceptions. The events in the first section are commands to the shell, which must act on each of them.
 """
 
 from typing import NamedTuple, TypeAlias, final
@@ -14,7 +13,7 @@ from shardline.model.hashing import HashRange
 from shardline.model.lease import Checkpoint
 from shardline.model.position import Position
 
-# ---- what the shell must act on
+# ---- events that the shell must act on
 
 
 @final
@@ -26,32 +25,34 @@ class LeaseGained(NamedTuple):
     start: Position
     """Where to ask for the first iterator."""
     checkpoint: Checkpoint
-    """What is at or before it was done before: to be skipped."""
+    """The records at or before the checkpoint are done. Skip them."""
     hash_range: HashRange | None
 
 
 @final
 class HandOverAsked(NamedTuple):
-    """Another worker shall have it: stop the reader, drop what the user has not seen, and say ``leave`` once the
-    user is done with the rest.
+    """Another worker asked for the lease: stop the reader, drop the records that the user has not seen, and call
+    ``leave`` once the user is done with the records in hand.
     """
 
     shard_id: str
     by: str
     until: Instant
-    """Then the lease goes, finished or not."""
+    """The worker gives the lease away at this time, even if the user is not done."""
 
 
 @final
 class HandOverOverdue(NamedTuple):
-    """The user was not done in time: cancel its code for this shard. The lease goes, with what was acknowledged."""
+    """The user did not finish in time: cancel its code for this shard. The worker commits the acknowledged records and
+    gives the lease away.
+    """
 
     shard_id: str
 
 
 @final
 class LeaseLost(NamedTuple):
-    """Stop its reader and cancel the user's code for this shard: someone else may be reading it (L2)."""
+    """The lease was lost: stop the reader and cancel the user's code. Another worker may read the shard (L2)."""
 
     shard_id: str
     why: str
@@ -59,7 +60,7 @@ class LeaseLost(NamedTuple):
 
 @final
 class LeaseReleased(NamedTuple):
-    """Let go in good order: on exit, after a hand-over, or when the shard was finished."""
+    """The lease was released in an orderly way: on exit, after a hand-over, or because the shard is finished."""
 
     shard_id: str
     finished: bool
@@ -67,32 +68,32 @@ class LeaseReleased(NamedTuple):
 
 @final
 class StreamRecreated(NamedTuple):
-    """The stream was deleted and made anew under its name. Nothing more is read."""
+    """The stream was deleted and re-created under its name. The consumer reads no more of the old stream."""
 
     why: str
 
 
 @final
 class ConsumerFailed(NamedTuple):
-    """Nothing more can be read, and waiting will not help: access denied, or no such stream."""
+    """The consumer cannot go on, and retrying will not help: access was denied, or there is no such stream."""
 
     operation: str
     failure: Failure
 
 
-# ---- what the user should hear of
+# ---- events to report to the user
 
 
 @final
 class StreamMissing(NamedTuple):
-    """The stream was deleted. With ``if_recreated="restart"`` the consumer waits until it is back."""
+    """The stream was deleted. With ``if_recreated="restart"``, the consumer waits until it is re-created."""
 
     failure: Failure
 
 
 @final
 class PositionLost(NamedTuple):
-    """The service refused to read from where we were: reading goes on at TRIM_HORIZON, records may be missing."""
+    """The service refused the reader's position. Reading continues at TRIM_HORIZON, and records may be missing."""
 
     shard_id: str
     position: Position
@@ -101,7 +102,7 @@ class PositionLost(NamedTuple):
 
 @final
 class RecordsTrimmed(NamedTuple):
-    """The place where we stood went out of retention: records may have gone with it before they were read."""
+    """The reader's position went out of retention. Records may have been removed before they were read."""
 
     shard_id: str
     why: str
@@ -109,14 +110,14 @@ class RecordsTrimmed(NamedTuple):
 
 @final
 class ShardTrimmed(NamedTuple):
-    """A whole shard went out of retention before it was finished: what was unread of it is gone."""
+    """A whole shard went out of retention before it was finished. Its unread records are lost."""
 
     shard_id: str
 
 
 @final
 class TooManyUnacknowledged(NamedTuple):
-    """``max_unacknowledged`` is reached: no more of this shard are handed out until records are acknowledged."""
+    """The shard reached ``max_unacknowledged``. It hands out no more records until some are acknowledged."""
 
     shard_id: str
     unacknowledged: int
@@ -124,7 +125,7 @@ class TooManyUnacknowledged(NamedTuple):
 
 @final
 class ReadFailed(NamedTuple):
-    """A call to a shard failed; it is tried again at ``retry_at`` (NEVER: it is not)."""
+    """A call to a shard failed. The reader retries it at ``retry_at`` (NEVER: no retry)."""
 
     shard_id: str
     operation: str
@@ -134,12 +135,12 @@ class ReadFailed(NamedTuple):
 
 @final
 class StoreFailed(NamedTuple):
-    """The lease store failed. Reading goes on until the leases lapse."""
+    """The lease store failed. Reading continues until the leases expire."""
 
     failure: Failure
     failures: int
     gives_up_at: Instant = NEVER
-    """When the consumer ends if this goes on (NEVER: it keeps trying)."""
+    """When the consumer fails if the store does not recover (NEVER: it keeps retrying)."""
 
 
 @final
@@ -151,15 +152,15 @@ class StoreRecovered(NamedTuple):
 
 @final
 class ProgressLost(NamedTuple):
-    """The lease store came back empty: what the group had committed is lost, and it begins again at ``start``."""
+    """The lease store came back empty. The group's checkpoints are lost, and it starts again at ``start``."""
 
     shards: int
-    """How many shards it was reading."""
+    """How many unfinished shards the group had."""
 
 
 @final
 class ListingFailed(NamedTuple):
-    """The shards could not be listed, or the stream not be described; it is tried again at ``retry_at``."""
+    """Listing the shards or describing the stream failed. The worker retries it at ``retry_at`` (NEVER: no retry)."""
 
     operation: str
     failure: Failure
@@ -168,7 +169,7 @@ class ListingFailed(NamedTuple):
 
 @final
 class WorkerIdShared(NamedTuple):
-    """Another live process works under our worker_id: it holds this shard. Neither takes what the other holds."""
+    """Another live process uses this worker's worker_id and holds this shard. Neither takes leases from the other."""
 
     shard_id: str
     worker_id: str
@@ -176,33 +177,33 @@ class WorkerIdShared(NamedTuple):
 
 @final
 class Stalled(NamedTuple):
-    """Nobody called for so long that leases are in danger: a blocked event loop, or a suspended machine."""
+    """The coordinator was called so late that leases may expire. The event loop was blocked, or the machine slept."""
 
     seconds: float
 
 
 @final
 class HandlerRetried(NamedTuple):
-    """Your handler failed. The records, or a part of the batch, are handed to it again at ``retry_at``."""
+    """Your handler failed. The consumer passes the records, or a part of the batch, to it again at ``retry_at``."""
 
     shard_id: str
     sequence_number: str
-    """Of the first of the records; ``sub_sequence`` is its place in an aggregate."""
+    """The sequence number of the first record; ``sub_sequence`` is its place in an aggregate."""
     sub_sequence: int
     records: int
     attempts: int
-    """How often the handler has had these records."""
+    """How many times the handler was called with these records."""
     error_type: str
     message: str
     """The exception's text, without words that occur in the records."""
     place: str
-    """Where in your code it was raised."""
+    """Where in your code the exception was raised."""
     retry_at: Instant
 
 
 @final
 class RecordsDeadLettered(NamedTuple):
-    """Your handler failed for good, and the records were written as dead letters. Handling goes on after them."""
+    """Your handler failed on the last attempt, and the records were dead-lettered. Handling continues after them."""
 
     shard_id: str
     sequence_number: str
@@ -216,8 +217,8 @@ class RecordsDeadLettered(NamedTuple):
 
 @final
 class DeadLetterFailed(NamedTuple):
-    """A dead letter could not be written. It is tried again at ``retry_at``; NEVER: ``run`` ends with
-    ``HandlerFailed``, and the records come again.
+    """A dead letter could not be written. The consumer retries at ``retry_at``. If that is NEVER, ``run`` ends with
+    ``HandlerFailed``, and the records are delivered again later.
     """
 
     shard_id: str
@@ -225,7 +226,7 @@ class DeadLetterFailed(NamedTuple):
     sub_sequence: int
     records: int
     attempts: int
-    """How often it was tried."""
+    """How many times the consumer tried to write the dead letter."""
     error_type: str
     message: str
     place: str
@@ -234,8 +235,8 @@ class DeadLetterFailed(NamedTuple):
 
 @final
 class HandlingStopped(NamedTuple):
-    """Your handler failed for good, and there are no dead letters: ``run`` ends with ``HandlerFailed``, and the
-    records come again.
+    """Your handler failed on the last attempt, and dead letters are not set up. ``run`` ends with ``HandlerFailed``.
+    The records are delivered again later.
     """
 
     shard_id: str
@@ -254,7 +255,7 @@ class HandlerStuck(NamedTuple):
 
     shard_id: str
     sequence_number: str
-    """Of the oldest of the records; ``sub_sequence`` is its place in an aggregate."""
+    """The sequence number of the oldest record; ``sub_sequence`` is its place in an aggregate."""
     sub_sequence: int
     records: int
     seconds: float
@@ -262,15 +263,15 @@ class HandlerStuck(NamedTuple):
 
 @final
 class HandlerRecovered(NamedTuple):
-    """Code that was stuck has gone on, or its shard was let go of."""
+    """Stuck code has continued, or the lease of its shard was released."""
 
     shard_id: str
     seconds: float
-    """For how long it had its records."""
+    """For how long the code had its records."""
 
 
 HandlingEvent: TypeAlias = HandlerRetried | RecordsDeadLettered | DeadLetterFailed | HandlingStopped
-"""What becomes of records that a handler fails on."""
+"""An event about records that a handler failed on."""
 
 Event: TypeAlias = (
     LeaseGained

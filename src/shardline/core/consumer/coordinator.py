@@ -1,21 +1,25 @@
-"""What does this worker write, ask and tell, so that the group shares the stream?
+"""Which lease operations and Kinesis requests does this worker send, and which events does it emit?
 
-The machine in the middle. It scans the lease store, keeps the topology (``Topology``), plans with the others
-(``Planner``), carries the operations of the held leases (``HeldLeases``), and tells the shell what to read.
+The coordinator is the central machine of a worker. It scans the lease store, follows the shards of the stream
+(``Topology``), plans with the other workers (``Planner``), sends the operations of the held leases (``HeldLeases``),
+and emits the events that start and stop readers.
 
-The shell sends what ``poll_operation`` (to the lease store) and ``poll_request`` (to Kinesis) give, answers each by
-exactly one ``handle_*``, follows ``take_events``, and calls again whenever something happened or ``next_deadline`` has
-come. What the user was handed, and is done with, goes to ``held``.
+The shell sends the operations of ``poll_operation`` to the lease store and the requests of ``poll_request`` to Kinesis.
+It answers each by exactly one ``handle_*`` call, acts on ``take_events``, and polls again after every call and at
+``next_deadline``. It reports delivered and acknowledged records to ``held``.
 
 Invariants (docs/guarantees.md):
 
-- L1: one operation per lease in flight, and one scan.
-- L2: what was not renewed in time is lost, whatever the store would say, also after a suspension (the clock counts it).
-- L3: only what may be read is taken; the rows of children are there before SHARD_END is written.
-- L4: a lost lease is told, and nothing more is written for it. Reading goes on through an outage of the store until the
-  leases lapse, and starts again after it.
-- L5: ``close`` commits what is acknowledged, lets go of every lease, and asks for none any more (``Farewell``).
-- L6: a row at LATEST is read from the time that it was pinned to. Who completes a group begins when it was begun.
+- L1: each lease has at most one operation in flight, and there is at most one scan.
+- L2: a lease that was not renewed in time is lost, whatever the store answers, even after a suspension (the clock
+  counts it).
+- L3: the worker takes only leases whose shards may be read. The rows of the children exist before SHARD_END is written.
+- L4: the worker reports a lost lease and writes nothing more for it. During an outage of the store, reading continues
+  until the leases expire, and starts again after the outage.
+- L5: ``close`` commits the acknowledged records, releases every lease, and withdraws requests for leases
+  (``Farewell``).
+- L6: a row at LATEST is read from the time that it was pinned to. A worker that completes the rows of a group pins new
+  rows to the time at which the group began.
 """
 
 from collections.abc import Callable, Iterable
@@ -57,14 +61,14 @@ from shardline.model.stream import StreamRef
 _MAX_IN_FLIGHT: Final = 64
 _BACKOFF_FIRST: Final = 0.1
 _BACKOFF_LONGEST: Final = 1.0
-_STALL_SHARE: Final = 0.25  # of a lease duration: late, and still in time to say so
-_KCL_DISCOVERY: Final = 10.0  # within so many seconds a KCL finds out that a lease was assigned to it
+_STALL_SHARE: Final = 0.25  # of a lease duration: a call that is this late is reported before the lease expires
+_KCL_DISCOVERY: Final = 10.0  # seconds within which a KCL worker discovers that a lease was assigned to it
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ScanLeases:
-    """List every row; answered by ``handle_rows`` or ``handle_scan_failed``."""
+    """List every row. The shell answers with ``handle_rows`` or ``handle_scan_failed``."""
 
 
 StoreRequest: TypeAlias = ScanLeases | LeaseOperation
@@ -81,18 +85,19 @@ class Coordinator:
     """One worker of a group.
 
     Args:
-        stream: what to read.
+        stream: the stream to read.
         me: the worker's name, unique in its group.
-        incarnation: an id that no other consumer has, nor an earlier one of this name.
+        incarnation: an id that no other consumer has, not even an earlier one with the same name.
         start: where a new group starts.
         config: the settings.
-        scan_interval: the store's, unless the config says otherwise.
-        checkpoint_interval: the same.
-        latest_at: the service's time now, less 1 s: what LATEST means (L6), and the first floor of tokens.
-        kcl_failover: on a KCL's table, the KCL's failover time: it judges the owners that state no lease duration.
+        scan_interval: the store's default, used if the config has none.
+        checkpoint_interval: the store's default, used if the config has none.
+        latest_at: the service's current time less 1 s. LATEST is pinned to it (L6), and fencing tokens start from it.
+        kcl_failover: on a KCL table, the KCL's failover time. It decides when owners without a stated lease duration
+            count as dead.
         chance: a ``random.Random``.
-        now: the time.
-        clock: the shell's, for the grants that the user's code may ask.
+        now: the current time.
+        clock: the shell's clock, for user code that asks a grant whether it is held.
     """
 
     def __init__(
@@ -114,11 +119,11 @@ class Coordinator:
         self._start: Position = start
         self._config: ConsumerConfig = config
         self._latest_at: float = latest_at
-        # Whose counter is looked at less than twice in a lease duration would seem to be dead between two looks.
+        # With fewer than two scans in a lease duration, a live owner would seem to be dead between two scans.
         self._scan_interval: float = min(config.scan_interval or scan_interval, config.lease_duration / 2)
         discovery = Discovery(stream, start, config.list_interval, chance, now)
         self.topology: Topology = Topology(discovery, config.if_recreated)
-        self.trims: TrimWatch = TrimWatch()  # shared by the readers: what retention may have removed unread
+        self.trims: TrimWatch = TrimWatch()  # shared by the readers: finds records that retention removed unread
         self.view: LeaseView = LeaseView(config.lease_duration if kcl_failover is None else _silence_of(kcl_failover))
         self._twins: Twins = Twins(Incarnation(me, incarnation, config.lease_duration))
         self._tokens: TokenFloor = TokenFloor(latest_at, now)
@@ -143,20 +148,21 @@ class Coordinator:
         self._farewell: Farewell = Farewell(self._twins.me)
         self._backoff: Backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
         self._health: StoreHealth = StoreHealth(config.lease_duration, config.store_patience)
-        self._emptied: int = 0  # how many rows the store has lost, until it is known that the stream is the same
-        self._recreations: int = 0  # how often the stream was re-created, by the last plan
+        # The number of rows that the store has lost. It is reported once a listing shows that the stream is the same.
+        self._emptied: int = 0
+        self._recreations: int = 0  # how many times the stream had been re-created at the last plan
         self._plan: dict[str, PlannedOperation | FarewellOperation] = {}
         self._in_flight: dict[str, _Flight] = {}
         self._scan_sent_at: Instant | None = None
         self._scan_at: Instant = now
         self._has_scanned: bool = False
-        self._rows_sent_at: Instant = -NEVER  # when the scan that the rows are from was begun
-        self._waits_for_rows: bool = False  # whether newer ones have to come before the group can begin
+        self._rows_sent_at: Instant = -NEVER  # when the scan that returned the rows was sent
+        self._waits_for_rows: bool = False  # whether the first rows of the group can be created only after a newer scan
         self._events: list[Event] = []
         self._alarm_at: Instant = NEVER
         self._is_closing: bool = False
 
-    # ---- what is so
+    # ---- queries
 
     @property
     def me(self) -> str:
@@ -165,37 +171,37 @@ class Coordinator:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the rows and the shards are known, and nothing that is ours to do is left undone."""
+        """Whether the rows and the shards are known, and no operation of this worker is planned or in flight."""
         is_known = self._has_scanned and self.topology.is_settled and not self._waits_for_rows
         return is_known and not self._plan and not self._in_flight
 
     @property
     def is_store_down(self) -> bool:
-        """Whether the lease store failed when it was last asked."""
+        """Whether the last operation on the lease store failed."""
         return self._backoff.failures > 0
 
     @property
     def is_closed(self) -> bool:
-        """Whether every lease is let go of, and nothing is under way."""
+        """Whether the worker has released every lease and nothing is in flight."""
         is_idle = not self._in_flight and self._scan_sent_at is None
         return self._is_closing and is_idle and not self.held.holdings and self._farewell.is_over
 
     # ---- commands
 
     def end(self, shard_id: str, children: Iterable[ChildShard], now: Instant) -> None:
-        """All records of the shard were handed to the user; these shards follow it."""
+        """Note that all records of the shard were delivered, and which shards are its children."""
         graph = self.topology.graph
         graph.handle_children(children)
         self.held.end(shard_id, graph.listings)
         self._make_plan(now)
 
     def lose_sight(self, shard_id: str, now: Instant) -> None:
-        """The service denies to know the shard of a held lease: look whether it is gone."""
+        """Note that the service does not know the shard of a held lease. A new listing will show whether it is gone."""
         self.held.lose_sight(shard_id)
         self.topology.discovery.list_by(now)
 
     def close(self) -> None:
-        """Let go of everything (L5). What the user has is done by now, or will come again."""
+        """Release every lease (L5). Records that the user has not finished by now will be delivered again."""
         self._is_closing = True
         self._plan.clear()
         for shard_id in self.held.holdings:
@@ -206,7 +212,7 @@ class Coordinator:
     # ---- outputs, time
 
     def poll_operation(self, now: Instant) -> StoreRequest | None:
-        """What to send to the lease store now."""
+        """Return the next request for the lease store."""
         self._notice_stall(now)
         self.held.handle_time(now)
         self._follow_changes(now)
@@ -222,14 +228,14 @@ class Coordinator:
             self._plan[given_back.shard_id] = given_back
         while self._plan:
             planned = self._plan.pop(next(iter(self._plan)))
-            # What an older plan began may have come in between: the lease may be ours by now.
+            # An operation of an older plan may have been answered since this plan was made: we may hold the lease.
             if planned.shard_id not in self._in_flight and planned.shard_id not in self.held.holdings:
                 self._in_flight[planned.shard_id] = _Flight(planned, now, None)
                 return planned
         return None
 
     def poll_request(self, now: Instant) -> ListShards | DescribeStreamSummary | None:
-        """What to send to Kinesis now: discovery only, for the readers ask for records themselves."""
+        """Return the next discovery request for Kinesis. Readers request records themselves."""
         if self._is_closing:
             return None
         self.topology.discovery.describe_by(self.trims.summary_by)
@@ -244,7 +250,7 @@ class Coordinator:
         return [*events, *self._twins.take_events()]
 
     def next_deadline(self) -> Instant:
-        """When to call again, if nothing happens before."""
+        """When to poll again if nothing happens before."""
         self._alarm_at = NEVER
         if not self._is_closing:
             scan_at = self._scan_at if self._scan_sent_at is None else NEVER
@@ -256,11 +262,11 @@ class Coordinator:
                 return -NEVER
         return self._alarm_at
 
-    # ---- inputs: the store
+    # ---- inputs from the store
 
     def handle_rows(self, rows: Iterable[Lease], now: Instant) -> None:
-        """The scan was answered."""
-        assert self._scan_sent_at is not None, "L1: there was one"
+        """Handle the rows that the scan returned."""
+        assert self._scan_sent_at is not None, "L1: a scan is in flight"
         self._handle_store_answer(LIST)
         self.view.handle_rows(rows, self._scan_sent_at, now)
         for row in self.view.rows.values():
@@ -272,20 +278,20 @@ class Coordinator:
         self._scan_at = now + self._scan_interval
         self._has_scanned = True
         self.held.handle_rows(self.view.rows, self._in_flight, now)
-        self.held.has_changed = False  # this scan has shown what follows
+        self.held.has_changed = False  # this scan has shown which leases can be taken now
         self._make_plan(now)
         if self._is_closing:
             self._give_back()
 
     def handle_scan_failed(self, failure: Failure, now: Instant) -> None:
-        assert self._scan_sent_at is not None, "L1: there was one"
+        assert self._scan_sent_at is not None, "L1: a scan is in flight"
         self._scan_sent_at = None
         if not self._has_scanned and not failure.retryable:
             self._events.append(ConsumerFailed(LIST, failure))
         self._scan_at = self._handle_store_failure(LIST, failure, now)
 
     def handle_applied(self, operation: LeaseOperation, result: Lease | Refused | None, now: Instant) -> None:
-        """The store's answer to an operation."""
+        """Handle the store's response to an operation."""
         flight = self._land(operation)
         self._handle_store_answer(WRITE)
         row = result.current if isinstance(result, Refused) else result
@@ -305,10 +311,10 @@ class Coordinator:
         elif self._is_closing:
             self._farewell.handle_applied(operation, result)
         elif isinstance(operation, CreateLease) and not self._creates:
-            self._make_plan(now)  # no need to wait for a scan: what was created can be taken
+            self._make_plan(now)  # without a new scan: the leases that were just created can be taken
 
     def handle_operation_failed(self, operation: LeaseOperation, failure: Failure, now: Instant) -> None:
-        """It failed, and may or may not have been applied."""
+        """Handle a failed operation, which may have been applied."""
         flight = self._land(operation)
         retry_at = self._handle_store_failure(WRITE, failure, now)
         if flight.holding is not None:
@@ -316,12 +322,12 @@ class Coordinator:
         elif self._is_closing:
             self._farewell.handle_failure(operation, retry_at)
         else:
-            self._scan_at = min(self._scan_at, retry_at)  # it is planned anew then, and not a whole interval later
+            self._scan_at = min(self._scan_at, retry_at)  # this scan plans the operation again
 
-    # ---- inputs: Kinesis
+    # ---- inputs from Kinesis
 
     def handle_shards(self, response: ListShardsResponse, now: Instant) -> None:
-        """A page of a listing."""
+        """Handle a page of a listing."""
         self.topology.handle_page(response, now)
         if self.topology.take_news():
             self.held.handle_listing()
@@ -331,7 +337,7 @@ class Coordinator:
                     self._plan.setdefault(operation.shard_id, operation)
 
     def handle_service_time(self, service_time: float, now: Instant) -> None:
-        """The service said what time it is, in seconds since 1970."""
+        """Note the service's time, in seconds since 1970, from one of its responses."""
         self._tokens.handle_service_time(service_time, now)
 
     def handle_summary(self, summary: StreamSummary, now: Instant) -> None:
@@ -343,7 +349,7 @@ class Coordinator:
         if self.topology.discovery.has_no_summary:
             self.trims.handle_no_summary()
 
-    # ---- within
+    # ---- internal
 
     @property
     def _can_plan(self) -> bool:
@@ -351,14 +357,14 @@ class Coordinator:
 
     @property
     def _creates(self) -> bool:
-        """Whether rows are still to be created."""
+        """Whether the creation of a row is planned or in flight."""
         waiting = [*self._plan.values(), *(flight.operation for flight in self._in_flight.values())]
         return any(isinstance(operation, CreateLease) for operation in waiting)
 
     def _make_plan(self, now: Instant) -> None:
         foreign = self.topology.take_foreign()
         for row in foreign:
-            self.held.lose(row.shard_id, "the stream was made anew")
+            self.held.lose(row.shard_id, "the stream was re-created")
         self._plan = {row.shard_id: DeleteLease(row.shard_id, row.counter) for row in foreign}
         if not self._can_plan:
             return
@@ -366,7 +372,7 @@ class Coordinator:
         start = GroupStart(self._start, self._latest_at, self.topology.matching, self.view.begun_at)
         operations = self._planner.plan(self.held.holdings, self.held.ending, start, now)
         if any(isinstance(flight.operation, AskHandOver) for flight in self._in_flight.values()):
-            # What is asked for and not answered yet is in no row: the plan would ask for as many again.
+            # The rows do not show requests that are still in flight, so the plan would ask for as many leases again.
             operations = [operation for operation in operations if not isinstance(operation, AskHandOver)]
         self._plan = {operation.shard_id: operation for operation in self._without_guesses(operations, now)}
         unknown_at = NEVER if self.topology.graph.covers(self.view.rows) else now
@@ -374,17 +380,20 @@ class Coordinator:
             self.topology.discovery.list_by(max(now, list_at))
 
     def _tell_emptied(self) -> None:
-        """The store has lost all rows. If the stream was re-created, some worker has deleted them, as it should."""
+        """Report that the store has lost all rows, unless a worker deleted them because the stream was re-created."""
         if self._emptied and self._recreations == self.topology.recreations:
             self._events.append(ProgressLost(self._emptied))
         self._emptied, self._recreations = 0, self.topology.recreations
 
     def _without_guesses(self, operations: list[PlannedOperation], now: Instant) -> list[PlannedOperation]:
-        """Without the rows at LATEST, if the rows that we know are older than the listing; nothing comes before them.
+        """Postpone the creation of rows at LATEST while the known rows are older than the listing.
 
-        The group may have begun meanwhile with a shard that is closed by now: we would not know of its row, and would
-        take its open children for the beginning of a new group, to be read before it is finished (L3). And as long as
-        nobody commits, the rows tell since when the group reads (L6), and so which shards it begins with.
+        Another worker may have begun the group meanwhile, with a shard that is closed by now. We would not see its row,
+        and would create rows for its open children as for a new group, so that they are read before their parent is
+        finished (L3). Also, before the first commit, the rows show from when on the group reads (L6), and so which
+        shards it begins with.
+
+        While rows at LATEST are to be created, no operation other than the creation of rows is sent.
         """
         guesses = [one for one in operations if isinstance(one, CreateLease) and one.lease.latest_at is not None]
         if guesses and self.view.rows:
@@ -399,7 +408,7 @@ class Coordinator:
         return [operation for operation in operations if isinstance(operation, CreateLease)]
 
     def _give_back(self) -> None:
-        """See which rows name us, and should not: we leave."""
+        """Find the rows that name this worker although it does not hold their leases, because the worker leaves."""
         self._farewell.handle_rows(self.view.rows.values(), {*self.held.holdings, *self._in_flight})
 
     def _see(self, row: Lease) -> None:
@@ -407,14 +416,14 @@ class Coordinator:
         self._twins.handle_row(row)
 
     def _follow_changes(self, now: Instant) -> None:
-        """A lease went: look at once what follows, children that can be read, say."""
+        """Scan at once after a lease was lost or released: its children may be readable now, for example."""
         if self.held.has_changed:
             self.held.has_changed = False
             self._scan_at = min(self._scan_at, now)
 
     def _land(self, operation: LeaseOperation) -> _Flight:
         flight = self._in_flight.pop(operation.shard_id)
-        assert flight.operation == operation, "L1: one answer to each operation"
+        assert flight.operation == operation, "L1: each operation is answered once"
         return flight
 
     def _handle_store_answer(self, operation: str) -> None:
@@ -424,7 +433,7 @@ class Coordinator:
             self._backoff.reset()
 
     def _handle_store_failure(self, operation: str, failure: Failure, now: Instant) -> Instant:
-        """When to try again: what the store asks for is kept, but not until our leases are over."""
+        """Return when to retry. The store's own delay counts, up to a third of the lease duration."""
         delay = self._backoff.next_delay()
         gives_up_at = self._health.handle_failure(operation, failure, now)
         self._events.append(StoreFailed(failure, self._backoff.failures, gives_up_at))
@@ -442,5 +451,7 @@ class Coordinator:
 
 
 def _silence_of(kcl_failover: float) -> float:
-    """For how long a KCL may be silent: it assigns leases every two failover times, and then has to discover that."""
+    """How long a live KCL owner may be silent. The KCL assigns leases every two failover times, and the new owner then
+    has to discover the assignment.
+    """
     return 2 * kcl_failover + _KCL_DISCOVERY

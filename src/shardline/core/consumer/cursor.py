@@ -1,15 +1,15 @@
 """The page in hand: records of one shard that user code takes one after another, or all at once.
 
-Two sides share a cursor. User code (a task, a thread, a handler) takes records from it, without asking anybody. The
-host says how far user code may go, and learns from ``place`` which records are done.
+Two sides share a cursor. User code (a task, a thread, a handler) takes records from it without calling the host. The
+host sets how far user code may go, and reads ``place`` to find out which records are done.
 
 Invariants (C5 is defined in docs/guarantees.md):
 
 - Each field has one writer: ``place``, ``taken_at`` and ``slice_end`` belong to user code, all others to the host. The
   host writes ``place`` or ``taken_at`` only while user code waits for it.
-- To take a record is one store, the last step: an interrupt finds the record taken or not taken.
-- C5: asking for the next record says that the one before it is done. All records before the last take are done.
-- The host takes back the rest by lowering ``end``. A thread that is just taking a record may still get that one:
+- Taking a record ends with a single assignment, so an interrupt leaves the record either taken or not taken.
+- C5: requesting the next record finishes the one before. All records before the last take are done.
+- The host takes back the remaining records by lowering ``end``. A thread that is just taking a record may still get it:
   ``place`` is then above ``end``, and the record counts as taken.
 """
 
@@ -21,7 +21,7 @@ from shardline.core.consumer.handling_lag import HandlingState
 from shardline.model.record import Record
 
 SLICE: Final = 0.01
-"""For this many seconds user code may take records without giving its event loop a turn or checking the lease."""
+"""For this many seconds, user code may take records without yielding to its event loop or checking the lease."""
 
 
 class _Lease(Protocol):
@@ -34,7 +34,7 @@ class _Lease(Protocol):
 class Cursor:
     """Records of one shard in the hands of one taker.
 
-    The quick path of user code, which costs no call::
+    The fast path of user code, which needs no call::
 
         place = cursor.place
         if place < cursor.end and now < cursor.slice_end:
@@ -42,8 +42,8 @@ class Cursor:
             cursor.place = place + 1  # last: the record is taken
             return record
 
-    Otherwise, if the cursor ``is_open``, begin a slice of time and take the next, or all; if it is not open, ask the
-    host.
+    Otherwise, if the cursor ``is_open``, begin a time slice and take the next record, or all of them. If the cursor is
+    not open, ask the host for another.
     """
 
     __slots__ = (
@@ -76,11 +76,12 @@ class Cursor:
         self.taken_at: Instant | None = None
         """When user code took the last record, or up to ``SLICE`` before. ``None``: user code is not at work."""
         self.slice_end: Instant = -NEVER
-        """The quick path is open until then. Anyone may set it back to make user code look again."""
+        """The fast path is open until this time. Any thread may set an earlier time to make user code ask the host."""
         self.finished: int = 0
-        """How many records are known to be done, whatever ``place`` says: a failure policy is through with them."""
+        """How many records a failure policy has finished. These are done, whatever ``place`` says."""
         self.reported: int = 0
-        """How many records the coordinator knows about: as acknowledged, or as delivered (manual acknowledgements)."""
+        """How many records were reported to the coordinator: as acknowledged, or as delivered (manual
+        acknowledgements)."""
         self.given: int = self.step
         """How many records user code has at a time: fewer than ``step`` while a failing batch is bisected."""
 
@@ -92,7 +93,7 @@ class Cursor:
         return self.place < self.end and self.lease is not None and self.lease.held
 
     def begin_slice(self, now: Instant) -> None:
-        """The next record is about to be taken: note when, and open the quick path for a while."""
+        """Note when the next record is taken, and open the fast path for the duration of a slice."""
         self.taken_at = now
         self.slice_end = now + SLICE
 
@@ -105,7 +106,7 @@ class Cursor:
         return record
 
     def take_all(self) -> Sequence[Record]:
-        """Take the records as a whole. ``is_open`` must hold."""
+        """Take all records at once. ``is_open`` must hold."""
         self.place = len(self.records)
         return self.records
 
@@ -117,16 +118,16 @@ class Cursor:
         return max(self.finished, self.place - self.step)
 
     def is_current(self, now: Instant) -> bool:
-        """The same as ``is_open``, for the host, which has its own time."""
+        """Like ``is_open``, for the host, which passes the current time."""
         return self.place < self.end and self.lease is not None and self.lease.in_force(now)
 
     def take_back(self) -> None:
-        """Let no more records be taken. Those that were taken stay taken."""
+        """Take back the records that user code has not taken."""
         self.end = min(self.end, self.place)
 
     def look(self, *, is_manual: bool) -> HandlingState:
-        """What user code has, and what waits for it. With manual acknowledgements the coordinator's tracker counts the
-        records that were reported, so the oldest is the first that was not.
+        """Return which records user code has and how many wait. With manual acknowledgements, the coordinator's tracker
+        counts the reported records, so the oldest record here is the first unreported one.
         """
         place, done = self.place, self.done
         known = max(place, self.end)

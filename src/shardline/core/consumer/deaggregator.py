@@ -2,15 +2,15 @@
 
 Invariants:
 
-- Every record of an aggregate is delivered, in order, with its place in it as sub-sequence. What is no aggregate
-  is delivered as it is, whatever it looks like.
-- What is at or before the checkpoint is skipped, by (sequence number, sub-sequence): reading resumes AT the
-  checkpoint, which may lie inside of an aggregate.
-- Records of an aggregate whose hash key lies outside of the shard are counted. With ``drop`` they are left out one
-  by one, never the aggregate. Under AUTO distribution keys mean nothing: none is counted or dropped.
-- A page without aggregates costs one object a record and one look at its first bytes.
-- An aggregate of tiny records takes forty times its size in memory when it is opened. So a page is opened in
-  slices: as many entries as it takes to reach a number of records, and no more.
+- Every record of an aggregate is delivered, in order, with its place in the aggregate as its sub-sequence. A record
+  that is not a valid aggregate is delivered unchanged, even if it begins like one.
+- Records at or before the checkpoint are skipped, by (sequence number, sub-sequence): reading resumes AT the
+  checkpoint, which may lie inside an aggregate.
+- Records of an aggregate whose hash key lies outside the shard are counted. With ``drop``, they are dropped one by one,
+  never the whole aggregate. Under AUTO distribution keys mean nothing, so no record is counted or dropped.
+- A page without aggregates costs one object per record and one check of the first bytes of each record.
+- Opening an aggregate of tiny records takes forty times its size in memory. So a page is opened in slices of as many
+  entries as are needed to reach a given number of records.
 """
 
 import sys
@@ -31,7 +31,7 @@ _ALWAYS: Final = repeat(MAGIC)
 
 @final
 class Deaggregator:
-    """Opens the pages of one shard."""
+    """Extracts the user records from the pages of one shard."""
 
     def __init__(
         self,
@@ -45,25 +45,25 @@ class Deaggregator:
         self._stream: str = stream
         self._shard_id: str = shard_id
         self._hash_range: HashRange | None = hash_range
-        self._done: SequenceNumber | None = done  # until the first record after it was seen
+        self._done: SequenceNumber | None = done  # None once a record after the checkpoint was read
         self._drop: bool = drop
-        self._inside: dict[str, bool] = {}  # MD5 costs ten times the look-up, and keys come again
+        self._inside: dict[str, bool] = {}  # a cache: MD5 costs ten times a look-up, and keys recur
         self.by_auto: bool = False
-        """Whether the stream distributes records by itself (AUTO)."""
+        """Whether the stream uses AUTO record distribution. The shell sets it."""
         self.out_of_range: int = 0
-        """How many records lay outside of the shard so far."""
+        """How many records of aggregates lay outside the shard's hash range so far."""
 
     def open(self, raws: Sequence[RawRecord], origin: Origin) -> list[Record]:
-        """The user records in ``raws``."""
+        """Return the user records in ``raws``."""
         return self.open_some(raws, origin, sys.maxsize)[0]
 
     def open_some(self, raws: Sequence[RawRecord], origin: Origin, enough: int) -> tuple[list[Record], int]:
-        """The user records in the first of ``raws``, and how many of these were opened for them.
+        """Return the user records of the first entries of ``raws``, and the number of these entries.
 
         Args:
-            raws: what was read.
-            origin: how it was read.
-            enough: with so many records, no further aggregate is opened.
+            raws: the entries that were read.
+            origin: the lease that they were read under.
+            enough: stop opening entries once there are this many records.
         """
         if self._done is None and not any(map(bytes.startswith, [raw.data for raw in raws], _ALWAYS)):
             stream, shard_id = self._stream, self._shard_id
@@ -94,7 +94,7 @@ class Deaggregator:
         return records, opened
 
     def skip_nothing(self) -> None:
-        """The checkpoint means nothing any more: better twice than never."""
+        """Skip no records, because the checkpoint is no longer valid. Duplicates are better than losses."""
         self._done = None
 
     def _open_one(self, raw: RawRecord, origin: Origin) -> list[Record]:
@@ -129,7 +129,7 @@ class Deaggregator:
         return members if self._hash_range is None or self.by_auto else self._in_range(members, columns)
 
     def _in_range(self, members: list[Record], columns: Columns) -> list[Record]:
-        """Count what lies outside, and drop it if told to."""
+        """Count the records outside the shard's hash range, and leave them out with ``drop``."""
         inside = self._inside
         if len(inside) > _KNOWN_KEYS_MAX:
             inside.clear()
@@ -144,7 +144,9 @@ class Deaggregator:
         return list(compress(members, kept)) if outside and self._drop else members
 
     def _holds_explicit(self, text: str, *, by_key: bool) -> bool:
-        """A foreign writer may have put any text there: what is no hash key decides nothing."""
+        """Whether the explicit hash key lies in the shard. Other writers may have put any text there. If it is invalid,
+        the partition key decides (``by_key``).
+        """
         try:
             return self._holds(parse_explicit_hash_key(text))
         except UsageError:
@@ -155,7 +157,7 @@ class Deaggregator:
         return hash_key in self._hash_range
 
     def _skip_done(self, raw: RawRecord, found: list[Record]) -> list[Record]:
-        """What is left of the first records after resuming."""
+        """Return the records that come after the checkpoint."""
         assert self._done is not None
         number = int(raw.sequence_number)
         if number < self._done.number:

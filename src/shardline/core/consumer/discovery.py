@@ -1,20 +1,20 @@
 """Which shards does the stream have, and what kind of stream is it?
 
-Listings, page by page, and the stream's summary: at the start, at intervals, and whenever someone has reason to look.
+Discovery lists the shards, page by page, and reads the stream's summary: at the start, at intervals, and on request.
 
 Invariants:
 
-- One request at a time. Failures back off from 1 s to 30 s, with jitter.
-- A listing is handed out complete or not at all. A listing whose token expired begins again; one that
-  never ends has failed.
-- A caller that asks for a listing gets one that began after it asked.
-- If the group starts at a time, the service is asked once which shards were open then; also of the time at which a
-  group at LATEST was begun, if it has to be completed (``match_at``).
-- A listing that is refused for good ends the consumer; the summary only helps, and is done without.
-- A stream that is missing and waited for is looked at from the summary on when it is back: its shards alone do not
-  tell that it is another one.
-- A summary alone can be asked for between two listings (``describe_by``), and puts off no listing.
-- Listings are numbered as they are begun, so that one can tell which were begun after something was learnt.
+- There is one request at a time. Failures back off from 1 s to 30 s, with jitter.
+- Only complete listings are returned. A listing whose token expired is started again. A listing that never ends has
+  failed.
+- A caller that requests a listing gets one that began after the request.
+- If the group starts at a timestamp, discovery asks the service once which shards were open at that time. If a group at
+  LATEST has to be completed, it asks for the time at which the group began (``match_at``).
+- If a listing fails permanently, the consumer fails. The summary is optional: discovery continues without it.
+- When a missing stream is back, discovery begins with the summary, because the shards alone do not show that the stream
+  was re-created.
+- A summary can be requested between two listings (``describe_by``), and does not postpone the next listing.
+- Listings are numbered in the order in which they begin, so that callers can tell which began after an observation.
 """
 
 from enum import Enum, auto
@@ -42,7 +42,7 @@ class Listing(NamedTuple):
     shards: list[Shard]
     begun_at: Instant
     number: int
-    """How many had been begun by then, with this one."""
+    """The position of this listing among all listings that were begun, from 1."""
 
 
 class _Step(Enum):
@@ -53,7 +53,7 @@ class _Step(Enum):
 
 @final
 class Discovery:
-    """Keeps looking at the stream."""
+    """Schedules the requests that list and describe the stream."""
 
     def __init__(self, stream: StreamRef, start: Position, interval: float, chance: Chance, now: Instant) -> None:
         self._stream: StreamRef = stream
@@ -61,10 +61,10 @@ class Discovery:
         self._interval: float = interval
         self._chance: Chance = chance
         self._backoff: Backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
-        self._steps: list[_Step] = []  # what is left of this round, the next one last
+        self._steps: list[_Step] = []  # the remaining steps of this round, the next one last
         self._list_at: Instant = now
         self._describe_at: Instant = NEVER
-        self._retry_at: Instant = now  # when this round goes on
+        self._retry_at: Instant = now  # when this round continues
         self._in_flight: bool = False
         self._token: str | None = None
         self._tokens: PageTokens = PageTokens()
@@ -73,36 +73,36 @@ class Discovery:
         self._listing: Listing | None = None
         self._events: list[ListingFailed | ConsumerFailed] = []
         self.has_no_summary: bool = False
-        """Whether the service refuses to describe the stream: it is not asked again."""
+        """Whether the service refused to describe the stream. Discovery does not ask again."""
         self.described_at: Instant = -NEVER
-        """When the last summary was asked for."""
+        """When the last summary was requested."""
         self.begun: int = 0
         """How many listings were begun."""
         self.has_failed: bool = False
         self.summary: StreamSummary | None = None
         self.matching: frozenset[str] | None = None if start.kind is PositionKind.AT_TIMESTAMP else frozenset()
-        """The shards that were open at the start time: ``None`` until it is known."""
+        """The shards that were open at the start time. ``None``: not known yet."""
 
     # ---- commands
 
     def list_by(self, at: Instant) -> None:
-        """See to it that a new listing is begun at ``at`` at the latest."""
+        """Begin a new listing at ``at`` or before."""
         if _Step.SHARDS not in self._steps:
             self._list_at = min(self._list_at, at)
         elif self._is_listing and _Step.SHARDS not in self._steps[:-1]:
-            self._steps.insert(0, _Step.SHARDS)  # the one under way may be too old
+            self._steps.insert(0, _Step.SHARDS)  # the listing in progress may be too old for the caller
 
     def describe_by(self, at: Instant) -> None:
-        """See to it that a new summary is asked for at ``at`` at the latest."""
+        """Request a new summary at ``at`` or before."""
         self._describe_at = min(self._describe_at, at)
 
     def begin_anew(self) -> None:
-        """The stream is another one: which shards were open at the start time has to be asked again."""
+        """Ask again which shards were open at the start time, because the stream was re-created."""
         if self.matching:
             self._match_again()
 
     def match_at(self, timestamp: float) -> bool:
-        """Ask which shards were open at this time. Says whether that is news."""
+        """Ask which shards were open at this time. Return False if it is the time that was asked for before."""
         if timestamp == self._match_at:
             return False
         self._match_at = timestamp
@@ -129,7 +129,7 @@ class Discovery:
         return ListShards(self._stream)
 
     def take_listing(self) -> Listing | None:
-        """The last complete listing, once."""
+        """Return the last complete listing, once."""
         listing, self._listing = self._listing, None
         return listing
 
@@ -152,7 +152,7 @@ class Discovery:
         self._finish_step(now)
 
     def handle_page(self, response: ListShardsResponse, now: Instant) -> None:
-        """One page of a listing."""
+        """Handle one page of a listing."""
         self._found += [shape.to_shard() for shape in response.shards or ()]
         token = self._tokens.follow(response.next_token)
         if isinstance(token, Failure):
@@ -164,13 +164,13 @@ class Discovery:
             return
         if self._steps[-1] is not _Step.MATCHING:
             self._listing = Listing(self._found, self._begun_at, self.begun)
-        elif _Step.MATCHING not in self._steps[:-1]:  # else another time is to be asked for by now
+        elif _Step.MATCHING not in self._steps[:-1]:  # otherwise another time was requested meanwhile
             self.matching = frozenset(shard.shard_id for shard in self._found)
         self._finish_step(now)
 
     def handle_failure(self, failure: Failure, now: Instant) -> None:
         self._in_flight = False
-        self._token = None  # from the beginning: the pages of two listings do not fit together
+        self._token = None  # restart the listing: pages of two listings do not fit together
         summary = self._steps[-1] is _Step.SUMMARY
         operation = "DescribeStreamSummary" if summary else "ListShards"
         if failure.retryable or failure.kind is FailureKind.EXPIRED_TOKEN:
@@ -185,7 +185,7 @@ class Discovery:
             self._events.append(ConsumerFailed(operation, failure))
 
     def handle_missing(self, now: Instant) -> None:
-        """There is no such stream, and it is waited for: look again later, at all of it."""
+        """Wait for a missing stream: begin a complete new round later."""
         self._in_flight = False
         self._token = None
         self._steps = []

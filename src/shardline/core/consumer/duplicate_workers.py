@@ -1,20 +1,20 @@
-"""Does another live process use our worker_id?
+"""Does another live process use this worker's worker_id?
 
-A name alone does not tell who holds a lease: two processes may have been given the same one, and a process that was
-killed has left its name in rows. So every consumer draws an id of its own, its *incarnation*, and writes it into the
-rows that it takes. Each of two twins keeps what it took and leaves the other's leases alone, so that no record is
-handled by both. Both report the mistake.
+A worker_id alone does not identify the process that holds a lease: two processes may have been given the same id, and a
+process that was killed leaves its id in rows. So every consumer draws a random id of its own, its *incarnation*, and
+writes it into the rows that it takes. Two live processes with the same worker_id are twins. Each twin keeps the leases
+that it took and leaves the other's leases alone, so that no record is handled by both. Both report the mistake.
 
 Invariants:
 
-- A row under our name is ours to take at once if it names our incarnation (the answer to our take was lost) or
-  none (a hand-over to us has ended: nobody acts on a lease without having taken it).
-- A row under our name with another incarnation is another worker's like any other: it is taken when its owner has
-  been silent for longer than it may. This is how a worker that was killed and restarted gets its leases back.
-- The other process is alive, a twin, if such a row moves twice. Once proves nothing: the last write of a process
-  that was killed may arrive late, and no process has two writes to one lease under way (L1).
-- A lease that we held, and whose counter another process moved without naming an incarnation (a KCL, or a version
-  that knows none), is not ours to take at once, although the row still names us.
+- A row under our worker_id is ours to take at once if it names our incarnation (the response to our take was lost) or
+  no incarnation (a hand-over to us has ended, and no process acts on a lease before it has taken the lease).
+- A row under our worker_id with another incarnation belongs to another worker. We take it only after its owner has been
+  silent for its lease duration. This is how a worker that was killed and restarted gets its leases back.
+- The other process is alive, a twin, if the counter of such a row moves twice. One move proves nothing: the last write
+  of a process that was killed may arrive late, and no process has two writes to one lease in flight (L1).
+- If another process moved the counter of a lease that we held without naming an incarnation (a KCL, or a version
+  without incarnations), the lease is not ours to take at once, although the row still names us.
 """
 
 from typing import Final, NamedTuple, final
@@ -33,17 +33,17 @@ class _Sight(NamedTuple):
 
 @final
 class Twins:
-    """What one worker has seen of others under its name."""
+    """The other processes that one worker has seen under its worker_id."""
 
     def __init__(self, me: Incarnation) -> None:
         self.me: Incarnation = me
-        self._sights: dict[str, _Sight] = {}  # by shard: rows under our name that another process took
-        self._contested: set[str] = set()  # shards that another process writes to, without saying which
-        self._reported: set[str] = set()  # incarnations: each is reported once
+        self._sights: dict[str, _Sight] = {}  # by shard: rows under our worker_id that another process took
+        self._contested: set[str] = set()  # shards that a process without an incarnation writes to
+        self._reported: set[str] = set()  # the incarnations that were reported: each is reported once
         self._events: list[WorkerIdShared] = []
 
     def is_ours(self, row: Lease) -> bool:
-        """Whether a row that names us as its owner, and that we do not hold, is ours to take at once."""
+        """Whether we may take this row at once: it names us as its owner, and no other process holds it."""
         return row.owner == self.me.owner and not row.is_foreign_to(self.me) and row.shard_id not in self._contested
 
     def take_events(self) -> list[WorkerIdShared]:
@@ -53,7 +53,7 @@ class Twins:
     # ---- inputs
 
     def handle_row(self, row: Lease) -> None:
-        """This row was seen."""
+        """Note a row that was read or written."""
         shard_id, other = row.shard_id, row.incarnation_of(self.me.owner)
         if row.holder != self.me.owner:
             self._contested.discard(shard_id)
@@ -70,10 +70,10 @@ class Twins:
                 self._events.append(WorkerIdShared(shard_id, self.me.owner))
 
     def handle_contested(self, shard_id: str) -> None:
-        """Another process wrote to a lease of ours in our name."""
+        """Note that another process wrote to one of our leases under our worker_id."""
         self._contested.add(shard_id)
         self._events.append(WorkerIdShared(shard_id, self.me.owner))
 
     def handle_taken(self, shard_id: str) -> None:
-        """We took it: whoever had it was silent for long enough."""
+        """Note that we took the lease: its earlier holder was silent for long enough."""
         self._contested.discard(shard_id)

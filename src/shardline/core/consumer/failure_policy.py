@@ -1,18 +1,18 @@
-"""What becomes of a batch whose handler fails?
+"""What happens to a batch whose handler fails?
 
-A failing handler is never skipped in silence: the batch is tried again, then taken apart until the record that fails is
-alone, and that record goes to the dead letters, or stops the consumer. There is no third way.
+Failed records are never skipped silently. The batch is retried, then bisected until the failing record is alone, and
+that record is either dead-lettered or stops the consumer.
 
 Invariants:
 
-- Records are handled in order, and one part at a time: what comes later in the batch waits.
-- A record is done once its handler succeeded, or its dead letter was written. Neither: the consumer stops, and
-  the record, like all after it, comes again.
-- The whole batch, and a record that is alone, get all attempts, with growing and jittered waits between them; the
-  parts on the way from one to the other get a single one, at once: finding a poisonous record among ten thousand takes
-  some thirty calls, not thirty times the attempts.
+- Records are handled in order, one part of the batch at a time. The later parts wait.
+- A record is done once its handler succeeded or its dead letter was written. If neither is possible, the consumer
+  stops, and this record and all after it are delivered again.
+- The whole batch, and a record that is alone, get all attempts, with growing and jittered pauses. The parts in between
+  get a single attempt each, without a pause: finding one poisonous record among ten thousand takes some thirty calls,
+  not thirty times the attempts.
 - Each failure makes exactly one event (``take_events``). A failed handler makes ``HandlerRetried``,
-  ``RecordsDeadLettered`` or ``HandlingStopped``; a dead letter that cannot be written makes ``DeadLetterFailed``.
+  ``RecordsDeadLettered`` or ``HandlingStopped``. A dead letter that cannot be written makes ``DeadLetterFailed``.
 """
 
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ class FailurePolicy:
 
 @final
 class DeadLetter(NamedTuple):
-    """Records that failed for good, and why."""
+    """Records that failed on the last attempt, with the handler's error."""
 
     records: Sequence[Record]
     attempts: int
@@ -78,34 +78,34 @@ class DeadLetter(NamedTuple):
 
 
 class _Phase(Enum):
-    WAITING = auto()  # for the moment of the next attempt
+    WAITING = auto()  # the next attempt is due at _next_at
     HANDLING = auto()
-    BURYING = auto()  # a dead letter is to be written
-    WRITING = auto()  # and is being written
+    BURYING = auto()  # the next attempt to write the dead letter is due at _next_at
+    WRITING = auto()  # the dead letter is being written
     STOPPED = auto()
     DONE = auto()
 
 
 @final
 class BatchWork:
-    """One batch of one shard on its way through a handler."""
+    """The handling of one batch: its attempts, its bisection and its dead letters."""
 
     def __init__(self, records: Sequence[Record], policy: FailurePolicy, chance: Chance, now: Instant) -> None:
         assert records, "a batch has records"
         self._policy: FailurePolicy = policy
         self._chance: Chance = chance
         self._size: int = len(records)
-        self._parts: list[Sequence[Record]] = [records]  # what is left, the first part last
-        self._attempts: int = 0  # of the first part
+        self._parts: list[Sequence[Record]] = [records]  # the unfinished parts, the next one last
+        self._attempts: int = 0  # attempts on the current part
         self._backoff: Backoff = self._new_backoff()
         self._next_at: Instant = now
         self._phase: _Phase = _Phase.WAITING
         self._done: list[Record] = []
         self._events: list[HandlingEvent] = []
         self._handler_error: object = None
-        self._summary: ErrorSummary = _NOT_DESCRIBED  # of the handler's error
+        self._summary: ErrorSummary = _NOT_DESCRIBED  # describes the handler's error
         self.error: object = None
-        """What went wrong last: in the handler, or in writing the dead letter."""
+        """The last error, of the handler or of writing the dead letter."""
 
     @property
     def is_done(self) -> bool:
@@ -113,18 +113,20 @@ class BatchWork:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it failed for good, and the consumer has to stop."""
+        """Whether the policy gave up on the current part, so that the consumer has to stop."""
         return self._phase is _Phase.STOPPED
 
     @property
     def part(self) -> Sequence[Record]:
-        """What it stands at: after a stop, the records that failed."""
+        """The current part. After a stop, these are the records that failed."""
         return self._parts[-1]
 
     # ---- outputs, time
 
     def poll_attempt(self, now: Instant) -> Sequence[Record] | None:
-        """What the handler shall work on now; answered by ``handle_success`` or ``handle_error``."""
+        """Return the records to pass to the handler now. The caller answers with ``handle_success`` or
+        ``handle_error``.
+        """
         if self._phase is not _Phase.WAITING or now < self._next_at:
             return None
         self._phase = _Phase.HANDLING
@@ -132,19 +134,19 @@ class BatchWork:
         return self._parts[-1]
 
     def poll_dead_letter(self, now: Instant) -> DeadLetter | None:
-        """What to write; answered by ``handle_buried`` or ``handle_burial_failed``."""
+        """Return the dead letter to write now. The caller answers by ``handle_buried`` or ``handle_burial_failed``."""
         if self._phase is not _Phase.BURYING or now < self._next_at:
             return None
         self._phase = _Phase.WRITING
         return DeadLetter(self._parts[-1], self._attempts, self._handler_error)
 
     def take_done(self) -> list[Record]:
-        """Records that are done since the last call, in order."""
+        """Return the records that were finished since the last call, in order."""
         done, self._done = self._done, []
         return done
 
     def take_events(self) -> list[HandlingEvent]:
-        """What became of the failures since the last call."""
+        """Return the events about failures since the last call."""
         events, self._events = self._events, []
         return events
 
@@ -158,7 +160,7 @@ class BatchWork:
         self._finish_part(now)
 
     def handle_error(self, error: object, now: Instant, summary: ErrorSummary = _NOT_DESCRIBED) -> None:
-        """The handler failed. ``summary`` is what events say of the error."""
+        """Handle an error of the handler. ``summary`` describes it in events."""
         assert self._phase is _Phase.HANDLING
         self.error = self._handler_error = error
         self._summary = summary
@@ -179,13 +181,13 @@ class BatchWork:
             self._phase, self._next_at = _Phase.BURYING, now
 
     def handle_buried(self, now: Instant) -> None:
-        """The dead letter was written."""
+        """Note that the dead letter was written."""
         assert self._phase is _Phase.WRITING
         self._events.append(RecordsDeadLettered(*_about(self._parts[-1]), self._attempts, *self._summary))
         self._finish_part(now)
 
     def handle_burial_failed(self, error: object, now: Instant, summary: ErrorSummary = _NOT_DESCRIBED) -> None:
-        """It was not: again, and then the consumer stops."""
+        """Retry a dead letter that could not be written, or stop after the last attempt."""
         assert self._phase is _Phase.WRITING
         self.error = error
         writes = self._backoff.failures + 1
@@ -195,10 +197,10 @@ class BatchWork:
             self._phase = _Phase.STOPPED
         self._events.append(DeadLetterFailed(*_about(self._parts[-1]), writes, *summary, self.next_deadline()))
 
-    # ---- within
+    # ---- internal
 
     def _allowed(self, part: Sequence[Record]) -> int:
-        """How many attempts it gets."""
+        """The number of attempts for this part."""
         return self._policy.attempts if len(part) in (1, self._size) else 1
 
     def _finish_part(self, now: Instant) -> None:
@@ -221,6 +223,6 @@ class BatchWork:
 
 
 def _about(part: Sequence[Record]) -> tuple[str, str, int, int]:
-    """How an event names records: the shard, the place of the first, and how many they are."""
+    """Return the first fields of an event: the shard, the first record's numbers, and the number of records."""
     first = part[0]
     return first.shard_id or "", first.sequence_number or "", first.sub_sequence, len(part)

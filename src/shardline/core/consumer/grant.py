@@ -1,12 +1,13 @@
-"""May we act as the owner of this lease right now?
+"""May this worker act as the owner of a lease right now?
 
-A grant is one uninterrupted time of holding a lease. Records refer to the grant that they were read under, so that the
-user's code can ask it (``record.lease.held``) and fence its own writes with it (``record.lease.token``).
+A grant stands for one uninterrupted period of holding a lease. Records refer to the grant that they were read under, so
+that user code can check it (``record.lease.held``) and fence its own writes with it (``record.lease.token``).
 
 Invariants:
 
-- A grant is in force until lease duration after the last confirmed renewal was *sent* (L2), and never again.
-- Its token is the counter that the lease had when it was taken: a later holder's is greater.
+- A grant is in force until one lease duration after the last confirmed renewal was *sent* (L2). Once it has ended, it
+  is never in force again.
+- The token is the counter that the lease had when it was taken. Every later holder has a greater token.
 """
 
 from collections.abc import Callable
@@ -17,10 +18,10 @@ from shardline.core.clock import Instant
 
 @final
 class Grant:
-    """One time of holding a lease.
+    """One period of holding a lease.
 
-    ``clock`` is the shell's: no machine calls it. It is there for the user's threads, which may ask between the moment
-    when a lease lapses and the moment when the shell gets to run.
+    ``clock`` is the shell's clock. Machines do not call it. The user's threads need it: they may check a grant after
+    the lease has expired and before the shell gets to run.
     """
 
     __slots__ = ("_clock", "_revoked", "held_until", "shard_id", "token")
@@ -41,13 +42,13 @@ class Grant:
 
     @property
     def held(self) -> bool:
-        """The same, for the user's code."""
+        """Like ``in_force``, for user code: the time is read from the clock."""
         return not self._revoked if self._clock is None else self.in_force(self._clock())
 
     def extend(self, held_until: Instant) -> None:
-        """A renewal was confirmed. Answers may come out of order: the end never goes back."""
+        """Extend the grant after a confirmed renewal. Responses may come out of order, so the end never goes back."""
         self.held_until = max(self.held_until, held_until)
 
     def revoke(self) -> None:
-        """The lease was lost or let go."""
+        """End the grant, because the lease was lost or released."""
         self._revoked = True

@@ -1,26 +1,27 @@
-"""Which rows must a group have, which can go, and do they belong to this stream at all?
+"""Which rows must a group have, which rows can be deleted, and do the rows belong to this stream?
 
-Functions of the topology and the rows. Every worker calls them; what they name is created and deleted by conditional
-writes, so that it does not matter who, or how many at once.
+These are functions of the topology and the rows. Every worker calls them. Rows are created and deleted by conditional
+writes, so it does not matter which worker writes, or how many write at the same time.
 
-Invariants (L3 and L6 are of docs/guarantees.md):
+Invariants (docs/guarantees.md defines L3 and L6):
 
-- A new group gets rows for the shards that match its start: at TRIM_HORIZON the oldest there are, at LATEST those
-  that are open, at a time those that the service says were open then. Older ones count as finished (L3).
-- A shard found later, a descendant of one that has a row, starts at TRIM_HORIZON whatever the start is, and gets
-  its row when its parents are finished.
-- A parent of such a shard that is no descendant of any row (the other side of a merge) gets a row at the start
-  position, or the child would wait for it for ever: at LATEST it itself, at a time who was open then, otherwise the
-  oldest of its line.
-- A row is deleted when its shard is finished, its parents have no rows, and each child has one that has left its
-  first position (the KCL's rule). Before that, its absence would make it, or its children, look new.
-- Rows of a stream that was deleted and made anew are recognised: numbers before the shard begins or after it ends,
-  another hash range, or a finished shard that is open.
-- A group at LATEST that has begun is completed as it was begun, since the time that its rows tell, with the shards
-  that were open then: those that are open by now would be others to each worker that completes it, and what was written
-  to their parents meanwhile would be skipped. Where the rows tell no time any more the group was complete: a shard
-  whose parents are gone, without kin among the rows, is what is left of a line that nobody followed. It is read from
-  its beginning, and what came after it, open or not, after it.
+- A new group gets rows for the shards that match its start: at TRIM_HORIZON the oldest shards, at LATEST the open
+  shards, at a timestamp the shards that were open then according to the service. Older shards count as finished (L3).
+- A shard found later, a descendant of a shard with a row, starts at TRIM_HORIZON whatever the start position is. It
+  gets its row when its parents are finished.
+- Such a shard may have a parent that descends from no row (the other side of a merge). That side gets a row at the
+  start position, because the child would wait for it forever otherwise: at LATEST the parent itself, at a timestamp the
+  shard that was open then, otherwise the oldest shard of the line.
+- A row is deleted when its shard is finished, its parents have no rows, and each child has a row that has left its
+  first position (the KCL's rule). Without the row, the shard or its children would look new before that.
+- Rows of a stream that was deleted and re-created are recognised: by a checkpoint before the shard begins or after it
+  ends, by another hash range, or by SHARD_END on an open shard.
+- A group at LATEST that has begun is completed from the time that its rows were pinned to, with the shards that were
+  open at that time. The shards that are open now may differ for each worker that completes the group, and records that
+  were written to their parents meanwhile would be skipped.
+- If no row shows that time any more, the group was complete. A shard without relatives among the rows whose parents
+  are gone is then the rest of a line that no worker followed. It is read from its beginning, and its descendants after
+  it, open or not.
 """
 
 import math
@@ -35,7 +36,7 @@ from shardline.model.shard import Shard
 
 @final
 class GroupStart:
-    """Where a new group starts: the position, and what has to be known to write it into rows."""
+    """Where a new group starts: the position, and the facts that are needed to write it into rows."""
 
     def __init__(
         self,
@@ -46,35 +47,41 @@ class GroupStart:
     ) -> None:
         self.position: Position = position
         self.is_pinned: bool = begun_at < math.inf
-        """Whether it is known since when a group at LATEST that has begun is read."""
+        """Whether the time at which a group at LATEST began is known."""
         self.latest_at: float = min(latest_at, begun_at)
-        """The service's time when the worker started, less 1 s, or when the group began: what LATEST means (L6)."""
+        """The time that LATEST is pinned to (L6): when the group began, or the service's time less 1 s when this worker
+        started."""
         self.matching: frozenset[str] = matching
-        """The shards that were open at the start time, or when a group at LATEST was begun, if that is known."""
+        """The shards that were open at the start time, or when a group at LATEST began. Empty: not known."""
 
     def matches(self, shard_id: str, graph: ShardGraph, without: set[str], *, begun: bool) -> bool:
-        """Whether this one of the shards ``without`` a row is where the group starts, or is read as if it were.
+        """Whether a shard without a row gets a row at the start position.
 
-        ``begun``: the group has rows already.
+        Args:
+            shard_id: the shard.
+            graph: the shards of the stream.
+            without: all shards without a row, including this one.
+            begun: whether the group has rows already.
         """
         if self.position == LATEST and not (begun and self.matching):
             shard = graph.shard(shard_id)
             return shard is None or shard.is_open
         if shard_id in self.matching:
             return True
-        # The oldest that are left: of a new group, or beside a sibling whose row makes their parents count as finished.
+        # The oldest remaining shards: of a new group, or next to a sibling whose row makes the parents count as
+        # finished.
         is_oldest = without.isdisjoint(graph.parents(shard_id))
         if self.position == TRIM_HORIZON:
             return is_oldest
-        # Parents that are gone may have come and gone since we asked which shards were open at the start time. And read
-        # from that time on, a shard that was closed before it gives nothing.
+        # Parents that are gone may have been created and trimmed after the service listed the shards of the start time.
+        # A shard that was closed before the start time gets a row, too, and yields no records when read from that time.
         parents = graph.parents(shard_id)
         return is_oldest and (any(map(graph.is_present, parents)) or (begun and bool(parents)))
 
 
 def missing_rows(graph: ShardGraph, rows: Rows, start: GroupStart) -> list[Lease]:
-    """The rows to create now, the oldest shards first: a crash in between leaves nothing that cannot be completed."""
-    assert graph.listings, "what is not known cannot be missing"
+    """Return the rows to create now, oldest shards first, so that another worker can complete them after a crash."""
+    assert graph.listings, "without a listing, no row is known to be missing"
     assert graph.covers(rows), "a graph that is older than the rows proves nothing"
     older = {other for shard_id in rows for other in graph.ancestors(shard_id)}
     covered = {shard_id for shard_id in older if not graph.is_left_out(shard_id, rows)}
@@ -106,7 +113,7 @@ def _with_descendants(graph: ShardGraph, shard_ids: list[str]) -> set[str]:
 
 
 def _is_orphan(graph: ShardGraph, shard_id: str) -> bool:
-    """Whether it had parents, and none of them is there any more."""
+    """Whether the shard had parents, and all of them are gone from the stream."""
     parents = graph.parents(shard_id)
     return bool(parents) and not any(map(graph.is_present, parents))
 
@@ -121,9 +128,9 @@ def _has_finished_parents(graph: ShardGraph, shard_id: str, rows: Rows, missing:
 
 
 def child_rows(graph: ShardGraph, shard_id: str, rows: Rows) -> list[Lease]:
-    """The rows to create before this shard, read to its end, is marked as finished (L3).
+    """Return the rows to create before this shard, which was read to its end, is marked as finished (L3).
 
-    The child of a merge waits until the other side has a row: as long as it has none, the child's would make it count
+    The child of a merge waits until the other parent has a row. Otherwise the child's row would make that parent count
     as finished.
     """
     new: list[Lease] = []
@@ -135,18 +142,20 @@ def child_rows(graph: ShardGraph, shard_id: str, rows: Rows) -> list[Lease]:
 
 
 def unrowed_children(graph: ShardGraph, shard_id: str, rows: Rows) -> set[str]:
-    """The children that still need a row. A child whose descendant has one was finished, and its row deleted."""
+    """Return the children that need a row. A child with a descendant that has a row was finished, and its row
+    deleted.
+    """
     return {child for child in graph.children(shard_id) if _is_new(graph, child, rows)}
 
 
 def _is_new(graph: ShardGraph, shard_id: str, rows: Rows) -> bool:
-    """Whether it is there, and neither it nor a descendant has a row that counts."""
+    """Whether the shard is in the stream, and neither it nor a descendant has a row that proves it finished."""
     known = {shard_id, *graph.descendants(shard_id)}
     return graph.is_present(shard_id) and (known.isdisjoint(rows) or graph.is_left_out(shard_id, rows))
 
 
 def deletable_rows(graph: ShardGraph, rows: Rows) -> list[Lease]:
-    """The rows that nobody needs any more."""
+    """Return the rows that no worker needs any more."""
     found: list[Lease] = []
     for shard_id, row in rows.items():
         if not row.checkpoint.is_finished and not graph.is_trimmed(shard_id):
@@ -168,7 +177,7 @@ def _has_begun(graph: ShardGraph, shard_id: str, rows: Rows) -> bool:
 
 
 def foreign_rows(graph: ShardGraph, rows: Rows) -> list[tuple[Lease, str]]:
-    """The rows that cannot be of this stream, each with the reason."""
+    """Return the rows that cannot belong to this stream, each with the reason."""
     found: list[tuple[Lease, str]] = []
     for shard_id, row in rows.items():
         shard = graph.shard(shard_id)
@@ -183,7 +192,7 @@ def _contradictions(row: Lease, shard: Shard) -> Iterator[str]:
     begin, end = shard.starting_sequence_number, shard.ending_sequence_number
     if at is not None and at.number < begin.number:
         yield f"it stands at {at}, and the shard begins at {begin}"
-    # An end before the shard's own beginning says nothing: kinesis-local puts 2^63 - 1 there.
+    # An end before the shard's own beginning proves nothing: kinesis-local writes 2^63 - 1 there.
     if at is not None and end is not None and begin.number <= end.number < at.number:
         yield f"it stands at {at}, and the shard ends at {end}"
     if row.checkpoint.is_finished and shard.is_open:
@@ -204,6 +213,6 @@ def _row(graph: ShardGraph, shard_id: str, start: GroupStart | None) -> Lease:
 
 
 def _begin(graph: ShardGraph, shard_id: str) -> float:
-    """Where a shard begins: announced ones, which no listing knows so far, are the youngest."""
+    """A sort key, oldest shards first. Announced shards, which no listing has shown so far, are the youngest."""
     shard = graph.shard(shard_id)
     return float("inf") if shard is None else shard.starting_sequence_number.number

@@ -1,11 +1,11 @@
-"""Describes the exception of a handler without the data of the records that it was given.
+"""Describes a handler's exception without revealing the records that the handler was called with.
 
 Invariants:
 
-- A word of the message that occurs in the data or the key of one of the records is left out, as are passwords in
-  URLs and after words such as ``password``. Where the records are too large to be compared, the whole message is.
-- Describing never fails, whatever the exception does when it is asked for its text.
-- The place is a line of the caller's code: the first one below Shardline's own.
+- The description leaves out words of the message that occur in the data or the key of a record, and passwords in URLs
+  or after words such as ``password``. If the records are too large to search, it leaves out the whole message.
+- Describing never fails, even if the exception's ``__str__`` raises.
+- The place is a line of the caller's code: the first frame below Shardline's own.
 """
 
 import re
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, final
 from shardline.model.record import Record
 
 _MESSAGE_MAX_LENGTH: Final = 200
-_COMPARED_MAX_BYTES: Final = 1_048_576  # a word is sought in about 0.1 ms
+_COMPARED_MAX_BYTES: Final = 1_048_576  # searching this much for one word takes about 0.1 ms
 _LEFT_OUT: Final = "…"
 _WORD: Final = re.compile(r"[\w.@+-]+")
 _SHORT: Final = 3  # shorter words without a digit are shown: they occur in every text
@@ -34,11 +34,11 @@ class ErrorSummary(NamedTuple):
     error_type: str
     message: str
     place: str
-    """Where in the caller's code it was raised, as in ``bill (worker.py:12)``; empty if that is not known."""
+    """Where in the caller's code it was raised, such as ``bill (worker.py:12)``. Empty if unknown."""
 
 
 def summarize_error(error: object, records: Sequence[Record]) -> ErrorSummary:
-    """Describe what a handler raised when it was given ``records``."""
+    """Describe the exception that a handler raised when it was called with ``records``."""
     return ErrorSummary(type(error).__name__, _message(error, records), _place(getattr(error, "__traceback__", None)))
 
 

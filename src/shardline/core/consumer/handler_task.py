@@ -1,18 +1,18 @@
 """Decides what the task of a handler does next.
 
-A run has one task for each lease that the consumer holds. The task asks, and gets a *step*: run along the cursor, call
-the handler with these records, write this dead letter, or end. It does that, and asks again with the outcome. Retries,
-bisection and dead letters are the business of the failure policy (``failure_policy.BatchWork``).
+A run has one task for each lease that the consumer holds. The task asks for a *step*: handle the records of a cursor,
+call the handler with certain records, write a dead letter, or stop. The task carries out the step and asks again with
+the outcome. The failure policy (``failure_policy.BatchWork``) decides about retries, bisection and dead letters.
 
 Invariants (C5 and L2 are defined in docs/guarantees.md):
 
 - Within a shard, records are handled in order, one record or batch at a time.
-- A record is done when its handler returned, or its dead letter was written. A handler that the policy gives up on
-  stops the run, and its record comes again.
-- A handler is *at work* from the moment when its task gets a step until the task asks again or leaves. That holds for a
-  thread and for a section that is shielded from cancellation too, so the next task of the same shard waits for it.
-- A consumer that is closed, or a lease that another worker asked for, lets a handler finish what it has. A batch that
-  waits for its retry is given back.
+- A record is done when its handler has returned or its dead letter was written. If the policy gives up, the run stops,
+  and the record is delivered again later.
+- A handler is *at work* from the moment when its task gets a step until the task asks again or leaves. This includes
+  threads and sections that are shielded from cancellation, so the next task of the same shard waits for the handler.
+- When the consumer is closed, or another worker asks for the lease, the handler may finish its current records. A batch
+  that waits for a retry is given back.
 """
 
 from typing import NamedTuple, TypeAlias, final
@@ -30,8 +30,8 @@ from shardline.model.record import Record
 
 @final
 class Handle(NamedTuple):
-    """Take the records of the cursor one after another, and call the handler with each, until the cursor is closed or
-    a call fails. A failed call is that of the record that was taken last.
+    """Take the records of the cursor one by one and call the handler with each, until the cursor is closed or a call
+    fails. After a failure, the record that was taken last is the one that failed.
     """
 
     cursor: Cursor
@@ -39,7 +39,7 @@ class Handle(NamedTuple):
 
 @final
 class Attempt(NamedTuple):
-    """Call the handler once with these records: with the record itself, if the run has no batches."""
+    """Call the handler once with these records, or with the single record if the run has no batches."""
 
     records: list[Record]
 
@@ -65,7 +65,7 @@ Step: TypeAlias = Handle | Attempt | Bury | Stop
 
 @final
 class Outcome(NamedTuple):
-    """What came of a step. ``error``: what the handler raised, or the writing of the dead letter; ``None``: nothing."""
+    """The outcome of a step. ``error`` is the exception of the handler or of writing the dead letter, or ``None``."""
 
     error: object = None
     summary: ErrorSummary = ErrorSummary("", "", "")
@@ -73,7 +73,7 @@ class Outcome(NamedTuple):
 
 @final
 class HandlerTask(Taker):
-    """The handler of one lease. Its answer is ``step``; ``None``: the task ends.
+    """The task that calls the handler for one lease. The answer to its request is ``step``. ``None``: the task ends.
 
     The shell writes ``outcome`` before it asks, and sets ``cursor.taken_at`` when it calls the handler.
     """
@@ -86,7 +86,7 @@ class HandlerTask(Taker):
         self._work: BatchWork | None = None
         self.step: Step | None = None
         self.outcome: Outcome = Outcome()
-        """Written by the shell: what came of the last step."""
+        """The outcome of the last step. The shell writes it."""
         self._hand_out.bind(self, shard)
 
     def serve(self, now: Instant) -> Instant | None:
@@ -110,14 +110,14 @@ class HandlerTask(Taker):
                 self._work.handle_error(error, now, summary)
             return
         work = self._work
-        assert work is not None, "there is work in progress"
+        assert work is not None, "the step came from the policy"
         if isinstance(step, Attempt):
             if error is None:
                 work.handle_success(now)
             else:
                 work.handle_error(error, now, summary)
         else:
-            assert isinstance(step, Bury), "no step follows a stop"
+            assert isinstance(step, Bury), "the task asks for no step after a stop"
             if error is not None:
                 work.handle_burial_failed(error, now, summary)
                 return
@@ -140,7 +140,7 @@ class HandlerTask(Taker):
             self._work = BatchWork(found.take_all(), self._policy, self._chance, now)
 
     def _next_of(self, work: BatchWork, now: Instant) -> Step | Instant | None:
-        """The next step of the policy. ``None``: it is through with its records, or they went back."""
+        """Return the policy's next step, or when to ask again. ``None``: its records are done or were given back."""
         hand_out, cursor, shard = self._hand_out, self.cursor, self.shard
         assert shard is not None, "a handler works on one shard"
         done = work.take_done()
@@ -165,7 +165,9 @@ class HandlerTask(Taker):
 
 @final
 class Run(Taker):
-    """One ``Consumer.run``. Its answer is ``new_tasks``: start each of them; or ``is_over``: wait for them, and end."""
+    """One ``Consumer.run``. The answer to its request is ``new_tasks``, to be started, or ``is_over``: wait for the
+    running tasks, and end.
+    """
 
     def __init__(
         self,
@@ -181,13 +183,13 @@ class Run(Taker):
         self.hand_out: HandOut = hand_out
         self.policy: FailurePolicy = policy
         self.chance: Chance = chance
-        self._shards: dict[HeldShard, None] = {}  # those that have no task yet
+        self._shards: dict[HeldShard, None] = {}  # the shards that have no task yet
         self.new_tasks: list[HandlerTask] = []
 
     def handle_gained(self, shard: HeldShard) -> None:
         self._shards[shard] = None
 
-    def serve(self, now: Instant) -> Instant | None:  # noqa: ARG002 - the form of a taker
+    def serve(self, now: Instant) -> Instant | None:  # noqa: ARG002 - the signature of a taker
         if self.hand_out.is_over or self.hand_out.bounds.is_exhausted:
             self.new_tasks, self.is_over = [], True
             return None

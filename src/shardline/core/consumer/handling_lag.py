@@ -1,8 +1,8 @@
-"""How does a worker do with the records that it has read?
+"""How far behind is the handling of records?
 
-A record is read, waits (*prefetched*), is handed to the user's code (*in hand*), and is done. The *handling lag* of a
-shard is the age of its oldest record that is not done, wherever that record is; the *reading lag* is how far behind
-the end of the shard the last page was. A slow handler shows in the first alone.
+A record is read, waits (*prefetched*), is handed to user code (*in hand*), and is done. The *handling lag* of a shard
+is the age of its oldest record that is not done, whether that record was read or not. The *reading lag* is how far the
+last page was behind the end of the shard. A slow handler increases only the handling lag.
 """
 
 from collections.abc import Iterable
@@ -12,29 +12,30 @@ from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.consumer_events import DeadLetterFailed, HandlerRetried, HandlingEvent, RecordsDeadLettered
 from shardline.model.record import Record
 
-_DATE_RESOLUTION: Final = 1.5  # seconds: an HTTP Date has whole seconds, and is as old as its answer
+_DATE_RESOLUTION: Final = 1.5  # seconds: an HTTP Date has whole seconds, and is as old as its response
 
 
 @final
 class HandlingState(NamedTuple):
-    """What the user's code has of one shard, and what of the same page waits for it."""
+    """The records of one page that user code has, and those that wait for it."""
 
     oldest: Record | None = None
     """The first record of the page that is not done."""
     records: int = 0
-    """How many records the user's code has."""
+    """How many records user code has."""
     waiting: int = 0
-    """How many records of the page follow them."""
+    """How many records of the page come after these."""
     since: Instant | None = None
-    """Since when the user's code has had them without a break; ``None`` while they wait for a retry."""
+    """When user code was given its records. ``None`` while they wait for a retry."""
 
 
 def service_now(service_time: float, wall_time: float) -> float:
-    """The service's time, in seconds since 1970, by which ages are measured.
+    """Return the service's current time, in seconds since 1970. Ages are measured by it.
 
     Args:
-        service_time: by the Date of the last answer, which has whole seconds: up to a second too early.
-        wall_time: by our own clock. It is used where it may be right.
+        service_time: the estimate from the Date header of the last response. Dates have whole seconds, so the estimate
+            may be up to a second early.
+        wall_time: the time of our own clock, which is more precise. It is used if it agrees with the estimate.
     """
     return wall_time if 0.0 <= wall_time - service_time < _DATE_RESOLUTION else service_time
 
@@ -42,14 +43,11 @@ def service_now(service_time: float, wall_time: float) -> float:
 def handling_lag(
     arrivals: Iterable[float | None], unread_age: float | None, reading_lag: float | None, now: float
 ) -> float | None:
-    """The age of the oldest record of a shard that is not done; ``None`` if it is not known.
+    """Return the age of the shard's oldest record that is not done, or ``None`` if it is unknown.
 
-    Args:
-        arrivals: when the oldest record of each stage arrived that has records: those in hand, and those that wait.
-            ``None`` for one whose arrival the service did not name.
-        unread_age: the age of the oldest record that was not read; it counts if no stage has records.
-        reading_lag: what to say if no arrival is known.
-        now: the service's time.
+    Args: arrivals: the arrival time of the oldest record of each stage that has records (in hand, waiting). ``None``
+    for a record whose arrival time the service did not send. unread_age: the age of the oldest unread record. It counts
+    if no stage has records. reading_lag: the result if no arrival time is known. now: the service's time.
     """
     found = list(arrivals)
     known = [arrived_at for arrived_at in found if arrived_at is not None]
@@ -60,18 +58,18 @@ def handling_lag(
 
 @final
 class HandlingCounts:
-    """What became of records that handlers failed on, since the consumer was started."""
+    """Counts the outcomes of failed handlers since the consumer was started."""
 
     def __init__(self) -> None:
         self.retries: int = 0
-        """Calls of a handler that failed, and after which the records were handed to it again."""
+        """Failed calls of a handler after which the records were retried."""
         self.dead_letters: int = 0
-        """Records that were written as dead letters."""
+        """Records that were dead-lettered."""
         self.failed_records: int = 0
         """Records that ended a ``run`` with ``HandlerFailed``."""
 
     def handle_events(self, events: Iterable[HandlingEvent]) -> None:
-        """Count what the failure policy tells."""
+        """Count events of the failure policy."""
         for event in events:
             if isinstance(event, HandlerRetried):
                 self.retries += 1

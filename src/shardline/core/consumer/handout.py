@@ -1,24 +1,24 @@
-"""Decides which records go to which caller, which of them are done, and which come again.
+"""Decides which records go to which caller, which of them are done, and which are delivered again.
 
-The hand-out stands between the readers, which bring pages, and the takers, which are iterators and handlers' tasks. It
-works for all streams of a consumer; each stream has a coordinator of its own. Only the host of the consumer calls it.
-User code asks by posting ``ask`` to the host, and works along the ``Cursor`` that comes as the answer. Every taker uses
-the same three calls: ``take`` the next page, or a part of it; ``report`` how far user code has come; ``give_back`` the
-rest.
+The hand-out connects the readers, which bring pages, with the takers: iterators and the tasks of handlers. It works for
+all streams of a consumer, each of which has its own coordinator. Only the host of the consumer calls it. User code
+posts ``ask`` to the host and takes records from the ``Cursor`` that it gets as the answer. Every taker uses the same
+three calls: ``take`` the next page or a part of it, ``report`` how far user code has come, and ``give_back`` the rest.
 
-Invariants (C and L are defined in docs/guarantees.md):
+Invariants (docs/guarantees.md defines the C and L invariants):
 
-- C5, L4: records are acknowledged under the grant that they were read under, while that is in force. Asking for the
-  next record says that the last one is done.
-- Shards take turns: a shard that was taken from goes to the end of the line.
-- Of one shard, one record or batch is with user code at a time, even if the lease is lost and gained again meanwhile:
-  while a handler is still at work, in a thread or in a section that is shielded from cancellation, nothing more of its
-  shard is handed out.
-- A lease that another worker asked for is let go as soon as the user has no more records of its shard, and with manual
-  acknowledgements once all of them are acknowledged. Records that were read ahead are dropped, and come again.
+- C5, L4: records are acknowledged under the grant that they were read under, while it is in force. Requesting the next
+  record finishes the last one.
+- Shards take turns: after a take, the shard goes to the end of the line.
+- Of each shard, user code has one record or batch at a time, even if the lease is lost and gained again meanwhile.
+  While a handler is still at work, in a thread or in a section that is shielded from cancellation, no other record of
+  its shard is handed out.
+- A lease that another worker asked for is released as soon as the user has no more records of its shard. With manual
+  acknowledgements, it is released once all of them are acknowledged. Prefetched records are dropped, and the next owner
+  reads them again.
 - A page counts against the prefetch budget until the user is done with it.
 - The end of a shard is reported once, when the user is done with its last record (C3).
-- One iteration at a time: a new one ends the older, and what the older had in hand is done.
+- There is one iteration at a time. A new one ends the older one, and the record that the older one had in hand is done.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +39,7 @@ from shardline.core.consumer.taker import Questions, Taker
 from shardline.core.failures import Failure
 from shardline.model.record import Record
 
-_REPORT_LEAST: Final = 0.05  # seconds between two looks at how far user code has come
+_REPORT_LEAST: Final = 0.05  # the shortest report interval, in seconds
 
 
 @final
@@ -59,7 +59,7 @@ class Iteration(Taker):
 
 
 class StopReading(NamedTuple):
-    """End the task that reads this shard: its reader is stopped."""
+    """End the task that reads this shard. Its reader is stopped."""
 
     shard: HeldShard
 
@@ -71,13 +71,15 @@ class WakeReader(NamedTuple):
 
 
 class CancelHandler(NamedTuple):
-    """The lease is gone: cancel this handler's task (L2). A thread cannot be cancelled; its cursor is closed."""
+    """Cancel this handler's task, because its lease is gone (L2). A thread cannot be cancelled; its cursor is
+    closed.
+    """
 
     taker: Taker
 
 
 class ReadingFailed(NamedTuple):
-    """Why nothing more is handed out: a shard cannot be read."""
+    """The reason why the hand-out failed: a shard cannot be read."""
 
     shard_id: str
     failure: Failure
@@ -88,11 +90,14 @@ Action: TypeAlias = StopReading | WakeReader | CancelHandler
 
 @final
 class HandOut:
-    """What the users of one consumer have, and what waits for them.
+    """The records of one consumer that user code has in hand, and those that wait for it.
 
     Args:
-        coordinators: by the name of their stream.
-        report_interval: how often to look how far user code has come: the interval between two commits.
+        coordinators: the coordinator of each stream, by the name of the stream.
+        config: the settings of the consumer.
+        bounds: decides when the run is over.
+        report_interval: how often to report to the coordinators how far user code has come, in seconds. It is the
+            interval between two commits.
     """
 
     def __init__(
@@ -112,16 +117,16 @@ class HandOut:
         self.is_manual: bool = config.ack == "manual"
         self.shards: dict[ShardKey, HeldShard] = {}
         self.current: Taker | None = None
-        """The iteration or the run that may ask."""
+        """The current iteration or run. Older ones get no more records."""
         self.failure: object = None
-        """Why nothing more is handed out, if something failed. The shell makes an exception of it."""
+        """Why no more records are handed out, if something failed. The shell turns it into an exception."""
         self.is_closing: bool = False
         self.has_ended: bool = False
         self._report_interval: float = max(report_interval, _REPORT_LEAST)
         self._reported_at: Instant = -NEVER
-        self._line: dict[ShardKey, HeldShard] = {}  # the shards that have pages and no taker, next first
+        self._line: dict[ShardKey, HeldShard] = {}  # the shards with pages and no cursor, next first
         self._in_hand: dict[Taker, HeldShard] = {}
-        self._tasks: dict[ShardKey, dict[Taker, None]] = {}  # the takers of one shard, while they ask or are at work
+        self._tasks: dict[ShardKey, dict[Taker, None]] = {}  # the takers of each shard, until they end
         self._questions: Questions = Questions()
         self._actions: list[Action] = []
         self._events: list[HandlingEvent | WatchEvent] = []
@@ -131,21 +136,21 @@ class HandOut:
 
     @property
     def is_over(self) -> bool:
-        """Whether no more records are handed out, ever."""
+        """Whether the hand-out has ended: no more records will be handed out."""
         return self.failure is not None or self.is_closing or self.has_ended
 
     def is_busy(self, key: ShardKey, taker: Taker | None = None) -> bool:
-        """Whether a handler other than the taker's is at work on a record of the shard."""
+        """Whether a handler other than this taker's is at work on a record of the shard."""
         return any(other.is_at_work and other is not taker for other in self._tasks.get(key, ()))
 
     def look(self, shard: HeldShard) -> HandlingState:
-        """What user code has of the shard."""
+        """Return which records of the shard user code has."""
         return HandlingState() if shard.cursor is None else shard.cursor.look(is_manual=self.is_manual)
 
     # ---- commands: takers
 
     def begin(self, taker: Taker, now: Instant) -> None:
-        """A new iteration or run begins. It ends the older one, and what that had in hand is done (C5)."""
+        """Begin an iteration or a run. It ends the older one, whose records in hand are done (C5)."""
         older = self.current
         if taker is older or (older is not None and older.number > taker.number):
             return
@@ -160,29 +165,30 @@ class HandOut:
         self._questions.serve(now)
 
     def bind(self, taker: Taker, shard: HeldShard) -> None:
-        """The taker takes from this shard alone, until it leaves."""
+        """Bind the taker to this shard: it takes from no other."""
         taker.shard = shard
         self._tasks.setdefault(shard.key, {})[taker] = None
 
     def ask(self, taker: Taker, number: int, now: Instant) -> None:
-        """User code wants more: what it has taken so far is done (C5). ``take_answered`` names the taker when its
-        answer is there. ``number`` is the value of ``taker.asked`` at the time: an answer that came before the
-        question arrived here counts, and the question is then void.
+        """Request more records for user code. The records that it has taken so far are done (C5).
+
+        ``take_answered`` returns the taker when its answer is ready. ``number`` is the value of ``taker.asked`` when
+        user code asked: if an answer overtook this request, the request is void.
         """
         self._questions.ask(taker, number)
         self._questions.serve(now)
 
     def settle(self, taker: Taker, now: Instant, *, done: bool) -> None:
-        """The taker gets no more of the records that it has in hand. ``done``: the last that it took is done; else it
-        comes again, like those that were not taken.
+        """End the taker's use of its cursor. With ``done``, the record that it took last is done. Otherwise that record
+        is handed out again, like those that were not taken.
         """
         self.give_back(taker, taker.cursor.place if done else taker.cursor.done, now)
         self._questions.serve(now)
 
     def leave(self, taker: Taker, now: Instant, *, is_at_work: bool = False) -> None:
-        """A handler's task, or a run, has ended: it asks no more. What it is not done with comes again.
+        """Remove a taker whose task has ended. Its unfinished records are handed out again.
 
-        ``is_at_work``: the handler goes on in a thread: call ``handle_work_ended`` when it returns.
+        ``is_at_work``: the handler still runs in a thread. Call ``handle_work_ended`` when it returns.
         """
         self.give_back(taker, taker.cursor.done, now)
         self._questions.withdraw(taker)
@@ -191,13 +197,13 @@ class HandOut:
         self._questions.serve(now)
 
     def ack(self, record: Record, now: Instant, *, through: bool = False) -> None:
-        """The user says that the record is done, and with ``through`` all before it. Without manual acknowledgements
-        records are done in order, so that all before it are done too.
+        """Acknowledge the record and, with ``through``, all before it. Without manual acknowledgements, records are
+        done in order, so all before it are always included.
         """
         shard = self.shards.get((record.stream or "", record.shard_id or ""))
         if shard is None or shard.grant is not record.lease:
-            return  # L4
-        if shard.cursor is not None:  # a record that the coordinator does not know of cannot be acknowledged
+            return  # L4: the lease that the record was read under is gone
+        if shard.cursor is not None:  # report first: the tracker knows only records that were delivered to it
             self._want_pump(shard.report(shard.cursor.done, now))
         was_full = shard.is_full
         self._want_pump(shard.acknowledge(record, now, through=through or not self.is_manual))
@@ -209,18 +215,18 @@ class HandOut:
     # ---- commands: the consumer
 
     def close(self, now: Instant) -> None:
-        """Hand out no more: the consumer is closed. What the user has in hand may be finished."""
+        """Stop handing out records, because the consumer is closed. The user may finish the records in hand."""
         self.is_closing = True
         self._stop_all(now)
 
     def fail(self, reason: object, now: Instant) -> None:
-        """Nothing more can be read. The first reason stays."""
+        """Stop handing out records for this reason. If called again, the first reason stays."""
         if self.failure is None:
             self.failure = reason
         self._stop_all(now)
 
     def end(self, now: Instant) -> None:
-        """The host ends: every lease is gone, and every taker is answered."""
+        """Drop every lease and answer every taker, because the host ends."""
         self.has_ended = True
         for shard in [*self.shards.values()]:
             self._drop(shard)
@@ -228,7 +234,7 @@ class HandOut:
         self._questions.serve(now)
 
     def disown(self, reason: object) -> None:
-        """We are a copy in the child of a fork, and all of it is the parent's: hand out and acknowledge no more."""
+        """Stop handing out and acknowledging records in a forked child process: the leases belong to the parent."""
         self.failure = reason
         for shard in self.shards.values():
             shard.grant.revoke()
@@ -238,13 +244,13 @@ class HandOut:
     # ---- the three calls of a taker
 
     def take(self, taker: Taker, now: Instant) -> Cursor | Instant | None:
-        """The next page for the taker, or a part of it. What it has taken before is done (C5).
+        """Return the next page for the taker, or a part of it. The records that it has taken before are done (C5).
 
-        Returns:
-            The cursor; or until when to wait, if nothing happens before; or ``None``: there will be no more.
+        Returns: The cursor, or the time to try again if nothing happens before, or ``None`` if there will be no more
+        records.
         """
         if taker.cursor.is_current(now):
-            return taker.cursor  # it came while user code was interrupted, and nobody has taken it
+            return taker.cursor  # the caller that asked for it was interrupted before it took a record
         self.give_back(taker, taker.cursor.place, now)
         while not self.is_over:
             shard, until = self._choose(taker, now)
@@ -256,21 +262,23 @@ class HandOut:
             taker.cursor = shard.open(taker.limit, whole=taker.whole, room=self.config.max_unacknowledged)
             if taker.cursor.records:
                 return taker.cursor
-            self.give_back(taker, 0, now)  # the end of the shard, and no record before it
+            self.give_back(taker, 0, now)  # the last page of the shard was empty
         return None
 
     def report(self, taker: Taker, now: Instant) -> None:
-        """Tell the coordinator how far user code has come."""
+        """Report to the coordinator how far user code has come."""
         shard = self._in_hand.get(taker)
         if shard is not None:
             self._want_pump(shard.report(taker.cursor.done, now))
 
     def give_back(self, taker: Taker, done: int, now: Instant) -> None:
-        """The taker has the cursor no more. So many of its records are done, and the others wait for the next taker."""
+        """Take the cursor from the taker. The first ``done`` records are done, and the others wait for the next
+        taker.
+        """
         shard = self._in_hand.pop(taker, None)
         if shard is None:
             return
-        taker.cursor.end = 0  # first: what goes back is not taken here as well
+        taker.cursor.end = 0  # first: user code must not take a record that goes back to the line
         self._want_pump(shard.report(done, now))
         for page in shard.close(done, now):
             self.budget.release(shard.key, page.held_bytes)
@@ -285,7 +293,7 @@ class HandOut:
     # ---- inputs
 
     def handle_gained(self, stream: str, gained: LeaseGained, reader: Reader, now: Instant) -> HeldShard:
-        """We hold this lease now, and the reader reads it."""
+        """Add a lease that the worker gained, and its reader."""
         shard = HeldShard(self.coordinators[stream], gained.grant, reader, is_manual=self.is_manual)
         assert shard.key not in self.shards, "a lease is gained once"
         self.shards[shard.key] = shard
@@ -298,22 +306,22 @@ class HandOut:
         return shard
 
     def handle_hand_over_asked(self, stream: str, shard_id: str, now: Instant) -> None:
-        """Another worker asked for the lease."""
+        """Stop the shard, because another worker asked for its lease."""
         shard = self.shards[(stream, shard_id)]
         self._stop(shard)
         self._leave_if_done(shard)
         self._questions.serve(now)
 
     def handle_gone(self, stream: str, shard_id: str, now: Instant) -> None:
-        """The lease was lost or released, or the time for its hand-over is up."""
+        """Drop a lease that was lost or released, or whose hand-over is overdue."""
         shard = self.shards.get((stream, shard_id))
         if shard is not None:
             self._drop(shard)
             self._questions.serve(now)
 
     def handle_pages(self, shard: HeldShard, pages: Iterable[Page], now: Instant) -> None:
-        """Pages came, in the order of the shard."""
-        assert not shard.is_stopping, "a reader that was stopped brings nothing"
+        """Queue pages from the reader, in the order of the shard."""
+        assert not shard.is_stopping, "a stopped reader brings no pages"
         shard.queue(pages, now)
         if shard.cursor is None and shard.pages:
             self._line[shard.key] = shard
@@ -321,11 +329,11 @@ class HandOut:
         self._questions.serve(now)
 
     def handle_read(self) -> None:
-        """A reader was answered: the consumer may be ready, or at the newest record."""
+        """Note that a reader was answered: the consumer may now be ready, or have reached the newest record."""
         self._want_pump(self.bounds.is_awaited)
 
     def handle_reader_over(self, shard: HeldShard, now: Instant) -> None:
-        """The reader ended, or cannot go on."""
+        """Handle a reader that has ended or failed."""
         failure = shard.reader.failure
         if shard.reader.state is ReaderState.FAILED and failure is not None:
             self.fail(ReadingFailed(shard.shard_id, failure), now)
@@ -333,19 +341,19 @@ class HandOut:
             self._want_pump(shard.look_after(now))
 
     def handle_work_ended(self, taker: Taker, now: Instant) -> None:
-        """The handler has returned: in the taker's own task, or in a thread that was left behind."""
+        """Note that the taker's handler has returned, in its task or in a thread that outlived the task."""
         if taker.is_at_work:
             taker.is_at_work = False
             self._unbind(taker)
             self._questions.serve(now)
 
     def handle_failures(self, events: Sequence[HandlingEvent]) -> None:
-        """Handlers failed: count it, and report it."""
+        """Count and report failures of handlers."""
         self.counts.handle_events(events)
         self._events += events
 
     def handle_time(self, now: Instant) -> None:
-        """Look at the user's code, and at the bounds of the run. Call it before the coordinators are polled."""
+        """Check the progress of user code and the bounds of the run. Call it before polling the coordinators."""
         for taker in [*self._in_hand]:
             self.report(taker, now)
         self._reported_at = now
@@ -354,7 +362,7 @@ class HandOut:
         self._admit()
         if not self.bounds.is_open_ended:
             groups = [group_facts(stream, group, self.shards) for stream, group in self.coordinators.items()]
-            # A user who still works on records of a lost lease is not idle.
+            # A user that still works on records of a lost lease is not idle.
             shards = dict.fromkeys([*self.shards.values(), *self._in_hand.values()])
             if self.bounds.handle_facts(groups, [shard.facts for shard in shards], now):
                 self._questions.look_again()
@@ -364,16 +372,16 @@ class HandOut:
     # ---- outputs, time
 
     def take_answered(self) -> list[Taker]:
-        """The takers whose answer is there: see ``Taker``."""
+        """Return the takers whose answers are ready (see ``Taker``)."""
         return self._questions.take_answered()
 
     def take_actions(self) -> list[Action]:
-        """What the shell has to do."""
+        """Return the actions that the shell has to carry out."""
         actions, self._actions = self._actions, []
         return actions
 
     def take_events(self) -> list[HandlingEvent | WatchEvent]:
-        """What became of failing handlers, and which of them are stuck."""
+        """Return the events about failed and stuck handlers."""
         events, self._events = self._events, []
         return events
 
@@ -389,16 +397,18 @@ class HandOut:
         waits = (self._questions.next_deadline(), self.bounds.next_deadline(), self.watch.next_deadline())
         return min(report_at, *waits)
 
-    # ---- within: handing out
+    # ---- internal: handing out
 
     def _look_again(self, key: ShardKey) -> None:
-        """Something has changed for those who take from this shard."""
+        """Serve the takers of this shard again, because something has changed for them."""
         self._questions.look_again(self._tasks.get(key, ()))
         if self.current is not None:
             self._questions.look_again((self.current,))
 
     def _choose(self, taker: Taker, now: Instant) -> tuple[HeldShard | None, Instant | None]:
-        """The shard to take from; or none, and until when to wait. ``None``: there will be no more."""
+        """Return the shard to take from. If there is none, the second value is when to try again, or ``None`` if there
+        will be no more records.
+        """
         line = self._line if taker.shard is None else {taker.shard.key: taker.shard}
         until, has_pages = NEVER, False
         for shard in line.values():
@@ -414,7 +424,9 @@ class HandOut:
         return None, None if self.bounds.is_exhausted and not has_pages else until
 
     def _due_at(self, shard: HeldShard, taker: Taker) -> Instant:
-        """When to hand out the next records of the shard. NEVER: something else has to happen before."""
+        """When to hand out the next records of the shard. NEVER: not before an acknowledgement, or a handler's
+        return.
+        """
         if shard.is_full or self.is_busy(shard.key, taker):
             return NEVER
         if taker.limit is None or shard.records >= taker.limit or shard.has_last_page:
@@ -432,7 +444,7 @@ class HandOut:
             self._want_pump(shard.leave_if_done())
 
     def _unbind(self, taker: Taker) -> None:
-        """The taker is over, or its handler has returned: forget it once both are so."""
+        """Forget the taker once it is over and its handler has returned."""
         if taker.shard is not None:
             key = taker.shard.key
             if taker.is_over and not taker.is_at_work:
@@ -441,7 +453,7 @@ class HandOut:
                     del self._tasks[key]
             self._look_again(key)
 
-    # ---- within: endings
+    # ---- internal: stopping
 
     def _stop_all(self, now: Instant) -> None:
         for shard in self.shards.values():
@@ -450,7 +462,7 @@ class HandOut:
         self._questions.serve(now)
 
     def _stop(self, shard: HeldShard) -> None:
-        """Read no more of the shard, and hand out no more of it."""
+        """Stop reading the shard and handing out its records."""
         shard.is_stopping = True
         shard.reader.stop()
         shard.drop_pages()
@@ -461,17 +473,17 @@ class HandOut:
         self._look_again(shard.key)
 
     def _drop(self, shard: HeldShard) -> None:
-        """The lease is gone."""
+        """Stop the shard and cancel its handlers, because the lease is gone."""
         del self.shards[shard.key]
         shard.is_over = True
         self._stop(shard)
         self._actions += [CancelHandler(taker) for taker in self._tasks.get(shard.key, ()) if taker.shard is shard]
         self._want_pump(self.bounds.is_awaited)
 
-    # ---- within: looking
+    # ---- internal: watching user code
 
     def _find_work(self) -> dict[ShardKey, Work]:
-        """What the user's code has of each shard."""
+        """Return the records of each shard that user code has."""
         found: dict[ShardKey, Work] = {}
         if self.is_manual:
             for key, shard in self.shards.items():
@@ -485,7 +497,7 @@ class HandOut:
                 if not shard.is_over:
                     _note_work(found, shard.key, self.look(shard))
         for key, takers in self._tasks.items():
-            for taker in takers:  # a handler may outlive its lease, or its run
+            for taker in takers:  # a handler may outlive its lease or its run
                 is_watched = taker.shard is None or taker.shard.is_over or not self.is_manual
                 if taker.is_at_work and is_watched and key not in found:
                     _note_work(found, key, taker.cursor.look(is_manual=False))

@@ -1,15 +1,16 @@
-"""Which leases do we hold, and which of them needs attention now?
+"""Which leases does this worker hold, and which of them needs attention now?
 
-The held leases of a worker (``Holding``), by shard: what the user is done with comes in here, and what becomes of each
-lease is told from here. A thousand of them cost nothing while nothing is due (``DeadlineHeap``).
+The held leases of a worker (``Holding``), by shard. User code's acknowledgements come in here, and the events about
+each lease go out from here. Thousands of leases cost nothing while none of them is due (``DeadlineHeap``).
 
 Invariants (docs/guarantees.md):
 
-- L2, L4: a lease that lapsed, or that someone else took, is told as lost once, and its acknowledgements are refused.
-- C3: a shard that was read to its end may be finished once each of its children has a row. That it has none is believed
-  only after two listings without any, the second of them begun a second after the first came.
+- L2, L4: a lease that expired, or that another worker took, is reported as lost once, and its acknowledgements are
+  refused.
+- C3: a shard that was read to its end may be finished once each of its children has a row. That it has no children is
+  believed only after two listings without any, the second of them begun at least a second after the first came.
 - A shard with too many unacknowledged records is full until the user acknowledges some. One event reports it.
-- Whoever gains a lease is told where to read, and who lost it, or let go of it, is told exactly once.
+- Each gained lease makes one ``LeaseGained``, and later exactly one ``LeaseLost`` or ``LeaseReleased``.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -43,7 +44,9 @@ HeldEvent: TypeAlias = LeaseGained | HandOverAsked | HandOverOverdue | LeaseLost
 
 @final
 class HeldOperation(NamedTuple):
-    """What to write, and for which holding: the same shard may be lost and gained again before the answer comes."""
+    """An operation and its holding. The shard alone is not enough: it may be lost and gained again before the
+    response.
+    """
 
     operation: HoldingOperation
     holding: Holding
@@ -51,14 +54,16 @@ class HeldOperation(NamedTuple):
 
 @final
 class DeadlineHeap:
-    """One deadline per shard: the last that was set. Setting one and finding what is due takes logarithmic time."""
+    """One deadline per shard: the last that was set. Setting a deadline and finding a due shard take logarithmic
+    time.
+    """
 
     def __init__(self) -> None:
         self._at: dict[str, Instant] = {}
         self._heap: list[tuple[Instant, str]] = []
 
     def schedule(self, shard_id: str, at: Instant) -> None:
-        """Set or move its deadline; NEVER cancels it."""
+        """Set or move the shard's deadline. NEVER cancels it."""
         if at == NEVER:
             self._at.pop(shard_id, None)
         elif self._at.get(shard_id) != at:
@@ -66,7 +71,7 @@ class DeadlineHeap:
             self._at[shard_id] = at
 
     def pop_due(self, now: Instant) -> str | None:
-        """A shard whose time has come; its deadline is over."""
+        """Return a shard whose deadline has passed, and cancel the deadline."""
         if self.next_at() > now:
             return None
         _, shard_id = heappop(self._heap)
@@ -74,7 +79,7 @@ class DeadlineHeap:
         return shard_id
 
     def next_at(self) -> Instant:
-        """When the next one is due."""
+        """The earliest deadline."""
         heap = self._heap
         while heap and self._at.get(heap[0][1]) != heap[0][0]:  # moved or cancelled
             heappop(heap)
@@ -83,7 +88,7 @@ class DeadlineHeap:
 
 @final
 class HeldLeases:
-    """All that one worker holds."""
+    """All leases that one worker holds."""
 
     def __init__(
         self,
@@ -105,19 +110,19 @@ class HeldLeases:
         self._lapses: DeadlineHeap = DeadlineHeap()
         self._work: DeadlineHeap = DeadlineHeap()
         self._events: list[HeldEvent] = []
-        self._full: set[str] = set()  # shards with too many records that are not acknowledged
-        self._gone: set[str] = set()  # shards that the service denies to know
+        self._full: set[str] = set()  # shards with too many unacknowledged records
+        self._gone: set[str] = set()  # shards that the service does not know
         self.holdings: dict[str, Holding] = {}
-        self._childless_since: dict[str, Instant] = {}  # ended shards: when a listing came that had no children of them
+        self._childless_since: dict[str, Instant] = {}  # ended shards: when a listing without children came
         self.ending: dict[str, int] = {}
-        """Shards that were read to their end, and how many listings there were by then (C3)."""
+        """The shards that were read to their end, and how many listings there had been by then (C3)."""
         self.has_changed: bool = False
-        """Whether a lease went: others may follow from it. Whoever reads it sets it back."""
+        """Whether a lease was lost or released, so that other leases may be readable now. The coordinator resets it."""
 
     # ---- commands
 
     def deliver(self, shard_id: str, records: Sequence[Record]) -> None:
-        """The user was handed these."""
+        """Note that the user was handed these records."""
         holding = self.holdings.get(shard_id)
         if holding is not None:
             holding.tracker.deliver(records)
@@ -127,7 +132,7 @@ class HeldLeases:
                 self._events.append(TooManyUnacknowledged(shard_id, count))
 
     def is_full(self, shard_id: str) -> bool:
-        """Whether no more of it should be handed out."""
+        """Whether the shard has too many unacknowledged records to hand out more."""
         if shard_id in self._full:
             holding = self.holdings.get(shard_id)
             if holding is None or holding.tracker.remembered < self._config.max_unacknowledged:
@@ -135,17 +140,17 @@ class HeldLeases:
         return shard_id in self._full
 
     def ack(self, shard_id: str, record: Record) -> bool:
-        """The user is done with this one (manual). False: nothing new, or the lease is not ours any more."""
+        """Acknowledge this record (manual). Return False if it was acknowledged before, or the lease is not held."""
         holding = self.holdings.get(shard_id)
         return holding is not None and holding.tracker.ack(record) and self._touch(holding)
 
     def ack_through(self, shard_id: str, record: Record) -> bool:
-        """The user is done with this one and all before it. False as in ``ack``."""
+        """Acknowledge this record and all before it. Return False as ``ack`` does."""
         holding = self.holdings.get(shard_id)
         return holding is not None and holding.tracker.ack_through(record) and self._touch(holding)
 
     def end(self, shard_id: str, listings: int) -> None:
-        """All records of the shard were handed to the user, when there had been that many listings."""
+        """Note that all records of the shard were delivered. ``listings``: how many listings there had been by then."""
         holding = self.holdings.get(shard_id)
         if holding is not None:
             holding.tracker.end()
@@ -153,18 +158,18 @@ class HeldLeases:
             self._arrange(holding)
 
     def leave(self, shard_id: str) -> None:
-        """The user is done with the shard: commit, and let go."""
+        """Commit and release the lease, because the user is done with the shard."""
         holding = self.holdings.get(shard_id)
         if holding is not None:
             holding.leave()
             self._arrange(holding)
 
     def lose_sight(self, shard_id: str) -> None:
-        """The service denies to know the shard: the next listing decides what becomes of the lease."""
+        """Note that the service does not know the shard. After the next listing, its lease is ended or released."""
         self._gone.add(shard_id)
 
     def lose(self, shard_id: str, why: str) -> None:
-        """It is not to be read any more, and nothing is to be written."""
+        """Drop the lease without writing anything more for it."""
         holding = self.holdings.get(shard_id)
         if holding is not None:
             holding.lose(why)
@@ -173,7 +178,7 @@ class HeldLeases:
     # ---- outputs, time
 
     def poll_operation(self, busy: Collection[str], now: Instant) -> HeldOperation | None:
-        """What to write now, for a lease that is not ``busy`` with another operation: its answer brings it back."""
+        """Return the next operation for a lease that is not ``busy``. A busy lease is due again when it is answered."""
         while (shard_id := self._work.pop_due(now)) is not None:
             if shard_id not in busy:
                 holding = self.holdings[shard_id]
@@ -198,14 +203,14 @@ class HeldLeases:
     # ---- inputs
 
     def handle_time(self, now: Instant) -> None:
-        """See which leases lapsed, and whose user had its time, whatever the store does."""
+        """End the leases that expired and the hand-overs that are overdue. This needs no response of the store."""
         while (shard_id := self._lapses.pop_due(now)) is not None:
             holding = self.holdings[shard_id]
             holding.handle_time(now)
             self._settle(holding, now)
 
     def handle_taken(self, row: Lease, sent_at: Instant, now: Instant) -> None:
-        """We took a lease, by a write that was sent at ``sent_at``."""
+        """Add a lease that we took by a write that was sent at ``sent_at``."""
         me = self._twins.me
         grant = Grant(row.shard_id, row.counter, sent_at + me.lease_duration, self._clock)
         manual = self._config.ack == "manual"
@@ -218,14 +223,14 @@ class HeldLeases:
         self._settle(holding, now)
 
     def handle_rows(self, rows: Rows, busy: Collection[str], now: Instant) -> None:
-        """A scan came."""
+        """Compare the held leases with the rows of a scan."""
         for shard_id, holding in [*self.holdings.items()]:
             if shard_id not in busy:
                 holding.handle_seen(rows.get(shard_id))
                 self._settle(holding, now)
 
     def handle_applied(self, holding: Holding, result: Lease | Refused | None, now: Instant) -> None:
-        """The answer to an operation."""
+        """Handle the store's response to an operation."""
         holding.handle_applied(result)
         self._land(holding, now)
 
@@ -234,19 +239,19 @@ class HeldLeases:
         self._land(holding, now)
 
     def handle_listing(self) -> None:
-        """The shards were listed: see what became of those that the service denied to know."""
+        """Decide, after a listing, about the shards that the service did not know."""
         graph = self._graph
         self._gone &= self.holdings.keys()
         for shard_id in [*self._gone]:
             if graph.is_trimmed(shard_id):
                 self._gone.discard(shard_id)
-                self.end(shard_id, -graph.listings)  # nobody will ever name its children, if it had some
+                self.end(shard_id, -graph.listings)  # no listing will ever show its children, if it had any
             elif graph.is_present(shard_id):
                 self._gone.discard(shard_id)
-                self.leave(shard_id)  # whoever takes it next reads it anew
+                self.leave(shard_id)  # the next owner reads it with a new iterator
 
     def handle_children(self, rows: Rows) -> Instant:
-        """Rows or shards came: see which shards may be finished (C3). Returns when to list the shards again."""
+        """Allow SHARD_END for the shards whose children have rows (C3). Return when to list the shards again."""
         list_at = NEVER
         for shard_id, listings in self.ending.items():
             holding, children = self.holdings[shard_id], self._graph.children(shard_id)
@@ -260,7 +265,7 @@ class HeldLeases:
         return list_at
 
     def _look_for_children_at(self, shard_id: str, listings: int) -> Instant:
-        """When to list the shards again, for there are no children of this one. NEVER: that is believed (C3)."""
+        """When to list the shards again to look for children of this one. NEVER: it has no children (C3)."""
         graph = self._graph
         if listings < 0:
             return NEVER
@@ -269,20 +274,24 @@ class HeldLeases:
         proven_at = self._childless_since.setdefault(shard_id, graph.came_at) + LOOK_AGAIN
         return NEVER if graph.begun_at >= proven_at else proven_at
 
-    # ---- within
+    # ---- internal
 
     def _hash_range(self, row: Lease) -> HashRange | None:
-        """The shard's, unless row and listing contradict each other: one of them is of a stream that is gone."""
+        """The shard's hash range. ``None`` if row and listing contradict each other: the row or the listing belongs to
+        a stream that was deleted.
+        """
         listed = self._graph.hash_range(row.shard_id)
         written = row.hash_range or listed
         return written if listed in {None, written} else None
 
     def _land(self, holding: Holding, now: Instant) -> None:
-        """Nothing is under way for this shard any more; by now it may be held anew."""
+        """Update the shard after its operation was answered. The lease may have been lost and gained again
+        meanwhile.
+        """
         self._settle(self.holdings.get(holding.shard_id, holding), now)
 
     def _settle(self, holding: Holding, now: Instant) -> None:
-        """Tell what became of a holding, and see when to look at it next."""
+        """Emit the events of a holding, and schedule its next deadlines."""
         shard_id = holding.shard_id
         if holding.is_over:
             self._remove(holding)
@@ -299,7 +308,7 @@ class HeldLeases:
     def _remove(self, holding: Holding) -> None:
         shard_id = holding.shard_id
         if self.holdings.pop(shard_id, None) is None:
-            return  # told before
+            return  # reported before
         self.ending.pop(shard_id, None)
         self._childless_since.pop(shard_id, None)
         self._arrange(holding)
@@ -312,7 +321,7 @@ class HeldLeases:
             self._events.append(LeaseReleased(shard_id, holding.phase is Phase.FINISHED))
 
     def _touch(self, holding: Holding) -> bool:
-        """Something was acknowledged: see to it that it is committed. Nearly always that is arranged already."""
+        """Schedule the commit of an acknowledgement. Nearly always it is scheduled already."""
         if not holding.is_arranged or holding.tracker.has_ended:
             self._arrange(holding)
             holding.is_arranged = True
