@@ -440,7 +440,7 @@ main.main()
         (["--port", "70000"], "Error: Invalid value for '--port': 70000 is not in the range 0<=x<=65535."),
         (["--port", "http"], "Error: Invalid value for '--port': 'http' is not a valid integer range."),
         (["--shards", "0"], "Error: Invalid value for '--shards': 0 is not in the range 1<=x<=10000."),
-        (["--region", "Europe"], "Error: region must be one such as 'us-east-1', not 'Europe'"),
+        (["--region", "Europe"], "Error: region must be a region name such as 'us-east-1', not 'Europe'"),
         (["--host", ""], "Error: host must be a name or an address such as '127.0.0.1', not ''"),
         (["--nothing"], "Error: No such option '--nothing'."),
         (["more"], "Error: Got unexpected extra argument (more)"),

@@ -166,7 +166,7 @@ def test_what_was_stored_can_be_seen_after_the_end():
         put(kinesis)
     assert kinesis.streams["s"].record_count == 1
     assert kinesis.requests.count("PutRecord") == 1
-    with pytest.raises(Closed, match="does not run"):
+    with pytest.raises(Closed, match="is not running"):
         kinesis.create_stream("t")
 
 

@@ -1,6 +1,6 @@
 """A local Kinesis for tests: ``LocalKinesis``, and fixtures for pytest in ``shardline.testing.plugin``.
 
-The names load on first use: a test suite that has the fixtures and does not use them pays nothing.
+The names are loaded on first use, so a test suite that does not use the fixtures pays nothing for them.
 """
 
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from shardline.testing.local_kinesis import LocalClock as LocalClock
     from shardline.testing.local_kinesis import LocalKinesis as LocalKinesis
     from shardline.testing.local_streams import LocalStream as LocalStream
-else:  # hidden from type checkers: one that saw __getattr__ would believe every misspelt name
+else:  # hidden from type checkers: with __getattr__ in sight, they would accept every misspelt name
     from importlib import import_module
 
     def __getattr__(name: str) -> object:

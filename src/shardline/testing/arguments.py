@@ -1,6 +1,6 @@
-"""Are the arguments of ``LocalKinesis`` what they must be?
+"""Checks the arguments of ``LocalKinesis``.
 
-Each wrong one is a ``UsageError`` that names it, what was given, and what may be.
+A wrong argument raises a ``UsageError`` that names the argument, its value, and the allowed values.
 """
 
 import re
@@ -35,22 +35,24 @@ def check_flags(**flags: object) -> None:
 
 
 def check_place(*, host: object, region: object, account_id: object) -> None:
-    """Where it listens, and where it claims to be."""
+    """Check where the server listens, and the region and the account that it emulates."""
     if not isinstance(host, str) or not host or any(character in host for character in " /@[]"):
         raise UsageError(f"host must be a name or an address such as '127.0.0.1', not {host!r}")
     if not isinstance(region, str) or not _REGION.fullmatch(region):
-        raise UsageError(f"region must be one such as 'us-east-1', not {region!r}")
+        raise UsageError(f"region must be a region name such as 'us-east-1', not {region!r}")
     if not isinstance(account_id, str) or not _ACCOUNT.fullmatch(account_id):
         raise UsageError(f"account_id must be a str of 12 digits, not {account_id!r}")
 
 
 def check_access(allow_host: object, host: str, token: object) -> Access:
-    """The hosts that clients may call: the name that the server listens on is one; addresses are always allowed."""
+    """Return the access rules. Clients may use the allowed hosts, the host that the server binds to, and IP
+    addresses.
+    """
     return Access([*_several(allow_host), *_several(host_of(host))], token=token)
 
 
 def _several(given: object) -> list[object]:
-    """One, or several, or none."""
+    """Return a list of the given value or values. ``None`` gives an empty list."""
     if given is None:
         return []
     several = isinstance(given, Iterable) and not isinstance(given, str)
@@ -68,7 +70,7 @@ def check_data(data: object) -> Path | None:
     if not isinstance(data, (str, Path)) or not str(data) or "\0" in str(data):
         raise UsageError(f"data must be the path of a file, or None, not {data!r}")
     if Path(data).is_dir():
-        raise UsageError(f"data must be the path of a file, and {data} is a directory")
+        raise UsageError(f"data must be the path of a file, but {data} is a directory")
     return Path(data)
 
 
@@ -80,7 +82,7 @@ def check_stream(stream: object) -> str:
 
 
 def check_streams(streams: object) -> list[str]:
-    """The names of one stream, or of several, or of none."""
+    """Return the names of one stream, of several streams, or of none."""
     return [check_stream(name) for name in _several(streams)]
 
 
@@ -89,10 +91,10 @@ def check_delays(delays: object) -> Delays:
         return Delays()
     if not isinstance(delays, Delays):
         raise UsageError(f"delays must be a Delays, or None, not {delays!r}")
-    for one in fields(delays):
-        value: object = getattr(delays, one.name)
+    for field in fields(delays):
+        value: object = getattr(delays, field.name)
         if not (_is_number(value) and 0 <= value <= _DELAY_MOST):
-            raise UsageError(f"delays.{one.name} must be a number of seconds from 0 to {_DELAY_MOST}, not {value!r}")
+            raise UsageError(f"delays.{field.name} must be a number of seconds from 0 to {_DELAY_MOST}, not {value!r}")
     return delays
 
 
@@ -101,12 +103,12 @@ def check_limits(limits: object) -> Limits:
         return Limits() if limits else Limits.without_rates()
     if not isinstance(limits, Limits):
         raise UsageError(f"limits must be True, False or a Limits, not {limits!r}")
-    values: dict[str, object] = {one.name: getattr(limits, one.name) for one in fields(limits)}
+    values: dict[str, object] = {field.name: getattr(limits, field.name) for field in fields(limits)}
     rates = values.pop("control_calls_per_second")
     if not isinstance(rates, dict):
         raise UsageError(f"limits.control_calls_per_second must map operations to rates, not {rates!r}")
     for name in DATA_PLANE.intersection(cast("dict[str, object]", rates)):
-        raise UsageError(f"limits.control_calls_per_second cannot have {name}: it is limited by the shard")
+        raise UsageError(f"limits.control_calls_per_second cannot have {name}: Kinesis limits it per shard")
     for name, value in (values | cast("dict[str, object]", rates)).items():
         if value is not None and not (_is_number(value) and 0 < value <= _LIMIT_MOST):
             allowed = f"a number above 0, up to {_LIMIT_MOST}, or None for no limit"

@@ -1,7 +1,7 @@
-"""How does a test get a Kinesis of its own?
+"""Runs the embedded Kinesis server for tests.
 
-``LocalKinesis`` runs the embedded server in a thread: in well under a second, on a free loopback port, with no Docker
-and no account. It works the same as ``with`` and as ``async with`` (asyncio and trio), and any client can talk to it::
+``LocalKinesis`` starts the server in a thread, in well under a second, on a free loopback port, without Docker and
+without an account. It works with ``with`` and with ``async with`` (asyncio and trio), and any client can use it::
 
     with LocalKinesis(limits=True) as kinesis:
         kinesis.create_stream("orders", shards=4)
@@ -9,14 +9,14 @@ and no account. It works the same as ``with`` and as ``async with`` (asyncio and
 
 Invariants:
 
-- Leaving the block ends the server, whatever happened inside; so does a start that fails or is cancelled.
-- ``create_stream`` and ``streams`` go past HTTP, limits of rates, faults and signatures.
-- Everything here may be called from any thread while the server runs.
-- It can be started again when it was stopped: at the same address, with the clock, faults and requests that it
-  had; its streams are gone, unless ``data`` has kept them.
-- The clock is moved between two requests, never inside one.
-- What has come due is carried out when ``advance`` returns: statuses, resharding, retention.
-- It can be set before the server starts, and keeps its time over a restart.
+- Leaving the block stops the server, whatever happened inside. A start that fails or is cancelled stops it, too.
+- ``create_stream`` and ``streams`` bypass HTTP, rate limits, faults and signatures.
+- All methods and properties may be used from any thread while the server runs.
+- A stopped server can be started again, at the same address and with the same clock, faults and request log. Its
+  streams are gone, unless ``data`` keeps them.
+- The clock is moved between two requests, never during one.
+- When ``advance`` returns, the changes that came due (statuses, resharding, retention) are complete.
+- The clock can be set before the server starts, and keeps its time when the server is restarted.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,19 +35,19 @@ from shardline.server.model.state import ServiceState
 from shardline.server.running_server import RunningServer, ServerSettings, Traffic
 from shardline.server.signatures import Signatures
 from shardline.testing import arguments
-from shardline.testing.local_streams import LocalStream, LocalStreams, look
+from shardline.testing.local_streams import LocalStream, LocalStreams, access_state
 
 if TYPE_CHECKING:
     from shardline.aio.client import Client
 
 ACCESS_KEY: Final = "AKIASHARDLINELOCAL00"
 SECRET_KEY: Final = "shardline-local"  # noqa: S105 - the key of a server on loopback
-_NOT_STARTED: Final = "this LocalKinesis does not run: use 'with' or 'async with', or start()"
+_NOT_STARTED: Final = "this LocalKinesis is not running: use 'with' or 'async with', or call start()"
 
 
 @final
 class LocalClock:
-    """The server's clock. Seconds since 1970."""
+    """The server's clock, in seconds since 1970."""
 
     def __init__(self, server: RunningServer) -> None:
         self._server = server
@@ -56,7 +56,7 @@ class LocalClock:
         return f"<LocalClock {self.now():.3f}{', frozen' if self.is_frozen else ''}>"
 
     def now(self) -> float:
-        """The time that it is for the server."""
+        """Return the server's current time."""
         return self._server.call(self._server.clock.now)
 
     @property
@@ -64,18 +64,18 @@ class LocalClock:
         return self._server.clock.is_frozen
 
     def freeze(self) -> None:
-        """Stop the clock where it is."""
+        """Stop the clock at the current time."""
         self._server.call(self._server.clock.freeze)
 
     def resume(self) -> None:
-        """Let the clock run on from where it is."""
+        """Let a frozen clock run again."""
         self._server.call(self._server.clock.resume)
 
     def advance(self, seconds: float) -> None:
-        """Move ahead by that much, at once; frozen or not.
+        """Move the clock ahead at once, whether it is frozen or not.
 
         Raises:
-            UsageError: it is no positive number: time does not go back.
+            UsageError: ``seconds`` is not a positive number. The clock cannot go back.
         """
 
         def work() -> None:
@@ -90,30 +90,30 @@ class LocalClock:
 
 @final
 class LocalKinesis:
-    """A Kinesis of one's own.
+    """A local Kinesis endpoint.
 
     Args:
-        shards: how many shards ``create_stream`` gives a stream unless told.
-        limits: ``True`` for AWS's limits, ``False`` for none of the rates, or a ``Limits`` of your own.
-        delays: how long the service takes to carry out changes; nothing unless said.
-        stream: create this stream, or these, unless they exist: they are there when the server first answers.
-        data: keep everything in this file, over restarts.
-        port: where to listen; 0 finds a free port.
+        shards: the default number of shards for ``create_stream``.
+        limits: ``True`` for AWS's limits, ``False`` for no rate limits, or a custom ``Limits``.
+        delays: how long the service takes to carry out changes. The default is no delay.
+        stream: create this stream, or these streams, before the server accepts requests, unless they exist.
+        data: keep all data in this file, so that it survives restarts.
+        port: the port to listen on. 0 finds a free port.
         host: the address to bind to.
-        tls: serve https, with a certificate that ``ca_path`` verifies (extra ``tls``).
-        region: the region that it plays.
-        account_id: the account that it plays.
-        seed: of all chance in the server.
+        tls: serve HTTPS, with a certificate that ``ca_path`` verifies (extra ``tls``).
+        region: the region to emulate.
+        account_id: the account to emulate.
+        seed: the seed of the server's random numbers.
         verify_signatures: refuse requests that are not signed with ``credentials``.
-        allow_host: serve requests for this host name, or these, besides ``localhost`` and IP addresses: clients that
-            reach the server under a name need it, such as those in other containers. ``*.example.com`` allows all
-            names under that one.
-        token: serve only callers that know this secret of 16 characters or more, for machines with several users.
-            It becomes the secret key of ``credentials``, signatures are verified, and requests under ``/_shardline/``
+        allow_host: serve requests for this host name, or these, besides ``localhost`` and IP addresses. Clients that
+            use a host name need it, such as those in other containers. ``*.example.com`` allows all names under
+            ``example.com``.
+        token: serve only callers that know this secret of at least 16 characters, for machines with several users. It
+            becomes the secret key of ``credentials``, signatures are verified, and requests under ``/_shardline/``
             need the header ``Authorization: Bearer TOKEN``.
 
     Raises:
-        UsageError: an argument is wrong.
+        UsageError: an argument is invalid.
     """
 
     def __init__(
@@ -165,21 +165,21 @@ class LocalKinesis:
         self.clock: Final = LocalClock(self._server)
         """The server's clock: ``freeze()``, ``advance(seconds)``, ``resume()``."""
         self.faults: Final = self._server.faults
-        """What goes wrong on demand: ``faults.throttle(operation="PutRecords", count=3)``, and so on."""
+        """Injects faults, for example with ``faults.throttle(operation="PutRecords", count=3)``."""
         self.requests: Final = self._server.requests
-        """The requests that came in, for assertions."""
+        """The requests that the server received, for assertions."""
 
     def start(self) -> None:
-        """Start it; return when it answers.
+        """Start the server. Return when it accepts requests.
 
         Raises:
-            UsageError: the port is taken, the data file cannot be used, an extra is missing, the stream cannot be
-                created, or it runs already.
+            UsageError: the port is in use, the data file cannot be used, an extra is missing, the stream cannot be
+                created, or the server is already running.
         """
         self._server.start()
 
     def stop(self) -> None:
-        """End it, at once. Harmless when it has ended."""
+        """Stop the server at once. Nothing happens if it is stopped already."""
         self._server.stop()
 
     def __enter__(self) -> Self:
@@ -192,7 +192,7 @@ class LocalKinesis:
     async def __aenter__(self) -> Self:
         try:
             await anyio.to_thread.run_sync(self.start)
-        except BaseException:  # cancelled by asyncio's own means, the thread goes on and starts it: stop waits for that
+        except BaseException:  # cancellation does not end the thread that starts the server: stop waits for it
             await self._stop()
             raise
         return self
@@ -211,10 +211,10 @@ class LocalKinesis:
 
     @property
     def endpoint_url(self) -> str:
-        """Where it answers.
+        """The URL of the server.
 
         Raises:
-            Closed: it was not started.
+            Closed: the server was never started.
         """
         if not self._server.port:
             raise Closed(_NOT_STARTED)
@@ -222,17 +222,17 @@ class LocalKinesis:
 
     @property
     def ca_path(self) -> str | None:
-        """With ``tls``: the file that verifies its certificate."""
+        """With ``tls``, the CA file that verifies the server's certificate."""
         return None if self._server.certificate is None else self._server.certificate.ca_path
 
     @property
     def traffic(self) -> Traffic:
-        """How many requests came in, and how many streams and records are there: counters, which cost nothing."""
+        """The numbers of received requests, and of stored streams and records. Reading them is cheap."""
         return self._server.traffic()
 
     @property
     def streams(self) -> Mapping[str, LocalStream]:
-        """What is stored, by the stream's name."""
+        """The stored streams, by name."""
         return LocalStreams(self._server)
 
     @property
@@ -241,7 +241,7 @@ class LocalKinesis:
 
     @property
     def boto3_arguments(self) -> dict[str, str]:
-        """For ``boto3.client("kinesis", **kinesis.boto3_arguments)``, and aiobotocore's ``create_client``."""
+        """Arguments for ``boto3.client("kinesis", **kinesis.boto3_arguments)``, and aiobotocore's ``create_client``."""
         arguments = {
             "endpoint_url": self.endpoint_url,
             "region_name": self.region,
@@ -252,7 +252,7 @@ class LocalKinesis:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables that point every AWS SDK at it."""
+        """Environment variables that point every AWS SDK at this server."""
         variables = {
             "AWS_ENDPOINT_URL_KINESIS": self.endpoint_url,
             "AWS_REGION": self.region,
@@ -263,8 +263,8 @@ class LocalKinesis:
         return variables if self.ca_path is None else variables | {"AWS_CA_BUNDLE": self.ca_path}
 
     def client(self) -> "Client":
-        """A ``Client`` of ours that talks to it: for ``async with``."""
-        from shardline.aio.client import Client  # noqa: PLC0415 - the command line starts sooner without
+        """Return a Shardline ``Client`` for this server, to be used with ``async with``."""
+        from shardline.aio.client import Client  # noqa: PLC0415 - the command line starts faster without it
 
         return Client(
             region=self.region,
@@ -274,22 +274,22 @@ class LocalKinesis:
         )
 
     def create_stream(self, name: str, shards: int | None = None) -> LocalStream:
-        """Create a stream past the HTTP side; it is ACTIVE when this returns, unless a delay was set.
+        """Create a stream without an HTTP request. It is ACTIVE when this returns, unless a delay is set.
 
         Raises:
-            UsageError: an argument is wrong, or there is such a stream.
-            Closed: the server does not run.
+            UsageError: an argument is invalid, or the stream exists.
+            Closed: the server is not running.
         """
         count = self._shards if shards is None else arguments.check_shards(shards)
         arguments.check_stream(name)
         if not self._server.is_running:
             raise Closed(_NOT_STARTED)
 
-        look(self._server, lambda state: _create(state, name, count))
+        access_state(self._server, lambda state: _create(state, name, count))
         return self.streams[name]
 
     def _create_first_streams(self, state: ServiceState) -> None:
-        """In the server's thread, before it listens."""
+        """Create the streams of the argument ``stream``. The server's thread calls this before it listens."""
         for name in self._first_streams:
             if name not in state.streams:
                 _create(state, name, self._shards)

@@ -1,10 +1,10 @@
-"""What has the local server stored?
+"""Shows the streams that the local server has stored.
 
 Invariants:
 
-- What is shown is what is stored, past every limit, fault and signature; looking changes nothing.
-- It is shown as it is at the server's time: changes that have come due are carried out.
-- It can still be looked at when the server has ended.
+- Reading bypasses limits, faults and signatures, and changes nothing that is stored.
+- Changes that are due at the server's time are carried out before reading.
+- The streams can still be read after the server has stopped.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @final
 class LocalStream:
-    """A stream as the server holds it."""
+    """A stream that the server has stored."""
 
     def __init__(self, server: RunningServer, name: str) -> None:
         self._server = server
@@ -35,36 +35,36 @@ class LocalStream:
 
     @property
     def arn(self) -> str:
-        return self._look(lambda stream: stream.arn)
+        return self._read(lambda stream: stream.arn)
 
     @property
     def status(self) -> str:
         """``CREATING``, ``ACTIVE``, ``UPDATING`` or ``DELETING``."""
-        return self._look(lambda stream: stream.status)
+        return self._read(lambda stream: stream.status)
 
     @property
     def shards(self) -> list[Shard]:
-        """All shards, closed ones too, in the order of their ids."""
-        return self._look(lambda stream: [_shard(shard) for shard in stream.shards.values()])
+        """All shards, including closed ones, in the order of their ids."""
+        return self._read(lambda stream: [_shard(shard) for shard in stream.shards.values()])
 
     @property
     def records(self) -> list[Record]:
-        """Every record that is stored, shard by shard, each in its order. Aggregates are not opened."""
-        return self._look(lambda stream: [one for shard in stream.shards.values() for one in _records(stream, shard)])
+        """All stored records, shard by shard, in the order of each shard. Aggregates are not opened."""
+        return self._read(lambda stream: [rec for shard in stream.shards.values() for rec in _records(stream, shard)])
 
     @property
     def record_count(self) -> int:
-        """How many records there are, without making a list of them."""
-        return self._look(lambda stream: stream.record_count)
+        """The number of stored records. This is cheaper than ``len(records)``."""
+        return self._read(lambda stream: stream.record_count)
 
-    def _look(self, read: Callable[[ServerStream], T]) -> T:
+    def _read(self, read: Callable[[ServerStream], T]) -> T:
         def find(state: ServiceState) -> T:
             stream = state.streams.get(self.name)
             if stream is None:
                 raise UsageError(f"the stream {self.name} has been deleted")
             return read(stream)
 
-        return look(self._server, find)
+        return access_state(self._server, find)
 
 
 @final
@@ -89,11 +89,11 @@ class LocalStreams(Mapping[str, LocalStream]):
         return f"<LocalStreams {', '.join(self._names()) or 'none'}>"
 
     def _names(self) -> list[str]:
-        return look(self._server, lambda state: sorted(state.streams))
+        return access_state(self._server, lambda state: sorted(state.streams))
 
 
-def look(server: RunningServer, read: Callable[[ServiceState], T]) -> T:
-    """What ``read`` finds or does in the service, at the server's time; what that changed is kept.
+def access_state(server: RunningServer, access: Callable[[ServiceState], T]) -> T:
+    """Call ``access`` with the state of the service at the server's time, save its changes, and return its result.
 
     Raises:
         Closed: the server was never started.
@@ -103,27 +103,27 @@ def look(server: RunningServer, read: Callable[[ServiceState], T]) -> T:
         assert server.service is not None
         state = server.service.state
         state.advance(server.clock.now())
-        found = read(state)
-        state.advance(server.clock.now())  # what was begun and takes no time
+        result = access(state)
+        state.advance(server.clock.now())  # completes changes that have no delay
         server.keep()
-        return found
+        return result
 
     if server.service is None:
-        raise Closed("this LocalKinesis does not run: use 'with' or 'async with', or start()")
+        raise Closed("this LocalKinesis is not running: use 'with' or 'async with', or call start()")
     return server.call(work)
 
 
 def _records(stream: ServerStream, shard: ServerShard) -> list[Record]:
     return [
         Record(
-            data=one.data,
-            key=one.key if isinstance(one.key, str) else None,
-            sequence_number=one.sequence_number,
+            data=record.data,
+            key=record.key if isinstance(record.key, str) else None,
+            sequence_number=record.sequence_number,
             shard_id=shard.shard_id,
-            arrived_at=one.arrived_at,
+            arrived_at=record.arrived_at,
             stream=stream.name,
         )
-        for one in shard.log.records
+        for record in shard.log.records
     ]
 
 

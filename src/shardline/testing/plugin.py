@@ -1,10 +1,10 @@
 """Fixtures for pytest: a Kinesis for each test, and a stream in it.
 
 Opt in from the ``conftest.py`` at the root of your tests with ``pytest_plugins = ["shardline.testing.plugin"]``, or on
-the command line with ``-p shardline.testing.plugin``. Nothing starts until a test asks.
+the command line with ``-p shardline.testing.plugin``. No server starts until a test uses a fixture.
 
-To have a Kinesis other than the usual one, define a fixture ``kinesis_settings`` of your own, in a test module or a
-``conftest.py``: what it returns are the arguments of ``LocalKinesis``.
+To change the settings of the server, define a fixture ``kinesis_settings`` in a test module or a ``conftest.py``. It
+returns the arguments of ``LocalKinesis``.
 """
 
 import re
@@ -15,21 +15,21 @@ import pytest
 
 from shardline.errors import UsageError
 
-if TYPE_CHECKING:  # loaded when a test asks
+if TYPE_CHECKING:  # at run time, these are loaded when a test uses a fixture
     from shardline.testing.local_kinesis import LocalKinesis
     from shardline.testing.local_streams import LocalStream
 
 
 @pytest.fixture
 def kinesis_settings() -> Mapping[str, Any]:
-    """The arguments of ``LocalKinesis``; define your own to change them."""
+    """The arguments of ``LocalKinesis``. Override this fixture to change them."""
     return {}
 
 
 @pytest.fixture
 def kinesis(kinesis_settings: Mapping[str, Any]) -> "Iterator[LocalKinesis]":
-    """A local Kinesis with AWS's limits, fresh for this test."""
-    from shardline.testing.local_kinesis import LocalKinesis  # noqa: PLC0415 - see above
+    """A new local Kinesis for this test, with AWS's limits."""
+    from shardline.testing.local_kinesis import LocalKinesis  # noqa: PLC0415 - loaded on first use
 
     try:
         local = LocalKinesis(**kinesis_settings)

@@ -183,7 +183,7 @@ def foreign_rows(graph: ShardGraph, rows: Rows) -> list[tuple[Lease, str]]:
         shard = graph.shard(shard_id)
         reason = None if shard is None else next(_contradictions(row, shard), None)
         if reason is not None:
-            found.append((row, f"the checkpoint of {shard_id} is not of this stream: {reason}"))
+            found.append((row, f"the checkpoint of {shard_id} does not belong to this stream: {reason}"))
     return found
 
 
@@ -191,14 +191,14 @@ def _contradictions(row: Lease, shard: Shard) -> Iterator[str]:
     at = row.checkpoint.sequence_number
     begin, end = shard.starting_sequence_number, shard.ending_sequence_number
     if at is not None and at.number < begin.number:
-        yield f"it stands at {at}, and the shard begins at {begin}"
+        yield f"it is at {at}, but the shard begins at {begin}"
     # An end before the shard's own beginning proves nothing: kinesis-local writes 2^63 - 1 there.
     if at is not None and end is not None and begin.number <= end.number < at.number:
-        yield f"it stands at {at}, and the shard ends at {end}"
+        yield f"it is at {at}, but the shard ends at {end}"
     if row.checkpoint.is_finished and shard.is_open:
-        yield "it says that the shard is finished, and the shard is open"
+        yield "it is at SHARD_END, but the shard is open"
     if row.hash_range is not None and row.hash_range != shard.hash_range:
-        yield "it is for another hash range"
+        yield "its hash range differs from the shard's"
 
 
 def _row(graph: ShardGraph, shard_id: str, start: GroupStart | None) -> Lease:

@@ -46,7 +46,7 @@ def _message(error: object, records: Sequence[Record]) -> str:
     try:
         message = str(error)
     except Exception:  # noqa: BLE001 - the user's __str__ may raise anything
-        return "its text cannot be shown"
+        return "the exception's text cannot be shown"
     if not message or sum(len(record.data) for record in records) > _COMPARED_MAX_BYTES:
         return ""
     message = " ".join(message[: 4 * _MESSAGE_MAX_LENGTH].split())

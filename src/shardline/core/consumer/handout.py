@@ -406,8 +406,8 @@ class HandOut:
             self._questions.look_again((self.current,))
 
     def _choose(self, taker: Taker, now: Instant) -> tuple[HeldShard | None, Instant | None]:
-        """Return the shard to take from. If there is none, the second value is when to try again, or ``None`` if there
-        will be no more records.
+        """Return the shard to take from, or ``None`` and when to try again. Two times ``None``: there will be no more
+        records.
         """
         line = self._line if taker.shard is None else {taker.shard.key: taker.shard}
         until, has_pages = NEVER, False

@@ -1,10 +1,10 @@
-"""One held lease: the pages that wait for the user, the cursor in the user's hands, and what the coordinator knows.
+"""One held lease: the pages that wait for the user, the cursor in the user's hands, and the reports to the coordinator.
 
-Invariants (C and L are defined in docs/guarantees.md):
+Invariants (docs/guarantees.md defines the C and L invariants):
 
-- C5, L4: records are acknowledged under the grant that they were read under, while that is in force.
-- Records stay in the queue until the user is done with them. A cursor shows the first of them, so nothing has to be
-  put back: what is not done is still there.
+- C5, L4: records are acknowledged under the grant that they were read under, while it is in force.
+- Records stay in the queue until the user is done with them. A cursor shows the first records of the queue, so
+  unfinished records never have to be put back.
 - A page leaves the queue, and the prefetch budget, when the user is done with its last record.
 """
 
@@ -33,7 +33,7 @@ class _Queued(NamedTuple):
 class HeldShard:
     """The shard of a lease that we hold.
 
-    Methods that return a bool say whether the coordinator is to be polled soon.
+    Methods that return a bool return whether the coordinator should be polled soon.
     """
 
     def __init__(self, coordinator: Coordinator, grant: Grant, reader: Reader, *, is_manual: bool) -> None:
@@ -53,7 +53,7 @@ class HeldShard:
         """The page in hand."""
         self.children: Children = ()
         self.is_stopping: bool = False
-        """Whether no more of it is handed out: another worker asked for the lease, or the consumer ends."""
+        """Whether the hand-out has stopped the shard: another worker asked for the lease, or the consumer ends."""
         self.is_over: bool = False
         """Whether the lease is gone."""
         self.has_ended: bool = False
@@ -61,23 +61,23 @@ class HeldShard:
 
     @property
     def holding(self) -> Holding | None:
-        """The lease in the coordinator's books, if it is still held under our grant."""
+        """The coordinator's record of the lease, if the lease is still held under our grant."""
         holding = self.coordinator.held.holdings.get(self.shard_id)
         return holding if holding is not None and holding.grant is self.grant else None
 
     @property
     def is_full(self) -> bool:
-        """Whether too many records are not acknowledged: no more are handed out."""
+        """Whether the shard has too many unacknowledged records to hand out more."""
         return self.is_manual and self.coordinator.held.is_full(self.shard_id)
 
     @property
     def has_last_page(self) -> bool:
-        """Whether all that is left of the shard is here."""
+        """Whether the queue holds the last page of the shard."""
         return bool(self.pages) and self.pages[-1].page.is_last
 
     @property
     def oldest_at(self) -> Instant:
-        """When the first record that is not done came."""
+        """When the page with the first unfinished record came."""
         return self.pages[0].came_at
 
     @property
@@ -92,7 +92,7 @@ class HeldShard:
 
     @property
     def facts(self) -> ShardFacts:
-        """What the bounds of a run depend on."""
+        """The facts that the bounds of a run depend on."""
         return ShardFacts(
             has_iterator=self.reader.state in WITH_ITERATOR or self.is_stopping,
             has_records=self.cursor is not None or bool(self.pages) or self.reader.has_unopened,
@@ -103,24 +103,24 @@ class HeldShard:
     # ---- pages
 
     def queue(self, pages: Iterable[Page], now: Instant) -> None:
-        """Pages came, in the order of the shard."""
+        """Queue pages, in the order of the shard."""
         for page in pages:
             self.pages.append(_Queued(page, now))
             self.records += len(page.records)
             self.children = page.child_shards
 
     def drop_pages(self) -> None:
-        """Forget the pages that were read ahead: they come again."""
+        """Forget the queued pages. Their records will be read again."""
         self.pages.clear()
         self.offset = self.records = 0
 
     def open(self, limit: int | None, *, whole: bool, room: int) -> Cursor:
-        """Put the next records into the user's hands: at most ``limit``; ``None``: the rest of one page.
+        """Open a cursor on the next records.
 
         Args:
-            limit: how many at most; ``None``: the rest of one page.
-            whole: whether they are taken at once, as a batch.
-            room: how many records may be unacknowledged, if they are acknowledged by hand. A batch may exceed it.
+            limit: the maximum number of records. ``None``: the rest of one page.
+            whole: whether user code takes them all at once, as a batch.
+            room: with manual acknowledgements, how many records may be unacknowledged. A batch may exceed it.
         """
         holding = self.holding
         if self.is_manual and not whole and holding is not None:
@@ -134,7 +134,7 @@ class HeldShard:
         return self.cursor
 
     def close(self, done: int, now: Instant) -> list[Page]:
-        """The user has the cursor no more, and is done with so many of its records. Returns the pages that are through.
+        """Close the cursor. The user is done with its first ``done`` records. Return the pages that are finished.
 
         The end of the shard is reported when the user is done with its last record (C3).
         """
@@ -175,7 +175,9 @@ class HeldShard:
     # ---- reports to the coordinator
 
     def report(self, done: int, now: Instant) -> bool:
-        """So many records of the cursor in hand are done. With manual acknowledgements those taken are delivered."""
+        """Report the first ``done`` records of the cursor as done. With manual acknowledgements, report the records
+        that were taken as delivered.
+        """
         cursor = self.cursor
         assert cursor is not None, "there is a cursor in hand"
         known = cursor.reported
@@ -188,16 +190,16 @@ class HeldShard:
         return False
 
     def acknowledge(self, record: Record, now: Instant, *, through: bool) -> bool:
-        """The user is done with the record, and with ``through`` with all before it."""
+        """Acknowledge the record and, with ``through``, all before it."""
         holding, held = self.holding, self.coordinator.held
         if holding is None or not self.grant.in_force(now):
-            return False  # L4
+            return False  # L4: the lease that the record was read under is gone
         was_arranged = holding.is_arranged
         accepted = held.ack_through(self.shard_id, record) if through else held.ack(self.shard_id, record)
         return accepted and (not was_arranged or holding.tracker.has_ended)
 
     def leave_if_done(self) -> bool:
-        """Let go of a lease that another worker asked for, once the user is done with its records."""
+        """Release the lease of a stopped shard once the user is done with its records."""
         holding = self.holding
         if not self.is_stopping or self.cursor is not None or holding is None:
             return False
@@ -207,7 +209,7 @@ class HeldShard:
         return True
 
     def look_after(self, now: Instant) -> bool:
-        """If the service does not know the shard: find out what became of it, once its records are through."""
+        """If the service does not know the shard, have the shards listed once the user is done with its records."""
         is_through = self.cursor is None and not self.pages
         if self.reader.state is not ReaderState.GONE or not is_through or self.holding is None:
             return False

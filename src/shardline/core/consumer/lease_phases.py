@@ -1,19 +1,19 @@
-"""What is to be written next for a lease that we hold?
+"""Which operation comes next for a held lease?
 
-One machine per held lease: it renews, commits, writes SHARD_END when the shard is done, and lets go in good order. The
-coordinator carries its operations to the store, and takes care that they are one at a time (L1).
+Each held lease has one of these machines. It renews the lease, commits, writes SHARD_END when the shard is done, and
+releases the lease in an orderly way. The coordinator sends its operations to the store, one at a time (L1).
 
-Invariants (C and L are of docs/guarantees.md):
+Invariants (docs/guarantees.md defines the C and L invariants):
 
-- L2: we act as the owner only until lease duration after the last confirmed write was sent; then the lease is lost.
-- L4: once lost, nothing is written; every write carries the counter of the row that we saw last.
-- The lease is lost if another process took it under our name, or moved its counter in our name: every move of the
-  counter is an answer to a write of ours, or may be the effect of one whose answer was lost.
+- L2: we act as the owner only until one lease duration after the last confirmed write was sent. Then the lease is lost.
+- L4: nothing is written for a lost lease. Every write carries the counter of the row that we saw last.
+- The lease is lost if another process took it under our worker_id, or moved its counter. Every legitimate move of the
+  counter is the effect of a write of ours, perhaps of one whose response was lost.
 - C3: SHARD_END is written last, and only when every child has a row.
-- An operation whose answer was lost is sent again as it was, and nothing else before it: its own effect may have
-  refused it (``landed``), and counts from when it was first sent.
-- Letting go (hand-over, exit) commits first what is acknowledged, and then gives the lease away. It begins when
-  the user is done, or when its time is over: from then on the grant is revoked, and nothing more is acknowledged.
+- An operation whose response was lost is sent again unchanged before any other. If the store refuses it, the first
+  attempt may have been applied (``landed``). It then counts from when it was first sent.
+- A release (hand-over, exit) first commits the acknowledged records, then gives the lease away. It begins when the user
+  is done, or when the user's time is up. From then on the grant is revoked, and no more records are acknowledged.
 """
 
 from collections.abc import Mapping
@@ -36,17 +36,17 @@ from shardline.model.lease import Incarnation, Lease
 
 HoldingOperation: TypeAlias = RenewLease | CommitCheckpoint | FinishHandOver | ReleaseLease | WriteChildren
 
-_RENEWALS: Final = 3  # in a lease duration: two may be lost
+_RENEWALS: Final = 3  # renewals per lease duration: two may be lost
 
 
 @final
 class Phase(Enum):
-    """How far a held lease has come."""
+    """The phases of a held lease."""
 
     ACTIVE = "the shard is read"
     DRAINING = "another worker asked for the lease: the user finishes the records in hand"
-    LEAVING = "nothing more is acknowledged: commit, then let go"
-    RELEASED = "the lease was let go in good order"
+    LEAVING = "no more records are acknowledged: commit, then release the lease"
+    RELEASED = "the lease was released in an orderly way"
     FINISHED = "SHARD_END is written"
     LOST = "the lease is not ours any more"
 
@@ -59,7 +59,7 @@ TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
     Phase.FINISHED: frozenset(),
     Phase.LOST: frozenset(),
 }
-"""Every change of phase that a held lease may make. docs/pictures draws the phases from this table."""
+"""Every phase change that a held lease may make. docs/pictures draws the phases from this table."""
 OVER: Final = frozenset(phase for phase, following in TRANSITIONS.items() if not following)
 
 
@@ -87,18 +87,18 @@ class Holding:
         self._retry_at: Instant = -NEVER
         self._sent: HoldingOperation | None = None
         self._sent_at: Instant = sent_at
-        self._uncertain: HoldingOperation | None = None  # its answer was lost
+        self._uncertain: HoldingOperation | None = None  # an operation whose response was lost
         self._first_sent_at: Instant = sent_at
-        self._children: frozenset[str] | None = None  # of a shard that was read to its end, once they have rows
+        self._children: frozenset[str] | None = None  # of a shard that was read to its end; set once they have rows
         self.phase: Phase = Phase.ACTIVE
         self.drain_until: Instant = NEVER
         self._is_overdue: bool = False
         self.is_arranged: bool = False
-        """Whether what is acknowledged will be committed without anyone saying more."""
+        """Whether the commit of the acknowledged records is scheduled. ``HeldLeases`` writes it."""
         self.why: str = ""
-        """Why it was lost."""
+        """Why the lease was lost."""
         self.is_contested: bool = False
-        """Whether another process moved its counter in our name."""
+        """Whether another process moved the row's counter under our worker_id."""
 
     @property
     def shard_id(self) -> str:
@@ -110,45 +110,45 @@ class Holding:
 
     @property
     def next_owner(self) -> str | None:
-        """Who asked for it."""
+        """The worker that asked for the lease."""
         return self.row.owner if self.row.checkpoint_owner == self._me else None
 
     # ---- commands
 
     def drain(self, until: Instant) -> None:
-        """Someone asked for it: the user has until then."""
+        """Give the user until ``until`` to finish the records in hand, because another worker asked for the lease."""
         if self.phase is Phase.ACTIVE:
             self._enter(Phase.DRAINING)
             self.drain_until = until
 
     def leave(self) -> None:
-        """The user is done, or has to be: commit what is acknowledged, then let go."""
+        """Commit the acknowledged records, then release the lease. The user is done, or its time is up."""
         if not self.is_over:
             if self.phase is not Phase.LEAVING:
                 self._enter(Phase.LEAVING)
             self.drain_until = NEVER
-            self.grant.revoke()  # soon another may hold it, before we hear that it was let go of
+            self.grant.revoke()  # another worker may hold the lease before the response to our release comes
             self.tracker.seal()
 
     def allow_end(self, children: frozenset[str]) -> None:
-        """All children have rows: SHARD_END may be written (C3)."""
+        """Allow SHARD_END to be written, because all children have rows (C3)."""
         self._children = children
 
     def lose(self, why: str) -> None:
-        """It is not ours any more (L4)."""
+        """Note that the lease is not ours any more (L4)."""
         if not self.is_over:
             self._end(Phase.LOST)
             self.why = why
 
     def take_overdue(self) -> bool:
-        """Whether the user was not done in time, once."""
+        """Return True once if the user did not finish in time."""
         overdue, self._is_overdue = self._is_overdue, False
         return overdue
 
     # ---- outputs, time
 
     def poll_operation(self, now: Instant) -> HoldingOperation | None:
-        """What to write now. One at a time (L1)."""
+        """Return the next operation, unless one is in flight (L1)."""
         if self.is_over or self._sent is not None or now < self._retry_at:
             return None
         if self._uncertain is None:
@@ -178,7 +178,7 @@ class Holding:
 
     @property
     def _is_clean(self) -> bool:
-        """Whether nothing is left to commit. An end that waits for the children's rows is written by the next owner."""
+        """Whether nothing is left to commit. If SHARD_END waits for the children's rows, the next owner writes it."""
         return self.tracker.next_deadline(may_end=self._may_end) == NEVER
 
     def next_lapse(self) -> Instant:
@@ -186,7 +186,7 @@ class Holding:
         return NEVER if self.is_over else min(self.grant.held_until, self.drain_until)
 
     def next_work(self) -> Instant:
-        """When ``poll_operation`` has something to give."""
+        """When ``poll_operation`` has an operation."""
         if self.is_over or self._sent is not None:
             return NEVER
         if self._uncertain is not None:
@@ -199,7 +199,7 @@ class Holding:
     # ---- inputs
 
     def handle_time(self, now: Instant) -> None:
-        """What only the clock does: the lease lapses (L2), or the user had its time."""
+        """End the lease if it has expired (L2), or begin its release if the user's time is up."""
         if self.is_over:
             return
         if now >= self.grant.held_until:
@@ -209,13 +209,13 @@ class Holding:
             self.leave()
 
     def handle_seen(self, row: Lease | None) -> None:
-        """A scan found this row, while nothing was under way."""
+        """Handle the row that a scan found while no operation was in flight."""
         self._handle_current(row, self.row.counter if self._uncertain is None else None)
 
     def handle_applied(self, result: Lease | Refused | None) -> None:
-        """The store's answer to what was sent. ``None``: the row is gone."""
+        """Handle the store's response to the operation in flight. ``None``: the row is gone."""
         operation, self._sent = self._sent, None
-        assert operation is not None, "L1: there was one"
+        assert operation is not None, "L1: an operation is in flight"
         sent_at, repeated = self._sent_at, self._uncertain is not None
         self._uncertain = None
         if self.is_over:
@@ -233,9 +233,9 @@ class Holding:
         self._handle_written(operation, row, sent_at)
 
     def handle_failure(self, retry_at: Instant, *, maybe_received: bool) -> None:
-        """No answer came, or none that helps."""
+        """Handle an operation that failed or got no response."""
         operation, self._sent = self._sent, None
-        assert operation is not None, "L1: there was one"
+        assert operation is not None, "L1: an operation is in flight"
         self._retry_at = retry_at
         if self.is_over:
             return
@@ -247,7 +247,7 @@ class Holding:
     def _handle_written(self, operation: HoldingOperation, row: Lease, sent_at: Instant) -> None:
         self.row = row
         if isinstance(operation, WriteChildren):
-            return  # no renewal: it carries no counter
+            return  # not a renewal: this write carries no counter
         self.grant.extend(sent_at + self._duration)
         self._renew_at = sent_at + self._duration / _RENEWALS
         if isinstance(operation, CommitCheckpoint):
@@ -263,10 +263,10 @@ class Holding:
         self._handle_current(row, None if isinstance(operation, WriteChildren) else operation.counter)
 
     def _handle_current(self, row: Lease | None, counter: int | None) -> None:
-        """The row as it stands: still ours, if it names us, and its counter is not beyond ``counter``.
+        """Check the current row. The lease is still ours if the row names us and its counter is at most ``counter``.
 
-        It may be one that we were asked for meanwhile, or an older one, of a store that was set back: then what is
-        acknowledged is committed again.
+        The row may have changed: another worker may have asked for the lease, or the store may have been restored from
+        a backup. After a restore, the acknowledged records are committed again.
         """
         if row is None:
             self.lose("its row was deleted")

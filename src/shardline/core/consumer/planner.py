@@ -1,18 +1,21 @@
 """Which writes does the state of the fleet call for?
 
-From the rows, the topology and what we hold: rows to create, leases to take or to ask for, rows to delete. A plan is
-made after every scan and listing, and replaces the one before: what of it was not sent is forgotten.
+The planner derives a plan from the rows, the topology and the held leases: rows to create, leases to take or to ask
+for, rows to delete. A new plan is made after every scan and listing. It replaces the plan before, whose unsent
+operations are dropped.
 
 Invariants:
 
-- A shard appears in a plan once, with one operation, and never while we hold it.
-- Only what may be read is taken or asked for (L3): its parents are finished, it is not.
-- A row that names us as its owner, and that we do not hold, is ours to take at once: the answer to a take or to a
-  hand-over was lost, or the hand-over is over. If another process took it under our name, it is another's (``Twins``).
-- A hand-over that we asked for, and that is not over long after it should, ends by taking: the old owner had its
-  time, and its writes are fenced.
-- A row is deleted when it was quiet for long (30 lease durations: 5 minutes, as with the KCL). A worker that came
-  late may still be about to create it: refused while it is there, that write would bring it back after it is gone.
+- A plan has at most one operation per shard, and none for a shard whose lease we hold.
+- Only leases that may be read are taken or asked for (L3): the shard is not finished, and its parents are.
+- A row that names us as its owner although we do not hold the lease is ours to take at once: the response to a take or
+  to a hand-over was lost, or the hand-over has ended. If another process took it under our worker_id, it belongs to
+  that process (``Twins``).
+- If a hand-over that we asked for has not ended long after its timeout, we take the lease: the old owner had its time,
+  and its writes are fenced.
+- A row is deleted when it has not changed for 30 lease durations (5 minutes, as with the KCL). A slow worker may be
+  about to create the row from an older listing. While the row exists, the store refuses that write. If the row were
+  gone, the write would bring it back.
 """
 
 from collections.abc import Collection
@@ -32,13 +35,13 @@ from shardline.model.lease import Lease
 PlannedOperation: TypeAlias = CreateLease | TakeLease | AskHandOver | DeleteLease
 
 DELETE_AFTER_LEASES: Final = 30
-_SPILL_SCANS: Final = 3  # how many scans the taker by plan has
-_PATIENCE_SCANS: Final = 20  # how many scans a worker lets those ask first that have less
+_SPILL_SCANS: Final = 3  # for how many scans an available lease is reserved for its planned taker
+_PATIENCE_SCANS: Final = 20  # for how many scans a worker leaves surplus leases to workers with fewer leases
 
 
 @final
 class Planner:
-    """What one worker wants to be written for the fleet's sake."""
+    """Plans the writes of one worker that concern leases which it does not hold."""
 
     def __init__(
         self,
@@ -62,18 +65,18 @@ class Planner:
         self._scan_interval: float = scan_interval
         self._chance: Chance = chance
         self._uneven_since: Instant | None = None
-        self._handed_over_since: dict[str, Instant] = {}  # hand-overs to us: when we first saw them
+        self._handed_over_since: dict[str, Instant] = {}  # hand-overs to us, and when we first saw each
 
     def plan(
         self, held: Collection[str], ending: Collection[str], start: GroupStart, now: Instant
     ) -> list[PlannedOperation]:
-        """What to write now.
+        """Return the rows to create, and the leases to take or to ask for.
 
         Args:
             held: the shards whose leases we hold.
-            ending: those of them that were read to their end: their children need rows.
+            ending: the held shards that were read to their end. Their children need rows.
             start: where a new group starts.
-            now: the time.
+            now: the current time.
         """
         rows = self.view.rows
         known = missing_rows(self.graph, rows, start) if self.graph.covers(rows) else []
@@ -84,7 +87,7 @@ class Planner:
         return [*map(CreateLease, new.values()), *self._leases_to_get(held, now)]
 
     def plan_deletions(self, held: Collection[str], now: Instant) -> list[PlannedOperation]:
-        """The rows that nobody needs any more."""
+        """Return deletions of the rows that no worker needs any more."""
         quiet = DELETE_AFTER_LEASES * self._twins.me.lease_duration
         return [
             DeleteLease(row.shard_id, row.counter)
@@ -112,13 +115,13 @@ class Planner:
     def _standing(self, row: Lease, held: Collection[str], now: Instant) -> Standing:
         shard_id, owner = row.shard_id, row.owner
         if shard_id in held:
-            owner = owner or self._me  # a scan that is older than our take
+            owner = owner or self._me  # the row may be older than our take
         elif not self._twins.is_ours(row) and self.view.is_available(row, now):
             return Standing(shard_id, None, self.view.available_for(shard_id, now))
         return Standing(shard_id, owner, in_hand_over=row.checkpoint_owner is not None)
 
     def _ours(self, readable: list[Lease], held: Collection[str], now: Instant) -> list[str]:
-        """Leases that are ours by their rows, and that we do not hold."""
+        """Return the leases that are ours to take at once, because their rows name us as the owner."""
         found: list[str] = []
         since: dict[str, Instant] = {}
         for row in readable:
@@ -137,7 +140,7 @@ class Planner:
         return found
 
     def _is_impatient(self, standings: list[Standing], now: Instant) -> bool:
-        """Whether the fleet has been uneven for so long that those who should ask first will not."""
+        """Whether the fleet has been uneven for so long that the workers with fewer leases seem unable to take more."""
         if not imbalance(standings, self._me):
             self._uneven_since = None
             return False

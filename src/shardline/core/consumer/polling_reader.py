@@ -1,22 +1,23 @@
-"""What to ask one shard for next, by polling?
+"""Reads one shard by polling: GetShardIterator, then GetRecords until the shard ends.
 
-GetShardIterator, then GetRecords until the shard ends. The shell sends what ``poll_request`` gives, answers each
-request with exactly one ``handle_*``, and hands out what ``take_pages`` gives.
+The shell sends the requests of ``poll_request``, answers each with exactly one ``handle_*`` call, and passes the pages
+of ``take_pages`` on.
 
 Invariants:
 
-- One request at a time, at the pace that the shard allows (``ReadPace``) and only with room for a page
-  (``PrefetchBudget``): an idle or slow shard delays no other.
-- Pages come out in the order of the shard. Nothing is left out between two of them: after whatever failed, reading
-  goes on right after the last record that came out.
-- A position that the service refuses gives way to TRIM_HORIZON (``PositionLost``). A record of the checkpoint that
-  is gone (``RecordsTrimmed``), and gaps between pages that retention may have made (``TrimWatch``), are reported:
-  nothing is skipped silently.
-- The end of the shard is told once, with the last page, and names the children.
-- A page is opened slice by slice, each only if there is room for it: what an aggregate becomes in memory is
-  bounded too. The next page is asked for when this one is open.
-- Once stopped it asks for nothing and hands out nothing; the answer to what was under way is dropped.
-- It never starts at LATEST, which is another place each time it is asked for: who makes the row pins it (L6).
+- There is one request at a time, at the pace that the shard allows (``ReadPace``) and only with room for a page
+  (``PrefetchBudget``). An idle or slow shard delays no other.
+- Pages come out in the order of the shard, without gaps: after any failure, reading continues right after the last
+  record that came out.
+- If the service refuses a position, reading continues at TRIM_HORIZON (``PositionLost``). If the record of the
+  checkpoint is gone (``RecordsTrimmed``), or retention may have removed records between two pages (``TrimWatch``), that
+  is reported. Records are never skipped silently.
+- The end of the shard is reported once, with the last page, which names the children.
+- A page is opened slice by slice, each slice only when there is room, because opened aggregates may take much memory.
+  The next page is requested when the current one is fully opened.
+- A stopped reader sends no requests and returns no pages. It drops the response to a request in flight.
+- The reader never starts at LATEST, which would be another position for each request. The worker that creates the row
+  pins LATEST to a time (L6).
 """
 
 from collections.abc import Sequence
@@ -37,8 +38,8 @@ from shardline.model.record import LeaseInForce, Origin
 from shardline.model.stream import StreamRef
 
 SLICE_RECORDS: int = 10_000
-"""With so many records a slice of a page is complete: as many as a page without aggregates has at most."""
-_BAD_ITERATORS_MAX: Final = 3  # in a row, each made anew by the service: more of the same will not help
+"""A slice of a page is complete with this many records: the maximum of a page without aggregates."""
+_BAD_ITERATORS_MAX: Final = 3  # fresh iterators that the service may refuse in a row before the reader fails
 
 
 @final
@@ -59,31 +60,32 @@ class PollingReader:
         page_max_records: int | None = None,
     ) -> None:
         assert start.can_start, "a finished shard is not read"
-        assert start != LATEST, "LATEST is pinned before it is read from"
+        assert start != LATEST, "LATEST is pinned to a time before it is read"
         self._stream: StreamRef = stream
         self.shard_id: str = shard_id
         self.key: ShardKey = (stream.name, shard_id)
         self.position: Position = start
-        """From where a new iterator would read."""
+        """The position that a new iterator would start at."""
         self._budget: PrefetchBudget = budget
         self._pace: ReadPace = pace
         self._deaggregator: Deaggregator = deaggregator
         self._lease: LeaseInForce | None = lease
         self._page_max_records: int | None = page_max_records
         self._trims: TrimWatch = trims
-        # The record at the checkpoint comes first again. If another does, retention has taken what was before it.
+        # The record at the checkpoint is read again, and first. If another record comes first, retention has removed
+        # the expected one, and perhaps unread records after it.
         self._expected: int | None = None if start.sequence_number is None else start.sequence_number.number
-        self._asked_at: Instant = -NEVER  # when the last page was asked for
-        self._unread_since: Instant | None = None  # since when the next record may have been there
-        self._read_until: Instant = -NEVER  # the same moment, at the latest
-        self._last_arrived_at: float | None = None  # when the last record came that was read, by the service's clock
-        self._is_failing: bool = False  # since the last page
+        self._asked_at: Instant = -NEVER  # when the last page was requested
+        self._unread_since: Instant | None = None  # the earliest time at which the next record may have arrived
+        self._read_until: Instant = -NEVER  # the latest estimate of the same time
+        self._last_arrived_at: float | None = None  # when the last record read had arrived, by the service's clock
+        self._is_failing: bool = False  # whether a call failed since the last page
         self._has_reached_tip: bool = False
         self._iterator: str = ""
         self._bad_iterators: int = 0
         self._blocked: bool = False
         self._pages: list[Page] = []
-        self._unopened: list[RawRecord] = []  # of the page that was read last
+        self._unopened: list[RawRecord] = []  # the rest of the page that was read last
         self._unopened_bytes: int = 0
         self._is_last: bool = False  # whether that page is the last of the shard
         self._children: Children = ()
@@ -92,17 +94,17 @@ class PollingReader:
         self.lag: float | None = None
         """How far behind the end of the shard the last page was, in seconds."""
         self.failure: Failure | None = None
-        """Why it is GONE or FAILED."""
+        """Why the reader is GONE or FAILED."""
 
     @property
     def is_over(self) -> bool:
         return self.state in OVER
 
     def unread_age(self, now: Instant) -> float | None:
-        """How old the oldest record is that was not read; 0 if there is none, ``None`` if that is not known.
+        """The age of the oldest unread record. 0 if all records were read, ``None`` if unknown.
 
-        A shard that was read to its end may have new records by now. As long as the calls to it fail this is the
-        longest that one of them can have waited.
+        A shard that was read up to its newest record may have new records by now. While the calls to it fail, the
+        result is the longest time that such a record can have waited.
         """
         if self.lag is None or self._unread_since is None:
             return None
@@ -110,12 +112,14 @@ class PollingReader:
 
     @property
     def has_unopened(self) -> bool:
-        """Whether ``take_pages`` has more to give, once there is room for it."""
+        """Whether ``take_pages`` will return more once there is room."""
         return bool(self._unopened) or self._is_last
 
     @property
     def has_caught_up(self) -> bool:
-        """Whether the shard was read up to its newest record once, and ``take_pages`` gave all of that."""
+        """Whether the shard was once read up to its newest record, and ``take_pages`` has returned all of these
+        records.
+        """
         return self._has_reached_tip and not self.has_unopened
 
     @property
@@ -126,7 +130,7 @@ class PollingReader:
     # ---- commands
 
     def stop(self) -> None:
-        """Read no more, and drop what was not taken."""
+        """Stop reading, and drop the pages that were not taken."""
         if not self.is_over:
             self._enter(ReaderState.STOPPED)
         self._unopened, self._is_last = [], False
@@ -136,7 +140,7 @@ class PollingReader:
     # ---- outputs
 
     def poll_request(self, now: Instant) -> GetShardIterator | GetRecords | None:
-        """What to send now, if anything."""
+        """Return the request to send now."""
         if now < self._pace.next_at or self.has_unopened:
             return None
         if self.state is ReaderState.STARTING:
@@ -154,8 +158,9 @@ class PollingReader:
         return GetRecords(self._iterator, self._page_max_records, self._stream)
 
     def take_pages(self) -> list[Page]:
-        """What was read, in order, as far as there is room for it: at most a slice. Nothing: none is left, or the
-        budget names the shard when there is room.
+        """Return the next pages, in order: at most one slice, and only if the budget has room for it. The result is
+        empty if nothing is left to take, or if there is no room. The budget then admits the shard later
+        (``take_admitted``).
         """
         if not self._pages and self.has_unopened:
             self._blocked = not self._budget.admits(self.key)
@@ -165,7 +170,7 @@ class PollingReader:
         return pages
 
     def _open_slice(self) -> None:
-        """Go on until there is a page: what was done before makes none."""
+        """Open entries until there is a page. Entries whose records are all done already make no page."""
         pages = len(self._pages)
         while self.has_unopened and len(self._pages) == pages:
             self._open_some()
@@ -194,7 +199,7 @@ class PollingReader:
     # ---- time
 
     def next_deadline(self) -> Instant:
-        """When to poll again. A reader without room is polled when the budget names it."""
+        """When to poll again. A reader without room is polled when the budget admits it."""
         if self.has_unopened:
             return NEVER
         if self.state is ReaderState.STARTING or (self.state is ReaderState.READY and not self._blocked):
@@ -203,7 +208,7 @@ class PollingReader:
 
     # ---- inputs
 
-    def handle_iterator(self, response: GetShardIteratorResponse, now: Instant) -> None:  # noqa: ARG002 - the machines' form
+    def handle_iterator(self, response: GetShardIteratorResponse, now: Instant) -> None:  # noqa: ARG002 - like all inputs
         if self.state is ReaderState.STOPPED:
             return
         assert self.state is ReaderState.ASKING
@@ -212,7 +217,7 @@ class PollingReader:
         self._enter(ReaderState.READY)
 
     def handle_page(self, response: GetRecordsResponse, now: Instant) -> None:
-        """A page came, perhaps an empty one, perhaps the last. ``take_pages`` gives what it holds."""
+        """Handle a page, which may be empty, or the last one. ``take_pages`` returns its records."""
         if self.state is ReaderState.STOPPED:
             return
         assert self.state is ReaderState.READING
@@ -227,7 +232,7 @@ class PollingReader:
             self.position = after_sequence_number(raws[-1].sequence_number)
             self._last_arrived_at = raws[-1].arrived_at
         if self.lag is not None:
-            # The lag was measured before the answer came, perhaps long before: not earlier than it was asked for.
+            # The service measured the lag at some time between the request and the response.
             self._unread_since = self._asked_at - self.lag
             self._read_until = now - self.lag
         is_last = response.next_iterator is None
@@ -238,10 +243,10 @@ class PollingReader:
         self._is_last, self._children = is_last, response.child_shards if is_last else ()
         self._iterator = response.next_iterator or ""
         self._enter(ReaderState.READY)
-        self._open_slice()  # the request had room for it
+        self._open_slice()  # the budget admitted the request, and this slice with it
 
     def handle_failure(self, failure: Failure, now: Instant) -> None:
-        """The request that was under way failed."""
+        """Handle the failure of the request in flight."""
         if self.state is ReaderState.STOPPED:
             return
         self._is_failing = True
@@ -266,35 +271,38 @@ class PollingReader:
         self.state = state
 
     def _find_another_way(self, failure: Failure, *, asking: bool, now: Instant) -> bool:
-        """What the service will not read from: an iterator is made anew, a position gives way."""
+        """Prepare another attempt after the service refused an iterator or a position. Return False to give up.
+
+        A refused iterator is replaced by a new one, and a refused position by TRIM_HORIZON.
+        """
         if asking and self.position == TRIM_HORIZON:
             return False
         if asking:
             self._events.append(PositionLost(self.shard_id, self.position, failure))
             self.position, self._expected = TRIM_HORIZON, None
-            self._deaggregator.skip_nothing()  # numbers that the service does not know say nothing about what was done
+            self._deaggregator.skip_nothing()  # numbers that the service does not know cannot show what is done
             return True
         self._bad_iterators += 1
         self._pace.handle_failure(failure, now)
         return self._bad_iterators <= _BAD_ITERATORS_MAX
 
     def _notice_trimmed(self, raws: Sequence[RawRecord], now: Instant) -> None:
-        """A page came, perhaps an empty one: retention may have removed what was before it."""
+        """Check whether retention may have removed unread records before this page, which may be empty."""
         if self._expected is not None:
             if raws and int(raws[0].sequence_number) > self._expected:
                 first = raws[0].sequence_number
-                why = f"the record {self._expected} of the checkpoint is gone, the first that is left is {first}"
+                why = f"the record at the checkpoint, {self._expected}, is gone; the first remaining one is {first}"
                 self._events.append(RecordsTrimmed(self.shard_id, why))
             self._expected = None if raws else self._expected
         elif self._unread_since is not None:
             self._trims.handle_page(self.shard_id, self._least_age(raws), now - self._unread_since, now)
 
     def _least_age(self, raws: Sequence[RawRecord]) -> float:
-        """How old the first thing in this page is, at least: its first record, or where an empty page ends.
+        """Return a lower bound for the age of the page's first record, or of the position where an empty page ends.
 
-        The lag is the age of the page's last record, or of the one that follows it, or 0 at the tip of the shard, where
-        the records may have any age. So two ways lead to the age of the first record: the lag plus the time that the
-        page spans, and what the page before said, less the time between the two.
+        The lag is the age of the page's last record, or of the record after it, or 0 at the tip of the shard, where the
+        records may have any age. So there are two lower bounds: the lag plus the time span of the page, and the age of
+        the last record of the previous page, less the time between that record and this page's first one.
         """
         age = self.lag or 0.0
         if not raws:

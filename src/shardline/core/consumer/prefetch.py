@@ -1,17 +1,17 @@
-"""May this shard read one more page ahead of its user?
+"""May this shard prefetch one more page?
 
-One budget of bytes for the whole worker. What is counted is what was read and not yet handed to the user: opened, with
-the memory that each record takes, or not opened yet.
+The whole worker shares one budget of bytes. It counts the records that were read and that the user is not done with:
+opened records with the memory that each takes, and unopened entries.
 
 Invariants:
 
-- A shard that holds no opened records may always go on, by one slice of the page that it has, or by the next page:
-  no shard waits for another.
-- Beyond that, a shard opens and reads on while the worker is below its budget and the shard below its fair share
-  of it. The share is the budget over the shards that hold something: a thousand idle shards take nothing from a busy
-  one.
-- What is held is at most the budget, and one page and one opened slice of it a shard.
-- A shard that was refused is named once it may read (``take_admitted``): nobody has to ask again and again.
+- A shard without opened records may always continue, by one slice of its current page or by the next page. No shard
+  waits for another.
+- Beyond that, a shard may open and read more while the worker is below its budget and the shard is below its fair
+  share. The share is the budget divided by the number of shards that hold records, so a thousand idle shards take
+  nothing from a busy one.
+- The worker holds at most the budget, plus one page and one opened slice per shard.
+- A shard that was refused is returned by ``take_admitted`` once it may read, so it does not have to ask repeatedly.
 """
 
 from typing import Final, final
@@ -19,12 +19,12 @@ from typing import Final, final
 from shardline.core.consumer.reader import ShardKey
 
 RECORD_BYTES: Final = 256
-"""What a record costs in memory beside its data: the object, its number, its key. Measured, rounded up."""
+"""The memory that a record takes besides its data: the object, its number, its key. Measured, rounded up."""
 
 
 @final
 class PrefetchBudget:
-    """Shared by all readers of a worker."""
+    """The prefetch budget that all readers of a worker share."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes: int = max_bytes
@@ -38,7 +38,7 @@ class PrefetchBudget:
         return self._held.get(key, 0)
 
     def admits(self, key: ShardKey) -> bool:
-        """Whether the shard may open a slice, or read a page, now. A refusal is remembered."""
+        """Whether the shard may open a slice or read a page now. A refusal is remembered for ``take_admitted``."""
         if self._may_read(key):
             self._refused.pop(key, None)
             return True
@@ -46,19 +46,19 @@ class PrefetchBudget:
         return False
 
     def keep(self, key: ShardKey, unopened_bytes: int) -> None:
-        """So much of the page that it read the shard has not opened yet."""
+        """Set how many bytes of the shard's current page are unopened."""
         self._unopened_bytes += unopened_bytes - self._unopened.pop(key, 0)
         if unopened_bytes:
             self._unopened[key] = unopened_bytes
 
     def hold(self, key: ShardKey, size_bytes: int) -> None:
-        """A slice of a page was opened."""
+        """Count an opened slice of a page."""
         if size_bytes:
             self._held[key] = self.held_bytes(key) + size_bytes
             self.total_bytes += size_bytes
 
     def release(self, key: ShardKey, size_bytes: int) -> None:
-        """The user was handed this much. For a shard that was forgotten meanwhile it means nothing."""
+        """Release bytes that the user is done with. No effect for a shard that was forgotten meanwhile."""
         held = self.held_bytes(key)
         size_bytes = min(size_bytes, held)
         if held > size_bytes:
@@ -68,13 +68,13 @@ class PrefetchBudget:
         self.total_bytes = self.total_bytes - size_bytes if self._held else 0
 
     def forget(self, key: ShardKey) -> None:
-        """The shard is no longer read: what was read ahead of its user is dropped."""
+        """Release everything that the shard holds, because it is no longer read."""
         self.keep(key, 0)
         self.release(key, self.held_bytes(key))
         self._refused.pop(key, None)
 
     def take_admitted(self) -> list[ShardKey]:
-        """The shards that were refused and may read now. They are named once."""
+        """Return the shards that were refused and may read now, each once."""
         admitted = [key for key in self._refused if self._may_read(key)]
         for key in admitted:
             del self._refused[key]

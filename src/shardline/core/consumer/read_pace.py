@@ -1,17 +1,17 @@
-"""When may a shard be asked again?
+"""When may the next call to a shard be sent?
 
 Invariants:
 
-- Calls keep their distance: 5 a second by default. After throttling the distance doubles (up to a second) and
-  shrinks back with every page: the limit is the shard's, and other applications read it too.
-- A page of n bytes is paid for before the next call: 2 MiB a second by default, so that after the 10 MiB that a
-  page may have, 5 s pass, and the service has no reason to refuse.
-- Behind the end of the shard nothing else is waited for. At its end the wait grows with every page that brings
-  nothing, up to the idle interval; the first record makes it short again.
-- After a failure the wait is drawn (jitter) and grows up to 10 s, and is within that never shorter than what the
-  service asked for.
-- Idle waits end on a common beat, ten times a second: shards that have nothing are asked in small groups, for to
-  wake up costs more than to ask. Short waits keep their own time.
+- Calls keep a minimum distance: 5 calls per second by default. Throttling doubles the distance (up to a second), and
+  every page shrinks it again. The limit belongs to the shard, and other applications read it too.
+- The bytes of a page are paid for before the next call, at 2 MiB per second by default. After a page of 10 MiB, the
+  maximum, 5 s pass, so that the service has no reason to throttle.
+- Behind the end of the shard, there is no other wait. At its end, the wait grows with every empty page, up to the idle
+  interval. The first record makes it short again.
+- After a failure, the wait has jitter and grows up to 10 s. It is never shorter than the service asked for, up to the
+  same 10 s.
+- Idle waits end on a common beat, ten times per second. Idle shards are then polled in small groups, because waking up
+  costs more than polling. Short waits are not rounded.
 """
 
 from typing import Final, final
@@ -22,15 +22,15 @@ from shardline.core.failures import Failure, FailureKind
 
 _BACKOFF_FIRST: Final = 0.25
 _BACKOFF_LONGEST: Final = 10.0
-_WIDEST: Final = 1.0  # a call a second is what five applications on one shard can have each
+_WIDEST: Final = 1.0  # seconds: five applications on one shard can each have one call per second
 _RECOVERY: Final = 0.9
 _BEAT: Final = 0.1  # seconds
-_LONG_WAIT: Final = 0.5  # where half a beat more or less is little
+_LONG_WAIT: Final = 0.5  # seconds: for longer waits, rounding to a beat matters little
 
 
 @final
 class ReadPace:
-    """The clock of one reader."""
+    """Schedules the calls of one reader."""
 
     def __init__(
         self, calls_per_second: float, bytes_per_second: float, idle_interval: float, chance: Chance, now: Instant
@@ -44,20 +44,20 @@ class ReadPace:
         self._backoff: Backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
         self._sent_at: Instant = now
         self.next_at: Instant = now
-        """When the next call may go out."""
+        """When the next call may be sent."""
 
     def handle_sent(self, now: Instant) -> None:
-        """A call goes out."""
+        """Note that a call is sent."""
         self._sent_at = now
         self.next_at = now + self._distance
 
     def handle_iterator(self) -> None:
-        """An iterator came: it can be used at once."""
+        """Allow the next call at once, because an iterator came."""
         self._backoff.reset()
         self.next_at = self._sent_at
 
     def handle_page(self, size_bytes: int, *, empty: bool, behind: bool, now: Instant) -> None:
-        """A page came."""
+        """Schedule the next call after a page."""
         self._backoff.reset()
         self._distance = max(self._least, self._distance * _RECOVERY)
         idle_at = now
@@ -72,7 +72,7 @@ class ReadPace:
         self.next_at = max(idle_at, self._sent_at + self._distance, now + size_bytes / self._bytes_per_second)
 
     def handle_failure(self, failure: Failure, now: Instant) -> None:
-        """A call failed, and will be made again."""
+        """Schedule the retry of a failed call."""
         if failure.kind is FailureKind.THROTTLED:
             self._distance = min(self._distance * 2, max(_WIDEST, self._least))
         delay = self._backoff.next_delay(failure.retry_after)

@@ -1,4 +1,4 @@
-"""Defines what every reader of a shard has in common: its pages, its states, and what others may ask of it.
+"""Defines what all readers of a shard have in common: pages, states, and the protocol that other code uses.
 
 A reader brings the records of one shard in order, as ``Page`` values. The hand-out (``handout``) queues them for the
 user and does not know how they were read. ``PollingReader`` is the reader that asks with GetRecords.
@@ -8,7 +8,7 @@ Invariants:
 - Pages come in the order of the shard, and nothing is left out between two of them.
 - ``TRANSITIONS`` lists every change of state that a reader may make; each change is checked against it. docs/pictures
   draws the states of a reader from this table.
-- A reader that is over (``OVER``) changes its state no more, and brings nothing after the pages that it holds.
+- A reader that is over (``OVER``) never changes its state again, and brings no pages after those that it holds.
 """
 
 from collections.abc import Mapping
@@ -39,14 +39,14 @@ class Page(NamedTuple):
     lag: float | None
     """How far behind the end of the shard the page ends, in seconds."""
     is_last: bool
-    """Whether nothing of the shard follows."""
+    """Whether this is the last page of the shard."""
     child_shards: Children
-    """The shards that follow, with the last page."""
+    """On the last page, the children of the shard."""
 
 
 @final
 class ReaderState(Enum):
-    """What a reader is doing."""
+    """The states of a reader."""
 
     STARTING = "has no iterator"
     ASKING = "waits for an iterator"
@@ -55,7 +55,7 @@ class ReaderState(Enum):
     ENDED = "the shard has no more records"
     GONE = "the service does not know the shard"
     FAILED = "an error that retrying does not cure"
-    STOPPED = "was told to stop"
+    STOPPED = "was stopped"
 
 
 _S: TypeAlias = ReaderState
@@ -75,9 +75,10 @@ WITH_ITERATOR: Final = frozenset({_S.READY, _S.READING, _S.ENDED})
 
 
 class Reader(Protocol):
-    """What the hand-out and the shells need of a reader.
+    """The part of a reader that the hand-out and the shells use.
 
-    How a reader is fed (answers to requests, events of a subscription) is its own business and that of its task.
+    Inputs (responses to requests, events of a subscription) are not part of it: they differ for each kind of reader,
+    and only the reader's own task calls them.
     """
 
     @property
@@ -88,24 +89,26 @@ class Reader(Protocol):
     def state(self) -> ReaderState: ...
     @property
     def failure(self) -> Failure | None:
-        """Why it is GONE or FAILED."""
+        """Why the reader is GONE or FAILED."""
         ...
 
     @property
     def lag(self) -> float | None:
-        """How far behind the end of the shard the last page was, in seconds. ``None``: nothing was read yet."""
+        """How far behind the end of the shard the last page was, in seconds. ``None``: no page was read yet."""
         ...
 
     @property
     def is_over(self) -> bool: ...
     @property
     def has_unopened(self) -> bool:
-        """Whether ``take_pages`` has more to give once there is room for it."""
+        """Whether ``take_pages`` will return more once there is room."""
         ...
 
     @property
     def has_caught_up(self) -> bool:
-        """Whether the shard was read up to its newest record once, and ``take_pages`` gave all of that."""
+        """Whether the shard was once read up to its newest record, and ``take_pages`` has returned all of these
+        records.
+        """
         ...
 
     @property
@@ -114,19 +117,19 @@ class Reader(Protocol):
         ...
 
     def unread_age(self, now: Instant) -> float | None:
-        """The age of the oldest record that was not read; 0 if there is none, ``None`` if that is not known."""
+        """The age of the oldest unread record. 0 if all records were read, ``None`` if unknown."""
         ...
 
     def take_pages(self) -> list[Page]:
-        """The pages that were read since the last call, in order, as far as the budget has room."""
+        """Return the pages that were read since the last call, in order, as far as the budget has room."""
         ...
 
     def take_events(self) -> list[ReaderEvent]: ...
 
     def next_deadline(self) -> Instant:
-        """When to poll it again. A reader without room is polled when the budget admits it."""
+        """When to poll the reader again. A reader without room is polled when the budget admits it."""
         ...
 
     def stop(self) -> None:
-        """Read no more, and drop the pages that were not taken."""
+        """Stop reading, and drop the pages that were not taken."""
         ...

@@ -1,14 +1,16 @@
-"""What does a worker that leaves give back, beside the leases that it holds?
+"""What does a worker give back on exit, besides the leases that it holds?
 
-It may have asked others for theirs. Whoever hands one over to a worker that is gone leaves the shard to nobody, until
-the lease has lapsed. So requests are called off, and what was handed over meanwhile is let go of unread.
+The worker may have asked others for leases. A lease that is handed over to a worker that has left stays unread until it
+expires. So the worker withdraws its requests, and releases leases that were handed over to it meanwhile.
 
 Invariants:
 
-- A row that names us as its next owner, or as its holder though we do not hold it, is given back: the hand-over is
-  called off, or, where it is over, the lease released (L5), or handed on if another asked for it meanwhile. A refusal
-  shows the row, and so what is left to do. What another process took under our name is not ours to give back.
-- What failed is tried again for one lease duration. By then nobody has to wait for it any more.
+- A row that names us as its next owner, or as its holder although we do not hold the lease, is given back. A hand-over
+  in progress is cancelled. If it has ended, the lease is released (L5), or handed on if another worker asked for it
+  meanwhile. If the store refuses a write, its response shows the row, and so the next step. A lease that another
+  process took under our worker_id is not ours to give back.
+- Failed operations are retried for one lease duration. After that the leases have expired, so that no worker waits for
+  them any more.
 """
 
 from collections.abc import Collection, Iterable
@@ -31,7 +33,7 @@ FarewellOperation: TypeAlias = CancelHandOver | FinishHandOver | ReleaseLease
 
 @final
 class Farewell:
-    """What one worker gives back when it leaves."""
+    """Gives back, on exit, the leases that a worker asked for and does not hold."""
 
     def __init__(self, me: Incarnation) -> None:
         self._incarnation: Incarnation = me
@@ -42,24 +44,24 @@ class Farewell:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to be given back."""
+        """Whether nothing is left to give back."""
         return not self._left
 
     # ---- inputs
 
     def handle_rows(self, rows: Iterable[Lease], held: Collection[str]) -> None:
-        """These are the rows, and the leases that we hold; those are let go of by others."""
+        """Find the rows to give back. The ``held`` leases are excluded: ``HeldLeases`` releases them."""
         for row in rows:
             if row.shard_id not in held:
                 self._consider(row.shard_id, row)
 
     def handle_applied(self, operation: LeaseOperation, result: Lease | Refused | None) -> None:
-        """The store's answer, to one of ours or to what was under way when we left."""
+        """Handle the store's response to an operation of this exit, or to one that was in flight before it."""
         row = result.current if isinstance(result, Refused) else result
         self._consider(operation.shard_id, row)
 
     def handle_failure(self, operation: LeaseOperation, retry_at: Instant) -> None:
-        """It may or may not have been applied: undo it as if it had."""
+        """Undo a failed operation, because it may have been applied, or retry it if it was part of the exit."""
         self._retry_at = max(self._retry_at, retry_at)
         match operation:
             case CancelHandOver() | FinishHandOver() | ReleaseLease():
@@ -74,7 +76,7 @@ class Farewell:
     # ---- outputs, time
 
     def poll_operation(self, busy: Collection[str], now: Instant) -> FarewellOperation | None:
-        """What to write now, for a row that is not ``busy`` with another operation."""
+        """Return the next operation for a row that is not ``busy`` with another one."""
         if self._left and self._until == NEVER:
             self._until = now + self._incarnation.lease_duration
         if now >= self._until:
@@ -87,7 +89,7 @@ class Farewell:
     def next_deadline(self) -> Instant:
         return min(self._retry_at, self._until) if self._left else NEVER
 
-    # ---- within
+    # ---- internal
 
     def _consider(self, shard_id: str, row: Lease | None) -> None:
         self._left.pop(shard_id, None)

@@ -1,21 +1,21 @@
-"""Which shards came before which, and which of them may be read?
+"""How are the shards related, and which of them may be read?
 
-The topology of a stream, from complete listings (``handle_listing``) and from what a shard names at its end
-(``handle_children``), held against the rows of a group.
+The graph holds the topology of a stream. It learns from complete listings (``handle_listing``) and from the children
+that ended shards name (``handle_children``). Queries compare it with the rows of a group.
 
-Invariants (L3 is of docs/guarantees.md):
+Invariants (docs/guarantees.md defines L3):
 
 - L3: a shard is read only when each parent is finished: at SHARD_END, or absent from the stream, or without a row while
-  a descendant has one (finished rows are deleted). A parent without a row answers for its own parents: every generation
-  counts, and both parents of a merge.
-- A shard without a row that stands between an older one that is not finished and younger rows that have not begun
-  was never read: two workers began the group with different shards. Its row comes before the older one's end (C3).
-- Only complete, unfiltered listings say that a shard is absent. A row vouches for its shard for a moment: it takes
-  another listing without it, begun a second after the first came, for a listing may be older than the split that made
-  the shard.
-- What a shard named as its children is known at once, and forgotten by no listing that does not know it yet.
-- A graph that is older than the rows proves nothing by what it does not know: a shard without a row may have
-  descendants with rows. Where a row's shard is unknown, or its place, nothing is concluded before the next listing.
+  a descendant has one (finished rows are deleted). If a parent has no row, its own parents must be finished too: every
+  generation counts, and both parents of a merge.
+- A shard without a row between an unfinished ancestor and descendants whose rows have not begun was never read: two
+  workers began the group with different shards. Its row is created before the ancestor ends (C3).
+- Only complete, unfiltered listings show that a shard is absent. If the shard has a row, one listing is not enough,
+  because it may be older than the split that made the shard. A second listing without the shard must confirm it, begun
+  at least a second after the first came.
+- The children that a shard names are known at once. A listing that does not know them yet does not remove them.
+- A graph that is older than the rows proves nothing about unknown shards: a shard without a row may have descendants
+  with rows. If the shard of a row, or its place in the graph, is unknown, nothing is concluded before the next listing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,33 +30,36 @@ Rows: TypeAlias = Mapping[str, Lease]
 """The leases of a group, by shard."""
 
 LOOK_AGAIN: Final = 1.0
-"""A listing may be late: what is odd in one is believed if it is still so in another that is begun so much later."""
+"""A listing may be late. A contradiction is believed only if another listing, begun this many seconds later, confirms
+it."""
 
 
 @final
 class ShardGraph:
-    """What is known of a stream's shards."""
+    """The known shards of a stream, and how they descend from each other."""
 
     def __init__(self) -> None:
-        self._shards: dict[str, Shard] = {}  # by the last complete listing
-        self._announced: dict[str, ChildShard] = {}  # named by their parents, in no listing so far
+        self._shards: dict[str, Shard] = {}  # from the last complete listing
+        self._announced: dict[str, ChildShard] = {}  # shards that their parents named and no listing has shown so far
         self._parents: dict[str, tuple[str, ...]] = {}
         self._children: dict[str, set[str]] = {}
         self._ranges: dict[str, HashRange] = {}
-        self._missed_since: dict[str, Instant] = {}  # shards with rows: since when no listing knows them
+        self._missed_since: dict[str, Instant] = {}  # shards with rows, and since when listings lack them
         self._trimmed: set[str] = set()
         self.listings: int = 0
-        """How many complete ones there were."""
+        """How many complete listings there were."""
         self.begun_at: Instant = -NEVER
+        """When the last complete listing was begun."""
         self.came_at: Instant = -NEVER
-        """When the last complete one was begun, and when it came."""
+        """When the last complete listing came."""
 
     # ---- inputs
 
     def handle_listing(self, shards: Iterable[Shard], rows: Rows, begun_at: Instant, now: Instant) -> None:
-        """A complete, unfiltered listing, begun after ``rows`` were read."""
+        """Handle a complete, unfiltered listing, begun after ``rows`` were read."""
         known = {shard.shard_id: shard for shard in shards}
-        # While a parent is listed its announced child must be there: that listing is late. Otherwise both were trimmed.
+        # If the listing has a parent but not its announced child, the listing is late. If it has neither, both shards
+        # were trimmed.
         self._announced = {
             child.shard_id: child
             for child in self._announced.values()
@@ -71,14 +74,14 @@ class ShardGraph:
         self._index()
 
     def handle_children(self, children: Iterable[ChildShard]) -> None:
-        """A shard ended and named its children."""
+        """Add the children that an ended shard named."""
         for child in children:
             if child.shard_id not in self._shards:
                 self._announced[child.shard_id] = child
         self._index()
 
     def begin_anew(self) -> None:
-        """The stream is another one: what shards of the old one named as their children is not of this one."""
+        """Forget the announced shards, because the stream was re-created: they belong to the old stream."""
         self._announced = {}
         self._index()
 
@@ -86,18 +89,18 @@ class ShardGraph:
 
     @property
     def shard_ids(self) -> list[str]:
-        """All that are known, listed or announced."""
+        """All known shards, listed or announced."""
         return [*self._shards, *self._announced]
 
     def shard(self, shard_id: str) -> Shard | None:
-        """What the last listing said of it."""
+        """The shard as the last listing showed it."""
         return self._shards.get(shard_id)
 
     def hash_range(self, shard_id: str) -> HashRange | None:
         return self._ranges.get(shard_id)
 
     def parents(self, shard_id: str) -> tuple[str, ...]:
-        """Its parents by name, present or not."""
+        """The ids of the shard's parents, even of those that are gone."""
         return self._parents.get(shard_id, ())
 
     def children(self, shard_id: str) -> frozenset[str]:
@@ -107,19 +110,21 @@ class ShardGraph:
         return shard_id in self._shards or shard_id in self._announced
 
     def is_placed(self, shard_id: str) -> bool:
-        """Whether all its parents are known for what they are. Those of an announced shard may be so young that the
-        last listing does not know them: that they are not in it does not mean that they are gone.
+        """Whether the shard's place in the graph is known: it is in a listing, or all its ancestors are placed.
+
+        The parents of an announced shard may be younger than the last listing. Their absence from the listing then does
+        not mean that they are gone.
         """
         if shard_id in self._shards:
             return True
         return shard_id in self._announced and all(map(self.is_placed, self.parents(shard_id)))
 
     def ancestors(self, shard_id: str) -> Iterator[str]:
-        """Its parents, their parents, and so on, each once."""
+        """Iterate over the shard's parents, their parents, and so on, each once."""
         return self._walk(shard_id, self._parents)
 
     def descendants(self, shard_id: str) -> Iterator[str]:
-        """Its children, their children, and so on, each once."""
+        """Iterate over the shard's children, their children, and so on, each once."""
         return self._walk(shard_id, self._children)
 
     @staticmethod
@@ -143,10 +148,10 @@ class ShardGraph:
             for parent in parents:
                 self._children.setdefault(parent, set()).add(shard_id)
 
-    # ---- against the rows
+    # ---- comparisons with the rows
 
     def covers(self, rows: Rows) -> bool:
-        """Whether the place of every row's shard is known."""
+        """Whether the place of every row's shard in the graph is known."""
         return all(map(self._has_place, rows))
 
     def _has_place(self, shard_id: str) -> bool:
@@ -158,11 +163,11 @@ class ShardGraph:
 
     @property
     def has_doubts(self) -> bool:
-        """Whether a row's shard is missing, and that is not to be believed yet: another listing should follow."""
+        """Whether the shard of a row is missing from the stream and another listing has to confirm that."""
         return len(self._trimmed) < len(self._missed_since)
 
     def is_left_out(self, shard_id: str, rows: Rows) -> bool:
-        """Whether this shard has no row, and is to get one although a descendant has one."""
+        """Whether this shard needs a row although a descendant has one: no worker has read it."""
         if shard_id in rows or not self.is_present(shard_id):
             return False
         older = [rows[other].checkpoint for other in self.ancestors(shard_id) if other in rows]
@@ -170,7 +175,7 @@ class ShardGraph:
         return not all(one.is_finished for one in older) and not any(one.has_begun for one in younger)
 
     def is_finished(self, shard_id: str, rows: Rows) -> bool:
-        """Whether nothing of this shard is left to read for a child of it that has a row (L3)."""
+        """Whether this shard is finished, so that a child of it may be read (L3)."""
         left, seen = [shard_id], {shard_id}
         while left:
             other = left.pop()
@@ -186,10 +191,10 @@ class ShardGraph:
         return True
 
     def is_readable(self, shard_id: str, rows: Rows) -> bool:
-        """Whether this shard, which has a row, may be read now (L3). Nothing is before the first listing."""
+        """Whether this shard, which has a row, may be read now (L3). Before the first listing, no shard may be read."""
         row = rows[shard_id]
         if not self.listings or row.checkpoint.is_finished or self.is_trimmed(shard_id):
             return False
         if not self._has_place(shard_id) and not row.parent_ids <= rows.keys():
-            return False  # The parents that have no rows may be there, and be younger than the last listing
+            return False  # a parent without a row may exist and be younger than the last listing
         return all(self.is_finished(parent, rows) for parent in {*self.parents(shard_id), *row.parent_ids})

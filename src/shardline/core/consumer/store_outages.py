@@ -1,15 +1,15 @@
-"""Can the lease store still be used, and if not, how long is that worth waiting for?
+"""When does a worker give up a failing lease store?
 
 Invariants:
 
-- A store that cannot be reached, or is too busy, is tried without end: the network comes back.
-- A store that is gone (the table or the file was deleted, replaced or damaged) is given up when it has been gone
-  for longer than a lease: by then others may hold every lease, in a store that this worker will never see.
-- A store that refuses us (access denied, no credentials, a certificate that cannot be verified) is given up after
+- An unreachable or overloaded store is retried forever: network outages end.
+- A store that is gone (the table or the file was deleted, replaced or damaged) is given up after one lease duration. By
+  then other workers may hold every lease, in a store that this worker will never see.
+- A store that denies access (no permission, no credentials, a certificate that cannot be verified) is given up after
   ``store_patience``: permissions are often wrong for a few minutes only.
-- Listing and writing are judged apart, each from the first failure since it last worked. A write that the store
-  refuses because its condition does not hold worked.
-- The store is given up once, and then left alone.
+- Listing and writing are judged separately, each from its first failure since it last worked. A write whose condition
+  the store rejects counts as working.
+- The store is given up once. After that the worker sends nothing to it.
 """
 
 from enum import Enum, auto
@@ -21,12 +21,12 @@ from shardline.core.failures import Failure, FailureKind
 LIST: Final = "ListLeases"
 WRITE: Final = "WriteLease"
 STORE_OPERATIONS: Final = frozenset({LIST, WRITE})
-"""How ``ConsumerFailed`` names what the store failed to do."""
+"""The operations of a lease store, as ``ConsumerFailed`` names them."""
 
 
 @final
 class StoreTrouble(Enum):
-    """What a failure of the store means."""
+    """The kinds of failures of a store."""
 
     UNREACHABLE = auto()
     GONE = auto()
@@ -44,7 +44,7 @@ def trouble_of(failure: Failure) -> StoreTrouble:
 
 @final
 class StoreHealth:
-    """What one worker knows of its store."""
+    """Tracks the failures of a worker's store."""
 
     def __init__(self, lease_duration: float, store_patience: float) -> None:
         self._limits: dict[StoreTrouble, float] = {
@@ -52,21 +52,21 @@ class StoreHealth:
             StoreTrouble.GONE: lease_duration,
             StoreTrouble.REFUSED: store_patience,
         }
-        self._since: dict[tuple[str, StoreTrouble], Instant] = {}  # by what failed, and how: since when
+        self._since: dict[tuple[str, StoreTrouble], Instant] = {}  # by operation and kind: the first failure
         self.is_given_up: bool = False
 
     def handle_answer(self, operation: str) -> None:
-        """The store did what it was asked to."""
+        """Note that the operation succeeded."""
         if self._since:
             self._since = {key: at for key, at in self._since.items() if key[0] != operation}
 
     def handle_failure(self, operation: str, failure: Failure, now: Instant) -> Instant:
-        """It did not. Returns when it will be given up if it goes on so."""
+        """Note a failure of the operation. Return when the store will be given up if the failures continue."""
         trouble = trouble_of(failure)
         return self._since.setdefault((operation, trouble), now) + self._limits[trouble]
 
     def give_up(self, gives_up_at: Instant, now: Instant) -> bool:
-        """Whether the time has come, once."""
+        """Give up the store if the time has come. Return True the first time."""
         if self.is_given_up or now < gives_up_at:
             return False
         self.is_given_up = True

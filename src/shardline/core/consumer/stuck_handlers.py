@@ -1,13 +1,13 @@
 """Is a handler stuck?
 
-The watch is given what the user's code has of each shard, and since when. Code that has had the same records for
-``stuck_after`` seconds is stuck: it hangs, or is as slow as if it did. The body of a loop is a handler like any other.
-With manual acknowledgements, a record that holds up the checkpoint of its shard for that long counts.
+The watch is passed the records of each shard that user code has, and since when. Code that has had the same records for
+``stuck_after`` seconds counts as stuck. The body of a loop is watched like a handler. With manual acknowledgements, a
+record that blocks the checkpoint of its shard for that time counts as stuck.
 
 Invariants:
 
-- A stuck spell makes two events: ``HandlerStuck`` when it is noticed, ``HandlerRecovered`` when it is over. The
-  spell ends when the code returns, fails, goes on to other records, or its shard is let go of.
+- Each time a handler gets stuck, there are two events: ``HandlerStuck`` when it is noticed, and ``HandlerRecovered``
+  when the code returns, fails, or continues with other records, or when its shard's lease is lost or released.
 - Code that waits for a retry is not stuck: it does not run.
 - Without a threshold nothing is ever stuck.
 """
@@ -24,15 +24,16 @@ WatchEvent: TypeAlias = HandlerStuck | HandlerRecovered
 
 @final
 class Work(NamedTuple):
-    """What the user's code has of one shard."""
+    """The records of one shard that user code has."""
 
     sequence_number: str
-    """Of the oldest record that it has."""
+    """The sequence number of the oldest of these records."""
     sub_sequence: int
     records: int
     since: Instant | None
-    """When it was given the records. ``None``: not known, as with manual acknowledgements; then it counts from when
-    the oldest record was first seen to be the oldest."""
+    """When user code was given the records. ``None``: unknown, as with manual acknowledgements. The time then counts
+    from
+    when the watch first saw the oldest record as the oldest."""
 
 
 @final
@@ -41,8 +42,8 @@ class HandlerWatch:
 
     def __init__(self, stuck_after: float | None) -> None:
         self._stuck_after: float = NEVER if stuck_after is None else stuck_after
-        self._seen: dict[ShardKey, tuple[Work, Instant]] = {}  # by shard: what is at work, and since when
-        self._stuck: dict[ShardKey, Instant] = {}  # by shard: since when, of those that were told
+        self._seen: dict[ShardKey, tuple[Work, Instant]] = {}  # by shard: the records, and since when
+        self._stuck: dict[ShardKey, Instant] = {}  # the shards reported as stuck, and since when
         self._events: list[WatchEvent] = []
 
     @property
@@ -50,14 +51,16 @@ class HandlerWatch:
         return bool(self._stuck)
 
     def since(self, key: ShardKey) -> Instant | None:
-        """Since when the user's code has had what it has of the shard."""
+        """Since when user code has had its records of the shard."""
         found = self._seen.get(key)
         return None if found is None else found[1]
 
     # ---- input
 
     def handle_work(self, at_work: Mapping[ShardKey, Work], now: Instant) -> None:
-        """What the user's code has of each shard now. Shards of which it has nothing are left out."""
+        """Compare the records that user code has now with those of the last call. Idle shards are not in
+        ``at_work``.
+        """
         self._seen = {key: (work, self._since(key, work, now)) for key, work in at_work.items()}
         for key, since in [*self._stuck.items()]:
             if self.since(key) != since:
@@ -81,6 +84,6 @@ class HandlerWatch:
         return events
 
     def next_deadline(self) -> Instant:
-        """When the next handler will be stuck."""
+        """When the next handler will count as stuck."""
         waiting = [since for key, (_, since) in self._seen.items() if key not in self._stuck]
         return min(waiting, default=NEVER) + self._stuck_after

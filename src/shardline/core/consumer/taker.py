@@ -1,17 +1,17 @@
-"""Where user code and the host meet: user code asks, and the host leaves the answer.
+"""The mailboxes between user code and the host: user code asks for records, and the host writes the answer.
 
 A taker is the mailbox of one iterator, of one handler's task, or of one run. ``Questions`` is the host's list of the
 takers that wait for an answer.
 
 Invariants:
 
-- User code writes ``asked``, ``caller`` and ``waiting``, the host writes all other fields. No lock is needed: each
-  write is one store, or one call of a ``deque``.
-- One caller at a time: a second task or thread that asks while the first one waits is refused.
-- A wait that was interrupted or cancelled has taken nothing. The cursor that comes later stays with the taker for the
-  next one who asks, and an interrupted caller blocks nobody, itself included.
-- A question is answered once. An answer covers every question that was asked before it: user code may then be at work
-  on the answer, and an older question that arrives later must not say that this work is done.
+- User code writes ``asked``, ``caller`` and ``waiting``; the host writes all other fields. No lock is needed: each
+  write is a single assignment, or one call of a ``deque`` method.
+- There is one caller at a time: a second task or thread that asks while the first one waits is refused.
+- An interrupted or cancelled wait takes no records. The cursor that is opened later stays with the taker for the next
+  caller. An interrupted caller blocks no other caller, and not itself either.
+- Each question is answered once. An answer covers every question that was asked before it. User code may already work
+  on the answer when an older question reaches the host, and that question must not mark this work as done.
 """
 
 from abc import ABC, abstractmethod
@@ -26,7 +26,7 @@ from shardline.core.consumer.held_shard import HeldShard
 
 
 class Waiting(Protocol):
-    """A task or thread that waits for the answer. The shell makes one for each wait."""
+    """One wait of a task or thread for the answer. The shell creates one for each wait."""
 
     @property
     def caller(self) -> object: ...
@@ -41,7 +41,7 @@ class Taker(ABC):
         if not taker.enter(mine, has_ended):
             raise UsageError(...)
         try:
-            have the host call ask(taker, number, now) with number = taker.asked
+            make the host call ask(taker, number, now), with number = taker.asked
             wait until taker.answered >= number
         finally:
             taker.leave(mine)
@@ -53,72 +53,74 @@ class Taker(ABC):
         self, number: int = 0, *, limit: int | None = None, max_wait: float = 0.0, whole: bool = False
     ) -> None:
         self.number: int = number
-        """Later iterations and runs of a consumer have greater numbers."""
+        """The number of the iteration or run. Later ones have greater numbers."""
         self.limit: int | None = limit
-        """How many records one cursor has at most. ``None``: the rest of one page."""
+        """The maximum number of records in a cursor. ``None``: the rest of one page."""
         self.max_wait: float = max_wait
-        """How long to wait for ``limit`` records, once there is one."""
+        """How long to wait for ``limit`` records once there is at least one, in seconds."""
         self.whole: bool = whole
-        """Whether the records of a cursor are taken at once, as a batch."""
+        """Whether user code takes all records of a cursor at once, as a batch."""
         self.shard: HeldShard | None = None
-        """The only shard that it takes from. ``None``: all shards take turns."""
+        """The only shard that the taker takes from. ``None``: all shards take turns."""
         self.cursor: Cursor = Cursor()
         """The last answer that had records."""
         self.is_over: bool = False
-        """Whether there will be no more."""
+        """Whether the taker will get no more records."""
         self.is_at_work: bool = False
-        """Whether the handler of its shard runs."""
+        """Whether the taker's handler is running."""
         self.answered: int = 0
-        """The number of the last question that is answered."""
+        """The number of the last answered question."""
         self.asked: int = 0
         """The number of the last question."""
         self.caller: object = None
         """The task or thread that asked last."""
         self.waiting: deque[Waiting] = deque()
-        """The first is the one who asks."""
+        """The waits in progress. The first one is the current caller's."""
 
     # ---- user code
 
     @property
     def has_records(self) -> bool:
-        """Whether user code has records that are not known to be done."""
+        """Whether user code has taken records that may not be done."""
         return self.cursor.place > 0 and self.cursor.end > 0
 
     def enter(self, mine: Waiting, has_ended: Callable[[object], bool]) -> bool:
-        """Become the one who asks, and count the question. False: another caller waits in here, and is alive."""
+        """Become the current caller, and count the question. Return False if another live caller waits here."""
         waiting = self.waiting
         waiting.append(mine)
         while (first := waiting[0]) is not mine:
             if first.caller is not mine.caller and not has_ended(first.caller):
                 self.leave(mine)
                 return False
-            self.leave(first)  # an interrupt, or the end of its task, kept it from leaving by itself
+            self.leave(first)  # an interrupt, or the end of its task, kept this wait from leaving
         self.caller = mine.caller
         self.asked += 1
         return True
 
     def leave(self, mine: Waiting) -> None:
-        """The wait is over, however it ended. Harmless when done before."""
+        """End the wait, however it ended. It is safe to call this twice."""
         with suppress(ValueError):
             self.waiting.remove(mine)
 
     def is_awaited(self, caller: object, has_ended: Callable[[object], bool]) -> bool:
-        """Whether a living caller other than this one waits in here."""
-        return any(one.caller is not caller and not has_ended(one.caller) for one in [*self.waiting])
+        """Whether a live caller other than this one waits here."""
+        return any(wait.caller is not caller and not has_ended(wait.caller) for wait in [*self.waiting])
 
     # ---- the host
 
     @abstractmethod
     def serve(self, now: Instant) -> Instant | None:
-        """Look for the answer. Returns ``None`` when it is there, else until when to wait if nothing happens before."""
+        """Try to answer. Return ``None`` if the answer is ready, otherwise when to try again if nothing happens
+        before.
+        """
 
-    def handle_gained(self, shard: HeldShard) -> None:  # noqa: B027 - only a run follows that
-        """We hold this lease now."""
+    def handle_gained(self, shard: HeldShard) -> None:  # noqa: B027 - only a run implements it
+        """Note that the worker gained the lease of this shard."""
 
     def wake(self) -> None:
-        """Wake the callers: the answer is there."""
-        for one in [*self.waiting]:
-            one.wake()
+        """Wake the callers, because the answer is ready."""
+        for wait in [*self.waiting]:
+            wait.wake()
 
 
 @final
@@ -126,32 +128,32 @@ class Questions:
     """The takers that wait for an answer."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Taker, Instant] = {}  # until when, if nothing happens before
-        self._due: dict[Taker, None] = {}  # of these, whose answer may have come
+        self._waiting: dict[Taker, Instant] = {}  # when to serve each again, if nothing happens before
+        self._due: dict[Taker, None] = {}  # the takers to serve next; those that do not wait are ignored
         self._answered: list[Taker] = []
         self._is_serving: bool = False
         self.is_sooner: bool = False
-        """Whether ``next_deadline`` has come closer. Whoever reads it sets it back."""
+        """Whether ``next_deadline`` has moved to an earlier time. The hand-out resets it."""
 
     def ask(self, taker: Taker, number: int) -> None:
-        """The taker waits, unless the question was answered before it arrived."""
+        """Add the taker's question, unless an answer has covered it already."""
         if number > taker.answered:
             self._waiting[taker] = NEVER
             self._due[taker] = None
 
     def withdraw(self, taker: Taker) -> None:
-        """The taker waits no more."""
+        """Withdraw the taker's question."""
         self._waiting.pop(taker, None)
 
     def look_again(self, takers: Iterable[Taker] | None = None) -> None:
-        """Something has changed for these takers; ``None``: for all. Those among them that wait are served next."""
+        """Serve these takers next, if they wait, because something has changed for them. ``None``: all takers."""
         self._due.update(dict.fromkeys(self._waiting if takers is None else takers))
 
     def handle_time(self, now: Instant) -> None:
         self.look_again(taker for taker, until in self._waiting.items() if until <= now)
 
     def serve(self, now: Instant) -> None:
-        """Answer those who can be answered. Serving one may be news for others: they are served in the same round."""
+        """Answer the due takers. If serving a taker makes others due, they are served in the same call."""
         if self._is_serving:
             return
         self._is_serving = True

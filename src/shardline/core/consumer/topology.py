@@ -1,18 +1,18 @@
-"""What does the stream look like, and is it still the same stream?
+"""Which shards does the stream have, and is it still the same stream?
 
-Feeds what is discovered into the graph, and judges it.
+The topology passes the listings of ``Discovery`` to the graph, and compares them with the rows.
 
 Invariants:
 
-- A finding that stops the consumer or deletes rows is seen twice in a row first, of one row: a listing can be
-  late, and so can the next, if it is begun less than a second after the first came.
-- Until a listing is complete and free of doubt, nothing is planned on it.
-- A stream that was made anew is told. With ``stop`` nothing is planned any more; with ``restart`` the rows that
-  are not of this stream are given up, to be made again from the start position.
-- A stream that was there and is missing ends the consumer with ``stop``. With ``restart`` it is waited for: until
-  it is back, nothing is planned. One that was never there ends it in any case: its name may be misspelt.
-- Once there is reason to believe that the stream is another one, only a listing that was begun after that counts:
-  rows made from an older one would have the ranges of shards that are gone, and records be dropped by them.
+- Before the consumer stops or deletes rows, two listings in a row must contradict the same row. A single listing may be
+  late, and so may the next one if it begins less than a second after the first came.
+- Nothing is planned until a listing is complete and contradicts no row.
+- A re-created stream is reported. With ``stop``, nothing is planned any more. With ``restart``, the rows of the old
+  stream are deleted, and created again at the start position.
+- If an existing stream disappears, the consumer fails with ``stop``. With ``restart``, it waits, and nothing is planned
+  until the stream is back. If the stream never existed, the consumer fails in any case: the name may be misspelt.
+- Once there is evidence that the stream was re-created, only listings that begin later count. Rows made from an older
+  listing would have the hash ranges of shards that are gone, and records would be dropped because of these ranges.
 """
 
 import math
@@ -45,10 +45,10 @@ class Topology:
     def __init__(self, discovery: Discovery, if_recreated: IfRecreated) -> None:
         self.discovery: Discovery = discovery
         self._if_recreated: IfRecreated = if_recreated
-        self._rows: Rows = {}  # as they were when the listing was begun
-        self._listing: int = 0  # the number of the last one that is complete
-        self._listing_wanted: int = 1  # the first one to be believed
-        self._doubted_since: dict[str, Instant] = {}  # rows that seem to be of another stream
+        self._rows: Rows = {}  # the rows when the listing was begun
+        self._listing: int = 0  # the number of the last complete listing
+        self._listing_wanted: int = 1  # the number of the first listing that counts
+        self._doubted_since: dict[str, Instant] = {}  # rows that seem to belong to another stream, and since when
         self._foreign: list[Lease] = []
         self._has_news: bool = False
         self._told_trimmed: set[str] = set()
@@ -60,28 +60,30 @@ class Topology:
         self.listed_at: Instant = -NEVER
         """When the last complete listing came."""
         self.recreations: int = 0
-        """How often the stream was found to be another one."""
+        """How many times the stream was found to be re-created."""
 
     @property
     def matching(self) -> frozenset[str]:
-        """The shards that were open at the start time, or at the one that was asked for."""
+        """The shards that were open at the start time, or at the time passed to ``match_at``."""
         return self.discovery.matching or frozenset()
 
     @property
     def is_settled(self) -> bool:
-        """Whether plans can be made."""
+        """Whether the shards are known well enough to make plans."""
         is_known = self._listing >= self._listing_wanted and self.discovery.matching is not None
         return is_known and not self._doubted_since and not self.is_halted
 
     # ---- commands
 
     def match_at(self, timestamp: float, now: Instant) -> None:
-        """See to it that ``matching`` is known for this time, if it is one. Until then nothing is settled."""
+        """Find the shards that were open at this time (``matching``), unless it is infinite. Until they are known,
+        ``is_settled`` is false.
+        """
         if timestamp < math.inf and self.discovery.match_at(timestamp):
             self.discovery.list_by(now)
 
     def distrust(self, now: Instant) -> None:
-        """Rows are gone that nobody gives up as long as the stream is the same: look at it anew."""
+        """List the shards again, because unfinished rows disappeared: the stream may have been re-created."""
         self._begin_anew()
         self.discovery.list_by(now)
 
@@ -99,7 +101,7 @@ class Topology:
         return news
 
     def take_foreign(self) -> list[Lease]:
-        """Rows to delete: they are of the stream that was there before."""
+        """Return the rows to delete: they belong to the stream that was deleted."""
         foreign, self._foreign = self._foreign, []
         return foreign
 
@@ -116,7 +118,7 @@ class Topology:
         known = self.discovery.summary
         self.discovery.handle_summary(summary, now)
         if known is not None and known.created_at != summary.created_at:
-            self._handle_recreated(f"it was created at {summary.created_at}, and before at {known.created_at}")
+            self._handle_recreated(f"it was created at {summary.created_at}, the earlier one at {known.created_at}")
 
     def handle_page(self, response: ListShardsResponse, now: Instant) -> None:
         self._is_missing = False
@@ -140,7 +142,7 @@ class Topology:
         else:
             self.discovery.handle_failure(failure, now)
 
-    # ---- within
+    # ---- internal
 
     def _judge(self, begun_at: Instant, now: Instant) -> None:
         foreign = foreign_rows(self.graph, self._rows)

@@ -1,20 +1,21 @@
 """Did retention remove records before they were read?
 
-Each page shows how far back its reader stood, and how old the first thing is that came. What lay between the two was
-either never written, or removed by retention before it was read: a *gap*. Whether retention can have reached into a gap
-depends on how long the stream keeps its records, and an operator may have changed that a moment ago. So a gap is judged
-by a stream summary that was requested after the gap was seen, never by an older one.
+Each page shows how far back its reader was, and the age of the first record that came. The time between the two is a
+*gap*: records of that time were either never written, or removed by retention before they were read. Whether retention
+can have reached into a gap depends on the stream's retention period, which an operator may have changed a moment ago.
+So a gap is judged by a stream summary that was requested after the gap was seen, never by an older one.
 
 Invariants:
 
-- A loss is reported. A gap is kept until it is judged. Where no summary can be had, and when the worker closes, it
-  is judged by the last retention that was known. What an earlier retention had removed when it was last seen stays
-  removed, however far it was raised since. (What it removed between then and the raise cannot be known.)
-- Nothing else is reported. A page that begins with a record older than the retention shows that retention has not
-  reached its reader's place; neither has it where the place itself is younger. One uncertainty is left: a gap that
-  retention reached into may have been empty. That cannot be known any more, and it is reported.
-- A worker that is less behind than the shortest retention that a stream can have costs nothing here, and one
-  that is further behind at most one summary in 5 seconds.
+- Every loss is reported. A gap is kept until it is judged. If no summary is available, and when the worker closes, it
+  is judged by the last known retention. Records that an earlier retention had removed when it was last seen stay
+  removed, even if the retention was raised later. (How much was removed between that summary and the raise cannot be
+  known.)
+- Nothing else is reported. If a page begins with a record older than the retention, retention has not reached the
+  reader's position. The same holds if the position itself is younger than the retention. One uncertainty remains: a gap
+  that retention reached may have held no records. This cannot be known, so the gap is reported.
+- A worker that is less behind than the minimum retention of a stream costs nothing here. A worker that is further
+  behind costs at most one summary per 5 seconds.
 """
 
 from typing import Final, NamedTuple, final
@@ -25,24 +26,24 @@ from shardline.model.limits import RETENTION_MIN_HOURS
 
 SECONDS_PER_HOUR: Final = 3600.0
 LEAST_RETENTION: float = RETENTION_MIN_HOURS * SECONDS_PER_HOUR
-"""What a stream keeps at least, in seconds. (A simulated day is shorter.)"""
-_SUMMARY_DISTANCE: Final = 5.0  # seconds between two summaries that gaps ask for
-_UNSUSPICIOUS_WAIT: Final = 10.0  # how soon a gap is judged that the retention known so far does not explain
+"""The minimum retention of a stream, in seconds. (The simulation shortens it.)"""
+_SUMMARY_DISTANCE: Final = 5.0  # seconds between two summaries that are requested because of gaps
+_UNSUSPICIOUS_WAIT: Final = 10.0  # seconds until a gap is judged if the last known retention did not reach into it
 _GAPS_MAX: Final = 1_000
 
 
 class _Gap(NamedTuple):
-    """Ages are seconds, at the time when the page was made."""
+    """A time from which no record was read. Ages are in seconds, at the time when the page came."""
 
     shard_id: str
     youngest: float
-    """The age of the first thing after the gap."""
+    """The age of the first record after the gap, or of the end of an empty page."""
     oldest: float
-    """The age that the oldest unread record had, at most."""
+    """The maximum age of the oldest unread record."""
     seen_at: Instant
 
     def reached_by(self, retention: float) -> bool:
-        """Whether retention ends inside the gap."""
+        """Whether the retention period ends inside the gap."""
         return self.youngest <= retention < self.oldest
 
 
@@ -54,16 +55,16 @@ class TrimWatch:
         self._gaps: list[_Gap] = []
         self._events: list[RecordsTrimmed] = []
         self._retention: float | None = None
-        self._removed_until: Instant = -NEVER  # records that arrived before this were removed, whatever came since
+        self._removed_until: Instant = -NEVER  # records that arrived before this time were removed
         self._has_no_summary: bool = False
         self._not_before: Instant = -NEVER
         self.summary_by: Instant = NEVER
-        """When a summary should be requested, for there are gaps to judge."""
+        """When a summary should be requested to judge the gaps. NEVER: there are no new gaps."""
 
     # ---- inputs
 
     def handle_page(self, shard_id: str, youngest: float, oldest: float, now: Instant) -> None:
-        """A page of this shard came: see ``_Gap``."""
+        """Note the gap before a page of this shard, if there is one. ``_Gap`` explains the arguments."""
         if oldest <= LEAST_RETENTION or youngest >= oldest:
             return
         gap = _Gap(shard_id, youngest, oldest, now)
@@ -78,12 +79,12 @@ class TrimWatch:
         self.summary_by = min(self.summary_by, max(wanted_at, self._not_before))
 
     def handle_requested(self, now: Instant) -> None:
-        """A summary is requested: it will judge the gaps that were seen so far."""
+        """Note that a summary is requested. It will judge the gaps that were seen so far."""
         self.summary_by = NEVER
         self._not_before = now + _SUMMARY_DISTANCE
 
     def handle_summary(self, retention_hours: float, requested_at: Instant) -> None:
-        """The summary came: so long does the stream keep its records."""
+        """Judge the gaps by the retention of a new summary."""
         self._retention = retention_hours * SECONDS_PER_HOUR
         self._has_no_summary = False
         gaps, self._gaps = self._gaps, []
@@ -95,7 +96,7 @@ class TrimWatch:
         self._removed_until = max(self._removed_until, requested_at - self._retention)
 
     def handle_no_summary(self) -> None:
-        """There will be none any more, or nobody waits for it."""
+        """Judge all gaps by the last known retention, because no summary will come or the worker closes."""
         self._has_no_summary = True
         self.summary_by = NEVER
         gaps, self._gaps = self._gaps, []

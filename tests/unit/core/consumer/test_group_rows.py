@@ -235,22 +235,22 @@ def test_a_trimmed_row_goes_when_its_children_have_begun(stream):
 @pytest.mark.parametrize(
     ("number", "at", "words"),
     [
-        (8, 150, "it stands at 150, and the shard begins at 200"),
-        (5, 101, "it stands at 101, and the shard ends at 100"),
-        (8, SHARD_END, "it says that the shard is finished, and the shard is open"),
+        (8, 150, "it is at 150, but the shard begins at 200"),
+        (5, 101, "it is at 101, but the shard ends at 100"),
+        (8, SHARD_END, "it is at SHARD_END, but the shard is open"),
     ],
 )
 def test_a_row_of_another_stream_is_recognised(graph, stream, number, at, words):
     rows = {stream.name(number): stream.row(number, at), stream.name(4): stream.row(4, 5)}
     ((row, why),) = foreign_rows(graph, rows)
     assert row.shard_id == stream.name(number)
-    assert why == f"the checkpoint of {stream.name(number)} is not of this stream: {words}"
+    assert why == f"the checkpoint of {stream.name(number)} does not belong to this stream: {words}"
 
 
 def test_another_hash_range_is_another_stream(graph, stream):
     row = replace(stream.row(8), hash_range=stream.span(4))
     ((_, why),) = foreign_rows(graph, {row.shard_id: row})
-    assert why.endswith("it is for another hash range")
+    assert why.endswith("its hash range differs from the shard's")
 
 
 def test_rows_of_this_stream_are_not(graph, stream):

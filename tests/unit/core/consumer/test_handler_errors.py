@@ -71,7 +71,7 @@ def test_an_exception_whose_text_fails_is_described():
         def __str__(self):
             raise RuntimeError("no text")
 
-    assert summarize_error(Broken(), [ORDER]) == ErrorSummary("Broken", "its text cannot be shown", "")
+    assert summarize_error(Broken(), [ORDER]) == ErrorSummary("Broken", "the exception's text cannot be shown", "")
 
 
 def test_the_place_is_the_first_line_that_is_not_ours():

@@ -92,7 +92,7 @@ def test_another_time_of_creation_is_another_stream(stream, if_recreated, halted
     world.created_at = 2.0
     world.look(stream.all, {})
     (event,) = world.topology.take_events()
-    assert event == StreamRecreated("it was created at 2.0, and before at 1.0")
+    assert event == StreamRecreated("it was created at 2.0, the earlier one at 1.0")
     assert world.topology.is_halted == halted
 
 
