@@ -4,7 +4,7 @@ from random import Random
 from types import SimpleNamespace
 
 from shardline.core.consumer.consumer_config import ConsumerConfig
-from shardline.core.consumer.duplicate_workers import Twins
+from shardline.core.consumer.duplicate_workers import DuplicateWorkers
 from shardline.core.consumer.handler_task import Run
 from shardline.core.consumer.handout import HandOut, Iteration
 from shardline.core.consumer.held_leases import HeldLeases
@@ -41,7 +41,7 @@ class FakeGroup:
         self.topology = SimpleNamespace(is_settled=True, graph=SimpleNamespace(covers=bool))
         self.stream = stream
         self.held = HeldLeases(
-            Twins(Incarnation("me", "1", config.lease_duration)),
+            DuplicateWorkers(Incarnation("me", "1", config.lease_duration)),
             ShardGraph(),
             config,
             checkpoint_interval=1.0,
@@ -53,7 +53,7 @@ class FakeGroup:
         self.ended.append((shard_id, children))
         self.held.end(shard_id, 0)
 
-    def lose_sight(self, shard_id, now):  # noqa: ARG002 - as above
+    def mark_missing(self, shard_id, now):  # noqa: ARG002 - as above
         self.unseen.append(shard_id)
 
 

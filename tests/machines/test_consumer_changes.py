@@ -180,7 +180,7 @@ def read_and_delete(**config):
     group.run(5.0)
     group.stream.missing = NO_STREAM
     for shard_id in (A, B):
-        worker.machine.lose_sight(shard_id, group.now)
+        worker.machine.mark_missing(shard_id, group.now)
     worker.pump()
     return group, worker
 

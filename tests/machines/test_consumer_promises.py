@@ -638,7 +638,7 @@ def test_who_asks_for_a_listing_gets_one_that_is_begun_later():
 def test_one_late_listing_makes_no_shard_look_gone():
     group, worker = hold_one()
     group.stream.shards = []
-    worker.machine.lose_sight(A, group.now)
+    worker.machine.mark_missing(A, group.now)
     worker.pump()
     group.stream.shards = [shard(0)]
     group.run(3.0)
@@ -649,7 +649,7 @@ def test_two_late_listings_that_come_at_once_make_no_shard_look_gone():
     group, worker = hold_one()
     group.stream.shards = []
     for _ in range(2):
-        worker.machine.lose_sight(A, group.now)
+        worker.machine.mark_missing(A, group.now)
         worker.pump()
         group.run(0.1)
     group.stream.shards = [shard(0)]
@@ -661,7 +661,7 @@ def test_two_late_listings_that_come_at_once_make_no_shard_look_gone():
 def test_a_shard_that_went_out_of_retention_while_it_was_read_gives_way_to_its_children():
     group, worker = hold_one()
     group.stream.shards = [*SPLIT]
-    worker.machine.lose_sight(A, group.now)
+    worker.machine.mark_missing(A, group.now)
     group.run(30.0)
     assert {B, C} == set(worker.held)
 
@@ -853,7 +853,7 @@ def test_two_late_listings_that_come_at_once_stop_nothing():
     worker = group.worker()
     worker.answer_all()
     for _ in range(2):
-        worker.machine.lose_sight(B, group.now)  # someone asks for a listing
+        worker.machine.mark_missing(B, group.now)  # someone asks for a listing
         worker.pump()
         group.now += 0.1
     assert worker.listings >= 3  # the first was begun before the rows were known

@@ -10,7 +10,7 @@ from tests.harness.reader import ReaderShell
 
 from shardline.codec.shapes import ListShardsResponse, RawRecord
 from shardline.core.clock import NEVER
-from shardline.core.consumer.assignment import Standing, assign
+from shardline.core.consumer.assignment import ReadableLease, assign
 from shardline.core.consumer.checkpoint import CheckpointTracker
 from shardline.core.consumer.consumer_events import (
     LeaseLost,
@@ -170,18 +170,20 @@ def test_a_dead_letter_gets_as_many_attempts_as_the_handler_had():
         work.handle_error("why", now)
     for now in (300.0, 400.0):
         assert work.poll_dead_letter(now) is not None
-        work.handle_burial_failed("the table is down", now)
+        work.handle_dead_letter_failed("the table is down", now)
         assert not work.is_stopped
     assert work.poll_dead_letter(500.0) is not None
-    work.handle_buried(500.0)
+    work.handle_dead_letter_written(500.0)
     assert work.take_done() == [record]
     assert work.is_done
 
 
 def test_who_has_more_than_it_wants_takes_nothing():
     """A worker that came back under its name, with a smaller ``max_leases``."""
-    standings = [Standing(f"mine {n}", "me") for n in range(3)] + [Standing(f"free {n}", None, 99.0) for n in range(4)]
-    assert assign(standings, "me", 2, Random(0), spill_after=1.0) == ([], [])
+    leases = [ReadableLease(f"mine {n}", "me") for n in range(3)] + [
+        ReadableLease(f"free {n}", None, 99.0) for n in range(4)
+    ]
+    assert assign(leases, "me", 2, Random(0), spill_after=1.0) == ([], [])
 
 
 def test_l4_a_write_that_the_store_puts_off_puts_off_no_scan():
@@ -261,7 +263,7 @@ def list_slowly(group, worker, seconds, *shards):
 def test_a_shard_that_was_denied_once_and_is_there_is_let_go_of_once():
     """A shard that the service denied to know once is not let go of again and again."""
     group, worker = hold_one()
-    worker.machine.lose_sight(A, group.now)
+    worker.machine.mark_missing(A, group.now)
     worker.pump()
     group.run(100.0)
     assert len(worker.seen(LeaseReleased)) == 1

@@ -121,7 +121,7 @@ class Handling(RuleBasedStateMachine):
         self.letter = None
         if works:
             self.buried |= numbers
-            self.work.handle_buried(self.now)
+            self.work.handle_dead_letter_written(self.now)
             [event] = self.work.take_events()
             assert event == RecordsDeadLettered("", self.failures[0][0], 0, *self.failures.pop()[1:], *WHY), (
                 "each failure makes exactly one event (take_events)"
@@ -129,7 +129,7 @@ class Handling(RuleBasedStateMachine):
             self.failed_writes = 0
         else:
             self.failed_writes += 1
-            self.work.handle_burial_failed("the disk is full", self.now, FULL)
+            self.work.handle_dead_letter_failed("the disk is full", self.now, FULL)
             first, size, _ = self.failures[0]
             told = DeadLetterFailed("", first, 0, size, self.failed_writes, *FULL, self.work.next_deadline())
             assert self.work.take_events() == [told], "each failure makes exactly one event (take_events)"

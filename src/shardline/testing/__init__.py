@@ -15,17 +15,17 @@ else:  # hidden from type checkers: with __getattr__ in sight, they would accept
     from importlib import import_module
 
     def __getattr__(name: str) -> object:
-        home = _HOMES.get(name)
-        if home is None:
+        module = _MODULES.get(name)
+        if module is None:
             raise AttributeError(f"module 'shardline.testing' has no attribute {name!r}")
-        value: object = getattr(import_module(f"shardline.{home}"), name)
+        value: object = getattr(import_module(f"shardline.{module}"), name)
         globals()[name] = value
         return value
 
 
 __all__ = ["Delays", "Limits", "LocalClock", "LocalKinesis", "LocalStream"]
 
-_HOMES = {
+_MODULES = {
     "Delays": "server.model.settings",
     "Limits": "server.model.settings",
     "LocalClock": "testing.local_kinesis",
@@ -35,4 +35,4 @@ _HOMES = {
 
 
 def __dir__() -> list[str]:
-    return sorted(_HOMES)
+    return sorted(_MODULES)

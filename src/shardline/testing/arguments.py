@@ -14,17 +14,17 @@ from shardline.server.access import Access, host_of
 from shardline.server.model.inputs import DATA_PLANE
 from shardline.server.model.settings import Delays, Limits
 
-_SHARDS_MOST: Final = 10_000
-_DELAY_MOST: Final = 31_536_000  # a year
-_LIMIT_MOST: Final = 1_000_000_000_000
+_SHARDS_MAX: Final = 10_000
+_DELAY_MAX: Final = 31_536_000  # a year
+_LIMIT_MAX: Final = 1_000_000_000_000
 _REGION: Final = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d{1,2}")
 _STREAM: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _ACCOUNT: Final = re.compile(r"\d{12}")
 
 
 def check_shards(shards: object) -> int:
-    if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= _SHARDS_MOST:
-        raise UsageError(f"shards must be a whole number from 1 to {_SHARDS_MOST}, not {shards!r}")
+    if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= _SHARDS_MAX:
+        raise UsageError(f"shards must be a whole number from 1 to {_SHARDS_MAX}, not {shards!r}")
     return shards
 
 
@@ -48,15 +48,15 @@ def check_access(allow_host: object, host: str, token: object) -> Access:
     """Return the access rules. Clients may use the allowed hosts, the host that the server binds to, and IP
     addresses.
     """
-    return Access([*_several(allow_host), *_several(host_of(host))], token=token)
+    return Access([*_as_list(allow_host), *_as_list(host_of(host))], token=token)
 
 
-def _several(given: object) -> list[object]:
+def _as_list(given: object) -> list[object]:
     """Return a list of the given value or values. ``None`` gives an empty list."""
     if given is None:
         return []
-    several = isinstance(given, Iterable) and not isinstance(given, str)
-    return list(cast("Iterable[object]", given)) if several else [given]
+    has_several = isinstance(given, Iterable) and not isinstance(given, str)
+    return list(cast("Iterable[object]", given)) if has_several else [given]
 
 
 def check_seed(seed: object) -> None:
@@ -83,7 +83,7 @@ def check_stream(stream: object) -> str:
 
 def check_streams(streams: object) -> list[str]:
     """Return the names of one stream, of several streams, or of none."""
-    return [check_stream(name) for name in _several(streams)]
+    return [check_stream(name) for name in _as_list(streams)]
 
 
 def check_delays(delays: object) -> Delays:
@@ -93,8 +93,8 @@ def check_delays(delays: object) -> Delays:
         raise UsageError(f"delays must be a Delays, or None, not {delays!r}")
     for field in fields(delays):
         value: object = getattr(delays, field.name)
-        if not (_is_number(value) and 0 <= value <= _DELAY_MOST):
-            raise UsageError(f"delays.{field.name} must be a number of seconds from 0 to {_DELAY_MOST}, not {value!r}")
+        if not (_is_number(value) and 0 <= value <= _DELAY_MAX):
+            raise UsageError(f"delays.{field.name} must be a number of seconds from 0 to {_DELAY_MAX}, not {value!r}")
     return delays
 
 
@@ -110,8 +110,8 @@ def check_limits(limits: object) -> Limits:
     for name in DATA_PLANE.intersection(cast("dict[str, object]", rates)):
         raise UsageError(f"limits.control_calls_per_second cannot have {name}: Kinesis limits it per shard")
     for name, value in (values | cast("dict[str, object]", rates)).items():
-        if value is not None and not (_is_number(value) and 0 < value <= _LIMIT_MOST):
-            allowed = f"a number above 0, up to {_LIMIT_MOST}, or None for no limit"
+        if value is not None and not (_is_number(value) and 0 < value <= _LIMIT_MAX):
+            allowed = f"a number above 0, up to {_LIMIT_MAX}, or None for no limit"
             raise UsageError(f"limits: {name} must be {allowed}, not {value!r}")
     return limits
 

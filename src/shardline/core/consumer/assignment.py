@@ -31,7 +31,7 @@ iterator."""
 
 
 @final
-class Standing(NamedTuple):
+class ReadableLease(NamedTuple):
     """A lease whose shard can be read now: the shard is not finished, and its parents are."""
 
     shard_id: str
@@ -47,12 +47,12 @@ class Assignment(NamedTuple):
     """The leases that a worker should get now."""
 
     take: list[str]
-    ask: list[Standing]
+    ask: list[ReadableLease]
     """The leases to request from their owners."""
 
 
 def assign(
-    standings: Sequence[Standing],
+    leases: Sequence[ReadableLease],
     me: str,
     max_leases: int | None,
     chance: Chance,
@@ -63,7 +63,7 @@ def assign(
     """Return the leases that the worker ``me`` should take or ask for.
 
     Args:
-        standings: every lease whose shard can be read now.
+        leases: every lease whose shard can be read now.
         me: the name of the worker.
         max_leases: the maximum number of leases for this worker.
         chance: shuffles leases that are otherwise equal.
@@ -71,64 +71,72 @@ def assign(
         impatient: whether the fleet has been uneven for a long time. The worker then reserves no surplus for other
             workers that have as few leases: they may be full, and no row shows that.
     """
-    loads = Counter(standing.owner for standing in standings if standing.owner is not None)
+    loads = Counter(lease.owner for lease in leases if lease.owner is not None)
+    # A worker without a lease is a member, too. Reading a missing key of a Counter does not add it, but this does.
     loads[me] += 0
-    room = len(standings) if max_leases is None else max_leases - loads[me]
-    available = sorted((one for one in standings if one.owner is None), key=lambda one: one.shard_id)
+    room = len(leases) if max_leases is None else max_leases - loads[me]
+    # All workers must deal out the leases in the same order, or two of them would plan to take the same lease.
+    available = sorted((lease for lease in leases if lease.owner is None), key=lambda lease: lease.shard_id)
     if available:
         mine = _share(available, loads, me, spill_after)
         # Workers that start together do not see each other, and each plans to take every lease. The random order lets
         # each of them win a part.
         return Assignment(sorted(mine, key=lambda _: chance.random())[: max(0, room)], [])
-    coming = sum(one.in_hand_over and one.owner == me for one in standings)
+    coming = sum(lease.in_hand_over and lease.owner == me for lease in leases)
+    # The hand-overs that are on their way count as this worker's leases already (see ``ReadableLease.owner``), so each
+    # request round at most doubles its load.
     most = min(room, max(1, loads[me]), HAND_OVERS_MAX - coming)
     if most < 1:
         return Assignment([], [])
     if impatient:
+        # Without the other workers that have few leases, the plan gives all surplus to this worker. Those workers had
+        # their chance.
         loads = Counter({worker: load for worker, load in loads.items() if load > loads[me] or worker == me})
     wanted = _surplus(loads, me)
-    asks: list[Standing] = []
-    for one in sorted(standings, key=lambda _: chance.random()) if wanted else ():
-        if one.owner is not None and not one.in_hand_over and wanted[one.owner] and len(asks) < most:
-            wanted[one.owner] -= 1
-            asks.append(one)
+    asks: list[ReadableLease] = []
+    for lease in sorted(leases, key=lambda _: chance.random()) if wanted else ():
+        if lease.owner is not None and not lease.in_hand_over and wanted[lease.owner] and len(asks) < most:
+            wanted[lease.owner] -= 1
+            asks.append(lease)
     return Assignment([], asks)
 
 
-def imbalance(standings: Sequence[Standing], me: str) -> bool:
+def is_uneven(leases: Sequence[ReadableLease], me: str) -> bool:
     """Whether some worker has at least two more leases than ``me``."""
-    loads = Counter(standing.owner for standing in standings if standing.owner is not None)
+    loads = Counter(lease.owner for lease in leases if lease.owner is not None)
     return max(loads.values(), default=0) >= loads[me] + 2
 
 
-def _share(available: list[Standing], loads: Counter[str], me: str, spill_after: float) -> list[str]:
+def _share(available: list[ReadableLease], loads: Counter[str], me: str, spill_after: float) -> list[str]:
     """Return the available leases that the plan gives to ``me``, then some of those that their planned takers left."""
-    poorest = [(load, worker) for worker, load in loads.items()]
-    heapify(poorest)
+    by_fewest = [(load, worker) for worker, load in loads.items()]
+    heapify(by_fewest)
     mine: list[str] = []
     left: list[str] = []
-    for standing in available:
-        load, worker = poorest[0]
-        heapreplace(poorest, (load + 1, worker))
+    for lease in available:
+        load, worker = by_fewest[0]
+        heapreplace(by_fewest, (load + 1, worker))
         if worker == me:
-            mine.append(standing.shard_id)
-        elif standing.available_for > spill_after:
-            left.append(standing.shard_id)
+            mine.append(lease.shard_id)
+        elif lease.available_for > spill_after:
+            left.append(lease.shard_id)
+    # Each member takes its part of the leases that were left, rounded up. If all took all of them, the next plan would
+    # have to move most of them again.
     return mine + left[: -(-len(left) // len(loads))]
 
 
 def _surplus(loads: Counter[str], me: str) -> Counter[str]:
     """Return how many leases ``me`` should request from each worker, if every worker follows the plan."""
-    poorest = [(load, worker) for worker, load in loads.items()]
-    richest = [(-load, worker) for worker, load in loads.items()]
-    heapify(poorest)
-    heapify(richest)
+    by_fewest = [(load, worker) for worker, load in loads.items()]
+    by_most = [(-load, worker) for worker, load in loads.items()]
+    heapify(by_fewest)
+    heapify(by_most)
     wanted: Counter[str] = Counter()
     # The giver keeps at least as many leases as the taker gets, so neither heap has to see the other heap's changes.
-    while -richest[0][0] >= poorest[0][0] + 2:
-        (less, giver), (load, taker) = richest[0], poorest[0]
-        heapreplace(richest, (less + 1, giver))
-        heapreplace(poorest, (load + 1, taker))
+    while -by_most[0][0] >= by_fewest[0][0] + 2:
+        (less, giver), (load, taker) = by_most[0], by_fewest[0]
+        heapreplace(by_most, (less + 1, giver))
+        heapreplace(by_fewest, (load + 1, taker))
         if taker == me:
             wanted[giver] += 1
     return wanted

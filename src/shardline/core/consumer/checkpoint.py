@@ -106,10 +106,13 @@ class CheckpointTracker:
         if not records or self._sealed:
             return
         if self._manual:
+            # A record may be delivered twice: if the user gave it back and took it again, or if an interrupted report
+            # is repeated. Records arrive in order, so those at or before the last known one are repetitions.
             known = (self._order[-1] if self._order else self._watermark) or _BEFORE_ALL
             arrivals = {place: record.arrived_at for record in records if (place := _place_of(record)) > known}
             self._open.update(arrivals)
             self._order.extend(arrivals)
+        # After records were given back, the next delivery may be smaller, and end before the last one.
         self._delivered = max(_place_of(records[-1]), self._delivered or _BEFORE_ALL)
 
     def ack(self, record: Record) -> bool:
@@ -131,6 +134,8 @@ class CheckpointTracker:
         if self._sealed or self._delivered is None or not (self._watermark or _BEFORE_ALL) < place <= self._delivered:
             return False
         if self._manual:
+            # Forget the records one by one: an interrupt between two steps leaves a consistent prefix, and the call can
+            # be repeated.
             while self._order and self._order[0] <= place:
                 self._open.pop(self._order[0], None)
                 self._advance()
@@ -182,6 +187,8 @@ class CheckpointTracker:
         else:
             self._committed = self._in_flight
         self._in_flight = None
+        # A flush covers all acknowledgements up to now. Some may have come while this commit was in flight: they are
+        # still due at once.
         self._flushing = self._flushing and self._target() is not None
 
     def handle_commit_failed(self) -> None:
@@ -206,6 +213,8 @@ class CheckpointTracker:
         return self._watermark if self._watermark != self._committed else None
 
     def _commit_at(self, target: _Place | Checkpoint) -> Instant:
+        # SHARD_END does not wait for the interval, because the children of the shard cannot be read before it is
+        # written.
         return -NEVER if self._flushing or isinstance(target, Checkpoint) else self._due_at
 
     def _advance(self) -> None:

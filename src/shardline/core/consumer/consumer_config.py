@@ -84,6 +84,8 @@ def _worker_id(name: str, value: object) -> None:
         raise UsageError(f"{name} must be 1 to {_WORKER_ID_MAX_LENGTH} printable characters, or None, not {value!r}")
 
 
+# ``_number(lowest=..., ...)`` returns ``check_number`` with these bounds filled in. The name and the value follow
+# later.
 _number: Final = partial(partial, check_number)
 _CHECKS: Final[dict[str, Callable[[str, object], None]]] = {
     "lease_duration": _number(lowest=1.0, highest=3_600.0),

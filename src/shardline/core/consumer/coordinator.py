@@ -17,7 +17,7 @@ Invariants (docs/guarantees.md):
 - L4: the worker reports a lost lease and writes nothing more for it. During an outage of the store, reading continues
   until the leases expire, and starts again after the outage.
 - L5: ``close`` commits the acknowledged records, releases every lease, and withdraws requests for leases
-  (``Farewell``).
+  (``ReleaseOnExit``).
 - L6: a row at LATEST is read from the time that it was pinned to. A worker that completes the rows of a group pins new
   rows to the time at which the group began.
 """
@@ -39,13 +39,13 @@ from shardline.core.consumer.consumer_events import (
     StoreRecovered,
 )
 from shardline.core.consumer.discovery import Discovery
-from shardline.core.consumer.duplicate_workers import Twins
+from shardline.core.consumer.duplicate_workers import DuplicateWorkers
 from shardline.core.consumer.group_rows import GroupStart
 from shardline.core.consumer.held_leases import HeldLeases
 from shardline.core.consumer.lease_phases import Holding
 from shardline.core.consumer.lease_view import LeaseView
 from shardline.core.consumer.planner import PlannedOperation, Planner
-from shardline.core.consumer.release_on_exit import Farewell, FarewellOperation
+from shardline.core.consumer.release_on_exit import ExitOperation, ReleaseOnExit
 from shardline.core.consumer.store_outages import LIST, WRITE, StoreHealth
 from shardline.core.consumer.token_floor import TokenFloor
 from shardline.core.consumer.topology import Topology
@@ -125,12 +125,12 @@ class Coordinator:
         self.topology: Topology = Topology(discovery, config.if_recreated)
         self.trims: TrimWatch = TrimWatch()  # shared by the readers: finds records that retention removed unread
         self.view: LeaseView = LeaseView(config.lease_duration if kcl_failover is None else _silence_of(kcl_failover))
-        self._twins: Twins = Twins(Incarnation(me, incarnation, config.lease_duration))
+        self._duplicates: DuplicateWorkers = DuplicateWorkers(Incarnation(me, incarnation, config.lease_duration))
         self._tokens: TokenFloor = TokenFloor(latest_at, now)
         self._planner: Planner = Planner(
             self.view,
             self.topology.graph,
-            twins=self._twins,
+            duplicates=self._duplicates,
             tokens=self._tokens,
             max_leases=config.max_leases,
             hand_over_timeout=config.hand_over_timeout,
@@ -138,20 +138,20 @@ class Coordinator:
             chance=chance,
         )
         self.held: HeldLeases = HeldLeases(
-            self._twins,
+            self._duplicates,
             self.topology.graph,
             config,
             checkpoint_interval=checkpoint_interval,
             latest_at=latest_at,
             clock=clock,
         )
-        self._farewell: Farewell = Farewell(self._twins.me)
+        self._release_on_exit: ReleaseOnExit = ReleaseOnExit(self._duplicates.me)
         self._backoff: Backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
         self._health: StoreHealth = StoreHealth(config.lease_duration, config.store_patience)
         # The number of rows that the store has lost. It is reported once a listing shows that the stream is the same.
         self._emptied: int = 0
         self._recreations: int = 0  # how many times the stream had been re-created at the last plan
-        self._plan: dict[str, PlannedOperation | FarewellOperation] = {}
+        self._plan: dict[str, PlannedOperation | ExitOperation] = {}
         self._in_flight: dict[str, _Flight] = {}
         self._scan_sent_at: Instant | None = None
         self._scan_at: Instant = now
@@ -167,7 +167,7 @@ class Coordinator:
     @property
     def me(self) -> str:
         """The worker's name."""
-        return self._twins.me.owner
+        return self._duplicates.me.owner
 
     @property
     def is_ready(self) -> bool:
@@ -184,7 +184,7 @@ class Coordinator:
     def is_closed(self) -> bool:
         """Whether the worker has released every lease and nothing is in flight."""
         is_idle = not self._in_flight and self._scan_sent_at is None
-        return self._is_closing and is_idle and not self.held.holdings and self._farewell.is_over
+        return self._is_closing and is_idle and not self.held.holdings and self._release_on_exit.is_over
 
     # ---- commands
 
@@ -195,9 +195,9 @@ class Coordinator:
         self.held.end(shard_id, graph.listings)
         self._make_plan(now)
 
-    def lose_sight(self, shard_id: str, now: Instant) -> None:
+    def mark_missing(self, shard_id: str, now: Instant) -> None:
         """Note that the service does not know the shard of a held lease. A new listing will show whether it is gone."""
-        self.held.lose_sight(shard_id)
+        self.held.mark_missing(shard_id)
         self.topology.discovery.list_by(now)
 
     def close(self) -> None:
@@ -224,7 +224,7 @@ class Coordinator:
         if (held := self.held.poll_operation(self._in_flight, now)) is not None:
             self._in_flight[held.operation.shard_id] = _Flight(held.operation, now, held.holding)
             return held.operation
-        if (given_back := self._farewell.poll_operation(self._in_flight, now)) is not None:
+        if (given_back := self._release_on_exit.poll_operation(self._in_flight, now)) is not None:
             self._plan[given_back.shard_id] = given_back
         while self._plan:
             planned = self._plan.pop(next(iter(self._plan)))
@@ -247,7 +247,7 @@ class Coordinator:
     def take_events(self) -> list[Event]:
         events = [*self._events, *self.held.take_events(), *self.topology.take_events(), *self.trims.take_events()]
         self._events = []
-        return [*events, *self._twins.take_events()]
+        return [*events, *self._duplicates.take_events()]
 
     def next_deadline(self) -> Instant:
         """When to poll again if nothing happens before."""
@@ -257,7 +257,7 @@ class Coordinator:
             self._alarm_at = min(scan_at, self.topology.next_deadline())
         self._alarm_at = min(self._alarm_at, self.held.next_lapse())
         if len(self._in_flight) < _MAX_IN_FLIGHT:
-            self._alarm_at = min(self._alarm_at, self.held.next_work(), self._farewell.next_deadline())
+            self._alarm_at = min(self._alarm_at, self.held.next_work(), self._release_on_exit.next_deadline())
             if self._plan:
                 return -NEVER
         return self._alarm_at
@@ -269,8 +269,10 @@ class Coordinator:
         assert self._scan_sent_at is not None, "L1: a scan is in flight"
         self._handle_store_answer(LIST)
         self.view.handle_rows(rows, self._scan_sent_at, now)
+        # The view may have kept a newer row that we wrote ourselves, so note the rows of the view, not those of the
+        # scan.
         for row in self.view.rows.values():
-            self._see(row)
+            self._note_row(row)
         if self.view.take_loss():
             self.topology.distrust(now)
         self._emptied += self.view.take_emptied()
@@ -286,18 +288,22 @@ class Coordinator:
     def handle_scan_failed(self, failure: Failure, now: Instant) -> None:
         assert self._scan_sent_at is not None, "L1: a scan is in flight"
         self._scan_sent_at = None
+        # A store that refuses the very first scan is probably misconfigured. Fail at once, so that the user sees the
+        # error. Later, the store may recover, and ``StoreHealth`` decides.
         if not self._has_scanned and not failure.retryable:
             self._events.append(ConsumerFailed(LIST, failure))
         self._scan_at = self._handle_store_failure(LIST, failure, now)
 
     def handle_applied(self, operation: LeaseOperation, result: Lease | Refused | None, now: Instant) -> None:
         """Handle the store's response to an operation."""
-        flight = self._land(operation)
+        flight = self._end_flight(operation)
         self._handle_store_answer(WRITE)
         row = result.current if isinstance(result, Refused) else result
         self.view.handle_written(operation.shard_id, row, now)
         if row is not None:
-            self._see(row)
+            self._note_row(row)
+        # A response without a row shows that another process deleted it. Unfinished rows are deleted only if the stream
+        # was re-created, or if the store lost them.
         if self.view.take_loss() and not isinstance(operation, DeleteLease):
             self.topology.distrust(now)
             self._make_plan(now)
@@ -309,18 +315,18 @@ class Coordinator:
             if self._is_closing:
                 self.held.leave(operation.shard_id)
         elif self._is_closing:
-            self._farewell.handle_applied(operation, result)
-        elif isinstance(operation, CreateLease) and not self._creates:
+            self._release_on_exit.handle_applied(operation, result)
+        elif isinstance(operation, CreateLease) and not self._is_creating_rows:
             self._make_plan(now)  # without a new scan: the leases that were just created can be taken
 
     def handle_operation_failed(self, operation: LeaseOperation, failure: Failure, now: Instant) -> None:
         """Handle a failed operation, which may have been applied."""
-        flight = self._land(operation)
+        flight = self._end_flight(operation)
         retry_at = self._handle_store_failure(WRITE, failure, now)
         if flight.holding is not None:
             self.held.handle_failure(flight.holding, retry_at, now, maybe_received=failure.maybe_received)
         elif self._is_closing:
-            self._farewell.handle_failure(operation, retry_at)
+            self._release_on_exit.handle_failure(operation, retry_at)
         else:
             self._scan_at = min(self._scan_at, retry_at)  # this scan plans the operation again
 
@@ -332,6 +338,8 @@ class Coordinator:
         if self.topology.take_news():
             self.held.handle_listing()
             self._make_plan(now)
+            # Deletions are planned only after a listing, because only a listing can show that a shard has left the
+            # stream.
             if self._can_plan:
                 for operation in self._planner.plan_deletions(self.held.holdings, now):
                     self._plan.setdefault(operation.shard_id, operation)
@@ -356,36 +364,39 @@ class Coordinator:
         return self._has_scanned and self.topology.is_settled and not self._is_closing
 
     @property
-    def _creates(self) -> bool:
+    def _is_creating_rows(self) -> bool:
         """Whether the creation of a row is planned or in flight."""
         waiting = [*self._plan.values(), *(flight.operation for flight in self._in_flight.values())]
         return any(isinstance(operation, CreateLease) for operation in waiting)
 
     def _make_plan(self, now: Instant) -> None:
+        # Rows of a re-created stream are deleted before anything else is planned. After a new listing and a scan
+        # without them, the group begins again.
         foreign = self.topology.take_foreign()
         for row in foreign:
             self.held.lose(row.shard_id, "the stream was re-created")
         self._plan = {row.shard_id: DeleteLease(row.shard_id, row.counter) for row in foreign}
         if not self._can_plan:
             return
-        self._tell_emptied()
+        self._report_emptied()
         start = GroupStart(self._start, self._latest_at, self.topology.matching, self.view.begun_at)
         operations = self._planner.plan(self.held.holdings, self.held.ending, start, now)
         if any(isinstance(flight.operation, AskHandOver) for flight in self._in_flight.values()):
             # The rows do not show requests that are still in flight, so the plan would ask for as many leases again.
             operations = [operation for operation in operations if not isinstance(operation, AskHandOver)]
-        self._plan = {operation.shard_id: operation for operation in self._without_guesses(operations, now)}
+        self._plan = {operation.shard_id: operation for operation in self._postpone_rows_at_latest(operations, now)}
+        # A row whose shard is unknown was created by a worker with a newer listing. List the shards again.
         unknown_at = NEVER if self.topology.graph.covers(self.view.rows) else now
         if (list_at := min(self.held.handle_children(self.view.rows), unknown_at)) < NEVER:
             self.topology.discovery.list_by(max(now, list_at))
 
-    def _tell_emptied(self) -> None:
+    def _report_emptied(self) -> None:
         """Report that the store has lost all rows, unless a worker deleted them because the stream was re-created."""
         if self._emptied and self._recreations == self.topology.recreations:
             self._events.append(ProgressLost(self._emptied))
         self._emptied, self._recreations = 0, self.topology.recreations
 
-    def _without_guesses(self, operations: list[PlannedOperation], now: Instant) -> list[PlannedOperation]:
+    def _postpone_rows_at_latest(self, operations: list[PlannedOperation], now: Instant) -> list[PlannedOperation]:
         """Postpone the creation of rows at LATEST while the known rows are older than the listing.
 
         Another worker may have begun the group meanwhile, with a shard that is closed by now. We would not see its row,
@@ -395,25 +406,29 @@ class Coordinator:
 
         While rows at LATEST are to be created, no operation other than the creation of rows is sent.
         """
-        guesses = [one for one in operations if isinstance(one, CreateLease) and one.lease.latest_at is not None]
-        if guesses and self.view.rows:
+        at_latest = [
+            operation
+            for operation in operations
+            if isinstance(operation, CreateLease) and operation.lease.latest_at is not None
+        ]
+        if at_latest and self.view.rows:
             self.topology.match_at(self.view.begun_at, now)
         is_known = self._rows_sent_at >= self.topology.listed_at and self.topology.is_settled
-        self._waits_for_rows = bool(guesses) and not is_known
-        if not guesses:
+        self._waits_for_rows = bool(at_latest) and not is_known
+        if not at_latest:
             return operations
         if self._waits_for_rows:
             self._scan_at = min(self._scan_at, now)
-            operations = [operation for operation in operations if operation not in guesses]
+            operations = [operation for operation in operations if operation not in at_latest]
         return [operation for operation in operations if isinstance(operation, CreateLease)]
 
     def _give_back(self) -> None:
         """Find the rows that name this worker although it does not hold their leases, because the worker leaves."""
-        self._farewell.handle_rows(self.view.rows.values(), {*self.held.holdings, *self._in_flight})
+        self._release_on_exit.handle_rows(self.view.rows.values(), {*self.held.holdings, *self._in_flight})
 
-    def _see(self, row: Lease) -> None:
+    def _note_row(self, row: Lease) -> None:
         self._tokens.handle_row(row)
-        self._twins.handle_row(row)
+        self._duplicates.handle_row(row)
 
     def _follow_changes(self, now: Instant) -> None:
         """Scan at once after a lease was lost or released: its children may be readable now, for example."""
@@ -421,7 +436,7 @@ class Coordinator:
             self.held.has_changed = False
             self._scan_at = min(self._scan_at, now)
 
-    def _land(self, operation: LeaseOperation) -> _Flight:
+    def _end_flight(self, operation: LeaseOperation) -> _Flight:
         flight = self._in_flight.pop(operation.shard_id)
         assert flight.operation == operation, "L1: each operation is answered once"
         return flight
@@ -444,6 +459,8 @@ class Coordinator:
         return now + max(delay, min(failure.retry_after or 0.0, self._config.lease_duration / 3))
 
     def _notice_stall(self, now: Instant) -> None:
+        # ``next_deadline`` noted when the shell should have called. A suspended machine or a blocked loop shows as a
+        # late call.
         late = now - self._alarm_at
         if _STALL_SHARE * self._config.lease_duration < late < NEVER:
             self._events.append(Stalled(late))

@@ -130,8 +130,10 @@ class Cursor:
         counts the reported records, so the oldest record here is the first unreported one.
         """
         place, done = self.place, self.done
+        # A thread may have taken one record after the host lowered ``end``: that record is in hand, too.
         known = max(place, self.end)
         first = self.reported if is_manual else done
+        # While a failing batch is bisected, only the current part is with user code. The rest of the batch waits.
         in_hand = min(self.given, place - done)
         since = self.taken_at if in_hand else None
         return HandlingState(self.records[first] if first < known else None, in_hand, known - done - in_hand, since)

@@ -65,6 +65,7 @@ class Deaggregator:
             origin: the lease that they were read under.
             enough: stop opening entries once there are this many records.
         """
+        # The fast path for pages without aggregates. Once the checkpoint is passed, every such page takes it.
         if self._done is None and not any(map(bytes.startswith, [raw.data for raw in raws], _ALWAYS)):
             stream, shard_id = self._stream, self._shard_id
             plain = [
@@ -93,7 +94,7 @@ class Deaggregator:
                 break
         return records, opened
 
-    def skip_nothing(self) -> None:
+    def stop_skipping(self) -> None:
         """Skip no records, because the checkpoint is no longer valid. Duplicates are better than losses."""
         self._done = None
 
@@ -131,6 +132,7 @@ class Deaggregator:
     def _in_range(self, members: list[Record], columns: Columns) -> list[Record]:
         """Count the records outside the shard's hash range, and leave them out with ``drop``."""
         inside = self._inside
+        # A stream may have unlimited different keys. Starting over is cheaper than tracking which keys are used most.
         if len(inside) > _KNOWN_KEYS_MAX:
             inside.clear()
         for key in set(columns.keys).difference(inside):

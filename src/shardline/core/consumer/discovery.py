@@ -87,6 +87,8 @@ class Discovery:
 
     def list_by(self, at: Instant) -> None:
         """Begin a new listing at ``at`` or before."""
+        # If a listing is planned in this round and has not begun, it will do. If one is in progress, it began before
+        # this call, so the caller needs a further one in the same round.
         if _Step.SHARDS not in self._steps:
             self._list_at = min(self._list_at, at)
         elif self._is_listing and _Step.SHARDS not in self._steps[:-1]:
@@ -96,7 +98,7 @@ class Discovery:
         """Request a new summary at ``at`` or before."""
         self._describe_at = min(self._describe_at, at)
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Ask again which shards were open at the start time, because the stream was re-created."""
         if self.matching:
             self._match_again()
@@ -142,6 +144,7 @@ class Discovery:
             return NEVER
         if self._steps:
             return self._retry_at
+        # The backoff of a failed round also delays the next round.
         begin_at = self._list_at if self.has_no_summary else min(self._list_at, self._describe_at)
         return max(begin_at, self._retry_at)
 
@@ -204,6 +207,8 @@ class Discovery:
     def _match_again(self) -> None:
         self.matching = None
         if self._steps:
+            # The last step of the list is the one in progress. Insert the new step before it, so that its response is
+            # not misread.
             under_way = self._in_flight or self._token is not None
             self._steps.insert(len(self._steps) - under_way, _Step.MATCHING)
 
@@ -218,4 +223,5 @@ class Discovery:
         step = self._steps.pop()
         self._retry_at = now
         if step is _Step.SHARDS and not self._steps:
+            # Jitter keeps the workers of a fleet, which often start together, from listing together.
             self._list_at = now + self._interval * (0.9 + 0.1 * self._chance.random())

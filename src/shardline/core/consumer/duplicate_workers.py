@@ -2,8 +2,9 @@
 
 A worker_id alone does not identify the process that holds a lease: two processes may have been given the same id, and a
 process that was killed leaves its id in rows. So every consumer draws a random id of its own, its *incarnation*, and
-writes it into the rows that it takes. Two live processes with the same worker_id are twins. Each twin keeps the leases
-that it took and leaves the other's leases alone, so that no record is handled by both. Both report the mistake.
+writes it into the rows that it takes. Two live processes with the same worker_id are duplicates. Each duplicate keeps
+the leases that it took and leaves the other's leases alone, so that no record is handled by both. Both report the
+mistake.
 
 Invariants:
 
@@ -11,8 +12,8 @@ Invariants:
   no incarnation (a hand-over to us has ended, and no process acts on a lease before it has taken the lease).
 - A row under our worker_id with another incarnation belongs to another worker. We take it only after its owner has been
   silent for its lease duration. This is how a worker that was killed and restarted gets its leases back.
-- The other process is alive, a twin, if the counter of such a row moves twice. One move proves nothing: the last write
-  of a process that was killed may arrive late, and no process has two writes to one lease in flight (L1).
+- The other process is alive, a duplicate, if the counter of such a row moves twice. One move proves nothing: the last
+  write of a process that was killed may arrive late, and no process has two writes to one lease in flight (L1).
 - If another process moved the counter of a lease that we held without naming an incarnation (a KCL, or a version
   without incarnations), the lease is not ours to take at once, although the row still names us.
 """
@@ -22,22 +23,22 @@ from typing import Final, NamedTuple, final
 from shardline.core.consumer.consumer_events import WorkerIdShared
 from shardline.model.lease import Incarnation, Lease
 
-_MOVES_OF_THE_LIVING: Final = 2
+_MOVES_OF_A_LIVE_PROCESS: Final = 2
 
 
-class _Sight(NamedTuple):
+class _SeenRow(NamedTuple):
     incarnation: str
     counter: int
     moves: int
 
 
 @final
-class Twins:
+class DuplicateWorkers:
     """The other processes that one worker has seen under its worker_id."""
 
     def __init__(self, me: Incarnation) -> None:
         self.me: Incarnation = me
-        self._sights: dict[str, _Sight] = {}  # by shard: rows under our worker_id that another process took
+        self._seen_rows: dict[str, _SeenRow] = {}  # by shard: rows under our worker_id that another process took
         self._contested: set[str] = set()  # shards that a process without an incarnation writes to
         self._reported: set[str] = set()  # the incarnations that were reported: each is reported once
         self._events: list[WorkerIdShared] = []
@@ -57,15 +58,17 @@ class Twins:
         shard_id, other = row.shard_id, row.incarnation_of(self.me.owner)
         if row.holder != self.me.owner:
             self._contested.discard(shard_id)
+        # The row is no longer held by another process under our worker_id. Forget its moves: a later holder starts from
+        # zero.
         if row.holder != self.me.owner or other is None or other.id == self.me.id:
-            self._sights.pop(shard_id, None)
+            self._seen_rows.pop(shard_id, None)
             return
-        known = self._sights.get(shard_id)
+        known = self._seen_rows.get(shard_id)
         if known is None or known.incarnation != other.id:
-            self._sights[shard_id] = _Sight(other.id, row.counter, 0)
+            self._seen_rows[shard_id] = _SeenRow(other.id, row.counter, 0)
         elif known.counter != row.counter:
-            self._sights[shard_id] = _Sight(other.id, row.counter, known.moves + 1)
-            if known.moves + 1 >= _MOVES_OF_THE_LIVING and other.id not in self._reported:
+            self._seen_rows[shard_id] = _SeenRow(other.id, row.counter, known.moves + 1)
+            if known.moves + 1 >= _MOVES_OF_A_LIVE_PROCESS and other.id not in self._reported:
                 self._reported.add(other.id)
                 self._events.append(WorkerIdShared(shard_id, self.me.owner))
 

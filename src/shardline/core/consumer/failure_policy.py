@@ -80,7 +80,7 @@ class DeadLetter(NamedTuple):
 class _Phase(Enum):
     WAITING = auto()  # the next attempt is due at _next_at
     HANDLING = auto()
-    BURYING = auto()  # the next attempt to write the dead letter is due at _next_at
+    DEAD_LETTER_DUE = auto()  # the next attempt to write the dead letter is due at _next_at
     WRITING = auto()  # the dead letter is being written
     STOPPED = auto()
     DONE = auto()
@@ -134,8 +134,10 @@ class BatchWork:
         return self._parts[-1]
 
     def poll_dead_letter(self, now: Instant) -> DeadLetter | None:
-        """Return the dead letter to write now. The caller answers by ``handle_buried`` or ``handle_burial_failed``."""
-        if self._phase is not _Phase.BURYING or now < self._next_at:
+        """Return the dead letter to write now. The caller answers by ``handle_dead_letter_written`` or
+        ``handle_dead_letter_failed``.
+        """
+        if self._phase is not _Phase.DEAD_LETTER_DUE or now < self._next_at:
             return None
         self._phase = _Phase.WRITING
         return DeadLetter(self._parts[-1], self._attempts, self._handler_error)
@@ -151,7 +153,7 @@ class BatchWork:
         return events
 
     def next_deadline(self) -> Instant:
-        return self._next_at if self._phase in (_Phase.WAITING, _Phase.BURYING) else NEVER
+        return self._next_at if self._phase in (_Phase.WAITING, _Phase.DEAD_LETTER_DUE) else NEVER
 
     # ---- inputs
 
@@ -169,6 +171,7 @@ class BatchWork:
             self._wait(_Phase.WAITING, now)
             self._events.append(HandlerRetried(*_about(part), attempts, *summary, self._next_at))
         elif len(part) > 1 and self._policy.bisect:
+            # The first half is handled first, to keep the order of the records.
             middle = len(part) // 2
             self._parts[-1:] = [part[middle:], part[:middle]]
             self._start_part(now)
@@ -178,21 +181,21 @@ class BatchWork:
             self._events.append(HandlingStopped(*_about(part), attempts, *summary))
         else:
             self._backoff = self._new_backoff()
-            self._phase, self._next_at = _Phase.BURYING, now
+            self._phase, self._next_at = _Phase.DEAD_LETTER_DUE, now
 
-    def handle_buried(self, now: Instant) -> None:
+    def handle_dead_letter_written(self, now: Instant) -> None:
         """Note that the dead letter was written."""
         assert self._phase is _Phase.WRITING
         self._events.append(RecordsDeadLettered(*_about(self._parts[-1]), self._attempts, *self._summary))
         self._finish_part(now)
 
-    def handle_burial_failed(self, error: object, now: Instant, summary: ErrorSummary = _NOT_DESCRIBED) -> None:
+    def handle_dead_letter_failed(self, error: object, now: Instant, summary: ErrorSummary = _NOT_DESCRIBED) -> None:
         """Retry a dead letter that could not be written, or stop after the last attempt."""
         assert self._phase is _Phase.WRITING
         self.error = error
         writes = self._backoff.failures + 1
         if writes < self._policy.attempts:
-            self._wait(_Phase.BURYING, now)
+            self._wait(_Phase.DEAD_LETTER_DUE, now)
         else:
             self._phase = _Phase.STOPPED
         self._events.append(DeadLetterFailed(*_about(self._parts[-1]), writes, *summary, self.next_deadline()))

@@ -43,6 +43,7 @@ class Grant:
     @property
     def held(self) -> bool:
         """Like ``in_force``, for user code: the time is read from the clock."""
+        # Without a clock, as in tests and simulations, only a revocation ends the grant for user code.
         return not self._revoked if self._clock is None else self.in_force(self._clock())
 
     def extend(self, held_until: Instant) -> None:

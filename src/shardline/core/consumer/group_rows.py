@@ -84,17 +84,27 @@ def missing_rows(graph: ShardGraph, rows: Rows, start: GroupStart) -> list[Lease
     assert graph.listings, "without a listing, no row is known to be missing"
     assert graph.covers(rows), "a graph that is older than the rows proves nothing"
     older = {other for shard_id in rows for other in graph.ancestors(shard_id)}
+    # Ancestors of a row count as finished: the KCL deletes finished rows, so a missing row is no reason to create one.
     covered = {shard_id for shard_id in older if not graph.is_left_out(shard_id, rows)}
     missing = {shard_id for shard_id in graph.shard_ids if shard_id not in rows and shard_id not in covered}
+    # Heirs descend from a row and start at TRIM_HORIZON. Outsiders descend from no row. Those of them that are
+    # ancestors of
+    # an heir, the other sides of merges, are ``beside`` the known line.
     heirs = {other for shard_id in rows for other in graph.descendants(shard_id)} & missing
     outsiders = missing - heirs
     beside = {other for shard_id in heirs for other in graph.ancestors(shard_id)} & outsiders
     new = [_row(graph, shard_id, None) for shard_id in heirs if _has_finished_parents(graph, shard_id, rows, missing)]
-    unfollowed: set[str] = set()
+    unfollowed: set[str] = (
+        set()
+    )  # lines that the group never followed, although it was complete: see the last invariant
     if rows and start.position == LATEST and not start.is_pinned:
-        unfollowed = outsiders & _with_descendants(graph, [one for one in outsiders if _is_orphan(graph, one)])
-    new += [_row(graph, one, None) for one in unfollowed if outsiders.isdisjoint(graph.parents(one))]
+        orphans = [shard_id for shard_id in outsiders if _is_orphan(graph, shard_id)]
+        unfollowed = outsiders & _with_descendants(graph, orphans)
+    new += [_row(graph, shard_id, None) for shard_id in unfollowed if outsiders.isdisjoint(graph.parents(shard_id))]
     for shard_id in outsiders - unfollowed:
+        # Three kinds of outsiders: ordinary ones match the start or do not. At LATEST, the direct parent of an heir is
+        # read from LATEST. Otherwise the line that leads to the heir is read from the shard of the start time, or from
+        # its oldest shard.
         if shard_id not in beside:
             wanted = start.matches(shard_id, graph, outsiders, begun=bool(rows))
         elif start.position == LATEST and not start.matching:
@@ -162,8 +172,11 @@ def deletable_rows(graph: ShardGraph, rows: Rows) -> list[Lease]:
             continue
         children = graph.children(shard_id) | row.child_ids
         parents = {*graph.parents(shard_id), *row.parent_ids}
+        # The parents' rows go first. While a child has not begun, this shard would seem to be left out without its row
+        # (``ShardGraph.is_left_out``), and would be read again.
         if not parents.isdisjoint(rows) or not all(_has_begun(graph, child, rows) for child in children):
             continue
+        # A finished shard without known children may have children that no listing has shown so far.
         if children or not graph.is_present(shard_id):
             found.append(row)
     return found

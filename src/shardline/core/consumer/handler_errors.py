@@ -49,6 +49,8 @@ def _message(error: object, records: Sequence[Record]) -> str:
         return "the exception's text cannot be shown"
     if not message or sum(len(record.data) for record in records) > _COMPARED_MAX_BYTES:
         return ""
+    # Cut first, because searching takes time for each word. Four times the length leaves enough after words were left
+    # out.
     message = " ".join(message[: 4 * _MESSAGE_MAX_LENGTH].split())
     for secret, shown in _SECRETS:
         message = secret.sub(shown, message)
@@ -57,6 +59,7 @@ def _message(error: object, records: Sequence[Record]) -> str:
 
     def show(found: re.Match[str]) -> str:
         word = found[0].strip(".-+")
+        # Short numbers are searched for: they may be ages or amounts from the records.
         if len(word) < _SHORT and not any(map(str.isdigit, word)):
             return found[0]
         sought = word.lower().encode(errors="replace")

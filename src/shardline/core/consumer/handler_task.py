@@ -105,6 +105,8 @@ class HandlerTask(Taker):
         step, (error, summary) = self.step, self.outcome
         if isinstance(step, Handle):
             if error is not None:
+                # The first call was made on the fast path, without a BatchWork. Create one now, as if it had made that
+                # attempt.
                 self._work = BatchWork([self.cursor.records[self.cursor.place - 1]], self._policy, self._chance, now)
                 self._work.poll_attempt(now)
                 self._work.handle_error(error, now, summary)
@@ -119,12 +121,14 @@ class HandlerTask(Taker):
         else:
             assert isinstance(step, Bury), "the task asks for no step after a stop"
             if error is not None:
-                work.handle_burial_failed(error, now, summary)
+                work.handle_dead_letter_failed(error, now, summary)
                 return
             if self._hand_out.is_manual:
+                # With manual acknowledgements the handler acknowledges its records, but this handler failed. The dead
+                # letter stands in for it.
                 for record in step.letter.records:
                     self._hand_out.ack(record, now)
-            work.handle_buried(now)
+            work.handle_dead_letter_written(now)
 
     def _next(self, now: Instant) -> Step | Instant | None:
         while True:
@@ -150,6 +154,7 @@ class HandlerTask(Taker):
         hand_out.handle_failures(work.take_events())
         if work.is_stopped:
             return Stop(shard.shard_id, list(work.part), work.error)
+        # A batch that waits for its next attempt would hold up the hand-over or the close. Give it back instead.
         if work.is_done or (shard.is_stopping and work.next_deadline() != NEVER):
             self._work = None
             if not work.is_done:
@@ -193,6 +198,7 @@ class Run(Taker):
         if self.hand_out.is_over or self.hand_out.bounds.is_exhausted:
             self.new_tasks, self.is_over = [], True
             return None
+        # A lease may be lost again before the run was served.
         shards, self._shards = [shard for shard in self._shards if not shard.is_over], {}
         self.new_tasks = [HandlerTask(self, shard) for shard in shards]
         return None if shards else NEVER

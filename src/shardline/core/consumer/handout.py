@@ -39,7 +39,7 @@ from shardline.core.consumer.taker import Questions, Taker
 from shardline.core.failures import Failure
 from shardline.model.record import Record
 
-_REPORT_LEAST: Final = 0.05  # the shortest report interval, in seconds
+_REPORT_INTERVAL_MIN: Final = 0.05  # the shortest report interval, in seconds
 
 
 @final
@@ -122,7 +122,7 @@ class HandOut:
         """Why no more records are handed out, if something failed. The shell turns it into an exception."""
         self.is_closing: bool = False
         self.has_ended: bool = False
-        self._report_interval: float = max(report_interval, _REPORT_LEAST)
+        self._report_interval: float = max(report_interval, _REPORT_INTERVAL_MIN)
         self._reported_at: Instant = -NEVER
         self._line: dict[ShardKey, HeldShard] = {}  # the shards with pages and no cursor, next first
         self._in_hand: dict[Taker, HeldShard] = {}
@@ -152,11 +152,14 @@ class HandOut:
     def begin(self, taker: Taker, now: Instant) -> None:
         """Begin an iteration or a run. It ends the older one, whose records in hand are done (C5)."""
         older = self.current
+        # The host handles messages in order, but two threads may have created their iterations in another order. The
+        # later one wins.
         if taker is older or (older is not None and older.number > taker.number):
             return
         self.current = taker
         self.bounds.restart(now)
         if older is not None:
+            # Starting a new iteration is a request for the next record, so the last record of the older one is done.
             self.settle(older, now, done=True)
             self._questions.withdraw(older)
             older.is_over = True
@@ -205,11 +208,13 @@ class HandOut:
             return  # L4: the lease that the record was read under is gone
         if shard.cursor is not None:  # report first: the tracker knows only records that were delivered to it
             self._want_pump(shard.report(shard.cursor.done, now))
+        # An acknowledgement may make room below ``max_unacknowledged``. The takers of the shard can then get more
+        # records.
         was_full = shard.is_full
         self._want_pump(shard.acknowledge(record, now, through=through or not self.is_manual))
         self._leave_if_done(shard)
         if was_full and not shard.is_full:
-            self._look_again(shard.key)
+            self._mark_due(shard.key)
         self._questions.serve(now)
 
     # ---- commands: the consumer
@@ -228,9 +233,10 @@ class HandOut:
     def end(self, now: Instant) -> None:
         """Drop every lease and answer every taker, because the host ends."""
         self.has_ended = True
+        # A copy: ``_drop`` removes the shard from the dictionary.
         for shard in [*self.shards.values()]:
             self._drop(shard)
-        self._questions.look_again()
+        self._questions.mark_due()
         self._questions.serve(now)
 
     def disown(self, reason: object) -> None:
@@ -256,6 +262,8 @@ class HandOut:
             shard, until = self._choose(taker, now)
             if shard is None:
                 return until
+            # The shard leaves the line while its cursor is in hand. ``give_back`` puts it at the end, so shards take
+            # turns.
             self._line.pop(shard.key, None)
             self._in_hand[taker] = shard
             self.bounds.handle_activity(now)
@@ -286,9 +294,11 @@ class HandOut:
         if shard.pages:
             self._line[shard.key] = shard
         self._admit()
-        self._want_pump(shard.has_ended or shard.look_after(now) or self.bounds.is_awaited)
+        # The coordinator has something to do if the shard has ended or is unknown to the service. A run with a bound
+        # may be over.
+        self._want_pump(shard.has_ended or shard.check_if_gone(now) or self.bounds.is_awaited)
         self._leave_if_done(shard)
-        self._look_again(shard.key)
+        self._mark_due(shard.key)
 
     # ---- inputs
 
@@ -301,7 +311,7 @@ class HandOut:
             self._stop(shard)
         if self.current is not None:
             self.current.handle_gained(shard)
-            self._look_again(shard.key)
+            self._mark_due(shard.key)
         self._questions.serve(now)
         return shard
 
@@ -325,7 +335,7 @@ class HandOut:
         shard.queue(pages, now)
         if shard.cursor is None and shard.pages:
             self._line[shard.key] = shard
-        self._look_again(shard.key)
+        self._mark_due(shard.key)
         self._questions.serve(now)
 
     def handle_read(self) -> None:
@@ -338,7 +348,7 @@ class HandOut:
         if shard.reader.state is ReaderState.FAILED and failure is not None:
             self.fail(ReadingFailed(shard.shard_id, failure), now)
         else:
-            self._want_pump(shard.look_after(now))
+            self._want_pump(shard.check_if_gone(now))
 
     def handle_work_ended(self, taker: Taker, now: Instant) -> None:
         """Note that the taker's handler has returned, in its task or in a thread that outlived the task."""
@@ -365,7 +375,7 @@ class HandOut:
             # A user that still works on records of a lost lease is not idle.
             shards = dict.fromkeys([*self.shards.values(), *self._in_hand.values()])
             if self.bounds.handle_facts(groups, [shard.facts for shard in shards], now):
-                self._questions.look_again()
+                self._questions.mark_due()
         self._questions.handle_time(now)
         self._questions.serve(now)
 
@@ -399,11 +409,11 @@ class HandOut:
 
     # ---- internal: handing out
 
-    def _look_again(self, key: ShardKey) -> None:
+    def _mark_due(self, key: ShardKey) -> None:
         """Serve the takers of this shard again, because something has changed for them."""
-        self._questions.look_again(self._tasks.get(key, ()))
+        self._questions.mark_due(self._tasks.get(key, ()))
         if self.current is not None:
-            self._questions.look_again((self.current,))
+            self._questions.mark_due((self.current,))
 
     def _choose(self, taker: Taker, now: Instant) -> tuple[HeldShard | None, Instant | None]:
         """Return the shard to take from, or ``None`` and when to try again. Two times ``None``: there will be no more
@@ -412,6 +422,8 @@ class HandOut:
         line = self._line if taker.shard is None else {taker.shard.key: taker.shard}
         until, has_pages = NEVER, False
         for shard in line.values():
+            # Only a bound taker gets here with a stopping shard, because ``_stop`` removes the shard from the line. Its
+            # task has to end.
             if shard.is_stopping:
                 return None, None
             if not shard.pages:
@@ -429,6 +441,7 @@ class HandOut:
         """
         if shard.is_full or self.is_busy(shard.key, taker):
             return NEVER
+        # A batch that is full, or that cannot grow because the shard has ended, does not wait for ``max_wait``.
         if taker.limit is None or shard.records >= taker.limit or shard.has_last_page:
             return -NEVER
         return shard.oldest_at + taker.max_wait
@@ -451,14 +464,14 @@ class HandOut:
                 self._tasks[key].pop(taker, None)
                 if not self._tasks[key]:
                     del self._tasks[key]
-            self._look_again(key)
+            self._mark_due(key)
 
     # ---- internal: stopping
 
     def _stop_all(self, now: Instant) -> None:
         for shard in self.shards.values():
             self._stop(shard)
-        self._questions.look_again()
+        self._questions.mark_due()
         self._questions.serve(now)
 
     def _stop(self, shard: HeldShard) -> None:
@@ -470,13 +483,15 @@ class HandOut:
         if shard.cursor is not None:
             shard.cursor.take_back()
         self._actions.append(StopReading(shard))
-        self._look_again(shard.key)
+        self._mark_due(shard.key)
 
     def _drop(self, shard: HeldShard) -> None:
         """Stop the shard and cancel its handlers, because the lease is gone."""
         del self.shards[shard.key]
         shard.is_over = True
         self._stop(shard)
+        # A new task of the same shard, under a later grant, may exist already. Only the tasks of this grant are
+        # cancelled.
         self._actions += [CancelHandler(taker) for taker in self._tasks.get(shard.key, ()) if taker.shard is shard]
         self._want_pump(self.bounds.is_awaited)
 
@@ -488,6 +503,8 @@ class HandOut:
         if self.is_manual:
             for key, shard in self.shards.items():
                 holding = shard.holding
+                # With manual acknowledgements, user code may keep many records. The oldest unacknowledged one blocks
+                # the checkpoint, so it is the one to watch.
                 oldest = None if holding is None else holding.tracker.oldest_unacknowledged
                 if holding is not None and oldest is not None:
                     number = oldest[0]
@@ -498,6 +515,8 @@ class HandOut:
                     _note_work(found, shard.key, self.look(shard))
         for key, takers in self._tasks.items():
             for taker in takers:  # a handler may outlive its lease or its run
+                # With manual acknowledgements, the tracker has covered the held shards above. A handler of a lost lease
+                # has no tracker any more, so its cursor is watched.
                 is_watched = taker.shard is None or taker.shard.is_over or not self.is_manual
                 if taker.is_at_work and is_watched and key not in found:
                     _note_work(found, key, taker.cursor.look(is_manual=False))

@@ -28,11 +28,11 @@ from shardline.core.consumer.consumer_events import (
     LeaseReleased,
     TooManyUnacknowledged,
 )
-from shardline.core.consumer.duplicate_workers import Twins
+from shardline.core.consumer.duplicate_workers import DuplicateWorkers
 from shardline.core.consumer.grant import Grant
 from shardline.core.consumer.group_rows import unrowed_children
 from shardline.core.consumer.lease_phases import Holding, HoldingOperation, Phase
-from shardline.core.consumer.shard_graph import LOOK_AGAIN, Rows, ShardGraph
+from shardline.core.consumer.shard_graph import CONFIRM_AFTER, Rows, ShardGraph
 from shardline.core.leases import Refused
 from shardline.model.hashing import HashRange
 from shardline.model.lease import Lease
@@ -92,7 +92,7 @@ class HeldLeases:
 
     def __init__(
         self,
-        twins: Twins,
+        duplicates: DuplicateWorkers,
         graph: ShardGraph,
         config: ConsumerConfig,
         *,
@@ -100,7 +100,7 @@ class HeldLeases:
         latest_at: float,
         clock: Callable[[], Instant] | None = None,
     ) -> None:
-        self._twins: Twins = twins
+        self._duplicates: DuplicateWorkers = duplicates
         self._graph: ShardGraph = graph
         self._config: ConsumerConfig = config
         chosen = config.checkpoint_interval
@@ -111,7 +111,7 @@ class HeldLeases:
         self._work: DeadlineHeap = DeadlineHeap()
         self._events: list[HeldEvent] = []
         self._full: set[str] = set()  # shards with too many unacknowledged records
-        self._gone: set[str] = set()  # shards that the service does not know
+        self._missing: set[str] = set()  # shards that the service does not know
         self.holdings: dict[str, Holding] = {}
         self._childless_since: dict[str, Instant] = {}  # ended shards: when a listing without children came
         self.ending: dict[str, int] = {}
@@ -164,9 +164,9 @@ class HeldLeases:
             holding.leave()
             self._arrange(holding)
 
-    def lose_sight(self, shard_id: str) -> None:
+    def mark_missing(self, shard_id: str) -> None:
         """Note that the service does not know the shard. After the next listing, its lease is ended or released."""
-        self._gone.add(shard_id)
+        self._missing.add(shard_id)
 
     def lose(self, shard_id: str, why: str) -> None:
         """Drop the lease without writing anything more for it."""
@@ -211,19 +211,23 @@ class HeldLeases:
 
     def handle_taken(self, row: Lease, sent_at: Instant, now: Instant) -> None:
         """Add a lease that we took by a write that was sent at ``sent_at``."""
-        me = self._twins.me
+        me = self._duplicates.me
         grant = Grant(row.shard_id, row.counter, sent_at + me.lease_duration, self._clock)
         manual = self._config.ack == "manual"
         tracker = CheckpointTracker(row.checkpoint, interval=self._checkpoint_interval, now=now, manual=manual)
         holding = Holding(row, grant, tracker, me=me, sent_at=sent_at)
         self.holdings[row.shard_id] = holding
-        self._twins.handle_taken(row.shard_id)
+        self._duplicates.handle_taken(row.shard_id)
+        # A KCL may have created the row: it writes LATEST without a time. Read it from the time when this worker
+        # started, because LATEST would move with each new iterator.
         start = at_timestamp(self._latest_at) if row.resume_at == LATEST else row.resume_at
         self._events.append(LeaseGained(row.shard_id, grant, start, row.checkpoint, self._hash_range(row)))
         self._settle(holding, now)
 
     def handle_rows(self, rows: Rows, busy: Collection[str], now: Instant) -> None:
         """Compare the held leases with the rows of a scan."""
+        # A row that is older than the operation in flight proves nothing, so busy leases are skipped. Their response
+        # decides.
         for shard_id, holding in [*self.holdings.items()]:
             if shard_id not in busy:
                 holding.handle_seen(rows.get(shard_id))
@@ -232,22 +236,23 @@ class HeldLeases:
     def handle_applied(self, holding: Holding, result: Lease | Refused | None, now: Instant) -> None:
         """Handle the store's response to an operation."""
         holding.handle_applied(result)
-        self._land(holding, now)
+        self._settle_current(holding, now)
 
     def handle_failure(self, holding: Holding, retry_at: Instant, now: Instant, *, maybe_received: bool) -> None:
         holding.handle_failure(retry_at, maybe_received=maybe_received)
-        self._land(holding, now)
+        self._settle_current(holding, now)
 
     def handle_listing(self) -> None:
         """Decide, after a listing, about the shards that the service did not know."""
         graph = self._graph
-        self._gone &= self.holdings.keys()
-        for shard_id in [*self._gone]:
+        # Leases that were lost since then are another worker's concern.
+        self._missing &= self.holdings.keys()
+        for shard_id in [*self._missing]:
             if graph.is_trimmed(shard_id):
-                self._gone.discard(shard_id)
+                self._missing.discard(shard_id)
                 self.end(shard_id, -graph.listings)  # no listing will ever show its children, if it had any
             elif graph.is_present(shard_id):
-                self._gone.discard(shard_id)
+                self._missing.discard(shard_id)
                 self.leave(shard_id)  # the next owner reads it with a new iterator
 
     def handle_children(self, rows: Rows) -> Instant:
@@ -256,6 +261,8 @@ class HeldLeases:
         for shard_id, listings in self.ending.items():
             holding, children = self.holdings[shard_id], self._graph.children(shard_id)
             look_at = NEVER if children else self._look_for_children_at(shard_id, listings)
+            # The other parent of a merge may be younger than the last listing. Without it, the child cannot be placed,
+            # nor get a row.
             if not all(map(self._graph.is_placed, children)):
                 look_at = -NEVER
             list_at = min(list_at, look_at)
@@ -267,11 +274,14 @@ class HeldLeases:
     def _look_for_children_at(self, shard_id: str, listings: int) -> Instant:
         """When to list the shards again to look for children of this one. NEVER: it has no children (C3)."""
         graph = self._graph
+        # ``handle_listing`` passes a negative number for a trimmed shard: no further listing can show its children.
         if listings < 0:
             return NEVER
         if graph.listings <= listings:
             return -NEVER
-        proven_at = self._childless_since.setdefault(shard_id, graph.came_at) + LOOK_AGAIN
+        # A listing may be late, and omit children that exist. Only a second one, begun later, proves that there are
+        # none.
+        proven_at = self._childless_since.setdefault(shard_id, graph.came_at) + CONFIRM_AFTER
         return NEVER if graph.begun_at >= proven_at else proven_at
 
     # ---- internal
@@ -284,7 +294,7 @@ class HeldLeases:
         written = row.hash_range or listed
         return written if listed in {None, written} else None
 
-    def _land(self, holding: Holding, now: Instant) -> None:
+    def _settle_current(self, holding: Holding, now: Instant) -> None:
         """Update the shard after its operation was answered. The lease may have been lost and gained again
         meanwhile.
         """
@@ -302,6 +312,8 @@ class HeldLeases:
             self._events.append(HandOverAsked(shard_id, holding.next_owner, until))
         if holding.take_overdue():
             self._events.append(HandOverOverdue(shard_id))
+        # If everything is committed, no commit is scheduled. The next acknowledgement then has to schedule one
+        # (``_touch``).
         holding.is_arranged = False
         self._arrange(holding)
 
@@ -314,7 +326,7 @@ class HeldLeases:
         self._arrange(holding)
         self.has_changed = True
         if holding.is_contested:
-            self._twins.handle_contested(shard_id)
+            self._duplicates.handle_contested(shard_id)
         if holding.phase is Phase.LOST:
             self._events.append(LeaseLost(shard_id, holding.why))
         else:
@@ -322,6 +334,8 @@ class HeldLeases:
 
     def _touch(self, holding: Holding) -> bool:
         """Schedule the commit of an acknowledgement. Nearly always it is scheduled already."""
+        # This is the hot path: one call per record. Once a commit is scheduled, an acknowledgement does not change its
+        # time, unless the shard has ended and this was the last record.
         if not holding.is_arranged or holding.tracker.has_ended:
             self._arrange(holding)
             holding.is_arranged = True

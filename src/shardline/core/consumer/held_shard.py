@@ -124,6 +124,8 @@ class HeldShard:
         """
         holding = self.holding
         if self.is_manual and not whole and holding is not None:
+            # Limit the cursor, so that user code, which takes records without asking the host, cannot exceed
+            # ``max_unacknowledged``.
             room -= holding.tracker.remembered
             limit = min(len(self.pages[0].page.records) - self.offset if limit is None else limit, room)
         records = self._first(limit)
@@ -140,9 +142,11 @@ class HeldShard:
         """
         cursor, self.cursor = self.cursor, None
         assert cursor is not None, "there is a cursor in hand"
+        # The lease is gone, and the pages with it. The next owner reads these records again.
         if self.is_over:
             return []
         if self.is_stopping:
+            # The pages were dropped when the shard was stopped. Only the cursor still knows whether it showed the end.
             through, has_ended = [], cursor.is_last and done == len(cursor.records)
         else:
             through = self._advance(done)
@@ -194,6 +198,7 @@ class HeldShard:
         holding, held = self.holding, self.coordinator.held
         if holding is None or not self.grant.in_force(now):
             return False  # L4: the lease that the record was read under is gone
+        # If the commit is already scheduled, the acknowledgement changes no deadline, and the host need not be woken.
         was_arranged = holding.is_arranged
         accepted = held.ack_through(self.shard_id, record) if through else held.ack(self.shard_id, record)
         return accepted and (not was_arranged or holding.tracker.has_ended)
@@ -208,10 +213,10 @@ class HeldShard:
         self.coordinator.held.leave(self.shard_id)
         return True
 
-    def look_after(self, now: Instant) -> bool:
+    def check_if_gone(self, now: Instant) -> bool:
         """If the service does not know the shard, have the shards listed once the user is done with its records."""
         is_through = self.cursor is None and not self.pages
         if self.reader.state is not ReaderState.GONE or not is_through or self.holding is None:
             return False
-        self.coordinator.lose_sight(self.shard_id, now)
+        self.coordinator.mark_missing(self.shard_id, now)
         return True

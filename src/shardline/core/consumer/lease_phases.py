@@ -149,6 +149,8 @@ class Holding:
 
     def poll_operation(self, now: Instant) -> HoldingOperation | None:
         """Return the next operation, unless one is in flight (L1)."""
+        # An operation with an unknown outcome is repeated before any other (``_uncertain``). A different write would
+        # carry the old counter, and the store would refuse it if the first one was applied.
         if self.is_over or self._sent is not None or now < self._retry_at:
             return None
         if self._uncertain is None:
@@ -161,12 +163,15 @@ class Holding:
 
     def _next(self, now: Instant) -> HoldingOperation | None:
         shard_id, me, counter = self.shard_id, self._me, self.row.counter
+        # The children are written into the parent's row before SHARD_END, as the KCL does, so that every worker finds
+        # them there.
         if self._children and self.tracker.is_at_end and self.row.child_ids != self._children:
             return WriteChildren(shard_id, self._children)
         checkpoint = self.tracker.poll_commit(now, may_end=self._may_end)
         if checkpoint is not None:
             return CommitCheckpoint(shard_id, me, counter, checkpoint)
         if self.phase is Phase.LEAVING and self._is_clean:
+            # If another worker asked for the lease, it goes to that worker. Otherwise it becomes available to all.
             if self.row.checkpoint_owner == me:
                 return FinishHandOver(shard_id, me, counter)
             return ReleaseLease(shard_id, me, counter)
@@ -192,6 +197,7 @@ class Holding:
         if self._uncertain is not None:
             return self._retry_at
         work_at = min(self._renew_at, self.tracker.next_deadline(may_end=self._may_end))
+        # Releases and SHARD_END are urgent: other workers wait for them.
         if self.phase is Phase.LEAVING or (self._may_end and self.tracker.is_at_end):
             work_at = -NEVER
         return max(work_at, self._retry_at)
@@ -210,6 +216,7 @@ class Holding:
 
     def handle_seen(self, row: Lease | None) -> None:
         """Handle the row that a scan found while no operation was in flight."""
+        # While an outcome is unknown, our own write may have moved the counter, so the counter proves nothing.
         self._handle_current(row, self.row.counter if self._uncertain is None else None)
 
     def handle_applied(self, result: Lease | Refused | None) -> None:
@@ -222,6 +229,7 @@ class Holding:
             return
         if isinstance(result, Refused):
             row = result.current
+            # The first attempt was applied and its response lost. The repetition was refused only because of that.
             if repeated and landed(operation, row):
                 sent_at = self._first_sent_at
             else:
@@ -278,6 +286,8 @@ class Holding:
             self.is_contested = True
             self.lose(f"another process with the worker_id {self._me!r} writes to it")
         else:
+            # Counters never decrease while a store works. A smaller one shows that the store was restored from a
+            # backup.
             if row.counter < self.row.counter:
                 self.tracker.handle_set_back(row.checkpoint)
             self.row = row

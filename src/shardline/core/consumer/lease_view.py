@@ -38,7 +38,7 @@ class LeaseView:
         self._written_at: dict[str, Instant] = {}
         self._available_since: dict[str, Instant] = {}
         self._has_lost: bool = False
-        self._gone: int = 0  # how many unfinished rows disappeared since a scan last found a row
+        self._lost_rows: int = 0  # how many unfinished rows disappeared since a scan last found a row
         self.begun_at: float = math.inf
         """The earliest time, in seconds since 1970, that a row at LATEST was pinned to."""
 
@@ -49,7 +49,7 @@ class LeaseView:
         found = {row.shard_id: row for row in rows}
         for shard_id, row in found.items():
             if not self._is_ours_newer(shard_id, sent_at):
-                self._see(row, now)
+                self._update(row, now)
         for shard_id in [*self.rows]:
             if shard_id not in found and not self._is_ours_newer(shard_id, sent_at):
                 self._forget(shard_id)
@@ -58,12 +58,14 @@ class LeaseView:
                 self._available_since.setdefault(shard_id, now)
             else:
                 self._available_since.pop(shard_id, None)
+        # Keep only the writes that are newer than this scan. Every later scan is newer than the others.
         self._written_at = {shard_id: at for shard_id, at in self._written_at.items() if at > sent_at}
 
     def take_emptied(self) -> int:
         """Return how many unfinished rows were lost if the last scan found no row at all, otherwise 0."""
-        gone = 0 if self.rows else self._gone
-        self._gone = 0
+        # A few lost rows are normal when a stream is re-created. A store without any row has lost the group.
+        gone = 0 if self.rows else self._lost_rows
+        self._lost_rows = 0
         return gone
 
     def handle_written(self, shard_id: str, row: Lease | None, now: Instant) -> None:
@@ -72,7 +74,7 @@ class LeaseView:
         if row is None:
             self._forget(shard_id)
         else:
-            self._see(row, now)
+            self._update(row, now)
 
     def take_loss(self) -> bool:
         """Whether an unfinished row disappeared since the last call."""
@@ -107,7 +109,7 @@ class LeaseView:
     def _is_ours_newer(self, shard_id: str, sent_at: Instant) -> bool:
         return self._written_at.get(shard_id, sent_at) > sent_at
 
-    def _see(self, row: Lease, now: Instant) -> None:
+    def _update(self, row: Lease, now: Instant) -> None:
         known = self.rows.get(row.shard_id)
         self.rows[row.shard_id] = row
         if row.latest_at is not None:
@@ -119,6 +121,6 @@ class LeaseView:
         row = self.rows.pop(shard_id, None)
         if row is not None and not row.checkpoint.is_finished:
             self._has_lost = True
-            self._gone += 1
+            self._lost_rows += 1
         self._changed_at.pop(shard_id, None)
         self._available_since.pop(shard_id, None)

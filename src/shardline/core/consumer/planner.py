@@ -10,7 +10,7 @@ Invariants:
 - Only leases that may be read are taken or asked for (L3): the shard is not finished, and its parents are.
 - A row that names us as its owner although we do not hold the lease is ours to take at once: the response to a take or
   to a hand-over was lost, or the hand-over has ended. If another process took it under our worker_id, it belongs to
-  that process (``Twins``).
+  that process (``DuplicateWorkers``).
 - If a hand-over that we asked for has not ended long after its timeout, we take the lease: the old owner had its time,
   and its writes are fenced.
 - A row is deleted when it has not changed for 30 lease durations (5 minutes, as with the KCL). A slow worker may be
@@ -23,8 +23,8 @@ from typing import Final, TypeAlias, final
 
 from shardline.core.backoff import Chance
 from shardline.core.clock import Instant
-from shardline.core.consumer.assignment import Standing, assign, imbalance
-from shardline.core.consumer.duplicate_workers import Twins
+from shardline.core.consumer.assignment import ReadableLease, assign, is_uneven
+from shardline.core.consumer.duplicate_workers import DuplicateWorkers
 from shardline.core.consumer.group_rows import GroupStart, child_rows, deletable_rows, missing_rows
 from shardline.core.consumer.lease_view import LeaseView
 from shardline.core.consumer.shard_graph import ShardGraph
@@ -48,7 +48,7 @@ class Planner:
         view: LeaseView,
         graph: ShardGraph,
         *,
-        twins: Twins,
+        duplicates: DuplicateWorkers,
         tokens: TokenFloor,
         max_leases: int | None,
         hand_over_timeout: float,
@@ -57,8 +57,8 @@ class Planner:
     ) -> None:
         self.view: LeaseView = view
         self.graph: ShardGraph = graph
-        self._me: str = twins.me.owner
-        self._twins: Twins = twins
+        self._me: str = duplicates.me.owner
+        self._duplicates: DuplicateWorkers = duplicates
         self._tokens: TokenFloor = tokens
         self._max_leases: int | None = max_leases
         self._hand_over_timeout: float = hand_over_timeout
@@ -88,7 +88,7 @@ class Planner:
 
     def plan_deletions(self, held: Collection[str], now: Instant) -> list[PlannedOperation]:
         """Return deletions of the rows that no worker needs any more."""
-        quiet = DELETE_AFTER_LEASES * self._twins.me.lease_duration
+        quiet = DELETE_AFTER_LEASES * self._duplicates.me.lease_duration
         return [
             DeleteLease(row.shard_id, row.counter)
             for row in deletable_rows(self.graph, self.view.rows)
@@ -98,27 +98,30 @@ class Planner:
     def _leases_to_get(self, held: Collection[str], now: Instant) -> list[PlannedOperation]:
         rows, me = self.view.rows, self._me
         readable = [row for row in rows.values() if self.graph.is_readable(row.shard_id, rows)]
-        standings = [self._standing(row, held, now) for row in readable]
+        leases = [self._readable_lease(row, held, now) for row in readable]
         ours = self._ours(readable, held, now)
         spill_after = _SPILL_SCANS * self._scan_interval
-        impatient = self._is_impatient(standings, now)
-        assignment = assign(standings, me, self._max_leases, self._chance, spill_after=spill_after, impatient=impatient)
+        impatient = self._is_impatient(leases, now)
+        assignment = assign(leases, me, self._max_leases, self._chance, spill_after=spill_after, impatient=impatient)
+        # A lease may be in both lists. A plan has one operation per shard.
         takes = dict.fromkeys([*ours, *assignment.take])
         operations: list[PlannedOperation] = [self._take(rows[shard_id], now) for shard_id in takes]
-        operations += [AskHandOver(one.shard_id, me, one.owner) for one in assignment.ask if one.owner is not None]
+        operations += [
+            AskHandOver(lease.shard_id, me, lease.owner) for lease in assignment.ask if lease.owner is not None
+        ]
         return operations
 
     def _take(self, row: Lease, now: Instant) -> TakeLease:
         floor = self._tokens.floor(row.shard_id, now)
-        return TakeLease(row.shard_id, self._me, row.fence, self._twins.me, floor)
+        return TakeLease(row.shard_id, self._me, row.fence, self._duplicates.me, floor)
 
-    def _standing(self, row: Lease, held: Collection[str], now: Instant) -> Standing:
+    def _readable_lease(self, row: Lease, held: Collection[str], now: Instant) -> ReadableLease:
         shard_id, owner = row.shard_id, row.owner
         if shard_id in held:
             owner = owner or self._me  # the row may be older than our take
-        elif not self._twins.is_ours(row) and self.view.is_available(row, now):
-            return Standing(shard_id, None, self.view.available_for(shard_id, now))
-        return Standing(shard_id, owner, in_hand_over=row.checkpoint_owner is not None)
+        elif not self._duplicates.is_ours(row) and self.view.is_available(row, now):
+            return ReadableLease(shard_id, None, self.view.available_for(shard_id, now))
+        return ReadableLease(shard_id, owner, in_hand_over=row.checkpoint_owner is not None)
 
     def _ours(self, readable: list[Lease], held: Collection[str], now: Instant) -> list[str]:
         """Return the leases that are ours to take at once, because their rows name us as the owner."""
@@ -134,14 +137,14 @@ class Planner:
                 since[shard_id] = self._handed_over_since.get(shard_id, now)
                 if now - since[shard_id] > self._hand_over_timeout + self.view.duration_of(row):
                     found.append(shard_id)
-            elif self._twins.is_ours(row):
+            elif self._duplicates.is_ours(row):
                 found.append(shard_id)
         self._handed_over_since = since
         return found
 
-    def _is_impatient(self, standings: list[Standing], now: Instant) -> bool:
+    def _is_impatient(self, leases: list[ReadableLease], now: Instant) -> bool:
         """Whether the fleet has been uneven for so long that the workers with fewer leases seem unable to take more."""
-        if not imbalance(standings, self._me):
+        if not is_uneven(leases, self._me):
             self._uneven_since = None
             return False
         if self._uneven_since is None:

@@ -259,7 +259,7 @@ class PollingReader:
             self._pace.handle_failure(failure, now)
             self._enter(ReaderState.STARTING if asking else ReaderState.READY)
             self._events.append(ReadFailed(self.shard_id, operation, failure, self._pace.next_at))
-        elif failure.kind is FailureKind.INVALID and self._find_another_way(failure, asking=asking, now=now):
+        elif failure.kind is FailureKind.INVALID and self._recover_from_refusal(failure, asking=asking, now=now):
             self._enter(ReaderState.STARTING)
         else:
             self.failure = failure
@@ -270,7 +270,7 @@ class PollingReader:
         assert state in TRANSITIONS[self.state], f"a reader does not go from {self.state} to {state}"
         self.state = state
 
-    def _find_another_way(self, failure: Failure, *, asking: bool, now: Instant) -> bool:
+    def _recover_from_refusal(self, failure: Failure, *, asking: bool, now: Instant) -> bool:
         """Prepare another attempt after the service refused an iterator or a position. Return False to give up.
 
         A refused iterator is replaced by a new one, and a refused position by TRIM_HORIZON.
@@ -280,7 +280,7 @@ class PollingReader:
         if asking:
             self._events.append(PositionLost(self.shard_id, self.position, failure))
             self.position, self._expected = TRIM_HORIZON, None
-            self._deaggregator.skip_nothing()  # numbers that the service does not know cannot show what is done
+            self._deaggregator.stop_skipping()  # numbers that the service does not know cannot show what is done
             return True
         self._bad_iterators += 1
         self._pace.handle_failure(failure, now)

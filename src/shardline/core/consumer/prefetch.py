@@ -60,6 +60,7 @@ class PrefetchBudget:
     def release(self, key: ShardKey, size_bytes: int) -> None:
         """Release bytes that the user is done with. No effect for a shard that was forgotten meanwhile."""
         held = self.held_bytes(key)
+        # A page may be released after ``forget``: the user finishes records of a lease that was lost.
         size_bytes = min(size_bytes, held)
         if held > size_bytes:
             self._held[key] = held - size_bytes
@@ -82,6 +83,7 @@ class PrefetchBudget:
 
     def _may_read(self, key: ShardKey) -> bool:
         held = self._held.get(key)
+        # A shard without opened records is always admitted, or an exhausted budget could block it forever.
         if held is None:
             return True
         total_bytes = self.total_bytes + self._unopened_bytes

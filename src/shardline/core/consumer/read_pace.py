@@ -22,7 +22,7 @@ from shardline.core.failures import Failure, FailureKind
 
 _BACKOFF_FIRST: Final = 0.25
 _BACKOFF_LONGEST: Final = 10.0
-_WIDEST: Final = 1.0  # seconds: five applications on one shard can each have one call per second
+_DISTANCE_MAX: Final = 1.0  # seconds: five applications on one shard can each have one call per second
 _RECOVERY: Final = 0.9
 _BEAT: Final = 0.1  # seconds
 _LONG_WAIT: Final = 0.5  # seconds: for longer waits, rounding to a beat matters little
@@ -69,11 +69,13 @@ class ReadPace:
             idle_at = self._sent_at + wait
             if wait >= _LONG_WAIT:
                 idle_at = round(idle_at / _BEAT) * _BEAT
+        # All three limits hold: the idle wait, the distance between calls, and the time that pays for the bytes.
         self.next_at = max(idle_at, self._sent_at + self._distance, now + size_bytes / self._bytes_per_second)
 
     def handle_failure(self, failure: Failure, now: Instant) -> None:
         """Schedule the retry of a failed call."""
         if failure.kind is FailureKind.THROTTLED:
-            self._distance = min(self._distance * 2, max(_WIDEST, self._least))
+            # Other applications read the shard, too. A wider distance leaves them their share of the calls.
+            self._distance = min(self._distance * 2, max(_DISTANCE_MAX, self._least))
         delay = self._backoff.next_delay(failure.retry_after)
         self.next_at = max(now + delay, self._sent_at + self._distance)

@@ -28,24 +28,24 @@ from shardline.core.leases import (
 )
 from shardline.model.lease import Incarnation, Lease
 
-FarewellOperation: TypeAlias = CancelHandOver | FinishHandOver | ReleaseLease
+ExitOperation: TypeAlias = CancelHandOver | FinishHandOver | ReleaseLease
 
 
 @final
-class Farewell:
+class ReleaseOnExit:
     """Gives back, on exit, the leases that a worker asked for and does not hold."""
 
     def __init__(self, me: Incarnation) -> None:
         self._incarnation: Incarnation = me
         self._me: str = me.owner
-        self._left: dict[str, FarewellOperation] = {}
+        self._pending: dict[str, ExitOperation] = {}
         self._retry_at: Instant = -NEVER
         self._until: Instant = NEVER
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to give back."""
-        return not self._left
+        return not self._pending
 
     # ---- inputs
 
@@ -65,41 +65,45 @@ class Farewell:
         self._retry_at = max(self._retry_at, retry_at)
         match operation:
             case CancelHandOver() | FinishHandOver() | ReleaseLease():
-                self._left[operation.shard_id] = operation
+                self._pending[operation.shard_id] = operation
+            # The failed request may still arrive at the store. Withdraw it in case it does.
             case AskHandOver(shard_id, by, owner):
-                self._left[shard_id] = CancelHandOver(shard_id, by, owner)
+                self._pending[shard_id] = CancelHandOver(shard_id, by, owner)
+            # The take may have been applied. Release the lease under the token that the take would have written.
             case TakeLease(shard_id, by):
-                self._left[shard_id] = ReleaseLease(shard_id, by, operation.token)
+                self._pending[shard_id] = ReleaseLease(shard_id, by, operation.token)
             case _:
                 return
 
     # ---- outputs, time
 
-    def poll_operation(self, busy: Collection[str], now: Instant) -> FarewellOperation | None:
+    def poll_operation(self, busy: Collection[str], now: Instant) -> ExitOperation | None:
         """Return the next operation for a row that is not ``busy`` with another one."""
-        if self._left and self._until == NEVER:
+        # The time limit begins when there is something to give back.
+        if self._pending and self._until == NEVER:
             self._until = now + self._incarnation.lease_duration
         if now >= self._until:
-            self._left.clear()
+            self._pending.clear()
         if now < self._retry_at:
             return None
-        shard_id = next((shard_id for shard_id in self._left if shard_id not in busy), None)
-        return None if shard_id is None else self._left.pop(shard_id)
+        shard_id = next((shard_id for shard_id in self._pending if shard_id not in busy), None)
+        return None if shard_id is None else self._pending.pop(shard_id)
 
     def next_deadline(self) -> Instant:
-        return min(self._retry_at, self._until) if self._left else NEVER
+        return min(self._retry_at, self._until) if self._pending else NEVER
 
     # ---- internal
 
     def _consider(self, shard_id: str, row: Lease | None) -> None:
-        self._left.pop(shard_id, None)
+        self._pending.pop(shard_id, None)
         if row is None or self._me not in {row.owner, row.checkpoint_owner} or row.checkpoint.is_finished:
             return
         if row.is_foreign_to(self._incarnation):
             return
+        # We are the checkpoint owner, and another worker asked for the lease: hand it on.
         if row.owner != self._me:
-            self._left[shard_id] = FinishHandOver(shard_id, self._me, row.counter)
+            self._pending[shard_id] = FinishHandOver(shard_id, self._me, row.counter)
         elif row.checkpoint_owner is None:
-            self._left[shard_id] = ReleaseLease(shard_id, self._me, row.counter)
+            self._pending[shard_id] = ReleaseLease(shard_id, self._me, row.counter)
         else:
-            self._left[shard_id] = CancelHandOver(shard_id, self._me, row.checkpoint_owner)
+            self._pending[shard_id] = CancelHandOver(shard_id, self._me, row.checkpoint_owner)

@@ -29,7 +29,7 @@ from shardline.model.shard import ChildShard, Shard
 Rows: TypeAlias = Mapping[str, Lease]
 """The leases of a group, by shard."""
 
-LOOK_AGAIN: Final = 1.0
+CONFIRM_AFTER: Final = 1.0
 """A listing may be late. A contradiction is believed only if another listing, begun this many seconds later, confirms
 it."""
 
@@ -66,9 +66,10 @@ class ShardGraph:
             if child.shard_id not in known and not known.keys().isdisjoint(child.parent_ids)
         }
         self._shards = known
+        # Keep the time of the first listing that lacked a shard, so that a later listing can confirm it.
         since = self._missed_since
         self._missed_since = {shard_id: since.get(shard_id, now) for shard_id in rows if not self.is_present(shard_id)}
-        self._trimmed = {shard_id for shard_id, at in self._missed_since.items() if begun_at >= at + LOOK_AGAIN}
+        self._trimmed = {shard_id for shard_id, at in self._missed_since.items() if begun_at >= at + CONFIRM_AFTER}
         self.listings += 1
         self.begun_at, self.came_at = begun_at, now
         self._index()
@@ -80,7 +81,7 @@ class ShardGraph:
                 self._announced[child.shard_id] = child
         self._index()
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Forget the announced shards, because the stream was re-created: they belong to the old stream."""
         self._announced = {}
         self._index()
@@ -172,7 +173,8 @@ class ShardGraph:
             return False
         older = [rows[other].checkpoint for other in self.ancestors(shard_id) if other in rows]
         younger = [rows[other].checkpoint for other in self.descendants(shard_id) if other in rows]
-        return not all(one.is_finished for one in older) and not any(one.has_begun for one in younger)
+        has_begun = any(checkpoint.has_begun for checkpoint in younger)
+        return not has_begun and not all(checkpoint.is_finished for checkpoint in older)
 
     def is_finished(self, shard_id: str, rows: Rows) -> bool:
         """Whether this shard is finished, so that a child of it may be read (L3)."""

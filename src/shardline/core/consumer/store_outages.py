@@ -63,6 +63,8 @@ class StoreHealth:
     def handle_failure(self, operation: str, failure: Failure, now: Instant) -> Instant:
         """Note a failure of the operation. Return when the store will be given up if the failures continue."""
         trouble = trouble_of(failure)
+        # Different kinds of trouble are timed separately: a network outage must not use up the patience for denied
+        # access.
         return self._since.setdefault((operation, trouble), now) + self._limits[trouble]
 
     def give_up(self, gives_up_at: Instant, now: Instant) -> bool:

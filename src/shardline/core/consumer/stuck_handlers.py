@@ -63,6 +63,7 @@ class HandlerWatch:
         """
         self._seen = {key: (work, self._since(key, work, now)) for key, work in at_work.items()}
         for key, since in [*self._stuck.items()]:
+            # The code returned, or has other records by now.
             if self.since(key) != since:
                 del self._stuck[key]
                 self._events.append(HandlerRecovered(key[1], now - since))
@@ -75,6 +76,7 @@ class HandlerWatch:
         if work.since is not None:
             return work.since
         before = self._seen.get(key)
+        # The same oldest record as before: its time goes on.
         return before[1] if before is not None and before[0][:2] == work[:2] else now
 
     # ---- outputs, time

@@ -87,6 +87,8 @@ class Taker(ABC):
     def enter(self, mine: Waiting, has_ended: Callable[[object], bool]) -> bool:
         """Become the current caller, and count the question. Return False if another live caller waits here."""
         waiting = self.waiting
+        # Append first, then look: two callers that enter at the same time see each other, whatever the order of their
+        # steps.
         waiting.append(mine)
         while (first := waiting[0]) is not mine:
             if first.caller is not mine.caller and not has_ended(first.caller):
@@ -145,15 +147,17 @@ class Questions:
         """Withdraw the taker's question."""
         self._waiting.pop(taker, None)
 
-    def look_again(self, takers: Iterable[Taker] | None = None) -> None:
+    def mark_due(self, takers: Iterable[Taker] | None = None) -> None:
         """Serve these takers next, if they wait, because something has changed for them. ``None``: all takers."""
         self._due.update(dict.fromkeys(self._waiting if takers is None else takers))
 
     def handle_time(self, now: Instant) -> None:
-        self.look_again(taker for taker, until in self._waiting.items() if until <= now)
+        self.mark_due(taker for taker, until in self._waiting.items() if until <= now)
 
     def serve(self, now: Instant) -> None:
         """Answer the due takers. If serving a taker makes others due, they are served in the same call."""
+        # Serving a taker may call ``serve`` again, through the hand-out. The loop below then continues with the new due
+        # takers.
         if self._is_serving:
             return
         self._is_serving = True
@@ -170,6 +174,8 @@ class Questions:
         until = taker.serve(now)
         if until is None:
             self.withdraw(taker)
+            # Not the number of this question: user code may have asked again after an interrupt, and this answer covers
+            # that question, too.
             taker.answered = taker.asked
             self._answered.append(taker)
         else:

@@ -42,4 +42,6 @@ class TokenFloor:
 
     def floor(self, shard_id: str, now: Instant) -> int:
         """The lowest allowed value of a new token."""
+        # The counter alone would repeat tokens after the store lost its rows. The time alone would depend on clocks
+        # that agree.
         return max(self._highest.get(shard_id, 0) + 1, int((self._offset + now) * _MILLISECONDS))

@@ -30,7 +30,7 @@ from shardline.core.consumer.consumer_events import (
 )
 from shardline.core.consumer.discovery import Discovery
 from shardline.core.consumer.group_rows import foreign_rows
-from shardline.core.consumer.shard_graph import LOOK_AGAIN, Rows, ShardGraph
+from shardline.core.consumer.shard_graph import CONFIRM_AFTER, Rows, ShardGraph
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.requests import DescribeStreamSummary, ListShards
 from shardline.model.lease import Lease
@@ -51,7 +51,7 @@ class Topology:
         self._doubted_since: dict[str, Instant] = {}  # rows that seem to belong to another stream, and since when
         self._foreign: list[Lease] = []
         self._has_news: bool = False
-        self._told_trimmed: set[str] = set()
+        self._reported_trimmed: set[str] = set()
         self._is_missing: bool = False  # there is no stream of this name
         self._events: list[TopologyEvent] = []
         self.graph: ShardGraph = ShardGraph()
@@ -84,7 +84,7 @@ class Topology:
 
     def distrust(self, now: Instant) -> None:
         """List the shards again, because unfinished rows disappeared: the stream may have been re-created."""
-        self._begin_anew()
+        self._reset()
         self.discovery.list_by(now)
 
     # ---- outputs, time
@@ -92,6 +92,8 @@ class Topology:
     def poll_request(self, rows: Rows, now: Instant) -> ListShards | DescribeStreamSummary | None:
         request = None if self.is_halted else self.discovery.poll_request(now)
         if isinstance(request, ListShards) and request.next_token is None:
+            # The listing is compared with the rows of the time when it began. Rows that were created later may name
+            # shards that are younger than the listing.
             self._rows = dict(rows)
         return request
 
@@ -132,13 +134,14 @@ class Topology:
             self._judge(listing.begun_at, now)
 
     def handle_failure(self, failure: Failure, now: Instant) -> None:
+        # A stream that was never listed may have a misspelt name. Waiting for it would hide the mistake.
         was_there = self._listing > 0
         if failure.kind is FailureKind.NOT_FOUND and was_there and self._if_recreated == "restart":
             self.discovery.handle_missing(now)
             if not self._is_missing:
                 self._is_missing = True
                 self._events.append(StreamMissing(failure))
-            self._begin_anew()
+            self._reset()
         else:
             self.discovery.handle_failure(failure, now)
 
@@ -148,23 +151,23 @@ class Topology:
         foreign = foreign_rows(self.graph, self._rows)
         since = self._doubted_since
         self._doubted_since = {row.shard_id: since.get(row.shard_id, now) for row, _ in foreign}
-        if any(begun_at >= at + LOOK_AGAIN for at in self._doubted_since.values()):
+        if any(begun_at >= at + CONFIRM_AFTER for at in self._doubted_since.values()):
             self._handle_recreated(foreign[0][1])
             self._foreign = [] if self.is_halted else [row for row, _ in foreign]
         unfinished = [shard_id for shard_id, row in self._rows.items() if not row.checkpoint.is_finished]
         trimmed = set(filter(self.graph.is_trimmed, unfinished))
-        self._events += map(ShardTrimmed, sorted(trimmed - self._told_trimmed))
-        self._told_trimmed = trimmed
+        self._events += map(ShardTrimmed, sorted(trimmed - self._reported_trimmed))
+        self._reported_trimmed = trimmed
         if foreign or self.graph.has_doubts:
-            self.discovery.list_by(now + LOOK_AGAIN)
+            self.discovery.list_by(now + CONFIRM_AFTER)
 
     def _handle_recreated(self, why: str) -> None:
         self.recreations += 1
         self._events.append(StreamRecreated(why))
-        self._begin_anew()
+        self._reset()
         self.is_halted = self._if_recreated == "stop"
 
-    def _begin_anew(self) -> None:
-        self.discovery.begin_anew()
-        self.graph.begin_anew()
+    def _reset(self) -> None:
+        self.discovery.reset()
+        self.graph.reset()
         self._listing_wanted = self.discovery.begun + 1

@@ -65,6 +65,8 @@ class TrimWatch:
 
     def handle_page(self, shard_id: str, youngest: float, oldest: float, now: Instant) -> None:
         """Note the gap before a page of this shard, if there is one. ``_Gap`` explains the arguments."""
+        # No retention can reach into a gap this young. If the first record is as old as the reader's position, there is
+        # no gap.
         if oldest <= LEAST_RETENTION or youngest >= oldest:
             return
         gap = _Gap(shard_id, youngest, oldest, now)
@@ -72,6 +74,7 @@ class TrimWatch:
             self._judge(gap)
             return
         self._gaps.append(gap)
+        # Bound the memory: judge the oldest gap by the retention that is known now.
         if len(self._gaps) > _GAPS_MAX:
             self._judge(self._gaps.pop(0))
         is_suspicious = self._retention is None or gap.reached_by(self._retention)
@@ -89,6 +92,7 @@ class TrimWatch:
         self._has_no_summary = False
         gaps, self._gaps = self._gaps, []
         for gap in gaps:
+            # The summary is older than this gap otherwise, and the retention may have changed between the two.
             if gap.seen_at <= requested_at:
                 self._judge(gap)
             else:
@@ -112,6 +116,7 @@ class TrimWatch:
     def _judge(self, gap: _Gap) -> None:
         if self._retention is None:
             return
+        # Raising the retention does not bring removed records back.
         kept = min(self._retention, gap.seen_at - self._removed_until)
         if gap.reached_by(kept):
             why = f"unread records were up to {gap.oldest:.0f} s old, and records older than {kept:.0f} s are gone"

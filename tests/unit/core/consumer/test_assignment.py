@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardline.core.consumer.assignment import HAND_OVERS_MAX, Standing, assign, imbalance
+from shardline.core.consumer.assignment import HAND_OVERS_MAX, ReadableLease, assign, is_uneven
 
 
 def fleet(**loads):
     """Leases ``a-0``, ``a-1``, ... of worker a, and so on; those of ``free`` can be taken."""
     return [
-        Standing(f"{owner}-{number}", None if owner == "free" else owner)
+        ReadableLease(f"{owner}-{number}", None if owner == "free" else owner)
         for owner, load in loads.items()
         for number in range(load)
     ]
 
 
-def plan(standings, me="me", max_leases=None, *, spill_after=1.5, impatient=False, seed=0):
-    return assign(standings, me, max_leases, Random(seed), spill_after=spill_after, impatient=impatient)
+def plan(leases, me="me", max_leases=None, *, spill_after=1.5, impatient=False, seed=0):
+    return assign(leases, me, max_leases, Random(seed), spill_after=spill_after, impatient=impatient)
 
 
 @pytest.mark.parametrize(
@@ -48,15 +48,15 @@ def test_what_nobody_holds_is_dealt_out(loads, taken):
 
 
 def test_two_who_see_the_same_take_different_ones():
-    standings = fleet(a=2, b=3, free=4)
-    mine, theirs = plan(standings, "a").take, plan(standings, "b").take
+    leases = fleet(a=2, b=3, free=4)
+    mine, theirs = plan(leases, "a").take, plan(leases, "b").take
     assert sorted(mine + theirs) == ["free-0", "free-1", "free-2", "free-3"]
 
 
 def test_what_is_left_lying_is_anybodys_a_few_at_a_time():
-    standings = [*fleet(a=2, me=4), *(Standing(f"free-{number}", None, 2.0) for number in range(2))]
-    assert plan(standings, spill_after=2.0).take == []
-    assert plan(standings, spill_after=1.9).take == ["free-0"]
+    leases = [*fleet(a=2, me=4), *(ReadableLease(f"free-{number}", None, 2.0) for number in range(2))]
+    assert plan(leases, spill_after=2.0).take == []
+    assert plan(leases, spill_after=1.9).take == ["free-0"]
 
 
 def test_never_more_than_the_maximum():
@@ -68,13 +68,13 @@ def test_never_more_than_the_maximum():
 
 
 def test_workers_that_start_together_take_in_different_orders():
-    standings = fleet(free=20)
-    assert plan(standings, seed=1).take != plan(standings, seed=2).take
+    leases = fleet(free=20)
+    assert plan(leases, seed=1).take != plan(leases, seed=2).take
 
 
-def asked(standings, **arguments):
+def asked(leases, **arguments):
     """Who is asked for how many."""
-    return dict(Counter(one.owner for one in plan(standings, **arguments).ask))
+    return dict(Counter(one.owner for one in plan(leases, **arguments).ask))
 
 
 @pytest.mark.parametrize(
@@ -105,38 +105,42 @@ def test_whom_to_ask(loads, asks):
     ("mine", "theirs", "asks"), [(0, 100, 1), (1, 99, 1), (2, 98, 2), (16, 84, 16), (40, 60, 10), (100, 300, 32)]
 )
 def test_no_more_at_a_time_than_it_has(mine, theirs, asks):
-    standings = fleet(a=theirs, me=mine)
-    assert asked(standings) == {"a": asks}
-    assert len({one.shard_id for one in plan(standings).ask}) == asks
+    leases = fleet(a=theirs, me=mine)
+    assert asked(leases) == {"a": asks}
+    assert len({one.shard_id for one in plan(leases).ask}) == asks
 
 
 def test_a_bounded_number_is_on_its_way():
-    coming = [Standing(f"x{number}", "me", in_hand_over=True) for number in range(HAND_OVERS_MAX)]
+    coming = [ReadableLease(f"x{number}", "me", in_hand_over=True) for number in range(HAND_OVERS_MAX)]
     assert asked([*fleet(a=200), *coming[:-3]]) == {"a": 3}
     assert asked([*fleet(a=200), *coming]) == {}
 
 
 def test_what_is_being_handed_over_is_not_asked_for():
-    standings = [Standing("x", "a", in_hand_over=True), Standing("y", "a"), Standing("z", "a", in_hand_over=True)]
-    assert plan(standings).ask == [Standing("y", "a")]
+    leases = [
+        ReadableLease("x", "a", in_hand_over=True),
+        ReadableLease("y", "a"),
+        ReadableLease("z", "a", in_hand_over=True),
+    ]
+    assert plan(leases).ask == [ReadableLease("y", "a")]
     moving = [one._replace(in_hand_over=True) for one in fleet(a=3)]
     assert plan(moving).ask == []
 
 
 def test_who_has_waited_for_long_leaves_nothing_to_those_who_may_be_full():
-    standings = fleet(a=3, b=1, me=1)
-    assert asked(standings) == {}
-    assert asked(standings, impatient=True) == {"a": 1}
-    standings = fleet(a=64, b=10, me=36)
-    assert asked(standings) == {}
-    assert asked(standings, impatient=True) == {"a": 14}
+    leases = fleet(a=3, b=1, me=1)
+    assert asked(leases) == {}
+    assert asked(leases, impatient=True) == {"a": 1}
+    leases = fleet(a=64, b=10, me=36)
+    assert asked(leases) == {}
+    assert asked(leases, impatient=True) == {"a": 14}
     assert asked(fleet(a=2, me=1), impatient=True) == {}
 
 
 def test_imbalance():
-    assert imbalance(fleet(a=3, me=1), "me")
-    assert not imbalance(fleet(a=2, me=1), "me")
-    assert not imbalance([], "me")
+    assert is_uneven(fleet(a=3, me=1), "me")
+    assert not is_uneven(fleet(a=2, me=1), "me")
+    assert not is_uneven([], "me")
 
 
 # ---- any fleet becomes even
@@ -148,16 +152,16 @@ class World:
         self.seed = Random(seed)
         self.moves = Counter()
 
-    def standings(self):
-        return [Standing(lease, owner) for lease, owner in self.owners.items()]
+    def leases(self):
+        return [ReadableLease(lease, owner) for lease, owner in self.owners.items()]
 
     def step(self, workers, *, together):
         """Each worker acts once: one after the other, or all on the same sight, of which the store lets the first win."""
-        seen = self.standings()
+        seen = self.leases()
         changed = False
         for me in self.seed.sample(workers, len(workers)):
             if not together:
-                seen = self.standings()
+                seen = self.leases()
             assignment = assign(seen, me, None, self.seed, spill_after=1.5)
             for lease in assignment.take:
                 if self.owners[lease] is None:
@@ -225,7 +229,7 @@ def settle(leases, workers, joiners, seed, *, late):
             steps += [(looks, 0, name), (arrives, 1, name)]
         for _, has_looked, name in sorted(steps):
             if not has_looked:
-                asked_for[name] = assign(world.standings(), name, None, chance, spill_after=1.5).ask
+                asked_for[name] = assign(world.leases(), name, None, chance, spill_after=1.5).ask
                 continue
             for one in asked_for[name]:
                 if world.owners[one.shard_id] == one.owner:

@@ -136,7 +136,7 @@ def test_a_shard_that_the_service_denies_to_know_is_finished_if_it_is_trimmed(gr
     worker = group.worker("me")
     group.run(0.0)
     group.stream.shards = [stream.shard(4)]
-    worker.machine.lose_sight(stream.name(5), group.now)
+    worker.machine.mark_missing(stream.name(5), group.now)
     group.run(5.0)
     assert worker.seen(ShardTrimmed) == [ShardTrimmed(stream.name(5))]
     assert worker.seen(LeaseReleased) == [LeaseReleased(stream.name(5), finished=True)]
@@ -146,7 +146,7 @@ def test_a_shard_that_the_service_denies_to_know_is_finished_if_it_is_trimmed(gr
 def test_a_shard_that_the_service_denies_to_know_and_that_is_there_is_read_again(group, stream):
     worker = group.worker("me")
     group.run(0.0)
-    worker.machine.lose_sight(stream.name(5), group.now)
+    worker.machine.mark_missing(stream.name(5), group.now)
     group.run(1.0)
     assert [event.shard_id for event in worker.seen(LeaseGained)].count(stream.name(5)) == 2
     assert worker.seen(LeaseReleased) == [LeaseReleased(stream.name(5), finished=False)]

@@ -81,7 +81,7 @@ def test_the_checkpoint_is_forgotten_after_the_first_record_beyond_it():
 
 def test_nothing_is_skipped_once_the_checkpoint_means_nothing():
     one = opener(done=SequenceNumber(5))
-    one.skip_nothing()
+    one.stop_skipping()
     assert len(one.open([raw(b"x", 1)], ORIGIN)) == 1
 
 

@@ -189,7 +189,7 @@ def test_of_a_stream_that_was_made_anew_it_is_asked_again(in_a_round):
     if in_a_round:
         discovery.poll_request(160.0)
         discovery.handle_summary(SUMMARY, 160.0)
-    discovery.begin_anew()
+    discovery.reset()
     assert discovery.matching is None
     if not in_a_round:
         discovery.poll_request(160.0)
@@ -207,7 +207,7 @@ def test_a_listing_under_way_is_not_taken_for_the_answer_to_that(pages):
         page(discovery, "a", token="t")
     else:
         discovery.poll_request(100.0)
-    discovery.begin_anew()
+    discovery.reset()
     discovery.list_by(100.0)
     if pages == 2:
         page(discovery, "b")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shardline.core.consumer.consumer_events import WorkerIdShared
-from shardline.core.consumer.duplicate_workers import Twins
+from shardline.core.consumer.duplicate_workers import DuplicateWorkers
 from shardline.model.lease import Incarnation, Lease
 
 ME = Incarnation("me", "this", 10.0)
@@ -16,14 +16,14 @@ SHARED = [WorkerIdShared("s", "me")]
 
 
 @pytest.fixture
-def twins():
-    return Twins(ME)
+def duplicates():
+    return DuplicateWorkers(ME)
 
 
-def move(twins, row, times):
+def move(duplicates, row, times):
     for step in range(times + 1):
-        twins.handle_row(replace(row, counter=row.counter + step))
-    return twins.take_events()
+        duplicates.handle_row(replace(row, counter=row.counter + step))
+    return duplicates.take_events()
 
 
 @pytest.mark.parametrize(
@@ -37,42 +37,42 @@ def move(twins, row, times):
         (Lease("s", 5), False),
     ],
 )
-def test_and_tw2_which_rows_are_ours_to_take_at_once(twins, row, ours):
-    assert twins.is_ours(row) is ours
+def test_and_tw2_which_rows_are_ours_to_take_at_once(duplicates, row, ours):
+    assert duplicates.is_ours(row) is ours
 
 
-def test_a_row_under_our_name_that_moves_twice_is_a_twins(twins):
-    assert move(twins, ITS, 1) == []
-    assert move(twins, ITS, 2) == SHARED
-    assert move(twins, ITS, 9) == []  # said before
-    assert move(twins, replace(ITS, shard_id="t"), 9) == []
+def test_a_row_under_our_name_that_moves_twice_is_a_twins(duplicates):
+    assert move(duplicates, ITS, 1) == []
+    assert move(duplicates, ITS, 2) == SHARED
+    assert move(duplicates, ITS, 9) == []  # said before
+    assert move(duplicates, replace(ITS, shard_id="t"), 9) == []
     third = replace(ITS, incarnation=TWIN._replace(id="third"))
-    assert move(twins, third, 1) == []
-    assert move(twins, third, 2) == SHARED
+    assert move(duplicates, third, 1) == []
+    assert move(duplicates, third, 2) == SHARED
 
 
-def test_a_restart_after_a_kill_finds_rows_that_stand_still_or_move_once(twins):
-    assert move(twins, ITS, 0) == []
-    assert move(twins, replace(ITS, counter=6), 0) == []  # its last write came late
+def test_a_restart_after_a_kill_finds_rows_that_stand_still_or_move_once(duplicates):
+    assert move(duplicates, ITS, 0) == []
+    assert move(duplicates, replace(ITS, counter=6), 0) == []  # its last write came late
     for _ in range(5):
-        assert move(twins, replace(ITS, counter=6), 0) == []
+        assert move(duplicates, replace(ITS, counter=6), 0) == []
 
 
 @pytest.mark.parametrize("row", [OURS, Lease("s", 5, "me"), Lease("s", 5, "you", incarnation=TWIN), Lease("s", 5)])
-def test_what_is_ours_or_anothers_by_name_is_no_twins(twins, row):
-    assert move(twins, row, 9) == []
-    move(twins, ITS, 1)
-    twins.handle_row(replace(row, counter=60))  # it changed hands: what was seen before counts no more
-    assert move(twins, replace(ITS, counter=70), 1) == []
+def test_what_is_ours_or_anothers_by_name_is_no_twins(duplicates, row):
+    assert move(duplicates, row, 9) == []
+    move(duplicates, ITS, 1)
+    duplicates.handle_row(replace(row, counter=60))  # it changed hands: what was seen before counts no more
+    assert move(duplicates, replace(ITS, counter=70), 1) == []
 
 
-def test_what_another_writes_in_our_name_is_not_ours_until_it_is_free(twins):
-    twins.handle_contested("s")
-    assert twins.take_events() == SHARED
-    twins.handle_row(OURS)
-    assert not twins.is_ours(OURS)
-    twins.handle_taken("s")
-    assert twins.is_ours(OURS)
-    twins.handle_contested("s")
-    twins.handle_row(Lease("s", 9, "you"))
-    assert twins.is_ours(OURS)
+def test_what_another_writes_in_our_name_is_not_ours_until_it_is_free(duplicates):
+    duplicates.handle_contested("s")
+    assert duplicates.take_events() == SHARED
+    duplicates.handle_row(OURS)
+    assert not duplicates.is_ours(OURS)
+    duplicates.handle_taken("s")
+    assert duplicates.is_ours(OURS)
+    duplicates.handle_contested("s")
+    duplicates.handle_row(Lease("s", 9, "you"))
+    assert duplicates.is_ours(OURS)

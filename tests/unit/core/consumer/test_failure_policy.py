@@ -32,7 +32,7 @@ def drive(batch, policy, poison):
         letter = work.poll_dead_letter(now)
         if letter is not None:
             dead.append(letter)
-            work.handle_buried(now)
+            work.handle_dead_letter_written(now)
         done += work.take_done()
     return work, calls, dead, done
 
@@ -75,14 +75,14 @@ def test_a_dead_letter_that_cannot_be_written_is_tried_again_and_then_stops():
     assert work.poll_attempt(99.0) is None
     assert work.poll_dead_letter(10.0) is not None
     assert work.poll_dead_letter(10.0) is None
-    work.handle_burial_failed("disk full", 10.0)
+    work.handle_dead_letter_failed("disk full", 10.0)
     assert work.poll_dead_letter(10.0) is None
     later = work.next_deadline()
     assert later > 10.0
     letter = work.poll_dead_letter(later)
     assert letter is not None
     assert letter.error == "bad", "the letter tells why the handler failed, not why it could not be written before"
-    work.handle_burial_failed("disk full", later)
+    work.handle_dead_letter_failed("disk full", later)
     assert work.is_stopped
     assert work.error == "disk full"
     assert work.take_done() == []

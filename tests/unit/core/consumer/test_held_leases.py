@@ -15,7 +15,7 @@ from shardline.core.consumer.consumer_events import (
     LeaseReleased,
     WorkerIdShared,
 )
-from shardline.core.consumer.duplicate_workers import Twins
+from shardline.core.consumer.duplicate_workers import DuplicateWorkers
 from shardline.core.consumer.held_leases import DeadlineHeap, HeldLeases
 from shardline.core.consumer.shard_graph import ShardGraph
 from shardline.core.leases import (
@@ -38,9 +38,9 @@ class World:
         self.now = 100.0
         self.graph = ShardGraph()
         self.graph.handle_listing(stream.all, {}, 100.0, 100.0)
-        self.twins = Twins(Incarnation("me", "this", ConsumerConfig(**config).lease_duration))
+        self.duplicates = DuplicateWorkers(Incarnation("me", "this", ConsumerConfig(**config).lease_duration))
         self.held = HeldLeases(
-            self.twins,
+            self.duplicates,
             self.graph,
             ConsumerConfig(**config),
             checkpoint_interval=1.0,
@@ -208,10 +208,10 @@ def test_what_another_process_writes_in_our_name_is_contested(stream):
     shard_id = world.gain(4)
     row = replace(world.rows[shard_id], counter=world.rows[shard_id].counter + 1)
     world.held.handle_rows({shard_id: row}, [], 100.0)
-    assert world.twins.take_events() == [WorkerIdShared(shard_id, "me")]
-    assert not world.twins.is_ours(row)
+    assert world.duplicates.take_events() == [WorkerIdShared(shard_id, "me")]
+    assert not world.duplicates.is_ours(row)
     world.held.handle_taken(row, 100.0, 100.0)
-    assert world.twins.is_ours(row)
+    assert world.duplicates.is_ours(row)
 
 
 def test_in_order_no_shard_is_ever_full(stream):

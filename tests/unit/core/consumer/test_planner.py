@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from shardline.core.consumer.duplicate_workers import Twins
+from shardline.core.consumer.duplicate_workers import DuplicateWorkers
 from shardline.core.consumer.group_rows import GroupStart
 from shardline.core.consumer.lease_view import LeaseView
 from shardline.core.consumer.planner import Planner
@@ -29,7 +29,7 @@ class World:
         self.planner = Planner(
             self.view,
             self.graph,
-            twins=Twins(ME),
+            duplicates=DuplicateWorkers(ME),
             tokens=TokenFloor(0.0, 100.0),
             max_leases=None,
             hand_over_timeout=5.0,

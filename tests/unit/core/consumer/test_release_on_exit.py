@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shardline.core.clock import NEVER
-from shardline.core.consumer.release_on_exit import Farewell
+from shardline.core.consumer.release_on_exit import ReleaseOnExit
 from shardline.core.leases import (
     AskHandOver,
     CancelHandOver,
@@ -27,7 +27,7 @@ FINISH = FinishHandOver("s", "me", 6)
 
 
 def farewell(*rows, held=()):
-    one = Farewell(Incarnation("me", "this", 10.0))
+    one = ReleaseOnExit(Incarnation("me", "this", 10.0))
     one.handle_rows(rows, held)
     return one
 
@@ -91,7 +91,7 @@ def test_then_nothing_is_left_to_do(answer):
     ],
 )
 def test_what_failed_may_have_been_applied_and_is_undone_later(under_way, undone):
-    one = Farewell(Incarnation("me", "this", 10.0))
+    one = ReleaseOnExit(Incarnation("me", "this", 10.0))
     one.handle_failure(under_way, 101.0)
     assert one.poll_operation([], 100.0) is None
     assert one.next_deadline() == (NEVER if undone is None else 101.0)
@@ -106,7 +106,7 @@ def test_what_another_process_took_under_our_name_is_not_ours_to_give_back(row):
 
 
 def test_a_take_whose_answer_was_lost_is_undone_at_its_token():
-    one = Farewell(Incarnation("me", "this", 10.0))
+    one = ReleaseOnExit(Incarnation("me", "this", 10.0))
     one.handle_failure(TakeLease("s", "me", Fence(3, None, None), floor=1_000), 101.0)
     assert one.poll_operation([], 101.0) == ReleaseLease("s", "me", 1_000)
 

@@ -116,7 +116,7 @@ def test_what_a_shard_of_a_stream_that_is_gone_named_is_forgotten(stream):
     graph.handle_children([stream.child(9)])
     graph.handle_listing([stream.shard(5, is_open=True)], {}, 100.0, 100.0)
     assert graph.is_present(stream.name(9))
-    graph.begin_anew()
+    graph.reset()
     assert not graph.is_present(stream.name(9))
     assert graph.children(stream.name(5)) == frozenset()
     assert graph.is_present(stream.name(5))
