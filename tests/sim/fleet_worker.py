@@ -175,7 +175,7 @@ class Worker(Process, CoordinatorShell):
         """L5, also for what it only asked for. What lapsed, or came by a write whose answer was lost, is not its to give back."""
         assert not self.hand_out.shards, "every lease was told to be gone"
         rows = [row for row in self.world.store.rows.values() if not row.checkpoint.is_finished]
-        ours = [row for row in rows if not row.is_foreign_to(self.machine._twins.me)]
+        ours = [row for row in rows if not row.is_foreign_to(self.machine._duplicates.me)]
         held = {row.shard_id for row in ours if self.name in {row.owner, row.checkpoint_owner}}
         if (
             self.world.fleet.has_twins

@@ -148,8 +148,7 @@ class Coordinator:
         self._release_on_exit: ReleaseOnExit = ReleaseOnExit(self._duplicates.me)
         self._backoff: Backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
         self._health: StoreHealth = StoreHealth(config.lease_duration, config.store_patience)
-        # The number of rows that the store has lost. It is reported once a listing shows that the stream is the same.
-        self._emptied: int = 0
+        self._emptied: int = 0  # lost rows, to be reported once a listing shows that the stream is the same
         self._recreations: int = 0  # how many times the stream had been re-created at the last plan
         self._plan: dict[str, PlannedOperation | ExitOperation] = {}
         self._in_flight: dict[str, _Flight] = {}
