@@ -1,4 +1,4 @@
-"""The blocking facade: the same names as ``shardline``'s, for threads."""
+"""The blocking API: the same names as in ``shardline``, for programs without an event loop."""
 
 from shardline.sync.blocking_consumer import Consumer as Consumer
 from shardline.sync.blocking_delivery import Delivery as Delivery

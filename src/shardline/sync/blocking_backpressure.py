@@ -2,9 +2,11 @@
 
 Invariants:
 
-- P7: as the async line's (``shardline.aio.producer.backpressure``).
-- A waiter has a ``Latch``, which whoever wakes it opens. The host takes no lock of a user's thread.
-- A signal handler in a thread that waits does not wait in that line: its place would be behind its own thread's.
+- P7: the same as for the async line (``shardline.aio.producer.backpressure``).
+- Each waiting thread has a ``Latch``, which the host or another thread opens. The host never takes a lock that a user's
+  thread may hold.
+- A signal handler that puts while its own thread waits in the line does not wait. Its place would be behind that of the
+  interrupted thread, which cannot move up until the handler returns.
 """
 
 import time
@@ -17,12 +19,12 @@ from shardline.aio.producer.backpressure import Line
 
 @final
 class RoomLine(Line):
-    """The threads that wait for room."""
+    """The queue of threads that wait for room in the buffer."""
 
     def wait_in_turn(self, attempt: Callable[[bool], bool], timeout: float | None) -> bool:
-        """Until ``attempt`` succeeds; false if it has not after ``timeout`` seconds.
+        """Wait until ``attempt`` succeeds. Return false if it has not succeeded after ``timeout`` seconds.
 
-        Its argument says whether this thread is first in line; it raises to end the wait.
+        The argument of ``attempt`` says whether this thread is first in line. ``attempt`` raises to end the wait.
         """
         end = None if timeout is None else time.monotonic() + timeout
         turn = Latch()
@@ -36,6 +38,6 @@ class RoomLine(Line):
                 turn.wait(left)
         finally:
             if turn in self._line:
-                self._line.remove(turn)  # as in the async line
+                self._line.remove(turn)  # inline, as in the async line: a method could be interrupted before it begins
             self.move_up()
         return True

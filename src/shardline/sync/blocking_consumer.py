@@ -1,15 +1,18 @@
-"""How does a program without an event loop read a stream?
+"""The blocking consumer, for programs without an event loop.
 
-The async ``Consumer`` reads, in a thread of its own; records go over by the page. Handlers run in further threads.
+The async consumer's session runs in a thread of its own and passes records to the caller page by page. Handlers run in
+further threads.
 
-Invariants (C5 and L5 are of docs/guarantees.md):
+Invariants (docs/guarantees.md defines C5 and L5):
 
-- C5: as the async consumer's. A thread that closes the consumer is done with what it was handed; what another thread
-  has is waited for. Leaving the block by an exception, Ctrl-C included, is no asking: the record comes again.
-- L5: leases are let go on the way out, also on that of an exception.
-- Any thread may acknowledge, look and close; one thread iterates at a time.
-- The loop's thread never waits for a user's: a callback that would wait for the loop is refused.
-- A handler may close the consumer that calls it: it does not wait there, for it would wait for itself.
+- C5: the same as for the async consumer. Closing the consumer acknowledges the records that the closing thread was
+  handed, and waits for other threads to finish theirs. Leaving the block by an exception, including Ctrl-C, does not
+  acknowledge the last record: it is delivered again.
+- L5: leases are released on exit, even if the block is left by an exception.
+- Any thread may acknowledge, query and close. Only one thread may iterate at a time.
+- The network thread never waits for a user's thread. A callback that would wait for the network thread is refused.
+- A handler may close the consumer that runs it. That ``close`` does not wait, because it would wait for the handler
+  itself.
 """
 
 import threading
@@ -48,11 +51,11 @@ class Consumer(ConsumerFacade):
     """Reads a stream, in any thread::
 
         with Consumer("orders", group="billing", store="sqlite:///leases.db") as consumer:
-            for record in consumer:  # done when the next one is asked for
+            for record in consumer:  # committed when you request the next record
                 handle(record.key, record.data)
 
-    The arguments are those of the async ``Consumer``, without ``client``: it has its own connections. The ``sink`` is
-    called in the consumer's thread.
+    The arguments are those of the async ``Consumer``, except ``client``: a blocking consumer has its own connections.
+    The ``sink`` is called in the consumer's network thread.
     """
 
     def __init__(
@@ -72,9 +75,9 @@ class Consumer(ConsumerFacade):
         close_timeout: float | None = 30.0,
         **connection: Any,
     ) -> None:
-        self._thread: LoopThread | None = None  # first: __del__ also sees what __init__ refused
+        self._thread: LoopThread | None = None  # first: __del__ runs even if __init__ raises
         if "client" in connection:
-            raise UsageError("client: a blocking Consumer has its own connections: give it the connection arguments")
+            raise UsageError("client: a blocking Consumer has its own connections: pass the connection arguments")
         self._session = ConsumerSession(
             stream,
             connection,
@@ -92,13 +95,14 @@ class Consumer(ConsumerFacade):
             close_timeout=close_timeout,
             not_started=_NOT_STARTED,
         )
-        self._life = threading.RLock()  # held by whoever starts or closes; a signal handler may come in between
+        # Held during start and close. Re-entrant, because a signal handler may close in between.
+        self._life = threading.RLock()
         watch_forks(self)
 
-    # ---- life
+    # ---- start and close
 
     def start(self) -> None:
-        """Start the consumer's thread, connect and begin to read. Raises as the async ``start``."""
+        """Start the network thread, connect and begin to read. Raises the same errors as the async ``start``."""
         refuse_to_wait_in_callback("start()")
         with self._life:
             if self._thread is not None or self._session.is_closed:
@@ -110,16 +114,17 @@ class Consumer(ConsumerFacade):
                 thread.call(self._session.start)
                 self._thread = thread
             finally:
-                if self._thread is None:  # it failed, or was interrupted
-                    thread.stop(partial(_undo, self._session))
+                if self._thread is None:  # the start failed, or was interrupted
+                    thread.stop(partial(_abandon, self._session))
 
     def close(self, timeout: float | None = None) -> None:
-        """Hand out no more, let others finish what they have, commit, and let go of the leases.
+        """Stop handing out records, let other threads finish theirs, commit, and release the leases.
 
-        What this thread was handed counts as done (C5). Harmless when done before. In a handler it does not wait.
+        The records that this thread was handed count as processed (C5). Closing twice is harmless. In a handler,
+        ``close`` does not wait: the consumer closes in the background.
 
         Args:
-            timeout: how long to wait for those at work; ``None``: ``close_timeout``.
+            timeout: how many seconds to wait for other threads; ``None``: ``close_timeout``.
         """
         self._close(check_timeout("timeout", timeout), clean=True)
 
@@ -127,7 +132,7 @@ class Consumer(ConsumerFacade):
         session, thread, closer = self._session, self._thread, threading.current_thread()
         if thread is not None and is_handler_of(session):
             with suppress(Closed):
-                thread.call(session.shut)  # when it returns, no more is handed out
+                thread.call(session.shut)  # when this returns, no more records are handed out
             thread.begin(lambda: session.close(closer, timeout, clean=True))
             return
         refuse_to_wait_in_callback("close()")
@@ -137,7 +142,7 @@ class Consumer(ConsumerFacade):
                 session.is_closed = True
                 return
             try:
-                with suppress(Closed):  # it has ended
+                with suppress(Closed):  # the network thread has ended already
                     thread.call(lambda: session.close(closer, timeout, clean=clean))
             finally:
                 thread.stop()
@@ -160,26 +165,28 @@ class Consumer(ConsumerFacade):
     # ---- reading
 
     def __iter__(self) -> RecordIterator:
-        """Records one by one; each is done when the next is asked for.
+        """Iterate over records. Each record is committed when you request the next one.
 
         Raises:
-            UsageError: somebody waits in another iteration.
-            Closed: it is closed, or not started.
+            UsageError: another thread waits in another iteration.
+            Closed: the consumer is closed, or not started.
         """
         refuse_to_wait_in_callback("iterating")
         session = self._session
         return RecordIterator(session, session.begin(threading.current_thread(), Iteration))
 
     def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> BatchIterator:
-        """Batches of one shard each; a batch is done when the next is asked for, or by ``batch.ack()``.
+        """Iterate over batches. All records of a batch are from one shard.
+
+        A batch is committed when you request the next one, or by ``batch.ack()``.
 
         Args:
-            max_records: how many a batch has at most; ``None``: as many as one request brought, up to 10,000.
-            max_wait: how long to wait for ``max_records``, once there is one.
+            max_records: maximum number of records in a batch; ``None``: as many as one request returned, up to 10,000.
+            max_wait: maximum time to wait for a batch to fill, in seconds, once it has its first record.
 
         Raises:
-            UsageError: an argument is wrong, or somebody waits in another iteration.
-            Closed: it is closed, or not started.
+            UsageError: an argument is wrong, or another thread waits in another iteration.
+            Closed: the consumer is closed, or not started.
         """
         wait = check_batch(max_records, max_wait)
         refuse_to_wait_in_callback("iterating")
@@ -196,23 +203,23 @@ class Consumer(ConsumerFacade):
         policy: FailurePolicy | None = None,
         dead_letter: DeadLetterTarget | None = None,
     ) -> None:
-        """Call ``handler`` with every record, in threads: in order within a shard, shards side by side.
+        """Call ``handler`` with every record, in threads: in order within a shard, shards concurrently.
+
+        Returns when the consumer is closed, or when a bounded run is complete.
 
         Args:
-            handler: takes a record, or a ``Batch``.
-            batch: hand over batches of up to this many records.
-            max_wait: how long to wait for ``batch`` records, once there is one.
-            policy: what becomes of a record whose handler fails. By default it is tried five times; then this raises.
-            dead_letter: where records go that failed for good: a callable, which gets a ``DeadLetter`` in a thread, a
-                stream's name or ARN, a ``shardline.sync.Producer``, or the ``pathlib.Path`` of a file.
-
-        Returns:
-            When the consumer is closed, or a bounded run has come to its end.
+            handler: is called with a record, or with a ``Batch`` if ``batch`` is set.
+            batch: call the handler with batches of up to this many records.
+            max_wait: maximum time to wait for a batch to fill, in seconds, once it has its first record.
+            policy: how to retry a handler that fails. By default it is called up to five times, then this raises.
+            dead_letter: destination of records whose handler failed permanently: a callable, which is called with a
+                ``DeadLetter`` in a thread, a stream's name or ARN, a ``shardline.sync.Producer``, or the
+                ``pathlib.Path`` of a file.
 
         Raises:
-            HandlerFailed: a handler failed for good, and there is no ``dead_letter``.
-            UsageError: an argument is wrong, or somebody waits in another iteration.
-            Closed: it is closed, or not started.
+            HandlerFailed: a handler failed permanently, and there is no ``dead_letter``.
+            UsageError: an argument is wrong, or another thread waits in another iteration.
+            Closed: the consumer is closed, or not started.
         """
         thread = self._running()
         refuse_to_wait_in_callback("run()")
@@ -223,26 +230,29 @@ class Consumer(ConsumerFacade):
             )
         )
 
-    # ---- looking
+    # ---- queries
 
     def wait_ready(self, timeout: float | None = 30.0) -> None:
-        """Until ``is_ready``.
+        """Wait until ``is_ready``.
 
         Raises:
-            WaitTimeout: not within ``timeout`` seconds.
-            ShardlineError: it never will be: no such stream, access denied, ...
-            Closed: it is closed, or not started.
+            WaitTimeout: the consumer is not ready after ``timeout`` seconds.
+            ShardlineError: the consumer cannot become ready: no such stream, access denied, ...
+            Closed: the consumer is closed, or not started.
         """
         thread = self._running()
         refuse_to_wait_in_callback("wait_ready()")
         thread.call(lambda: self._session.wait_ready(timeout))
 
     def status(self) -> ConsumerStatus:
-        """Shards, owners, positions, lag and health, as this worker knows them."""
+        """Return the shards, owners, positions, lag and health that this worker knows."""
         return self._session.status() if self._thread is None else self._thread.ask(self._session.status)
 
     def handle_fork(self) -> None:
-        """In the child: see ``fork_and_exit``. A thread of the parent may have held the lock."""
+        """Disable this copy in the child of a fork (see ``fork_and_exit``).
+
+        The lock is replaced, because a thread of the parent may have held it.
+        """
         self._life = threading.RLock()
         self._thread = None
         self._session.handle_fork()
@@ -250,11 +260,14 @@ class Consumer(ConsumerFacade):
     def __del__(self) -> None:
         if self._thread is None or self._session.is_closed:
             return
-        self._thread.stop(partial(_undo, self._session))
+        self._thread.stop(partial(_abandon, self._session))
         warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
 
-async def _undo(session: ConsumerSession) -> None:
-    """End a consumer that nobody has any more. It keeps no reference to its facade."""
+async def _abandon(session: ConsumerSession) -> None:
+    """Close the session of a consumer that failed to start or was garbage-collected without ``close``.
+
+    It takes the session, because a reference to the ``Consumer`` would keep the consumer alive.
+    """
     if session.is_started:
         await session.close(None, 0.0, clean=False)

@@ -2,8 +2,9 @@
 
 Invariants:
 
-- As the async consumer's: a dead letter is written when the callable returned, or every record has its receipt.
-- The user's callable runs in a thread: it may block.
+- As for the async consumer, a dead letter is written when the callable has returned, or when every record has its
+  receipt.
+- The user's callable runs in a thread, so it may block.
 """
 
 import inspect
@@ -21,14 +22,14 @@ from shardline.errors import UsageError
 from shardline.sync.blocking_producer import Producer
 
 DeadLetterTarget: TypeAlias = Callable[[DeadLetter], object] | str | Path | Producer
-"""What to do with them: call this, put them into the stream of this name or ARN, append them to this file."""
+"""Destination of dead letters: a callable, a stream's name or ARN, the path of a file, or a blocking producer."""
 
 
 def in_threads(target: Any) -> Any:
-    """What the async consumer is told instead.
+    """Return the target for the async consumer: a callable or a producer is wrapped so that it runs in a thread.
 
     Raises:
-        UsageError: a producer of the wrong kind.
+        UsageError: the target is an async producer.
     """
     if isinstance(target, AsyncProducer):
         raise UsageError("dead_letter: a blocking Consumer takes a shardline.sync.Producer, not an async one")

@@ -1,12 +1,12 @@
-"""What does a blocking caller hold of a record that was put?
+"""The delivery that a blocking ``put`` returns.
 
 Invariants:
 
 - P1, and the invariants of the async delivery.
-- Any thread may wait, any number of them. The network thread sets the ending first and looks for waiters then; a
-  waiter enters itself first and looks for the ending then: one of the two always sees the other. Waiters enter one at a
-  time: two that both found no list would each make one, and one of them would be forgotten.
-- The network thread does not wait for what only it can bring: a callback that tries is refused.
+- Any number of threads may wait. The network thread sets the ending and then looks for waiters; a waiter adds itself
+  and then looks at the ending. So one of the two always sees the other. Waiters add themselves one at a time: if two
+  both found no list, each would create one, and one waiter would be lost.
+- The network thread never waits for an outcome that only it can produce: a callback that tries to wait is refused.
 """
 
 import math
@@ -25,72 +25,75 @@ from shardline.errors import UsageError, WaitTimeout
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_GLANCE: Final = 0.5  # seconds: a Ctrl-C in the very moment in which a wait begins is seen when it ends
+_WAIT_SLICE: Final = 0.5  # seconds: a Ctrl-C that arrives just as a wait begins is noticed only when the wait ends
 
 
 @final
-class _Entering:
-    """Held while a waiter enters itself. Re-entrant: a signal handler may wait for a delivery as well."""
+class _WaitersLock:
+    """The lock that is held while a waiter adds itself. Re-entrant: a signal handler may wait for a delivery, too."""
 
     lock = threading.RLock()
 
     @classmethod
     def replace(cls) -> None:
-        """In the child of a fork: another thread may have held it, and is not there."""
+        """Replace the lock in the child of a fork. A thread that exists only in the parent may have held it."""
         cls.lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_Entering.replace)
+    os.register_at_fork(after_in_child=_WaitersLock.replace)
 
 
 @final
 class NetworkThread(threading.Thread):
-    """The thread in which a producer sends, and callbacks run."""
+    """The thread that runs a producer's or a consumer's event loop, and the callbacks."""
 
 
-def refuse_to_wait_in_callback(what: str) -> None:
-    """Refuse to wait in the network thread for what only that thread can bring.
+def refuse_to_wait_in_callback(action: str) -> None:
+    """Refuse to block the network thread, because only that thread could end the wait.
 
     Raises:
-        UsageError: this is a network thread.
+        UsageError: the caller runs in a network thread.
     """
     if isinstance(threading.current_thread(), NetworkThread):
-        raise UsageError(f"{what} in a callback would wait for itself: callbacks run in the network thread")
+        raise UsageError(f"{action} in a callback would wait for itself: callbacks run in the network thread")
 
 
 @final
 class Delivery(SettledRecord):
-    """A record on its way. ``result()`` waits for the receipt; drop it if you do not care."""
+    """A record that was put. ``result()`` waits for its receipt. You may drop a delivery that you do not need."""
 
     def result(self, timeout: float | None = None) -> Receipt:
-        """The receipt, when it is delivered.
+        """Wait until the record is delivered, and return its receipt.
 
         Raises:
-            DeliveryFailed: it was given up; the exception carries the record and every attempt.
-            WaitTimeout: it has not ended after ``timeout`` seconds. It goes on.
+            DeliveryFailed: the record could not be delivered. The exception carries the record and every attempt.
+            WaitTimeout: the record is still in flight after ``timeout`` seconds. The producer keeps trying.
         """
         if self.ending is None or not (timeout is None or (type(timeout) is float and timeout >= 0.0)):
             self._wait(timeout)
         landing = self.ending
-        if type(landing) is Landing and self.history is None:  # nearly all, with as few calls as can be
+        if type(landing) is Landing and self.history is None:  # the usual case, with few function calls
             number = self.sequence_number or landing.sequence_number
             return Receipt(landing.shard_id, number, self.sub_sequence, landing.sent)
         return self.receipt()
 
     def outcome(self, timeout: float | None = None) -> Receipt | Undelivered:
-        """As ``result``, but a failure is a value: an ``Undelivered``."""
+        """Like ``result``, but return a failure as a value, an ``Undelivered``, instead of raising."""
         self._wait(timeout)
         conclusion = self.conclusion
         assert conclusion is not None
         return conclusion
 
     def add_done_callback(self, callback: "Callable[[Delivery], object]") -> None:
-        """Call ``callback(delivery)`` when it ends, in the network thread; at once, and here, if it has."""
+        """Call ``callback(delivery)`` in the network thread when the delivery has succeeded or failed.
+
+        If it already has, call the callback at once, in this thread.
+        """
         self.when_done(lambda: callback(self))
 
     def add_waiter(self, wake: "Callable[[], None]") -> None:
-        with _Entering.lock:
+        with _WaitersLock.lock:
             waiters = self.waiters
             if waiters is None:
                 self.waiters = waiters = []
@@ -114,8 +117,8 @@ class Delivery(SettledRecord):
             return
         until = math.inf if limit is None else time.monotonic() + limit
         try:
-            while not ended.wait(max(0.0, min(_GLANCE, until - time.monotonic()))):
+            while not ended.wait(max(0.0, min(_WAIT_SLICE, until - time.monotonic()))):
                 if time.monotonic() >= until:
-                    raise WaitTimeout(f"not delivered after {limit:g} s: it goes on")
+                    raise WaitTimeout(f"not delivered after {limit:g} s: the producer keeps trying")
         finally:
             self.remove_waiter(wake)

@@ -2,11 +2,11 @@
 
 Invariants (C5 is defined in docs/guarantees.md):
 
-- C5: asking for the next record says that the last one is done; nothing else does, except a clean close.
-- A record costs no hop to another thread: an iterator asks its host once per page.
-- A wait that was interrupted has taken nothing and lost nothing: the cursor that came stays with the taker.
-- Once a lease is lost, or another worker asked for it, no more of its page is handed out. A thread that is just taking
-  a record may have that one.
+- C5: only requesting the next record, or a clean close, acknowledges the last one.
+- Taking a record does not switch threads: an iterator asks the network thread only once per page.
+- An interrupted wait has consumed nothing and lost nothing: a cursor that arrived stays with the taker.
+- Once a lease is lost, or another worker has asked for it, no further record of its page is handed out. A thread that
+  is taking a record at that moment may still get that record.
 """
 
 from typing import final
@@ -20,7 +20,7 @@ from shardline.model.record import Record
 
 @final
 class RecordIterator:
-    """Records one by one."""
+    """Iterates over single records."""
 
     __slots__ = ("__weakref__", "_cursor", "_session", "_taker")
 
@@ -38,7 +38,7 @@ class RecordIterator:
         place = cursor.place
         if place < cursor.end and boot_time() < cursor.slice_end:
             record = cursor.records[place]
-            cursor.place = place + 1  # last: the record is taken
+            cursor.place = place + 1  # the last step: from here on, the record counts as handed out
             return record
         session, taker = self._session, self._taker
         while True:
@@ -47,7 +47,7 @@ class RecordIterator:
             if cursor.is_open:
                 place = session.begin_slice(cursor)
                 record = cursor.records[place]
-                cursor.place = place + 1  # last
+                cursor.place = place + 1  # the last step
                 return record
             session.ask_blocking(taker)
             if taker.is_over:
@@ -58,7 +58,7 @@ class RecordIterator:
 
 @final
 class BatchIterator:
-    """Many records of one shard at once."""
+    """Iterates over batches; the records of a batch are from one shard."""
 
     __slots__ = ("__weakref__", "_session", "_taker")
 
@@ -78,7 +78,7 @@ class BatchIterator:
             if cursor.is_open:
                 batch = session.make_batch(cursor)
                 count = len(batch.records)
-                cursor.place = count  # last
+                cursor.place = count  # the last step
                 return batch
             session.ask_blocking(taker)
             if taker.is_over:

@@ -1,19 +1,19 @@
-"""How does a program without an event loop put records?
+"""The blocking producer, for programs without an event loop.
 
-The same intake and machine as the async producer's. A put runs in the caller's thread, without a hop to another, and
-touches the intake alone. One daemon thread runs an event loop with the machine's host. Whatever else looks into the
-machine (``flush``, ``close``, ``stats``) asks that thread.
+It has the same intake and machine as the async producer. A put runs entirely in the caller's thread and touches only
+the intake. A daemon thread, the network thread, runs an event loop with the machine's host. Methods that look into the
+machine (``flush``, ``close``, ``stats``) ask that thread.
 
 Invariants:
 
-- P1, P7, P10: as the async producer's. Room is given in the order of waiting.
-- The putters' lock is held while a record is checked against the gate and appended. It is re-entrant, for a signal
-  handler or a finalizer may put in the middle of a put of its own thread. The network thread never takes it, except for
-  a callback that puts, and then waits only a moment (``_LockForCallbacks``): the thread that has the lock may be in a
-  signal handler that closes the producer, and so waits for the network thread.
-- Any thread may put, flush and close, a signal handler in the middle of a put too.
-- The network thread does not wait for itself: a callback that would is refused, and a callback that puts finds the
-  buffer full instead of waiting.
+- P1, P7, P10: the same as for the async producer. Threads get room in the order in which they began to wait.
+- A put holds the putters' lock while it checks the gate and appends the record. The lock is re-entrant, because a
+  signal handler or a finalizer may put in the middle of a put of its own thread. The network thread takes the lock only
+  for a callback that puts, and then waits only briefly (``_LockForCallbacks``): the thread that holds the lock may be
+  in a signal handler that closes the producer, and so waits for the network thread.
+- Any thread may put, flush and close, even a signal handler in the middle of a put.
+- The network thread never waits for itself. A callback that would wait is refused. A callback that puts while the
+  buffer is full gets ``BufferFull`` instead of waiting.
 """
 
 import sys
@@ -43,14 +43,14 @@ from shardline.sync.host_thread import LoopThread
 
 _clock: Final = time.monotonic
 _get_ident: Final = threading.get_ident
-_WAKE: Final = Put.WAKE  # looked up once: put is the hot path
-_AT_ONCE: Final = 128  # records that put_many accepts under one lock
-_LOCK_TIMEOUT: Final = 0.1  # seconds: a put has the lock for microseconds
+_WAKE: Final = Put.WAKE  # a module global, because put is the hot path
+_SLICE_RECORDS: Final = 128  # records that put_many adds each time it holds the lock
+_LOCK_TIMEOUT: Final = 0.1  # seconds; a put holds the lock for microseconds
 
 
 @final
 class _LockForCallbacks:
-    """The putters' lock, for a callback in the network thread. It gives up soon."""
+    """The putters' lock, for a callback in the network thread: acquiring it times out soon."""
 
     __slots__ = ("_lock",)
 
@@ -59,7 +59,7 @@ class _LockForCallbacks:
 
     def __enter__(self) -> None:
         if not self._lock.acquire(timeout=_LOCK_TIMEOUT):
-            raise BufferFull("another thread is in the middle of a put, and does not come to its end")
+            raise BufferFull("another thread holds the buffer's lock in the middle of a put: try again later")
 
     def __exit__(self, *error: object) -> None:
         self._lock.release()
@@ -73,7 +73,7 @@ class Producer(ProducerFacade[RoomLine]):
             delivery = producer.put(b"...", key="user-1")
             receipt = delivery.result(timeout=5)
 
-    The arguments are those of the async ``Producer``, without ``client``: the network thread has its own.
+    The arguments are those of the async ``Producer``, except ``client``: the network thread creates its own client.
     """
 
     _block = "with"
@@ -101,17 +101,17 @@ class Producer(ProducerFacade[RoomLine]):
             close_timeout=close_timeout,
             drain_on_cancel=drain_on_cancel,
         )
-        check_client("Producer", None, connection)  # to see what is wrong with it; the network thread makes its own
+        check_client("Producer", None, connection)  # a check only: the network thread creates its own client
         self._connection = connection
         self._thread: LoopThread | None = None
         self._network_ident: int | None = None
         self._closer: int | None = None
         self._make_locks()
 
-    # ---- life
+    # ---- start and close
 
     def start(self) -> None:
-        """Start the network thread. Raises as the async ``start``."""
+        """Start the network thread. Raises the same errors as the async ``start``."""
         with self._life:
             if self._is_started or self._closed:
                 self._check_open()
@@ -120,24 +120,25 @@ class Producer(ProducerFacade[RoomLine]):
             try:
                 thread.start()
                 self._network_ident = thread.ident
-                # Not in the caller's context: with trio, that says that trio's event loop runs.
+                # In an empty context: that of a caller inside trio says that trio's event loop is running.
                 Context().run(thread.call, partial(_begin, thread, self._driver, self._connection))
                 self._thread, self._in_loop = thread, thread.soon
             finally:
-                if self._thread is None:  # it failed, or was interrupted
+                if self._thread is None:  # the start failed, or was interrupted
                     thread.stop()
             self._admit()
 
     def close(self, timeout: float | None = None) -> list[Delivery]:
-        """Accept no more, deliver what there is within ``timeout`` seconds, and end. Returns the undelivered.
+        """Refuse further puts, deliver the buffered records within ``timeout`` seconds, and return the undelivered.
 
-        Harmless when done before. What is returned has failed with the code ``Closed``, unless it failed earlier.
+        The returned deliveries have failed with the code ``Closed``, unless they failed earlier. Closing twice is
+        harmless.
         """
         limit = self._close_timeout if timeout is None else check_timeout("timeout", timeout)
         refuse_to_wait_in_callback("close()")
         if limit == 0 and self._closed and self._thread is not None:
-            self._thread.soon(self._driver.stop)  # who has no time cuts short who has
-        if self._closer == threading.get_ident():  # in the middle of a close of its own
+            self._thread.soon(self._driver.stop)  # a close with no time left cuts a longer one short
+        if self._closer == threading.get_ident():  # a signal handler, in the middle of a close of its own thread
             return undelivered(self._left)
         with self._life:
             self._closer = threading.get_ident()
@@ -154,8 +155,9 @@ class Producer(ProducerFacade[RoomLine]):
         try:
             if first:
                 self._left = self._thread.ask(self._intake.unfinished)
-                if limit != 0:  # without time nothing more is sent, and then handed back
-                    self._settle(self._thread, limit, self._left)
+                # With no time left, do not send records that would then be returned as undelivered.
+                if limit != 0:
+                    self._flush_and_wait(self._thread, limit, self._left)
         finally:
             self._thread.soon(self._driver.stop)
         self._thread.join()
@@ -175,11 +177,11 @@ class Producer(ProducerFacade[RoomLine]):
     def put(
         self, data: Any, *, key: str | None = None, explicit_hash_key: str | None = None, timeout: float | None = None
     ) -> Delivery:
-        """Put one record. Waits for room in the buffer, and for nothing else.
+        """Put one record. Blocks only while the buffer is full.
 
         Raises:
-            UsageError: the record is wrong, or too large for the stream. Nothing was accepted.
-            BufferFull: there was no room for ``timeout`` seconds. Nothing was accepted.
+            UsageError: the record is invalid, or too large for the stream. It was not accepted.
+            BufferFull: there was no room for ``timeout`` seconds. The record was not accepted.
             Closed: the producer is closed, or not started.
         """
         if self._serializer is not None:
@@ -191,7 +193,7 @@ class Producer(ProducerFacade[RoomLine]):
             and explicit_hash_key is None
             and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
             and key.isascii()
-        ):  # nearly all, with as few calls as can be
+        ):  # the usual case, with few function calls
             size = len(data) + len(key)
         else:
             size = sys.maxsize
@@ -203,7 +205,8 @@ class Producer(ProducerFacade[RoomLine]):
         try:
             with self._lock if _get_ident() != self._network_ident else self._callbacks_lock:
                 reserved, reserved_bytes = intake.reserved_records + 1, intake.reserved_bytes + size
-                # As ``Intake.put``. From here to the append nothing is called: no signal handler can come between (P1).
+                # The same steps as in ``Intake.put``, inlined. Up to the append no function is called, so that no
+                # signal handler can run in between (P1).
                 if (
                     intake.refusal is None
                     and reserved <= intake.limit_records
@@ -226,7 +229,7 @@ class Producer(ProducerFacade[RoomLine]):
         return delivery
 
     def put_nowait(self, data: Any, *, key: str | None = None, explicit_hash_key: str | None = None) -> Delivery:
-        """As ``put``, without waiting: ``BufferFull`` if there is no room."""
+        """Like ``put``, but raise ``BufferFull`` at once if there is no room."""
         return self.put(data, key=key, explicit_hash_key=explicit_hash_key, timeout=0.0)
 
     def put_many(
@@ -237,12 +240,12 @@ class Producer(ProducerFacade[RoomLine]):
     ) -> list[Delivery]:
         """Put many records: tuples of (key or None, data) or (key, data, explicit hash key).
 
-        All are checked before the first is accepted.
+        All records are checked before the first is accepted.
 
         Raises:
-            UsageError: a record is wrong; the message says which. Nothing was accepted.
-            BufferFull: there was no room for ``timeout`` seconds; what was accepted until then stays accepted.
-            Closed: as ``put``.
+            UsageError: a record is invalid; the message says which. No record was accepted.
+            BufferFull: there was no room for ``timeout`` seconds. Records accepted before that stay accepted.
+            Closed: the producer is closed, or not started.
         """
         limit = check_timeout("timeout", timeout)
         deliveries = [
@@ -250,15 +253,15 @@ class Producer(ProducerFacade[RoomLine]):
             for key, data, explicit_hash_key in tuples(records, self._serializer, self._intake.record_max_bytes)
         ]
         self._check_open()
-        for start in range(0, len(deliveries), _AT_ONCE):
-            slice_ = deliveries[start : start + _AT_ONCE]
+        for start in range(0, len(deliveries), _SLICE_RECORDS):
+            slice_ = deliveries[start : start + _SLICE_RECORDS]
             if not self._put(self._locked, self._intake.put_many, slice_, self._date(slice_)):
                 for delivery in slice_:
                     self._accept(delivery, payload_bytes(delivery), limit)
         return deliveries
 
     def _accept(self, delivery: Delivery, size: int, timeout: float | None) -> None:
-        """Put it into the intake, when there is room."""
+        """Put a delivery into the intake, after waiting for room if necessary."""
         is_callback = _get_ident() == self._network_ident
         limit = 0.0 if is_callback else check_timeout("timeout", timeout)
         if not self._put(self._put_in_turn, delivery, size, limit):
@@ -289,27 +292,28 @@ class Producer(ProducerFacade[RoomLine]):
         assert self._thread is not None
         return self._thread
 
-    # ---- waiting, and looking
+    # ---- waiting and queries
 
     def flush(self, timeout: float | None = None) -> list[Delivery]:
-        """Send what was put before the call, without lingering, and wait until it has ended.
+        """Send the records that were put before this call, without lingering, and wait for them.
 
-        It keeps the rate limits. Returns what is not delivered after ``timeout`` seconds (``None``: as long as it
-        takes): still on its way, or given up meanwhile. What failed before is not in it: see ``on_failure``.
+        ``flush`` respects the rate limits. It returns the records that are not delivered after ``timeout`` seconds
+        (``None``: no limit): those still in flight, and those that failed during the flush. Records that failed before
+        the call are not returned: see ``on_failure``.
         """
         refuse_to_wait_in_callback("flush()")
         thread = self._running()
         snapshot: list[Any] = thread.ask(self._intake.unfinished)
-        self._settle(thread, check_timeout("timeout", timeout), snapshot)
+        self._flush_and_wait(thread, check_timeout("timeout", timeout), snapshot)
         return undelivered(snapshot)
 
     def wait_ready(self, timeout: float | None = 30.0) -> None:
-        """Until the producer has seen its stream. Call it at the start, to learn of a misspelt name or missing rights.
+        """Wait until the producer has reached its stream. Call it at start-up to detect a wrong name or missing rights.
 
         Raises:
-            WaitTimeout: not within ``timeout`` seconds.
-            ShardlineError: it never will: no such stream, access denied, wrong credentials, ...
-            Closed: it is closed, or not started.
+            WaitTimeout: the producer has not reached its stream after ``timeout`` seconds.
+            ShardlineError: the stream cannot be reached: no such stream, access denied, wrong credentials, ...
+            Closed: the producer is closed, or not started.
         """
         limit = check_timeout("timeout", timeout)
         refuse_to_wait_in_callback("wait_ready()")
@@ -318,7 +322,7 @@ class Producer(ProducerFacade[RoomLine]):
             Context().run(thread.call, partial(self._driver.wait_ready, limit, str(self._stream)))
         self._check_open()
 
-    def _settle(self, thread: LoopThread, timeout: float | None, snapshot: list[Any]) -> None:
+    def _flush_and_wait(self, thread: LoopThread, timeout: float | None, snapshot: list[Any]) -> None:
         end = None if timeout is None else _clock() + timeout
         thread.soon(self._driver.flush)
         with suppress(WaitTimeout):
@@ -326,28 +330,32 @@ class Producer(ProducerFacade[RoomLine]):
                 delivery.outcome(None if end is None else max(0.0, end - _clock()))
 
     def stats(self) -> ProducerStats:
-        """Counts and the state of every shard."""
-        look = partial(self._machine.stats, _clock())
-        return look() if self._thread is None else self._thread.ask(look)
+        """Return the counters and the state of every shard."""
+        query = partial(self._machine.stats, _clock())
+        return query() if self._thread is None else self._thread.ask(query)
 
-    # ---- what was forgotten
+    # ---- forks
 
     def refuse_after_fork(self) -> None:
-        """In the child: the network thread and its connections are the parent's, and the locks may be held for ever."""
+        """Disable this copy in the child of a fork.
+
+        The network thread and its connections exist only in the parent. A thread of the parent may have held the locks,
+        so they are replaced.
+        """
         self._thread = None
         self._make_locks()
         super().refuse_after_fork()
 
     def _make_locks(self) -> None:
-        self._lock = threading.RLock()  # of the putters
+        self._lock = threading.RLock()  # the putters' lock
         self._callbacks_lock = _LockForCallbacks(self._lock)
-        self._life = threading.RLock()  # held by whoever starts or closes ...
-        self._closer = None  # ... in this thread
+        self._life = threading.RLock()  # held during start and close
+        self._closer = None  # the ident of the thread that is in close
 
 
 async def _begin(thread: LoopThread, driver: Driver, connection: dict[str, Any]) -> None:
-    """Connect, and start the host. Neither keeps a reference to the ``Producer``."""
-    client = Client(**connection)  # here: what it is made of belongs to the event loop around it
+    """Connect, and start the host. Neither keeps a reference to the ``Producer``, which would keep it alive."""
+    client = Client(**connection)  # created here, because its locks and sockets belong to the running event loop
     await client.start()
     thread.begin(partial(_host, thread, driver, client))
 

@@ -1,13 +1,14 @@
-"""In which thread does a blocking producer send, and a blocking consumer read?
+"""The network thread: a daemon thread with an event loop, in which a blocking producer or consumer does its I/O.
 
-In a daemon thread of its own, with an event loop. Other threads hand it coroutines, and wait for what comes of them.
+Other threads pass coroutines to it and wait for their results.
 
 Invariants:
 
-- Every call ends: with what the coroutine returned or raised, or with ``Closed`` if the loop ended before.
-- A thread that is interrupted while it waits (Ctrl-C) waits no more: its coroutine is cancelled, or never begins.
-- After a fork the child's copy refuses: the thread is the parent's.
-- A signal handler may call while its thread does: nobody waits for a lock that only the interrupted code can give.
+- Every call ends: it returns or raises the result of the coroutine, or raises ``Closed`` if the loop ended before.
+- A thread that is interrupted while it waits (Ctrl-C) stops waiting. Its coroutine is cancelled, or never starts.
+- After a fork, calls in the child raise ``Closed``, because the thread exists only in the parent.
+- A signal handler may call while its own thread is in a call: no caller waits for a lock that only the interrupted code
+  can release.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ _ENDED: Final = "this Consumer does not run any more"
 
 @final
 class _Call(Generic[_T]):
-    """A coroutine for the loop, and who waits for it. It exists before the loop knows of it."""
+    """A coroutine for the loop, and the thread that waits for its result."""
 
     __slots__ = ("_task", "_work", "error", "is_abandoned", "is_over", "latch", "results")
 
@@ -39,12 +40,12 @@ class _Call(Generic[_T]):
         self._task: asyncio.Task[None] | None = None
         self.latch = Latch()
         self.results: list[_T] = []
-        """What came of it. None: it was cut short, or failed."""
+        """Holds the coroutine's result. Empty if the coroutine failed or was cancelled."""
         self.error: BaseException | None = None
         self.is_abandoned = False
         self.is_over = False
 
-    # ---- in the loop's thread
+    # ---- called in the network thread
 
     def begin(self) -> None:
         if not self.is_abandoned:
@@ -54,7 +55,7 @@ class _Call(Generic[_T]):
     async def _run(self) -> None:
         try:
             self.results.append(await self._work())
-        except (SystemExit, KeyboardInterrupt) as exit_:  # for the thread that waits: here it would end the loop
+        except (SystemExit, KeyboardInterrupt) as exit_:  # for the waiting thread: raised here, it would end the loop
             self.error = exit_
 
     def cancel(self) -> None:
@@ -70,7 +71,7 @@ class _Call(Generic[_T]):
 
 @final
 class LoopThread:
-    """A thread with an event loop. It holds no reference to its facade, and has no lock."""
+    """A thread with an event loop. It has no lock, and no reference to the producer or consumer that uses it."""
 
     def __init__(self, name: str) -> None:
         self._thread = NetworkThread(target=self._run, name=name, daemon=True)
@@ -84,16 +85,16 @@ class LoopThread:
         self._is_stopping = False
         self._has_ended = False
 
-    # ---- life
+    # ---- start and stop
 
     def start(self) -> None:
         self._thread.start()
         self._started.wait()
 
     def stop(self, last: Work[None] | None = None) -> None:
-        """End, after ``last``. Nobody waits for it here."""
+        """Ask the thread to run ``last`` and end. Does not wait for that."""
         self._last = last
-        self._is_stopping = True  # for a loop that does not run yet
+        self._is_stopping = True  # in case the loop is not running yet
         self.soon(self._set_end)
 
     def join(self) -> None:
@@ -106,14 +107,15 @@ class LoopThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether this is it."""
+        """Whether the caller runs in this thread."""
         return threading.current_thread() is self._thread
 
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
         finally:
-            self._has_ended = True  # before the look at who waits: who comes later sees it
+            # Set before the waiters are woken: a call that registers later sees the flag and does not wait.
+            self._has_ended = True
             for latch in [*self._pending]:
                 latch.wake()
 
@@ -130,10 +132,10 @@ class LoopThread:
         assert self._end is not None
         self._end.set()
 
-    # ---- calls from other threads
+    # ---- called from other threads
 
     def call(self, work: Work[_T]) -> _T:
-        """``await work()`` in the loop, and wait for it.
+        """Run ``await work()`` in the loop, wait for it, and return its result.
 
         Raises:
             Closed: the loop has ended.
@@ -155,13 +157,16 @@ class LoopThread:
             try:
                 raise call.error
             finally:
-                del call  # or the error would keep itself, and all frames, alive
+                del call  # else the error would keep this frame alive, and the frame the error
         if not call.results:
             raise Closed(_ENDED)
         return call.results[0]
 
     def ask(self, question: Callable[[], _T]) -> _T:
-        """Ask the machines in the loop. Only this thread may read them; once it has ended, any thread may."""
+        """Return ``question()``, called in the network thread: only that thread may read the machines.
+
+        Once the network thread has ended, any thread may.
+        """
 
         async def ask() -> _T:
             return question()
@@ -172,13 +177,13 @@ class LoopThread:
         return question()
 
     def soon(self, call: Callable[[], object]) -> None:
-        """``call()`` in the loop, without waiting. Harmless when the loop has ended."""
+        """Call ``call()`` in the loop, without waiting. Does nothing if the loop has ended."""
         if os.getpid() == self._pid and self._loop is not None:
-            with suppress(RuntimeError):  # it has ended: who waits for it will be told
+            with suppress(RuntimeError):  # the loop has ended: ``_run`` wakes the threads that wait
                 self._loop.call_soon_threadsafe(call)
 
     def begin(self, work: Work[object]) -> None:
-        """``await work()`` in the loop, without waiting."""
+        """Start ``work()`` as a task in the loop, without waiting for it."""
 
         def spawn() -> None:
             task = asyncio.ensure_future(work())

@@ -172,7 +172,7 @@ def test_result_waits_and_gives_up_after_its_timeout(make_sync_producer):
     with make_sync_producer(linger=0.2) as producer:
         delivery = producer.put(b"x", key="k")
         for timeout in (0, 0.01):
-            with pytest.raises(WaitTimeout, match="it goes on"):
+            with pytest.raises(WaitTimeout, match="the producer keeps trying"):
                 delivery.result(timeout)
             with pytest.raises(TimeoutError):
                 delivery.outcome(timeout)

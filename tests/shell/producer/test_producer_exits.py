@@ -304,7 +304,7 @@ def work():
         raise AssertionError
     with Producer("s", **CONNECTION) as own:
         own.put(b"child", key="k").result(5)
-with producer._lock, sync_delivery._Entering.lock:
+with producer._lock, sync_delivery._WaitersLock.lock:
     assert in_child(work) == 0
 print(waiting.result(5).attempt_count, producer.close())
 """

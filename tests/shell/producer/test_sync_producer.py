@@ -182,7 +182,7 @@ def test_an_interrupt_while_it_closes_ends_it_at_once(make_sync_producer, kinesi
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Producer, "_settle", interrupted)
+        patch.setattr(Producer, "_flush_and_wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             producer.close()
     assert delivery.outcome(5).code == "Closed"
