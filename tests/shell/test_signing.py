@@ -63,10 +63,10 @@ class FakeChain:
         self.gate = threading.Event()
         self.gate.set()
 
-    def credentials(self, *, afresh):
+    def credentials(self, *, reload):
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
-        self.calls.append(afresh)
+        self.calls.append(reload)
         self.gate.wait(5)
         self.at_once -= 1
         if isinstance(self.found, Exception):
@@ -77,7 +77,7 @@ class FakeChain:
 @pytest.fixture
 def chain(monkeypatch):
     fake = FakeChain()
-    monkeypatch.setattr(BotocoreSession, "credentials", lambda _, *, afresh: fake.credentials(afresh=afresh))
+    monkeypatch.setattr(BotocoreSession, "credentials", lambda _, *, reload: fake.credentials(reload=reload))
     return fake
 
 

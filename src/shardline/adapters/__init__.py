@@ -1,1 +1,1 @@
-"""Ports made real: what does I/O, and knows no machine."""
+"""Implementations of the ports. They may do I/O, and know no state machine."""

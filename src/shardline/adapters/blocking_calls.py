@@ -1,15 +1,15 @@
-"""Who waits for a call that blocks: a name look-up, botocore's chains, SQLite?
+"""Runs blocking calls (name look-ups, botocore's credential chain, SQLite) without blocking the event loop.
 
-Nobody who does not want to. Such a call can hang for minutes, and a thread cannot be stopped. So it gets a daemon
-thread of its own, not one of a pool that is joined at the end (``asyncio.run`` joins the one that asyncio uses).
+Such a call can hang for minutes, and a thread cannot be stopped. So each call gets a daemon thread of its own, not a
+thread of a pool that is joined at exit (``asyncio.run`` joins asyncio's pool).
 
 Invariants:
 
-- Who waits can leave at any time, also the last; the call goes on.
-- A call that is asked for while the same one runs, also one that was left, is not made again: all share its
-  outcome. So there is never more than one thread for each.
-- At the interpreter's end, where no thread can begin (Python 3.12 on), the call is made in the caller's.
-- A signal handler that raises in the event loop loses no outcome: whoever waits is woken twice.
+- Every waiter can be cancelled at any time, even the last one. The call then continues without a waiter.
+- A call that is requested while an equal one runs, even one without a waiter, is not made again: all waiters share one
+  outcome. So there is never more than one thread per question.
+- During interpreter shutdown, when no thread can start (since Python 3.12), the call is made in the caller's thread.
+- A signal handler that raises in the event loop loses no outcome, because each waiter is woken twice.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ _T = TypeVar("_T")
 
 @final
 class BlockingCalls(Generic[_T]):
-    """Calls under way, by what they ask."""
+    """The calls that are running, by their question."""
 
     def __init__(self) -> None:
         self._running: dict[Hashable, _Call[_T]] = {}
 
     async def ask(self, question: Hashable, call: Callable[[], _T]) -> _T:
-        """What ``call()`` returns or raises, or one that asks the same and runs already."""
+        """Return or raise the outcome of ``call()``, or of a running call with an equal ``question``."""
         running = self._running.get(question)
         if running is None:
             running = self._running[question] = _Call(call, lambda: self._forget(question, running))
@@ -42,20 +42,20 @@ class BlockingCalls(Generic[_T]):
         return await running.outcome()
 
     def _forget(self, question: Hashable, ended: "_Call[_T] | None") -> None:
-        if self._running.get(question) is ended:  # a call ends twice: the next one may have begun in between
+        if self._running.get(question) is ended:  # ``_finish`` runs twice: a new call may have started in between
             self._running.pop(question, None)
 
 
 @final
 class _Call(Generic[_T]):
-    """One call in a thread of its own."""
+    """A call in a thread of its own."""
 
     def __init__(self, call: Callable[[], _T], forget: Callable[[], object]) -> None:
         self._call = call
         self._forget = forget
-        self._soon = call_soon_from_threads()
+        self._call_soon = call_soon_from_threads()
         self._is_over = False
-        self._waiting: list[asyncio.Future[None] | anyio.Event] = []
+        self._waiters: list[asyncio.Future[None] | anyio.Event] = []
         self._results: list[_T] = []
         self._error: Exception | None = None
 
@@ -67,7 +67,7 @@ class _Call(Generic[_T]):
             if threading.main_thread().is_alive():
                 self._forget()
                 raise
-            self._make()
+            self._store_outcome()
             self._finish()
         except BaseException:  # a signal handler raised
             self._forget()
@@ -76,31 +76,31 @@ class _Call(Generic[_T]):
     async def outcome(self) -> _T:
         while not self._is_over:
             if is_trio():
-                self._waiting.append(event := anyio.Event())
+                self._waiters.append(event := anyio.Event())
                 await event.wait()
-            else:  # a future: what an interrupt leaves undone in the set() of an event is never done
-                self._waiting.append(future := asyncio.get_running_loop().create_future())
+            else:  # a future, not an event: an interrupt inside Event.set() would leave some waiters asleep
+                self._waiters.append(future := asyncio.get_running_loop().create_future())
                 await future
         if self._error is not None:
             raise self._error
         return self._results[0]
 
     def _run(self) -> None:
-        self._make()
-        with suppress(RuntimeError):  # the loop has ended, and whoever waited with it
-            self._soon(self._finish)
-            self._soon(self._finish)  # twice: a signal handler that raises can make asyncio lose one of them
+        self._store_outcome()
+        with suppress(RuntimeError):  # the loop has ended, and its waiters with it
+            self._call_soon(self._finish)
+            self._call_soon(self._finish)  # twice: asyncio may lose one of them if a signal handler raises
 
-    def _make(self) -> None:
+    def _store_outcome(self) -> None:
         try:
             self._results.append(self._call())
-        except Exception as error:  # noqa: BLE001 - raised again by whoever waits
+        except Exception as error:  # noqa: BLE001 - every waiter raises it again
             self._error = error
 
     def _finish(self) -> None:
         self._forget()
         self._is_over = True
-        for waiter in self._waiting:
+        for waiter in self._waiters:
             if isinstance(waiter, anyio.Event):
                 waiter.set()
             elif not waiter.done():

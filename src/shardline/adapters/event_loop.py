@@ -1,6 +1,6 @@
-"""Which event loop runs here: asyncio's, or trio's?
+"""Detects which event loop runs in this thread: asyncio's or trio's.
 
-trio is an extra: it is imported only where the program has done so.
+trio is an optional dependency, so this module imports it only if the program already has.
 """
 
 import asyncio
@@ -12,18 +12,18 @@ CallSoon: TypeAlias = Callable[[Callable[[], object]], object]
 
 
 def is_trio() -> bool:
-    """Whether trio's runs in this thread."""
+    """Whether trio's event loop runs in this thread."""
     if "trio" not in sys.modules:
         return False
-    import trio  # noqa: PLC0415 - an extra: only where it is in use
+    import trio  # noqa: PLC0415 - optional: loaded only if in use
 
     return trio.lowlevel.in_trio_run()
 
 
 def running_loop() -> object:
-    """The one that runs in this thread; ``None`` if there is none."""
+    """Return the event loop that runs in this thread (on trio, its token), or ``None``."""
     if is_trio():
-        import trio  # noqa: PLC0415 - an extra: only where it is in use
+        import trio  # noqa: PLC0415 - optional: loaded only if in use
 
         return trio.lowlevel.current_trio_token()
     try:
@@ -33,9 +33,12 @@ def running_loop() -> object:
 
 
 def call_soon_from_threads() -> CallSoon:
-    """What makes this event loop call a function soon, from any thread. ``RuntimeError`` once the loop is over."""
+    """Return a function that schedules a call in the running event loop, and that any thread may use.
+
+    It raises ``RuntimeError`` once the loop has ended.
+    """
     if is_trio():
-        import trio  # noqa: PLC0415 - an extra: only where it is in use
+        import trio  # noqa: PLC0415 - optional: loaded only if in use
 
         return trio.lowlevel.current_trio_token().run_sync_soon
     return asyncio.get_running_loop().call_soon_threadsafe

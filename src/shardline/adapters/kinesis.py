@@ -1,11 +1,9 @@
-"""How does a request of ours become a call of Kinesis, and its answer a value?
-
-``KinesisApi`` over HTTP, in JSON 1.1 or CBOR 1.1 (the two codecs share their function names).
+"""Implements ``KinesisApi`` over HTTP, in JSON 1.1 or CBOR 1.1. Both codecs have the same functions.
 
 Invariants:
 
-- One call is one attempt; every expected failure is a ``Failure``, as ``ports`` demands.
-- An answer that cannot be read is a transient failure that may have been carried out.
+- One call is one attempt. Every expected failure is returned as a ``Failure``, as ``ports`` requires.
+- An unparseable response is a transient failure of a request that may have been carried out.
 """
 
 from collections import deque
@@ -50,7 +48,7 @@ T = TypeVar("T")
 
 
 class BodyCodec(Protocol):
-    """What ``codec.awsjson`` and ``codec.awscbor`` both are."""
+    """The functions that the modules ``codec.awsjson`` and ``codec.awscbor`` have in common."""
 
     @property
     def CONTENT_TYPE(self) -> str: ...  # noqa: N802 - a constant of those modules
@@ -62,7 +60,7 @@ class BodyCodec(Protocol):
 
 @final
 class KinesisHttp:
-    """``KinesisApi`` made real."""
+    """``KinesisApi`` over signed HTTP requests."""
 
     def __init__(self, http: SignedHttp, codec: BodyCodec) -> None:
         self._http = http
@@ -71,7 +69,7 @@ class KinesisHttp:
     async def put_records(self, request: PutRecords) -> PutRecordsResponse | Failure:
         stream = request.stream
         body = self._codec.encode_put_records(stream, request.entries)
-        answer = await self._post("PutRecords", body, _of_stream(stream.arn), PutRecordsResponse)
+        answer = await self._post("PutRecords", body, _stream_routing(stream.arn), PutRecordsResponse)
         if not isinstance(answer, Failure) and len(answer.records) != len(request.entries):
             counts = f"{len(answer.records)} results for {len(request.entries)} entries"
             return broken(COUNT_MISMATCH, self._http.host_of("PutRecords", stream.arn), counts)
@@ -80,18 +78,18 @@ class KinesisHttp:
     async def get_shard_iterator(self, request: GetShardIterator) -> GetShardIteratorResponse | Failure:
         params = stream_members(request.stream)
         params |= {"ShardId": request.shard_id, "ShardIteratorType": request.position.kind.value}
-        params |= _place_members(request.position, "StartingSequenceNumber")
+        params |= _position_members(request.position, "StartingSequenceNumber")
         return await self.typed_call("GetShardIterator", params, GetShardIteratorResponse)
 
     async def get_records(self, request: GetRecords) -> GetRecordsResponse | Failure:
         params: dict[str, object] = {"ShardIterator": request.iterator}
         if request.limit is not None:
             params["Limit"] = request.limit
-        routing = _of_stream(None if request.stream is None else request.stream.arn)
+        routing = _stream_routing(None if request.stream is None else request.stream.arn)
         return await self._post("GetRecords", self._codec.encode(params | routing), routing, GetRecordsResponse)
 
     async def list_shards(self, request: ListShards) -> ListShardsResponse | Failure:
-        if request.next_token is not None:  # the token says which stream: the service refuses a name beside it
+        if request.next_token is not None:  # the token contains the stream: the service refuses a name as well
             params: dict[str, object] = {"NextToken": request.next_token}
         else:
             params = stream_members(request.stream)
@@ -99,7 +97,7 @@ class KinesisHttp:
                 params["ShardFilter"] = _filter_members(request.shard_filter)
         if request.max_results is not None:
             params["MaxResults"] = request.max_results
-        routing = _of_stream(request.stream.arn)  # later pages come from where the first one did
+        routing = _stream_routing(request.stream.arn)  # later pages come from the endpoint of the first one
         return await self._post("ListShards", self._codec.encode(params), routing, ListShardsResponse)
 
     async def describe_stream_summary(self, request: DescribeStreamSummary) -> StreamSummary | Failure:
@@ -113,7 +111,7 @@ class KinesisHttp:
             "ConsumerARN": request.consumer_arn,
             "ShardId": request.shard_id,
             "StartingPosition": {"Type": request.position.kind.value}
-            | _place_members(request.position, "SequenceNumber"),
+            | _position_members(request.position, "SequenceNumber"),
         }
         body = self._codec.encode(params)
         routing = {"ConsumerARN": request.consumer_arn}
@@ -130,11 +128,11 @@ class KinesisHttp:
         return await self._post(operation, self._codec.encode(params), _routing(params), None)
 
     async def typed_call(self, operation: str, params: Mapping[str, object], shape: type[T]) -> T | Failure:
-        """``call`` with the answer as a struct."""
+        """Like ``call``, but decode the response into a struct."""
         return await self._post(operation, self._codec.encode(params), _routing(params), shape)
 
     def service_time(self) -> float:
-        """What time it is for the service, as far as its answers told."""
+        """Return the service's current time, estimated from its last response."""
         return self._http.service_time()
 
     async def close(self) -> None:
@@ -149,7 +147,7 @@ class KinesisHttp:
     async def _post(
         self, operation: str, body: Body, routing: dict[str, str], shape: type[T] | None
     ) -> T | dict[str, object] | Failure:
-        """Send one request. The first of the members that decide its address is the name to remember that by."""
+        """Send one request. The endpoint is cached under the first of the ``routing`` members."""
         arn = next(iter(routing.values()), None)
         answer = await self._http.post(operation, self._codec.CONTENT_TYPE, body, routing, arn)
         if isinstance(answer, Failure):
@@ -162,20 +160,20 @@ class KinesisHttp:
 
 @final
 class _Events:
-    """The events in an answer that keeps arriving."""
+    """Decodes the events of a SubscribeToShard response while it arrives."""
 
     def __init__(self, answer: HttpStream, codec: BodyCodec, host: str) -> None:
         self._answer = answer
         self._codec = codec
         self._host = host
         self._decoder = eventstream.MessageDecoder()
-        self._waiting: deque[eventstream.Message] = deque()
+        self._messages: deque[eventstream.Message] = deque()
 
     async def next_event(self) -> SubscribeToShardEvent | Failure | None:
         try:
             while True:
-                while self._waiting:
-                    event = self._event(self._waiting.popleft())
+                while self._messages:
+                    event = self._event(self._messages.popleft())
                     if event is not None:
                         return event
                 chunk = await self._answer.next_chunk()
@@ -184,7 +182,7 @@ class _Events:
                 if chunk is None:
                     self._decoder.close()
                     return None
-                self._waiting.extend(self._decoder.feed(chunk))
+                self._messages.extend(self._decoder.feed(chunk))
         except (eventstream.FrameError, BodyError) as error:
             return broken("BadAnswer", self._host, error)
 
@@ -194,28 +192,28 @@ class _Events:
         if kind == "event":
             if headers.get(":event-type") == "SubscribeToShardEvent":
                 return self._codec.decode(message.payload, SubscribeToShardEvent)
-            return None  # initial-response, and whatever the service may add
+            return None  # initial-response, or an event type that the service adds later
         if kind == "exception":
             code = bare_code(str(headers.get(":exception-type", "")))
-            told = read_error(400, {"x-amzn-errortype": code}, message.payload).message
+            reason = read_error(400, {"x-amzn-errortype": code}, message.payload).message
         else:
             code = bare_code(str(headers.get(":error-code", "")))
-            told = str(headers.get(":error-message", ""))
+            reason = str(headers.get(":error-message", ""))
         code = code or "InternalFailure"
-        return Failure(classify(code, 500, told), code, told or "the service gave no reason", 200)
+        return Failure(classify(code, 500, reason), code, reason or "the service gave no reason", 200)
 
 
 def stream_members(stream: StreamRef) -> dict[str, object]:
-    """How a request names its stream: by ARN if it has one, else by name."""
+    """Return the member that names the stream in a request: its ARN if known, otherwise its name."""
     return {"StreamName": stream.name} if stream.arn is None else {"StreamARN": stream.arn}
 
 
 def _routing(params: Mapping[str, object]) -> dict[str, str]:
-    """The members that decide the address."""
+    """Return the members that determine the endpoint."""
     return {name: str(params[name]) for name in ROUTING_MEMBERS if name in params}
 
 
-def _of_stream(arn: str | None) -> dict[str, str]:
+def _stream_routing(arn: str | None) -> dict[str, str]:
     return {} if arn is None else {"StreamARN": arn}
 
 
@@ -223,8 +221,8 @@ def _time(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def _place_members(position: Position, number: str) -> dict[str, object]:
-    """What tells a place besides its kind; ``number`` is what the operation calls the sequence number."""
+def _position_members(position: Position, number: str) -> dict[str, object]:
+    """Return the members of a position other than its type. The sequence number is called ``number``."""
     if position.sequence_number is not None:
         return {number: str(position.sequence_number)}
     return {} if position.timestamp is None else {"Timestamp": _time(position.timestamp)}

@@ -26,7 +26,7 @@ def worded(error):
             "no connection to x: check --endpoint-url, the network",
         ),
         ("no host: check the region or endpoint_url, and DNS", "no host: check the region or --endpoint-url, and DNS"),
-        ("still asked: pass endpoint_url=", "still asked: give --endpoint-url"),
+        ("the look-up continues: pass endpoint_url=", "the look-up continues: give --endpoint-url"),
         ("no region: pass region=, or set AWS_REGION", "no region: give --region, or set AWS_REGION"),
     ],
 )

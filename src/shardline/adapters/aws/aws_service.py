@@ -1,6 +1,6 @@
-"""How is a service of AWS reached, once its chains have said what the caller left open?
+"""Connects to an AWS service. Botocore's chains provide the settings that the caller left out.
 
-For Kinesis and for DynamoDB: the same credentials, proxies, endpoints, certificates, signatures and failures.
+Kinesis and DynamoDB share this code: credentials, proxies, endpoints, certificates, signatures and failures.
 """
 
 import ssl
@@ -22,7 +22,7 @@ from shardline.ports import HttpTransport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsWishes:
-    """What the caller said. ``None``: AWS's own settings say it."""
+    """The settings that the caller passed. ``None``: use the ordinary AWS configuration."""
 
     region: str | None = None
     endpoint_url: str | None = None
@@ -37,7 +37,10 @@ class AwsWishes:
 @final
 @dataclass(frozen=True, slots=True)
 class AwsAccess(AwsWishes):
-    """How to reach DynamoDB for leases: an answer that takes many seconds is of no use to who must renew in ten."""
+    """The settings for a lease store in DynamoDB.
+
+    The timeouts are short: a worker must renew its leases within seconds, so a slow response is useless to it.
+    """
 
     wall_time: Callable[[], float]
     user_agent: str = "shardline"
@@ -49,20 +52,20 @@ class AwsAccess(AwsWishes):
 @final
 @dataclass(frozen=True, slots=True)
 class AwsService:
-    """A service of AWS, and how it is reached."""
+    """An AWS service with the settings that were found for it."""
 
     name: str
     region: str
     ssl_context: ssl.SSLContext | None
     _endpoint: Endpoint | None
     _credentials: Credentials | None
-    _chain: Any  # a BotocoreSession, typed so that botocore loads only where it is needed
+    _chain: Any  # a BotocoreSession; Any, so that botocore is imported only if needed
     _look_up_limit: float
 
     def connect(
         self, transport: HttpTransport, *, target_prefix: str, user_agent: str, wall_time: Callable[[], float]
     ) -> SignedHttp:
-        """Put the adapters together."""
+        """Return a client that sends signed requests to the service through ``transport``."""
         fixed, endpoint, limit = self._credentials, self._endpoint, self._look_up_limit
         return SignedHttp(
             transport=transport,
@@ -77,10 +80,10 @@ class AwsService:
 
 
 def find_service(name: str, wishes: AwsWishes) -> AwsService:
-    """Ask AWS's chains for what the caller left open. Blocks.
+    """Look up the settings that the caller left out in the AWS configuration. Blocks.
 
     Raises:
-        UsageError: the settings lead nowhere.
+        UsageError: the settings are incomplete or invalid.
     """
     endpoint = None if wishes.endpoint_url is None else parse_endpoint(wishes.endpoint_url)
     chain = None
@@ -89,7 +92,7 @@ def find_service(name: str, wishes: AwsWishes) -> AwsService:
 
         chain = BotocoreSession(wishes, name)
     region = wishes.region if chain is None else chain.region
-    assert region is not None, "without a chain the region was given"
+    assert region is not None, "without a chain, the caller passed the region"
     ssl_context = None
     if endpoint is None or endpoint.url.startswith("https:"):
         ca_bundle = environment_ca_bundle() if chain is None else chain.ca_bundle
@@ -98,10 +101,10 @@ def find_service(name: str, wishes: AwsWishes) -> AwsService:
 
 
 async def connect_dynamodb(access: AwsAccess) -> SignedHttp:
-    """The same signed HTTP as for Kinesis, for DynamoDB. A worker thread looks up what the caller left open.
+    """Return a signed HTTP client for DynamoDB. A worker thread looks up the settings that the caller left out.
 
     Raises:
-        UsageError: the settings lead nowhere.
+        UsageError: the settings are incomplete or invalid.
     """
     service = await anyio.to_thread.run_sync(find_service, "dynamodb", access)
     return service.connect(

@@ -1,12 +1,12 @@
-"""What may botocore log while it fetches credentials for us?
+"""Keeps secrets out of botocore's log while botocore fetches credentials.
 
-At DEBUG it logs whatever it sends and receives: an identity token, and the answer of STS, with the secret key and the
-session token in it.
+At DEBUG, botocore logs all that it sends and receives: identity tokens, and STS responses with the secret key and the
+session token in them.
 
 Invariants:
 
-- Inside of ``keeping_secrets()`` no such record of this thread gets out. What other threads log does, and so does
-  what botocore has to say at a higher level, without the exception: that may quote an answer.
+- Inside ``keeping_secrets()``, botocore's DEBUG records of this thread are dropped. Its records of a higher level are
+  logged without their exception, which may quote a response. Records of other threads are unaffected.
 """
 
 import logging
@@ -15,7 +15,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-_TELLTALE: Final = tuple(
+_LOGGERS_WITH_SECRETS: Final = tuple(
     f"botocore.{name}"
     for name in (
         "auth",
@@ -30,11 +30,12 @@ _TELLTALE: Final = tuple(
         "utils",
     )
 )
-_here: Final = threading.local()
+_this_thread: Final = threading.local()
 
 
-def _may_be_said(record: logging.LogRecord) -> bool:
-    if not getattr(_here, "depth", 0):
+def _filter(record: logging.LogRecord) -> bool:
+    """Return whether to log a record. Inside ``keeping_secrets()``, also remove the exception from it."""
+    if not getattr(_this_thread, "depth", 0):
         return True
     record.exc_info = None
     return record.levelno > logging.DEBUG
@@ -42,10 +43,12 @@ def _may_be_said(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def keeping_secrets() -> Generator[None]:
-    for name in _TELLTALE:  # again each time: whoever configures logging may have taken it off. Twice is once
-        logging.getLogger(name).addFilter(_may_be_said)
-    _here.depth = getattr(_here, "depth", 0) + 1
+    """Drop the log records in which botocore would reveal a secret, for this thread."""
+    # Added every time, because the program may have reconfigured logging. Adding a filter twice has no effect.
+    for name in _LOGGERS_WITH_SECRETS:
+        logging.getLogger(name).addFilter(_filter)
+    _this_thread.depth = getattr(_this_thread, "depth", 0) + 1
     try:
         yield
     finally:
-        _here.depth -= 1
+        _this_thread.depth -= 1

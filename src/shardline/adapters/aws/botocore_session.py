@@ -1,17 +1,17 @@
-"""What do AWS's own settings say: region, credentials, CA bundle, endpoints?
+"""Reads the ordinary AWS configuration through botocore: region, credentials, CA bundle and endpoints.
 
-The one module that touches botocore's (and boto3's) objects. Everything here blocks: it reads files and may ask the
-network (SSO, STS, IMDS), so it runs in worker threads only.
+Only this module touches objects of botocore and boto3. Everything here blocks (it reads files and may use the network:
+SSO, STS, IMDS), so it runs in worker threads only.
 
 Invariants:
 
-- Whatever botocore resolves, works: nothing of its chains is done again here.
-- Only botocore's public interface is used. The endpoint of a call is learnt by letting a botocore client prepare
-  that very call and stopping it before it is signed: botocore would log the session token.
-- What botocore raises becomes a ``UsageError`` or a ``CredentialsError`` with one sentence that says what to do.
-- One thread at a time uses the session: botocore's are not safe for several.
-- Whatever botocore logs and raises on the way to credentials, no secret gets out.
-- The region that was named for us is that of botocore's own calls too: a role is assumed somewhere.
+- Every configuration that botocore resolves works here, because its chains are used and not reimplemented.
+- Only botocore's public interface is used. To find the endpoint of a call, a botocore client prepares that very call,
+  and is stopped before it signs the call: while signing, it would log the session token.
+- Exceptions of botocore become a ``UsageError`` or a ``CredentialsError`` with one sentence that says what to do.
+- Only one thread at a time uses the session, because botocore's sessions are not thread-safe.
+- No secret gets into a log or an exception while botocore loads credentials.
+- The region that the caller passed also applies to botocore's own calls, such as AssumeRole.
 """
 
 import inspect
@@ -36,8 +36,8 @@ _NO_CREDENTIALS: Final = (
     "no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile, or pass "
     "credentials=Credentials(...)"
 )
-# A role that may not be assumed is a ClientError, a credential_process that is missing or prints no JSON an OSError or
-# a ValueError, and a refresh that brings expired credentials a RuntimeError: none of them is a BotoCoreError.
+# Not all are subclasses of BotoCoreError: a role that may not be assumed raises ClientError, a credential_process that
+# is missing or prints no JSON raises OSError or ValueError, and a refresh that returns expired credentials RuntimeError.
 _BOTOCORE_RAISES: Final = (
     botocore.exceptions.BotoCoreError,
     botocore.exceptions.ClientError,
@@ -47,13 +47,13 @@ _BOTOCORE_RAISES: Final = (
     TypeError,
     ValueError,
 )
-_QUOTED_ANSWER: Final = re.compile(r"(?<=from container metadata): .*", re.DOTALL)
-_FAR: Final = 7 * 24 * 3600  # seconds: no session lasts longer
+_QUOTED_RESPONSE: Final = re.compile(r"(?<=from container metadata): .*", re.DOTALL)
+_EXPIRY_MAX: Final = 7 * 24 * 3600  # seconds; no session lasts longer
 _NO_REGION: Final = "no AWS region found: pass region=, or set AWS_REGION, AWS_DEFAULT_REGION or a profile's region"
 
 
 class _PreparedError(Exception):
-    """Raised inside botocore when a call is ready to be signed: it carries the address."""
+    """Raised inside botocore when a call is ready to be signed. Carries the endpoint."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -66,19 +66,19 @@ def _stop_before_signing(params: Any, **_: object) -> None:
 
 @final
 class CredentialFacts(NamedTuple):
-    """Credentials without their secret."""
+    """Facts about credentials, without the secret key and the token."""
 
     method: str
     """Where botocore found them, in its words: ``env``, ``shared-credentials-file``, ``sso``, ``iam-role``, ..."""
     access_key: str
     is_temporary: bool
     seconds_left: int | None
-    """Until they expire, up to ``_FAR``; ``None`` where botocore does not know."""
+    """Until they expire, up to ``_EXPIRY_MAX``; ``None`` if botocore does not know."""
 
 
 @final
 class BotocoreSession:
-    """A botocore session under our own words."""
+    """A botocore session with the few methods that we need."""
 
     def __init__(self, wishes: "AwsWishes", service: str = "kinesis") -> None:
         self._wishes = wishes
@@ -116,14 +116,14 @@ class BotocoreSession:
 
     @property
     def region(self) -> str:
-        """The region, an explicit one first.
+        """The region: the caller's if one was passed, otherwise the configured one.
 
         Raises:
-            UsageError: none is configured.
+            UsageError: no region is configured.
         """
         if self._wishes.region is not None:
             return self._wishes.region
-        ambient = os.environ.get("AWS_REGION")  # which botocore does not know
+        ambient = os.environ.get("AWS_REGION")  # botocore ignores this variable
         found = (
             self._setting("region") or ambient
             if self._wishes.session is not None
@@ -135,55 +135,57 @@ class BotocoreSession:
 
     @property
     def ca_bundle(self) -> str | None:
-        """AWS_CA_BUNDLE, the profile's ca_bundle, or REQUESTS_CA_BUNDLE, as botocore does.
+        """The CA bundle from AWS_CA_BUNDLE, the profile's ca_bundle, or REQUESTS_CA_BUNDLE, in botocore's order.
 
         Raises:
             UsageError: the configuration cannot be read.
         """
         return self._setting("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE") or None
 
-    def credentials(self, *, afresh: bool) -> tuple[Credentials, bool]:
-        """The current credentials, refreshed by botocore if they are about to expire, and whether they can change.
+    def credentials(self, *, reload: bool) -> tuple[Credentials, bool]:
+        """Return the current credentials, and whether they can change.
+
+        Botocore refreshes credentials that are about to expire.
 
         Args:
-            afresh: forget what the session remembers, and go through the whole chain again.
+            reload: discard the session's cached credentials, and go through the whole chain again.
 
         Raises:
-            CredentialsError: there are none, or they could not be had.
+            CredentialsError: there are no credentials, or they could not be loaded.
         """
         try:
             with self._using, keeping_secrets():
-                if afresh and self._wishes.session is None:
+                if reload and self._wishes.session is None:
                     self._session = self._open()
                 found = self._session.get_credentials()
                 frozen = None if found is None else found.get_frozen_credentials()
         except _BOTOCORE_RAISES as error:
-            raise CredentialsError(f"the AWS credentials could not be had: {_told(error)}") from None
+            raise CredentialsError(f"the AWS credentials could not be loaded: {_message(error)}") from None
         if frozen is None or not frozen.access_key or not frozen.secret_key:
             raise CredentialsError(_NO_CREDENTIALS)
         try:
             keys = Credentials(frozen.access_key, frozen.secret_key, frozen.token or None)
-        except UsageError as error:  # a line end from the file that a variable was filled from, say
+        except UsageError as error:  # for example, a variable that was set from a file, with its line end
             raise CredentialsError(f"the AWS credentials are unusable: {error}") from None
         return keys, hasattr(found, "refresh_needed")
 
     def credential_facts(self) -> CredentialFacts:
-        """What can be told of the current credentials: no secret, and nothing that leads to one.
+        """Return facts about the current credentials that may be shown: they contain no secret.
 
         Raises:
-            CredentialsError: there are none, or they could not be had.
+            CredentialsError: there are no credentials, or they could not be loaded.
         """
-        keys, _ = self.credentials(afresh=False)
+        keys, _ = self.credentials(reload=False)
         with self._using, keeping_secrets():
             found = self._session.get_credentials()
         return CredentialFacts(str(found.method), keys.access_key, keys.session_token is not None, _time_left(found))
 
     def endpoint(self, operation: str, params: Mapping[str, object]) -> str:
-        """The address that botocore would send this call to.
+        """Return the URL that botocore would send this call to.
 
         Raises:
-            UsageError: the settings lead to no endpoint.
-            CredentialsError: they depend on credentials, which could not be had.
+            UsageError: the settings yield no endpoint.
+            CredentialsError: the endpoint depends on credentials, which could not be loaded.
         """
         try:
             with self._using, keeping_secrets():
@@ -193,11 +195,11 @@ class BotocoreSession:
         except botocore.exceptions.NoCredentialsError:
             raise CredentialsError(_NO_CREDENTIALS) from None
         except _BOTOCORE_RAISES as error:
-            raise UsageError(f"no endpoint for {operation}: {_told(error)}") from None
-        raise AssertionError("a botocore client sent a call that was to be stopped")
+            raise UsageError(f"no endpoint for {operation}: {_message(error)}") from None
+        raise AssertionError("a botocore client sent a call that should have been stopped")
 
     def _prepare(self, operation: str, params: Mapping[str, object]) -> None:
-        """Let botocore prepare a call. One that it does not know goes where stream descriptions go."""
+        """Let botocore prepare a call. For an operation that botocore does not know, prepare DescribeStreamSummary."""
         client = self._endpoint_client()
         methods: dict[str, str] = {name: method for method, name in client.meta.method_to_api_mapping.items()}
         known = operation if operation in methods else "DescribeStreamSummary"
@@ -225,18 +227,21 @@ class BotocoreSession:
         return self._client
 
 
-def _told(error: Exception) -> str:
-    """What botocore says of it, without the answer that it quotes: that may hold credentials."""
+def _message(error: Exception) -> str:
+    """Return botocore's message without the response that it quotes, which may contain credentials."""
     if isinstance(error, botocore.exceptions.MetadataRetrievalError | botocore.exceptions.CredentialRetrievalError):
-        return _QUOTED_ANSWER.sub("", str(error))
+        return _QUOTED_RESPONSE.sub("", str(error))
     return str(error)
 
 
 def _time_left(found: Any) -> int | None:
-    """Seconds until refreshable credentials expire: botocore tells only whether that is within a given time."""
-    if not hasattr(found, "refresh_needed") or not found.refresh_needed(_FAR):
+    """Return the seconds until refreshable credentials expire.
+
+    Botocore only says whether they expire within a given time, so this is a binary search.
+    """
+    if not hasattr(found, "refresh_needed") or not found.refresh_needed(_EXPIRY_MAX):
         return None
-    low, high = 0, _FAR
+    low, high = 0, _EXPIRY_MAX
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if found.refresh_needed(middle) else (middle, high)
@@ -244,7 +249,7 @@ def _time_left(found: Any) -> int | None:
 
 
 def _botocore_session_of(given: Any) -> Any:
-    """The session that a caller passed in: a ``boto3.Session`` wraps one of botocore's."""
+    """Return the botocore session in the session that the caller passed. A ``boto3.Session`` wraps one."""
     found = getattr(given, "_session", given)
     if not isinstance(found, botocore.session.Session):
         raise UsageError(f"session must be a boto3.Session or a botocore Session, not {type(given).__name__}")

@@ -174,7 +174,7 @@ def test_addresses_can_be_asked_for_by_many_threads(keys):
     found = []
 
     def ask(number):
-        session.credentials(afresh=False)
+        session.credentials(reload=False)
         found.append(session.endpoint(("PutRecords", "ListShards")[number % 2], {}))
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(12)]
@@ -265,18 +265,18 @@ def test_a_session_of_a_wrong_type(session):
 
 def test_credentials_of_the_environment(keys, monkeypatch):
     session = session_of()
-    assert session.credentials(afresh=False) == (Credentials("AKIDEXAMPLE", "the-secret", "the-token"), False)
+    assert session.credentials(reload=False) == (Credentials("AKIDEXAMPLE", "the-secret", "the-token"), False)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDNEW")
     monkeypatch.delenv("AWS_SESSION_TOKEN")
-    assert session.credentials(afresh=False)[0].access_key == "AKIDEXAMPLE"
-    assert session.credentials(afresh=True) == (Credentials("AKIDNEW", "the-secret"), False)
+    assert session.credentials(reload=False)[0].access_key == "AKIDEXAMPLE"
+    assert session.credentials(reload=True) == (Credentials("AKIDNEW", "the-secret"), False)
 
 
 def test_credentials_of_a_profile_and_a_file(tmp_path):
     (tmp_path / "credentials").write_text("[p]\naws_access_key_id = A\naws_secret_access_key = S\n")
-    assert session_of(profile="p").credentials(afresh=False)[0] == Credentials("A", "S")
+    assert session_of(profile="p").credentials(reload=False)[0] == Credentials("A", "S")
     with pytest.raises(CredentialsError, match="AWS_ACCESS_KEY_ID"):
-        session_of().credentials(afresh=False)
+        session_of().credentials(reload=False)
 
 
 def test_credentials_of_a_profile_that_has_gone(tmp_path):
@@ -284,14 +284,14 @@ def test_credentials_of_a_profile_that_has_gone(tmp_path):
     session = session_of(profile="p")
     (tmp_path / "credentials").write_text("")
     with pytest.raises(CredentialsError, match="'p' is not in"):
-        session.credentials(afresh=True)
+        session.credentials(reload=True)
 
 
 @pytest.mark.parametrize("wrap", [boto3.Session, lambda **keys: boto3.Session(**keys)._session])
 def test_credentials_of_a_given_session(wrap):
     session = session_of(session=wrap(aws_access_key_id="A", aws_secret_access_key="S", aws_session_token="T"))
-    assert session.credentials(afresh=False) == (Credentials("A", "S", "T"), False)
-    assert session.credentials(afresh=True) == (Credentials("A", "S", "T"), False)  # it is not ours to open again
+    assert session.credentials(reload=False) == (Credentials("A", "S", "T"), False)
+    assert session.credentials(reload=True) == (Credentials("A", "S", "T"), False)  # it is not ours to open again
 
 
 def given(credentials):
@@ -310,8 +310,8 @@ def test_credentials_that_can_be_refreshed_are_said_to_change():
         later = datetime.now(UTC) + timedelta(hours=1)
         return {"access_key": "NEW", "secret_key": "S2", "token": "T2", "expiry_time": later.isoformat()}
 
-    assert given(refreshable(refresh, 3600)).credentials(afresh=False) == (Credentials("OLD", "S", "T"), True)
-    assert given(refreshable(refresh, 5)).credentials(afresh=False) == (Credentials("NEW", "S2", "T2"), True)
+    assert given(refreshable(refresh, 3600)).credentials(reload=False) == (Credentials("OLD", "S", "T"), True)
+    assert given(refreshable(refresh, 5)).credentials(reload=False) == (Credentials("NEW", "S2", "T2"), True)
 
 
 DENIED = ClientError({"Error": {"Code": "AccessDenied", "Message": "not you"}}, "AssumeRole")
@@ -325,8 +325,8 @@ def test_whatever_goes_wrong_with_a_refresh_is_told_in_our_words(error):
     def refresh():
         raise error
 
-    with pytest.raises(CredentialsError, match="could not be had") as caught:
-        given(refreshable(refresh, 5)).credentials(afresh=False)
+    with pytest.raises(CredentialsError, match="could not be loaded") as caught:
+        given(refreshable(refresh, 5)).credentials(reload=False)
     assert str(error) in str(caught.value)
     assert caught.value.__suppress_context__
 
@@ -335,7 +335,7 @@ def test_whatever_goes_wrong_with_a_refresh_is_told_in_our_words(error):
 def test_a_credential_process_that_fails(process, tmp_path):
     (tmp_path / "config").write_text(f"[profile p]\ncredential_process = {process}\n")
     with pytest.raises(CredentialsError):
-        session_of(profile="p").credentials(afresh=False)
+        session_of(profile="p").credentials(reload=False)
 
 
 def test_a_role_that_cannot_be_assumed_without_a_network(tmp_path, monkeypatch):
@@ -343,18 +343,18 @@ def test_a_role_that_cannot_be_assumed_without_a_network(tmp_path, monkeypatch):
         "[profile p]\nrole_arn = arn:aws:iam::123456789012:role/r\ncredential_source = Environment\nregion = us-east-1\n"
     )
     with pytest.raises(CredentialsError):
-        session_of(profile="p").credentials(afresh=False)
+        session_of(profile="p").credentials(reload=False)
 
 
 def test_credentials_that_cannot_be_sent(monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush\n")
     with pytest.raises(CredentialsError, match="control character") as caught:
-        session_of().credentials(afresh=False)
+        session_of().credentials(reload=False)
     assert "hush" not in str(caught.value)
 
 
 def test_half_a_pair_is_told_in_our_words(monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
     with pytest.raises(CredentialsError):
-        session_of().credentials(afresh=False)
+        session_of().credentials(reload=False)

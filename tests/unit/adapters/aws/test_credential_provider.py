@@ -25,8 +25,8 @@ class Chain:
         self.gate = threading.Event()
         self.gate.set()
 
-    def credentials(self, *, afresh):
-        self.asked.append(afresh)
+    def credentials(self, *, reload):
+        self.asked.append(reload)
         self.gate.wait(5)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
@@ -36,9 +36,9 @@ class Chain:
 
 async def test_fixed_ones_are_at_hand_for_ever():
     source = CredentialSource(None, ONE)
-    assert source.at_hand(0.0) is ONE
+    assert source.cached(0.0) is ONE
     assert await source.replace(ONE, 0.0) is ONE
-    assert source.at_hand(1e12) is ONE
+    assert source.cached(1e12) is ONE
     assert await source.get(1e12) is ONE
 
 
@@ -52,9 +52,9 @@ async def test_either_a_chain_or_fixed_ones(arguments):
 async def test_a_chain_is_asked_once_if_its_credentials_cannot_change():
     chain = Chain(ONE)
     source = CredentialSource(chain)
-    assert source.at_hand(0.0) is None
+    assert source.cached(0.0) is None
     assert await source.get(0.0) is ONE
-    assert source.at_hand(1e9) is ONE
+    assert source.cached(1e9) is ONE
     assert await source.get(1e9) is ONE
     assert chain.asked == [False]
 
@@ -63,10 +63,10 @@ async def test_what_can_change_is_looked_at_again():
     chain = Chain(ONE, TWO, can_change=True)
     source = CredentialSource(chain)
     await source.get(100.0)
-    assert source.at_hand(100.0 + RECHECK - 0.1) is ONE
-    assert source.at_hand(100.0 + RECHECK) is None
+    assert source.cached(100.0 + RECHECK - 0.1) is ONE
+    assert source.cached(100.0 + RECHECK) is None
     assert await source.get(100.0 + RECHECK) is TWO
-    assert source.at_hand(100.0 + RECHECK) is TWO
+    assert source.cached(100.0 + RECHECK) is TWO
     assert chain.asked == [False, False]
 
 
@@ -75,7 +75,7 @@ async def test_a_failed_look_again_keeps_what_there_is_and_asks_again_soon():
     source = CredentialSource(chain)
     await source.get(0.0)
     assert await source.get(RECHECK) is ONE
-    assert source.at_hand(RECHECK + RETRY - 0.1) is ONE
+    assert source.cached(RECHECK + RETRY - 0.1) is ONE
     assert await source.get(RECHECK + RETRY) is TWO
 
 
@@ -85,7 +85,7 @@ async def test_none_found_is_a_failure_and_the_next_request_asks_again():
     failure = await source.get(0.0)
     assert failure == Failure(FailureKind.NO_CREDENTIALS, "NoCredentials", "none found", maybe_received=False)
     assert not failure.retryable
-    assert source.at_hand(0.0) is None
+    assert source.cached(0.0) is None
     assert await source.get(0.0) is ONE
 
 
@@ -102,7 +102,7 @@ async def test_refused_ones_are_forgotten_and_looked_up_afresh():
     assert await source.replace(TWO, 0.0) is ONE  # an answer to an older request
     assert await source.replace(Credentials("AKID1", "secret-1"), 0.0) is TWO  # equal is enough
     assert await source.replace(ONE, 0.0) is TWO  # a late answer does not throw the new ones away
-    assert source.at_hand(1e9) is TWO
+    assert source.cached(1e9) is TWO
     assert chain.asked == [False, True]
 
 
@@ -111,7 +111,7 @@ async def test_the_same_again_are_used_and_each_refusal_is_answered_by_a_later_l
     source = CredentialSource(chain)
     await source.get(0.0)
     assert await source.replace(ONE, 0.0) is ONE
-    assert source.at_hand(1e9) is ONE
+    assert source.cached(1e9) is ONE
     began, found = anyio.current_time(), []
 
     async def replace():
@@ -121,7 +121,7 @@ async def test_the_same_again_are_used_and_each_refusal_is_answered_by_a_later_l
         for _ in range(20):
             tasks.start_soon(replace)
         await anyio.sleep(0.01)
-        assert source.at_hand(0.0) is ONE  # no other request waits
+        assert source.cached(0.0) is ONE  # no other request waits
         chain.answers = [TWO]  # after the refusal, and the look-up sees it
     assert found == [TWO] * 20
     assert PAUSE * 0.9 < anyio.current_time() - began < PAUSE * 5
@@ -160,7 +160,7 @@ async def together(source, number, chain, now=0.0):
     found = []
 
     async def get():
-        found.append(source.at_hand(now) or await source.get(now))
+        found.append(source.cached(now) or await source.get(now))
 
     chain.gate.clear()
     async with anyio.create_task_group() as tasks:
@@ -202,9 +202,9 @@ async def test_who_has_usable_ones_does_not_wait():
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(source.get, RECHECK)
         await anyio.sleep(0.01)
-        assert source.at_hand(RECHECK) is ONE
+        assert source.cached(RECHECK) is ONE
         chain.gate.set()
-    assert source.at_hand(RECHECK) is TWO
+    assert source.cached(RECHECK) is TWO
 
 
 async def test_requests_that_begin_during_the_look_up_wait_for_it():
@@ -215,7 +215,7 @@ async def test_requests_that_begin_during_the_look_up_wait_for_it():
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(source.replace, ONE, 0.0)
         await anyio.sleep(0.01)
-        assert source.at_hand(0.0) is None
+        assert source.cached(0.0) is None
         assert await together(source, 10, chain) == [TWO] * 10
     assert chain.asked == [False, True]
 
@@ -243,7 +243,7 @@ async def test_a_look_up_that_hangs_is_a_failure_worth_a_retry_which_waits_for_t
             "CredentialsTimeout",
             False,
         )
-        assert "could not be had within 0.02 s" in failure.message
+        assert "could not be loaded within 0.02 s" in failure.message
     source._limit = 5
     threading.Timer(0.05, chain.gate.set).start()
     assert await source.get(0.0) is ONE
@@ -274,8 +274,8 @@ async def test_a_look_again_that_hangs_keeps_what_there_is_and_asks_again_soon()
     chain.gate.clear()
     source._limit = 0.02
     assert await source.get(RECHECK) is ONE
-    assert source.at_hand(RECHECK + 0.02 + RETRY - 0.01) is ONE  # counted from when it gave up
-    assert source.at_hand(RECHECK + 0.02 + RETRY) is None
+    assert source.cached(RECHECK + 0.02 + RETRY - 0.01) is ONE  # counted from when it gave up
+    assert source.cached(RECHECK + 0.02 + RETRY) is None
     source._limit = 5
     threading.Timer(0.05, chain.gate.set).start()
     assert await source.get(RECHECK + 0.02 + RETRY) is TWO

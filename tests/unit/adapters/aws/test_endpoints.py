@@ -75,8 +75,8 @@ def raising(error):
 async def test_a_fixed_one_wins_and_is_always_at_hand():
     fixed = parse_endpoint("http://localhost:4567")
     endpoints = Endpoints(None, fixed)
-    assert endpoints.at_hand("PutRecords", None) is fixed
-    assert endpoints.at_hand("GetRecords", "arn:...") is fixed
+    assert endpoints.cached("PutRecords", None) is fixed
+    assert endpoints.cached("GetRecords", "arn:...") is fixed
     assert await endpoints.find("PutRecords", {}, None) is fixed
 
 
@@ -91,12 +91,12 @@ def test_either_rules_or_a_fixed_one(arguments):
 async def test_each_question_is_asked_once():
     rules = Rules()
     endpoints = Endpoints(rules)
-    assert endpoints.at_hand("PutRecords", None) is None
+    assert endpoints.cached("PutRecords", None) is None
     found = await endpoints.find("PutRecords", {}, None)
     assert found.host == "putrecords.example"
-    assert endpoints.at_hand("PutRecords", None) is found
-    assert endpoints.at_hand("PutRecords", "arn:1") is None
-    assert endpoints.at_hand("GetRecords", None) is None
+    assert endpoints.cached("PutRecords", None) is found
+    assert endpoints.cached("PutRecords", "arn:1") is None
+    assert endpoints.cached("GetRecords", None) is None
     await endpoints.find("PutRecords", {"StreamARN": "arn:1"}, "arn:1")
     await endpoints.find("PutRecords", {"StreamARN": "arn:1"}, "arn:1")
     assert rules.asked == [("PutRecords", {}), ("PutRecords", {"StreamARN": "arn:1"})]
@@ -165,4 +165,4 @@ async def test_what_is_remembered_is_bounded(monkeypatch):
     for number in range(10):
         await endpoints.find("PutRecords", {"StreamARN": str(number)}, str(number))
         assert len(endpoints._known) <= 3
-    assert endpoints.at_hand("PutRecords", "9") is not None
+    assert endpoints.cached("PutRecords", "9") is not None

@@ -66,8 +66,8 @@ class Chain:
         self.found = list(found)
         self.asked = []
 
-    def credentials(self, *, afresh):
-        self.asked.append(afresh)
+    def credentials(self, *, reload):
+        self.asked.append(reload)
         found = self.found.pop(0)
         if isinstance(found, Exception):
             raise found
