@@ -67,8 +67,8 @@ CASES = {
         lambda s: s.reply(b"", status=307, headers={"Location": "http://127.0.0.1:1/"}),
         "Http307", ServiceError, "transient", 307,
     ),
-    "nothing with status 200": Case(lambda s: s.reply(b""), "BadAnswer", says=("no valid answer",)),
-    "no JSON with status 200": Case(lambda s: s.reply(b'{"Records":[{"Seq'), "BadAnswer", says=("no valid answer",)),
+    "nothing with status 200": Case(lambda s: s.reply(b""), "BadAnswer", says=("invalid response",)),
+    "no JSON with status 200": Case(lambda s: s.reply(b'{"Records":[{"Seq'), "BadAnswer", says=("invalid response",)),
     "a page with status 200": Case(lambda s: s.reply(b"<html>captive portal</html>"), "BadAnswer"),
     "too few results": Case(
         lambda s: s.reply(b'{"Records":[]}'), "RecordCountMismatch", says=("0 results for 1 entries",)
@@ -80,7 +80,7 @@ CASES = {
         lambda s: s.raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}"), "ConnectionReset", says=("cut short",)
     ),
     "chunks cut short": Case(lambda s: s.chunked([b"{"], end=False), "ConnectionReset", says=("cut short",)),
-    "garbage": Case(lambda s: s.raw(b"220 mail.example ESMTP\r\n\r\n"), "BadAnswer", says=("no valid answer",)),
+    "garbage": Case(lambda s: s.raw(b"220 mail.example ESMTP\r\n\r\n"), "BadAnswer", says=("invalid response",)),
     "garbage chunks": Case(
         lambda s: s.raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n"), "BadAnswer|ConnectionReset"
     ),

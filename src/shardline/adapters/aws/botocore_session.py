@@ -37,7 +37,7 @@ _NO_CREDENTIALS: Final = (
     "credentials=Credentials(...)"
 )
 # Not all are subclasses of BotoCoreError: a role that may not be assumed raises ClientError, a credential_process that
-# is missing or prints no JSON raises OSError or ValueError, and a refresh that returns expired credentials RuntimeError.
+# is missing or prints no JSON raises OSError or ValueError, and a refresh that yields expired credentials RuntimeError.
 _BOTOCORE_RAISES: Final = (
     botocore.exceptions.BotoCoreError,
     botocore.exceptions.ClientError,

@@ -27,9 +27,8 @@ _CACHE_MAX: Final = 4_096
 _LIMIT: Final = 30.0
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _URL_TEXT: Final = re.compile(r"[!-~]+")  # allowed in a request line; urlsplit silently drops tabs and line ends
-_LOGIN: Final = re.compile(
-    r"@|%40|//[^/?#]*:(?!\d{1,5}(?:[/?#]|$))", re.IGNORECASE
-)  # or a colon that does not precede a port
+# An @, or a colon in the host that is not followed by a port.
+_LOGIN: Final = re.compile(r"@|%40|//[^/?#]*:(?!\d{1,5}(?:[/?#]|$))", re.IGNORECASE)
 
 
 class EndpointRules(Protocol):

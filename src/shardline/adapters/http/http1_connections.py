@@ -2,9 +2,9 @@
 
 Invariants:
 
-- An idle connection is used again unless it is older than ``idle_timeout`` or the server has closed it meanwhile.
-- To connect takes at most ``connect_timeout``: name look-up, proxy and TLS together.
-- Nothing that was opened stays open: a connection that fails to become one is closed, and ``close`` closes all.
+- An idle connection is reused unless it was idle for longer than ``idle_timeout`` or the server has closed it.
+- Connecting takes at most ``connect_timeout``, including the name look-up, the proxy and TLS.
+- No connection leaks: if connecting fails half-way, the socket is closed, and ``close`` closes all connections.
 """
 
 import socket
@@ -35,18 +35,18 @@ Dial: TypeAlias = Callable[[str, int, ssl.SSLContext | None], Awaitable[WireStre
 @final
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How a URL is reached."""
+    """How to connect to a URL."""
 
     url: str
     host: str
-    """As the Host header says it."""
+    """The value of the Host header."""
     name: str
     port: int
     tls: bool
     target: str
     proxy: Proxy | None
     headers: Mapping[str, str] = field(repr=False)
-    """For a proxy that passes plain requests on: its login."""
+    """The login of a proxy that forwards plain HTTP requests; otherwise empty."""
 
 
 @final
@@ -65,7 +65,7 @@ class Connection:
 
 @final
 class Connections:
-    """The pool."""
+    """The pool of connections."""
 
     def __init__(self, settings: HttpSettings, ssl_context: ssl.SSLContext | None, dial: Dial) -> None:
         self._settings = settings
@@ -78,10 +78,10 @@ class Connections:
         self.closed = False
 
     async def get(self, url: str) -> Connection | Failure:
-        """A connection for one request; give it back with ``put_back``."""
+        """Return a connection for one request. Give it back with ``put_back``."""
         try:
             route = self._routes.get(url) or self._route(url)
-        except UsageError as error:  # the environment's proxy is none
+        except UsageError as error:  # the environment names an invalid proxy
             return broken("HttpClientError", urlsplit(url).netloc, error)
         if self.closed:
             return broken("Closed", route.host)
@@ -93,17 +93,17 @@ class Connections:
                 self._busy.add(connection)
                 return connection
             await connection.close()
-        made = await self._connect(route)
-        if isinstance(made, Failure):
-            return made
-        if self.closed:  # trio may finish what close has cancelled
-            await made.close()
+        opened = await self._connect(route)
+        if isinstance(opened, Failure):
+            return opened
+        if self.closed:  # on trio, connecting may complete although close has cancelled it
+            await opened.close()
             return broken("Closed", route.host)
-        self._busy.add(made)
-        return made
+        self._busy.add(opened)
+        return opened
 
     async def put_back(self, connection: Connection) -> None:
-        """Keep a connection for the next request, or close it. The longest idle ones are closed on the way."""
+        """Keep a connection for the next request, or close it. Also close connections that were idle for too long."""
         self._busy.discard(connection)
         if not connection.reusable or self.closed:
             await connection.close()
@@ -111,24 +111,24 @@ class Connections:
         connection.idle_since = anyio.current_time()
         idle = self._idle.setdefault(connection.route.url, [])
         idle.append(connection)
-        while idle and idle[0].idle_since < self._oldest():  # another task may take the rest while one is closed
+        while idle and idle[0].idle_since < self._oldest():  # checked each time: close yields to other tasks
             await idle.pop(0).close()
 
     async def close(self) -> None:
-        """Close all of them, also those in use: whoever waits on one is told."""
+        """Close all connections, even those in use: requests on them fail."""
         self.closed = True
         for scope in self._connecting:
             scope.cancel()
-        for connection in [*self._busy, *(one for idle in self._idle.values() for one in idle)]:
+        for connection in [*self._busy, *(connection for idle in self._idle.values() for connection in idle)]:
             await connection.close()
         self._idle.clear()
-        await anyio.lowlevel.checkpoint()  # asyncio closes its transports in the next turn of the loop
+        await anyio.lowlevel.checkpoint()  # asyncio closes its transports in the next iteration of the loop
 
     def _oldest(self) -> float:
         return anyio.current_time() - self._settings.idle_timeout
 
     def _route(self, url: str) -> Route:
-        """The way to a URL: worked out once."""
+        """Return the route to a URL, and cache it."""
         parts = urlsplit(url)
         proxy = proxy_for(url, self._settings.proxies)
         tls = parts.scheme == "https"
@@ -146,31 +146,33 @@ class Connections:
         return route
 
     async def _connect(self, route: Route) -> Connection | Failure:
-        """A new connection. What fails half-way is closed."""
-        made: Connection | Failure | None = None
+        """Open a connection within ``connect_timeout``."""
+        result: Connection | Failure | None = None
         with anyio.move_on_after(self._settings.connect_timeout) as scope:
             self._connecting.add(scope)
             try:
-                made = await self._open(route)
-            except UnicodeError:  # a name that cannot even be asked for
-                made = broken("DnsError", route.host)
+                result = await self._open(route)
+            except UnicodeError:  # the name is not valid in DNS
+                result = broken("DnsError", route.host)
             except (OSError, HttpError) as error:
-                made = _not_connected(error, route)
+                result = _connect_failure(error, route)
             finally:
                 self._connecting.discard(scope)
-        if made is not None:
-            return made
+        if result is not None:
+            return result
         return broken("Closed" if self.closed else "ConnectTimeout", route.host)
 
     async def _open(self, route: Route) -> Connection | Failure:
-        """Socket, proxy, TLS."""
+        """Connect the socket, then the proxy, then TLS."""
         if route.proxy is None:
             context = self._context() if route.tls else None
             return Connection(route, await self._dial(route.name, route.port, context))
-        way = urlsplit(route.proxy.url)
+        proxy_url = urlsplit(route.proxy.url)
         try:
             stream = await self._dial(
-                way.hostname or "", way.port or _PORTS[way.scheme], self._context() if way.scheme == "https" else None
+                proxy_url.hostname or "",
+                proxy_url.port or _PORTS[proxy_url.scheme],
+                self._context() if proxy_url.scheme == "https" else None,
             )
         except OSError as error:
             return broken("ProxyError", route.host, _reason(error))
@@ -178,24 +180,24 @@ class Connections:
         if not route.tls:
             return connection
         try:
-            status = await self._ask_for_tunnel(stream, route, route.proxy)
+            status = await self._request_tunnel(stream, route, route.proxy)
             if status == _OK:
                 await stream.start_tls(self._context(), route.name)
                 return connection
-        except BaseException:  # cancelled, too
+        except BaseException:  # also if cancelled
             await connection.close()
             raise
         await connection.close()
         return proxy_broken(route.host, status)
 
     def _context(self) -> ssl.SSLContext:
-        """The trust that was set up; the system's for a proxy with TLS in front of a plain endpoint."""
+        """Return the TLS context. If none was passed, create one, for an https proxy in front of a plain endpoint."""
         if self._ssl_context is None:
             self._ssl_context = ssl.create_default_context()
         return self._ssl_context
 
-    async def _ask_for_tunnel(self, stream: WireStream, route: Route, proxy: Proxy) -> int:
-        """Have a proxy connect us through; give its status."""
+    async def _request_tunnel(self, stream: WireStream, route: Route, proxy: Proxy) -> int:
+        """Send CONNECT to a proxy, and return the status of its response."""
         name = f"[{route.name}]" if ":" in route.name else route.name
         target = f"{name}:{route.port}"
         limit = self._settings.connect_timeout
@@ -213,8 +215,8 @@ def _login(proxy: Proxy | None) -> dict[str, str]:
     return {} if proxy is None or proxy.username is None else {"Proxy-Authorization": proxy.authorization}
 
 
-def _not_connected(error: Exception, route: Route) -> Failure:
-    """Why a connection did not come about."""
+def _connect_failure(error: Exception, route: Route) -> Failure:
+    """Return the failure for an error that prevented a connection."""
     if isinstance(error, HttpError):
         return broken("ProxyError", route.host, error)
     if isinstance(error, ssl.SSLError):
@@ -229,8 +231,8 @@ def _not_connected(error: Exception, route: Route) -> Failure:
 
 
 def _reason(error: BaseException) -> object:
-    """The words of the first cause: anyio tells a single failure as a cause, several as a group of them."""
+    """Return the message of the first cause. Anyio chains a single failure as the cause, and several as a group."""
     cause: Any = error.__cause__ or error
-    for one in getattr(cause, "exceptions", ())[:1]:
-        cause = one
+    for first in getattr(cause, "exceptions", ())[:1]:
+        cause = first
     return getattr(cause, "strerror", None) or cause

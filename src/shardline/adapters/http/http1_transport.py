@@ -1,17 +1,18 @@
-"""How are requests POSTed over HTTP/1.1, on asyncio and on trio?
+"""An HTTP/1.1 client that sends POST requests, on asyncio and trio.
 
-With our own small client: a small call costs about 0.7 of aiohttp's CPU (ADR 5 has the figures), and one code serves
-both loops (``wire_streams`` has what differs).
+It is our own, because it needs about 0.7 times the CPU of aiohttp for a small call (ADR 5 has the figures), and because
+the same code runs on both event loops (``wire_streams`` contains the differences).
 
 Invariants:
 
-- Nothing is retried, redirected, decompressed or remembered: one call is one request.
-- Every way in which a request can break comes back as a ``Failure``; only cancellation passes through.
-- No silence lasts: to connect (with name look-up, proxy and TLS), to send a slice and to receive have each a limit.
-  Nor does a drip: an answer that is no event stream has a limit as a whole (``SLOWEST_ANSWER``).
-- After ``close`` nothing is sent, and what was under way ends.
-- A connection goes back to the pool only if its answer came whole and left it usable; any other is closed at once,
-  also when its request is cancelled.
+- One call is one request. Nothing is retried, redirected, decompressed or cached.
+- Every error of a request is returned as a ``Failure``. Only cancellation is raised.
+- Connecting (with name look-up, proxy and TLS), sending a slice and receiving have a timeout each, so that a silent
+  server cannot block a request. A response that is not an event stream also has a timeout as a whole
+  (``SLOWEST_ANSWER``), so that a server cannot block a request by sending slowly.
+- After ``close``, nothing is sent, and requests in flight end.
+- A connection goes back to the pool only if its response was complete and allows reuse. Any other connection is closed
+  at once, also when its request is cancelled.
 """
 
 import ssl
@@ -33,7 +34,7 @@ _SLICE: Final = 256 * 1024
 
 @final
 class Http1Transport:
-    """``HttpTransport`` over pooled HTTP/1.1 connections. Make it inside a running loop."""
+    """``HttpTransport`` over pooled HTTP/1.1 connections. Create it inside a running event loop."""
 
     def __init__(self, settings: HttpSettings, ssl_context: ssl.SSLContext | None, dial: Dial) -> None:
         self._timeout = settings.read_timeout
@@ -76,7 +77,7 @@ class Http1Transport:
     async def _exchange(
         self, connection: Connection, reader: AnswerReader, headers: Mapping[str, str], body: Body, *, whole: bool
     ) -> Failure | None:
-        """Send a request and receive its answer: whole, or its head."""
+        """Send a request, and receive the whole response or only its head."""
         route = connection.route
         try:
             head = encode_request(route.target, route.host, {**headers, **route.headers}, len(body))
@@ -84,11 +85,11 @@ class Http1Transport:
             return broken("HttpClientError", route.host, error)
         stream = connection.stream
         try:
-            view = memoryview(body)  # its slices are no copies
+            view = memoryview(body)  # slices of it are not copies
             await stream.send(b"".join((head, view[:_SLICE])), self._timeout)
             for start in range(_SLICE, len(body), _SLICE):
-                # In slices: TLS over all of a large body at once would hold the loop for milliseconds, and what the
-                # socket does not take at once, asyncio copies, and moves at every turn.
+                # In slices, because encrypting a large body in one step would block the loop for milliseconds. Also,
+                # asyncio copies the part that the socket does not accept at once, and moves it on every write.
                 await stream.send(view[start : start + _SLICE], self._timeout)
             await self.receive_answer(connection, reader, whole=whole)
         except (OSError, HttpError) as error:
@@ -96,19 +97,23 @@ class Http1Transport:
         return None
 
     async def receive_answer(self, connection: Connection, reader: AnswerReader, *, whole: bool) -> None:
-        """An answer, whole or its head, in the time that it has."""
+        """Receive the whole response or only its head.
+
+        Raises:
+            TimeoutError: the response was too slow.
+        """
         time_left = self._timeout
         ends_at = anyio.current_time() + time_left
         while not (reader.complete if whole else reader.status):
             received = await self.receive(connection, reader, time_left)
-            if reader.status:  # a server that says "100 Continue" for ever earns no time
+            if reader.status:  # repeated "100 Continue" responses earn no extra time
                 ends_at += received / SLOWEST_ANSWER
             time_left = min(self._timeout, ends_at - anyio.current_time())
             if time_left <= 0 and not reader.complete:
                 raise TimeoutError
 
     async def receive(self, connection: Connection, reader: AnswerReader, time_left: float | None = None) -> int:
-        """What arrives next: how many bytes."""
+        """Receive the next bytes, and return how many there are."""
         data = await connection.stream.receive(self._timeout if time_left is None else time_left)
         if data:
             reader.feed(data)
@@ -117,7 +122,7 @@ class Http1Transport:
         return len(data)
 
     def failure(self, error: Exception, connection: Connection, reader: AnswerReader) -> Failure:
-        """What broke an exchange."""
+        """Return the failure for an error during an exchange."""
         host = connection.route.host
         if self._connections.closed:
             return broken("ConnectionReset", host, "this Client was closed")
@@ -133,7 +138,7 @@ class Http1Transport:
 
 @final
 class _Http1Stream:
-    """An answer that is still arriving."""
+    """A response that is still arriving."""
 
     def __init__(self, transport: Http1Transport, connection: Connection, reader: AnswerReader) -> None:
         self._transport = transport

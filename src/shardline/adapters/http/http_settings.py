@@ -1,9 +1,9 @@
-"""With which timeouts, trust and proxies does an HTTP adapter connect?
+"""The settings of HTTP connections: timeouts, certificates and proxies.
 
 Invariants:
 
-- Certificates are verified unless the caller says ``verify=False`` in so many words.
-- An explicit proxy wins over the environment's; the environment's ``NO_PROXY`` is honoured.
+- Certificates are verified unless the caller passes ``verify=False``.
+- An explicit proxy overrides the environment's. The environment's ``NO_PROXY`` is honoured.
 - A proxy's password appears in no repr.
 """
 
@@ -19,25 +19,26 @@ from urllib.request import getproxies, proxy_bypass
 from shardline.errors import UsageError
 
 SLOWEST_ANSWER: Final = 16 * 1024
-"""Bytes a second: an answer has ``read_timeout`` from the end of its request, and a second for each so many bytes.
+"""Minimum speed of a response, in bytes per second.
 
-So one that drips is given up soon, and a page of 10 MiB may still come over a slow line. Event streams have no such
-limit: they go on while there is no silence of ``read_timeout``."""
+A response must be complete ``read_timeout`` seconds after its request was sent, plus one second per this many bytes. So
+a response that trickles in is abandoned soon, and a page of 10 MiB can still arrive over a slow line. Event streams
+have no such limit: they last as long as no pause is longer than ``read_timeout``."""
 
-# Without the text itself: there may be a password in it.
-_NO_PROXY: Final = "a proxy must be given as http://host:port (a login may stand before the host)"
+# The message does not quote the URL, which may contain a password.
+_NO_PROXY: Final = "a proxy must look like http://host:port or http://user:password@host:port"
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """What every HTTP adapter is built from."""
+    """The settings of an HTTP adapter."""
 
     connect_timeout: float = 5.0
     read_timeout: float = 30.0
     max_connections: int = 50
     idle_timeout: float = 15.0
-    """Connections idle for longer are closed by us, before the service closes them under a request."""
+    """Connections that are idle for longer are closed, before the service can close them during a request."""
     proxies: Mapping[str, str] | None = field(default=None, repr=False)
     verify: bool | str | ssl.SSLContext = True
     http2: bool = False
@@ -65,7 +66,7 @@ class HttpSettings:
 @final
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """Where a proxy listens, and how to log in to it."""
+    """The URL of a proxy, and the login for it."""
 
     url: str
     username: str | None = None
@@ -79,10 +80,10 @@ class Proxy:
 
 
 def parse_proxy(text: str) -> Proxy:
-    """A proxy from its URL, with the login taken out of it.
+    """Parse a proxy's URL, and separate the login from it.
 
     Raises:
-        UsageError: it is no http or https URL with a host.
+        UsageError: it is not an http or https URL with a host.
     """
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
@@ -100,7 +101,7 @@ def parse_proxy(text: str) -> Proxy:
 
 
 def proxy_for(url: str, proxies: Mapping[str, str] | None) -> Proxy | None:
-    """The proxy on the way to ``url``: an explicit one, or the environment's."""
+    """Return the proxy for ``url``: an explicit one, or the environment's."""
     parts = urlsplit(url)
     if proxies is not None:
         found = proxies.get(parts.scheme)
@@ -113,12 +114,12 @@ def proxy_for(url: str, proxies: Mapping[str, str] | None) -> Proxy | None:
 
 
 def environment_ca_bundle() -> str | None:
-    """The CA file that the environment names, as botocore reads it."""
+    """Return the CA file that the environment names, by the same variables as botocore."""
     return os.environ.get("AWS_CA_BUNDLE") or os.environ.get("REQUESTS_CA_BUNDLE") or None
 
 
 def make_ssl_context(verify: bool | str | ssl.SSLContext, ca_bundle: str | None) -> ssl.SSLContext:
-    """The trust that ``verify`` asks for: reads files, so call it off the loop.
+    """Return the TLS context for ``verify``. Reads files, so call it in a thread.
 
     Raises:
         UsageError: the CA file cannot be read.
@@ -138,8 +139,8 @@ def make_ssl_context(verify: bool | str | ssl.SSLContext, ca_bundle: str | None)
 
 
 def _default_trust() -> ssl.SSLContext:
-    """The system's certificates, and the bundle that botocore ships: a slim container may have none of its own."""
-    from botocore.httpsession import DEFAULT_CA_BUNDLE  # noqa: PLC0415 - botocore loads only where it is needed
+    """Trust the system's certificates and botocore's bundle, because a slim container may have no certificates."""
+    from botocore.httpsession import DEFAULT_CA_BUNDLE  # noqa: PLC0415 - botocore is loaded only if needed
 
     context = ssl.create_default_context()
     context.load_verify_locations(cafile=DEFAULT_CA_BUNDLE)

@@ -1,15 +1,15 @@
-"""How do bytes go to and from a socket, on asyncio and on trio?
+"""Sends and receives bytes over sockets, on asyncio and trio.
 
-Two implementations of one small protocol. On asyncio and uvloop, a ``Protocol`` of our own, which costs less a call
-than anyio's streams do there (ADR 5 has the figures). On trio, anyio's streams.
+There are two implementations of one small protocol. On asyncio and uvloop it is our own ``asyncio.Protocol``, which
+costs less per call than anyio's streams (ADR 5 has the figures). On trio it uses anyio's streams.
 
 Invariants:
 
-- ``send`` and ``receive`` give up after ``timeout`` seconds with ``TimeoutError``.
-- The end of the other side is ``b""`` from ``receive``; what breaks is an ``OSError``.
-- ``abort`` closes at once, and wakes whoever waits with an error.
-- No more than 1 MiB waits unread: then the other side is made to wait.
-- A name look-up that hangs keeps nobody: to connect can be cancelled meanwhile, and the loop can end.
+- ``send`` and ``receive`` raise ``TimeoutError`` after ``timeout`` seconds.
+- ``receive`` returns ``b""`` when the peer has closed its side. A broken connection raises an ``OSError``.
+- ``abort`` closes the connection at once. A ``send`` or ``receive`` that waits raises an error.
+- When more than 1 MiB is unread, reading pauses, so that the peer must wait.
+- A name look-up that hangs blocks nothing: connecting can be cancelled, and the loop can end.
 """
 
 import asyncio
@@ -33,19 +33,19 @@ from shardline.adapters.event_loop import is_trio
 _UNREAD_MAX: Final = 1024 * 1024
 _RECEIVE: Final = 256 * 1024
 HAPPY_EYEBALLS: Final = 0.25
-"""Seconds that an address has before the next one is tried beside it."""
-_Addresses: TypeAlias = list[tuple[Any, ...]]  # what getaddrinfo gives
+"""Seconds to wait for one address before the next one is tried in parallel."""
+_Addresses: TypeAlias = list[tuple[Any, ...]]  # the result of getaddrinfo
 _look_ups: Final = anyio.lowlevel.RunVar[BlockingCalls[_Addresses]]("shardline name look-ups")
 
 
 class WireStream(Protocol):
     """A connected socket, with or without TLS."""
 
-    async def send(self, data: bytes | memoryview, timeout: float) -> None: ...  # noqa: ASYNC109 - a timer of its own is cheaper
+    async def send(self, data: bytes | memoryview, timeout: float) -> None: ...  # noqa: ASYNC109 - cheaper than a scope
     async def receive(self, timeout: float) -> bytes: ...  # noqa: ASYNC109 - the same
     async def start_tls(self, context: ssl.SSLContext, name: str) -> None: ...
     def is_silent(self) -> bool:
-        """Whether the other side has neither closed nor sent anything that was not received."""
+        """Whether the peer has neither closed the connection nor sent data that is still unread."""
         ...
 
     async def abort(self) -> None: ...
@@ -71,22 +71,22 @@ class AsyncioStream(asyncio.Protocol):
     async def connect(cls, name: str, port: int, context: ssl.SSLContext | None) -> "AsyncioStream":
         loop = asyncio.get_running_loop()
         addresses = await look_up(name, port)
-        # Not asyncio's own happy eyeballs: cancelled, it leaks the sockets that it tried.
+        # Not asyncio's own happy eyeballs: it leaks sockets when it is cancelled.
         connected = await start_connection(addresses, happy_eyeballs_delay=HAPPY_EYEBALLS, interleave=1)
         try:
             hostname = name if context is not None else None
             _, stream = await loop.create_connection(
                 lambda: cls(loop), sock=connected, ssl=context, server_hostname=hostname
             )
-        except BaseException:  # cancelled, too
+        except BaseException:  # also if cancelled
             connected.close()
             raise
         return stream
 
-    # ---- what asyncio calls
+    # ---- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not isinstance: the transports of other loops, such as uvloop's, have its methods but are no subclasses of it.
+        # A cast, not a check: transports of other loops, such as uvloop, have these methods but another base class.
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
@@ -116,7 +116,7 @@ class AsyncioStream(asyncio.Protocol):
         self._may_write = True
         self._wake(self._sender)
 
-    # ---- what we call
+    # ---- the methods of WireStream
 
     async def send(self, data: bytes | memoryview, timeout: float) -> None:  # noqa: ASYNC109 - see WireStream
         transport = self._transport
@@ -150,7 +150,7 @@ class AsyncioStream(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             raise self._error or ConnectionResetError("closed")
         transport = await self._loop.start_tls(self._transport, self, context, server_hostname=name)
-        if transport is None:  # the connection was lost just as the handshake was done
+        if transport is None:  # the connection was lost just after the handshake
             raise self._error or ConnectionResetError("closed")
         self._transport = transport
 
@@ -158,7 +158,7 @@ class AsyncioStream(asyncio.Protocol):
         transport = self._transport
         if self._unread or self._ended or transport is None or transport.is_closing():
             return False
-        # The loop may have been busy and not seen yet that the other side closed.
+        # If the loop was busy, it may not have noticed yet that the peer closed.
         return not _is_readable(transport.get_extra_info("socket").fileno())
 
     async def abort(self) -> None:
@@ -183,14 +183,14 @@ class AsyncioStream(asyncio.Protocol):
 
 
 async def dial(name: str, port: int, context: ssl.SSLContext | None) -> WireStream:
-    """Connect on the event loop that runs."""
+    """Connect to a host, on the running event loop."""
     if is_trio():
         return await AnyioStream.connect(name, port, context)
     return await AsyncioStream.connect(name, port, context)
 
 
 async def look_up(name: str, port: int) -> _Addresses:
-    """The addresses of a host, on asyncio: trio's own look-up can be left behind."""
+    """Return the addresses of a host, on asyncio. Trio's own look-up is cancellable and needs no replacement."""
 
     def ask() -> _Addresses:
         return cast("_Addresses", socket.getaddrinfo(name, port, 0, socket.SOCK_STREAM))
@@ -206,7 +206,7 @@ async def look_up(name: str, port: int) -> _Addresses:
 
 
 def _is_address(name: str) -> bool:
-    """Whether there is nothing to look up."""
+    """Whether the name is an IP address, which needs no look-up."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -221,7 +221,7 @@ def _time_out(waiter: asyncio.Future[None]) -> None:
 
 @final
 class AnyioStream:
-    """``WireStream`` on anyio's streams: what trio uses."""
+    """``WireStream`` over anyio's streams, for trio."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
@@ -234,14 +234,14 @@ class AnyioStream:
         try:
             if context is not None:
                 await stream.start_tls(context, name)
-        except BaseException:  # cancelled, too
+        except BaseException:  # also if cancelled
             await stream.abort()
             raise
         return stream
 
     async def send(self, data: bytes | memoryview, timeout: float) -> None:  # noqa: ASYNC109 - see WireStream
         with anyio.fail_after(timeout), _os_errors():
-            await self._stream.send(cast("bytes", data))  # it takes any buffer
+            await self._stream.send(cast("bytes", data))  # it accepts any buffer
 
     async def receive(self, timeout: float) -> bytes:  # noqa: ASYNC109 - see WireStream
         with anyio.fail_after(timeout), _os_errors():
@@ -269,7 +269,7 @@ class AnyioStream:
 
 
 def _is_readable(fileno: int) -> bool:
-    """Whether something, or the end, has arrived at a socket and waits there."""
+    """Whether a socket has unread data, or the peer has closed it."""
     if hasattr(select, "poll"):
         poll = select.poll()
         poll.register(fileno, select.POLLIN)

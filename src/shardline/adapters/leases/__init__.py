@@ -1,1 +1,1 @@
-"""Lease stores: where a group keeps who reads which shard, and how far it came."""
+"""Lease stores. They hold the owner and the checkpoint of each shard of a consumer group."""

@@ -1,15 +1,17 @@
-"""How do workers of a fleet share leases through DynamoDB, and with the Java KCL?
+"""A lease store in DynamoDB, which can be shared with the Java KCL.
 
-In a table that the KCL could have made: a row a shard. One table serves one group on one stream, as it would serve one
-KCL application.
+The table has the KCL's format: one row per shard. One table belongs to one group on one stream, as it would belong to
+one KCL application.
 
 Invariants:
 
-- A write is one conditional request; what refused it comes back with the refusal, or is read consistently after it.
-- Listings are consistent, and have every page.
-- A table of another shape, or with rows that serve another stream or group, is refused.
-- No row is ever put here that is no lease: older KCLs stop at it.
-- An owner that does not state its lease duration may be a Java KCL: ``kcl_failover`` is how it is judged.
+- A write is one conditional request. If the condition fails, the current row comes with the error, or is read with a
+  consistent read.
+- Listings are consistent and read every page.
+- A table with another key, or with rows of another stream or group, is refused.
+- Only leases are written, because older KCLs stop at any other row.
+- An owner whose row states no lease duration may be a Java KCL worker. It counts as dead after ``kcl_failover``
+  seconds.
 """
 
 from collections.abc import Mapping
@@ -20,7 +22,15 @@ import msgspec
 
 from shardline.adapters.aws.aws_service import AwsAccess, connect_dynamodb
 from shardline.adapters.http.http_failures import broken
-from shardline.adapters.leases.dynamodb_items import KEY, Item, decode_item, foreign, is_lease, key_of, served
+from shardline.adapters.leases.dynamodb_items import (
+    KEY,
+    Item,
+    decode_item,
+    foreign_user,
+    group_and_stream,
+    is_lease,
+    key_of,
+)
 from shardline.adapters.leases.dynamodb_writes import request_of
 from shardline.adapters.leases.lease_rows import RowError
 from shardline.core.failures import Failure, FailureKind
@@ -45,24 +55,24 @@ _KCL_FAILOVER_RANGE: Final = (0.1, 3_600.0)
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class _Key(msgspec.Struct, rename="pascal"):
+class _KeyElement(msgspec.Struct, rename="pascal"):
     attribute_name: str
     key_type: str
 
 
-class _Kind(msgspec.Struct, rename="pascal"):
+class _AttributeDefinition(msgspec.Struct, rename="pascal"):
     attribute_name: str
     attribute_type: str
 
 
 class _Table(msgspec.Struct, rename="pascal"):
     table_status: str
-    key_schema: list[_Key] = []
-    attribute_definitions: list[_Kind] = []
+    key_schema: list[_KeyElement] = []
+    attribute_definitions: list[_AttributeDefinition] = []
 
 
-class _Answer(msgspec.Struct, rename="pascal"):
-    """What we look at in any answer."""
+class _Response(msgspec.Struct, rename="pascal"):
+    """The members that we read from any response."""
 
     table: _Table | None = None
     item: Item | None = None
@@ -71,7 +81,7 @@ class _Answer(msgspec.Struct, rename="pascal"):
     last_evaluated_key: Item | None = None
 
 
-_decode: Final = msgspec.json.Decoder(_Answer).decode
+_decode: Final = msgspec.json.Decoder(_Response).decode
 
 
 @final
@@ -79,15 +89,15 @@ class DynamoDbLeases:
     """``LeaseStore`` in a KCL lease table.
 
     Args:
-        access: how to reach AWS.
+        access: the settings for AWS.
         table: the table's name.
         group: the consumer group.
         stream: the stream.
-        existing: use only a table that is there, never make a new one.
+        existing: use an existing table; never create one.
         kcl_failover: the failover time, in seconds, of Java KCL workers that share the table.
 
     Raises:
-        UsageError: ``kcl_failover`` is no such time.
+        UsageError: ``kcl_failover`` is out of range.
     """
 
     scan_interval: float = 2.0
@@ -112,7 +122,7 @@ class DynamoDbLeases:
         self._existing = existing
 
     async def open(self) -> Failure | None:
-        """Make the table if it is missing, wait until it can be used, and look whom it serves."""
+        """Create the table if it is missing, wait until it is usable, and check that its rows belong to this group."""
         if self._http is None:
             try:
                 self._http = await connect_dynamodb(self._access)
@@ -126,13 +136,14 @@ class DynamoDbLeases:
             if isinstance(described, Failure):
                 return described
             if described.table is not None and described.table.table_status in _USABLE:
-                problem = self._shape(described.table)
-                listed = [] if problem or self._existing else await self.list_leases()  # rows that cannot be ours
+                problem = self._check_key(described.table)
+                # The listing fails if the table has rows of another group.
+                listed = [] if problem or self._existing else await self.list_leases()
                 return listed if isinstance(listed, Failure) else problem
             await anyio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-        told = f"the table {self._table!r} did not become usable in two minutes"
-        return Failure(FailureKind.TRANSIENT, "TableNotReady", told, maybe_received=False)
+        message = f"the table {self._table!r} did not become usable in two minutes"
+        return Failure(FailureKind.TRANSIENT, "TableNotReady", message, maybe_received=False)
 
     async def list_leases(self) -> list[Lease] | Failure:
         items = await self._scan()
@@ -151,23 +162,27 @@ class DynamoDbLeases:
         answer = await self._send(name, members)
         if isinstance(answer, Failure):
             return answer
-        status, told = answer
+        status, response = answer
         if status != 200:  # noqa: PLR2004 - HTTP: the condition did not hold
-            return await self._refusal(operation, told)
+            return await self._refusal(operation, response)
         if name == "UpdateItem":
-            return self._lease(told.attributes or {})
-        done = apply(None, operation)  # made or gone: no row stood in its way
-        assert not isinstance(done, Refused), operation
-        return done
+            return self._lease(response.attributes or {})
+        result = apply(None, operation)  # a create or a delete whose condition held: the new lease, or None
+        assert not isinstance(result, Refused), operation
+        return result
 
     async def list_groups(self) -> list[GroupOnStream] | Failure:
-        """Whom the table serves, as its rows say, whatever this store's own group is; none as long as it is empty."""
+        """Return the group and the stream that the rows name, whatever this store's own group is.
+
+        The list is empty if the table is empty. Rows that only a KCL wrote name neither: both are then ``None``.
+        """
         items = await self._scan()
         if isinstance(items, Failure):
             return items
-        named = {GroupOnStream(*served(item)) for item in filter(is_lease, items)}
-        nobody = GroupOnStream(None, None)
-        return sorted(named - {nobody}) or [nobody] * bool(named)  # beside rows that say it, a KCL's are of the same
+        found = {GroupOnStream(*group_and_stream(item)) for item in filter(is_lease, items)}
+        unnamed = GroupOnStream(None, None)
+        # A KCL's rows beside rows that name their group belong to the same group.
+        return sorted(found - {unnamed}) or [unnamed] * bool(found)
 
     async def close(self) -> None:
         http, self._http = self._http, None
@@ -180,32 +195,36 @@ class DynamoDbLeases:
 
     # ---- rows
 
-    async def _refusal(self, operation: LeaseOperation, told: _Answer) -> Lease | Refused | Failure | None:
-        """What refused a write: sent with the refusal, unless there is no row or the server is an emulator."""
-        if not told.item:
+    async def _refusal(self, operation: LeaseOperation, response: _Response) -> Lease | Refused | Failure | None:
+        """Return the refusal of a write whose condition failed, decided on the current row.
+
+        The error response contains the row, unless there is no row or the server is an emulator. Then the row is read.
+        """
+        if not response.item:
             members = {"TableName": self._table, "Key": key_of(operation.shard_id), "ConsistentRead": True}
             answer = await self._call("GetItem", members)
             if isinstance(answer, Failure):
                 return answer
-            told = answer
-        current = self._lease(told.item) if told.item else None
+            response = answer
+        current = self._lease(response.item) if response.item else None
         if isinstance(current, Failure):
             return current
-        now = apply(current, operation)
-        if isinstance(now, Refused) or (now is None and current is None):
-            return now
-        crowd = f"the lease {operation.shard_id} in {self._table!r} changed again meanwhile"
-        return Failure(FailureKind.TRANSIENT, "Contended", crowd, maybe_received=False)
+        decision = apply(current, operation)
+        if isinstance(decision, Refused) or (decision is None and current is None):
+            return decision
+        # The row would permit the write now: another worker has changed it since the condition failed.
+        message = f"the lease {operation.shard_id} in {self._table!r} changed again in the meantime"
+        return Failure(FailureKind.TRANSIENT, "Contended", message, maybe_received=False)
 
     def _lease(self, item: Item) -> Lease | Failure:
         try:
-            owner = foreign(item, self.group, self.stream)
-            if owner is None:
+            user = foreign_user(item, self.group, self.stream)
+            if user is None:
                 return decode_item(item)
         except RowError as error:
             return _invalid("UnreadableRow", f"the table {self._table!r} has a row that cannot be read: {error}")
-        told = f"the table {self._table!r} serves {owner}, not group {self.group!r} on stream {self.stream!r}"
-        return _invalid("ForeignTable", f"{told}: name another table")
+        problem = f"the table {self._table!r} belongs to {user}, not to group {self.group!r} on stream {self.stream!r}"
+        return _invalid("ForeignTable", f"{problem}: use another table")
 
     async def _scan(self) -> list[Item] | Failure:
         items: list[Item] = []
@@ -224,36 +243,36 @@ class DynamoDbLeases:
 
     # ---- the table
 
-    async def _create(self) -> _Answer | Failure:
+    async def _create(self) -> _Response | Failure:
         members: dict[str, object] = {
             "TableName": self._table,
             "AttributeDefinitions": [{"AttributeName": KEY, "AttributeType": "S"}],
             "KeySchema": [{"AttributeName": KEY, "KeyType": "HASH"}],
             "BillingMode": "PAY_PER_REQUEST",
         }
-        made = await self._call("CreateTable", members)
-        if isinstance(made, Failure) and made.kind is FailureKind.IN_USE:
-            return _Answer()  # someone else makes it right now
-        return made
+        created = await self._call("CreateTable", members)
+        if isinstance(created, Failure) and created.kind is FailureKind.IN_USE:
+            return _Response()  # another worker is creating it
+        return created
 
     def _missing(self) -> Failure:
-        told = f"there is no table {self._table!r}: no group has leases there"
-        return Failure(FailureKind.NOT_FOUND, "NoSuchStore", told, maybe_received=False)
+        message = f"there is no table {self._table!r}: no group has leases there"
+        return Failure(FailureKind.NOT_FOUND, "NoSuchStore", message, maybe_received=False)
 
-    def _shape(self, table: _Table) -> Failure | None:
-        keys = [(one.attribute_name, one.key_type) for one in table.key_schema]
-        if keys == [(KEY, "HASH")] and _Kind(KEY, "S") in table.attribute_definitions:
+    def _check_key(self, table: _Table) -> Failure | None:
+        keys = [(element.attribute_name, element.key_type) for element in table.key_schema]
+        if keys == [(KEY, "HASH")] and _AttributeDefinition(KEY, "S") in table.attribute_definitions:
             return None
-        told = f"the table {self._table!r} is no lease table: its key is {keys}, not {KEY} alone: name another table"
-        return _invalid("ForeignTable", told)
+        problem = f"the table {self._table!r} is not a lease table: its key is {keys}, not {KEY} alone"
+        return _invalid("ForeignTable", f"{problem}: use another table")
 
     # ---- requests
 
-    async def _call(self, operation: str, members: Mapping[str, object]) -> _Answer | Failure:
+    async def _call(self, operation: str, members: Mapping[str, object]) -> _Response | Failure:
         answer = await self._send(operation, members)
         return answer if isinstance(answer, Failure) else answer[1]
 
-    async def _send(self, operation: str, members: Mapping[str, object]) -> tuple[int, _Answer] | Failure:
+    async def _send(self, operation: str, members: Mapping[str, object]) -> tuple[int, _Response] | Failure:
         http = self._http
         if http is None:
             return _invalid("NotOpen", f"the store in {self._table!r} is not open: open it first")

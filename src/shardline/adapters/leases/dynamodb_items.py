@@ -1,16 +1,16 @@
-"""How does a lease look in a KCL lease table?
+"""Encodes leases as rows of a KCL lease table, and decodes them.
 
-Attribute by attribute as the Kinesis Client Library (1.x to 3.x) writes it, so that an application can move between it
-and us in place.
+The attributes are those that the Kinesis Client Library (1.x to 3.x) writes, so that an application can switch between
+the KCL and Shardline without converting its table.
 
 Invariants:
 
-- Every row that we make has all that a Java reader needs: above all ``leaseCounter`` and
-  ``ownerSwitchesSinceCheckpoint``, without which it throws. ``parentShardId`` is a set, in spite of its name,
-  and absent when it would be empty.
-- Attributes of our own begin with ``shardline``; Java passes over them. They say which group and stream a row
-  serves (KCL tables do not), since when a checkpoint is LATEST, and which process took the lease: its name, the id that
-  it drew and its lease duration. Java leaves these in place when it takes the lease: hence the name.
+- Every row that we create has all attributes that a Java reader needs. Without ``leaseCounter`` or
+  ``ownerSwitchesSinceCheckpoint``, it throws. ``parentShardId`` is a set, in spite of its name, and absent when empty.
+- Our own attributes begin with ``shardline``, and Java ignores them. They name the group and the stream of a row (KCL
+  tables do not), since when a checkpoint is LATEST, and the process that took the lease: its owner name, its random id
+  and its lease duration. Java keeps these attributes when it takes a lease. Therefore they include the owner name: they
+  count only while it equals ``leaseOwner``.
 - A row that cannot be read raises ``RowError`` and nothing else.
 """
 
@@ -54,22 +54,22 @@ def key_of(shard_id: str) -> Item:
 
 
 def is_lease(item: Mapping[str, Attribute]) -> bool:
-    """Whether a row is a lease: a KCL 3.5 keeps other things in the same table, marked as such."""
+    """Whether a row is a lease. KCL 3.5 keeps rows of other types in the same table, and marks their type."""
     return _ENTITY not in item or item[_ENTITY].get("S") == _LEASE
 
 
-def served(item: Mapping[str, Attribute]) -> tuple[str | None, str | None]:
-    """The group and the stream that a row says it serves."""
+def group_and_stream(item: Mapping[str, Attribute]) -> tuple[str | None, str | None]:
+    """Return the group and the stream that a row names; ``None`` for each that it does not name."""
     return _text(item, GROUP), _text(item, STREAM)
 
 
-def foreign(item: Mapping[str, Attribute], group: str, stream: str) -> str | None:
-    """Whom a row serves, if it is someone else."""
-    named = _text(item, KEY) or ""
-    if "streamName" in item or ":" in named:
-        return f"a KCL application of several streams (row {named!r})"
-    its = served(item)
-    return None if its in {(None, None), (group, stream)} else f"group {its[0]!r} on stream {its[1]!r}"
+def foreign_user(item: Mapping[str, Attribute], group: str, stream: str) -> str | None:
+    """Describe the application that a row belongs to, or return ``None`` if it is this group on this stream."""
+    key = _text(item, KEY) or ""
+    if "streamName" in item or ":" in key:
+        return f"a KCL application of several streams (row {key!r})"
+    user = group_and_stream(item)
+    return None if user in {(None, None), (group, stream)} else f"group {user[0]!r} on stream {user[1]!r}"
 
 
 def checkpoint_attributes(checkpoint: CheckpointText) -> Item:
@@ -88,7 +88,7 @@ def incarnation_attributes(incarnation: Incarnation) -> Item:
 
 
 def encode_item(lease: Lease, group: str, stream: str) -> Item:
-    """A new row."""
+    """Return a new row for a lease."""
     item = key_of(lease.shard_id)
     item |= {"leaseCounter": number(lease.counter), "ownerSwitchesSinceCheckpoint": number(lease.owner_switches)}
     item |= checkpoint_attributes(write_checkpoint(lease.checkpoint, lease.latest_at))
@@ -110,10 +110,10 @@ def encode_item(lease: Lease, group: str, stream: str) -> Item:
 
 
 def decode_item(item: Mapping[str, Attribute]) -> Lease:
-    """The lease in a row, whoever wrote it.
+    """Return the lease in a row that we or a KCL wrote.
 
     Raises:
-        RowError: there is none.
+        RowError: the row cannot be read.
     """
     shard_id = _text(item, KEY)
     try:

@@ -1,12 +1,13 @@
-"""How does a lease operation become a conditional write of DynamoDB?
+"""Translates lease operations into conditional writes of DynamoDB.
 
-The conditions of ``core.leases``, in DynamoDB's words (and those of the KCL, made stricter by the holder's name).
+The conditions are those of ``core.leases`` as DynamoDB expressions. They are the KCL's conditions, and also check the
+holder's name.
 
 Invariants:
 
-- A row is changed attribute by attribute, never written over: what we do not know stays.
-- Every write is also conditional on the row being of our group and stream, or of nobody's yet. Taking a row makes
-  it ours.
+- A row is updated attribute by attribute and never replaced, so attributes that we do not know are kept.
+- Every write also requires that the row belongs to our group and stream, or names no group. Taking a lease writes our
+  group and stream to its row.
 """
 
 import re
@@ -67,7 +68,7 @@ _PENDING: Final = "#pendingCheckpoint, #pendingCheckpointSubSequenceNumber, #pen
 @final
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """When a row may be changed, and how."""
+    """The condition and the parts of an UpdateItem expression."""
 
     condition: str
     sets: str = ""
@@ -78,11 +79,11 @@ class _Change:
     @property
     def expression(self) -> str:
         clauses = (("SET", self.sets), ("REMOVE", self.removes), ("ADD", self.adds))
-        return " ".join(f"{verb} {what}" for verb, what in clauses if what)
+        return " ".join(f"{verb} {actions}" for verb, actions in clauses if actions)
 
 
 def request_of(operation: LeaseOperation, table: str, group: str, stream: str) -> tuple[str, dict[str, object]]:
-    """The DynamoDB operation, and its members."""
+    """Return the DynamoDB operation and its members."""
     ours = {":group": text(group), ":stream": text(stream)}
     always: dict[str, object] = {"TableName": table, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     if isinstance(operation, CreateLease):
@@ -106,7 +107,7 @@ def request_of(operation: LeaseOperation, table: str, group: str, stream: str) -
 
 
 def _names(expressions: str) -> dict[str, object]:
-    """Every attribute by a placeholder: some of the names are, or may become, reserved words."""
+    """Map the placeholders in expressions to attribute names, which may be reserved words of DynamoDB."""
     return {"ExpressionAttributeNames": {f"#{name}": name for name in _NAMES.findall(expressions)}}
 
 
@@ -183,18 +184,18 @@ def _taking(operation: TakeLease) -> _Change:
     seen = operation.seen
     switches = number(int((seen.owner if seen.checkpoint_owner is None else seen.checkpoint_owner) != operation.by))
     condition, fence = _fenced(seen)
-    said = {} if operation.incarnation is None else incarnation_attributes(operation.incarnation)
+    incarnation = {} if operation.incarnation is None else incarnation_attributes(operation.incarnation)
     sets = [f"#leaseOwner = :by, #leaseCounter = :token, #{GROUP} = :group, #{STREAM} = :stream"]
     return _Change(
         f"{condition} AND {_UNFINISHED}",
-        sets=", ".join([*sets, *(f"#{name} = :{name}" for name in said)]),
+        sets=", ".join([*sets, *(f"#{name} = :{name}" for name in incarnation)]),
         removes="#checkpointOwner",
         adds="#ownerSwitchesSinceCheckpoint :switches",
         values={
             ":by": text(operation.by),
             ":token": number(operation.token),
             ":switches": switches,
-            **{f":{name}": value for name, value in said.items()},
+            **{f":{name}": value for name, value in incarnation.items()},
             **fence,
             **_END,
         },
@@ -202,15 +203,15 @@ def _taking(operation: TakeLease) -> _Change:
 
 
 def _fenced(seen: Fence) -> tuple[str, dict[str, Attribute]]:
-    """That the row is as it was seen."""
+    """Return the condition that the row has not changed since it was read, and its values."""
     conditions, values = ["#leaseCounter = :counter"], {":counter": number(seen.counter)}
-    for name, value, was in (
+    for name, value, expected in (
         ("leaseOwner", ":owner", seen.owner),
         ("checkpointOwner", ":drain", seen.checkpoint_owner),
     ):
-        conditions.append(f"attribute_not_exists(#{name})" if was is None else f"#{name} = {value}")
-        if was is not None:
-            values[value] = text(was)
+        conditions.append(f"attribute_not_exists(#{name})" if expected is None else f"#{name} = {value}")
+        if expected is not None:
+            values[value] = text(expected)
     return " AND ".join(conditions), values
 
 
@@ -226,7 +227,7 @@ def _commit(operation: CommitCheckpoint) -> _Change:
 
 
 def _reset(operation: ResetLease) -> _Change:
-    """A row that a KCL made stays nobody's: what the operator called the group may not be what its workers will."""
+    """Write no group to a row of a KCL: the operator may call the group by another name than its workers will."""
     condition, fence = _fenced(operation.seen)
     sets, removes, values = _checkpoint(write_checkpoint(operation.checkpoint, operation.latest_at))
     return _Change(
@@ -239,7 +240,7 @@ def _reset(operation: ResetLease) -> _Change:
 
 
 def _checkpoint(written: CheckpointText) -> tuple[str, str, dict[str, Attribute]]:
-    """What to set, what to remove, and the values, for another checkpoint to stand there."""
+    """Return the SET clause, the REMOVE clause and the values that replace the checkpoint."""
     attributes = checkpoint_attributes(written)
     sets = ", ".join(f"#{name} = :{name}" for name in attributes)
     values = {f":{name}": value for name, value in attributes.items()} | {":zero": number(0)}

@@ -1,13 +1,13 @@
-"""How does a lease look in a store of ours (SQLite, Redis)?
+"""Encodes leases as JSON objects, for SQLite and Redis.
 
-As a JSON object. DynamoDB's rows are the KCL's and stand in ``dynamodb_items``.
+Rows in DynamoDB have the KCL's format: see ``dynamodb_items``.
 
 Invariants:
 
-- What ``encode_row`` writes, ``decode_row`` reads back as an equal lease.
-- Members that this version does not know survive every write: a newer version may run beside it.
+- ``decode_row`` of a row that ``encode_row`` wrote returns an equal lease.
+- Members that this version does not know survive every write, because a newer version may use the same store.
 - A row that cannot be read raises ``RowError`` and nothing else.
-- Rows of earlier versions, which say nothing of an owner's incarnation, are read like any other.
+- Rows of earlier versions, which have no incarnation, can be read.
 """
 
 import re
@@ -30,16 +30,16 @@ from shardline.model.position import (
 from shardline.model.sequence import SequenceNumber
 
 UNKNOWN_TIME: Final = 0.0
-"""AT_TIMESTAMP in a row that does not say which: the oldest, so that nothing is skipped."""
+"""The time of an AT_TIMESTAMP checkpoint in a row that states none. It is the earliest, so no record is skipped."""
 
 
 class RowError(ValueError):
-    """A row that is no lease."""
+    """Raised for a row that cannot be read as a lease."""
 
 
 @final
 class CheckpointText(NamedTuple):
-    """A checkpoint as the KCL writes it, and the time that it leaves out."""
+    """A checkpoint in the KCL's format, and the timestamp that this format leaves out."""
 
     text: str
     sub_sequence: int
@@ -55,10 +55,10 @@ def write_checkpoint(checkpoint: Checkpoint, latest_at: float | None = None) -> 
 
 
 def read_checkpoint(text: str, sub_sequence: int, at: float | None) -> tuple[Checkpoint, float | None]:
-    """The checkpoint, and since when it is LATEST.
+    """Return the checkpoint, and since when it is LATEST.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is not a checkpoint.
     """
     if text[:1].isdigit():
         return Checkpoint(at_sequence_number(SequenceNumber.parse(text, sub_sequence))), None
@@ -97,7 +97,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def encode_row(lease: Lease, previous: bytes | None = None) -> bytes:
-    """The row of ``lease``, with what is unknown in ``previous``, the row that it replaces."""
+    """Return the row of a lease. Unknown members of ``previous``, the row that it replaces, are kept."""
     checkpoint = write_checkpoint(lease.checkpoint, lease.latest_at)
     pending, incarnation = lease.pending_checkpoint, lease.incarnation
     row = _Row(
@@ -121,24 +121,24 @@ def encode_row(lease: Lease, previous: bytes | None = None) -> bytes:
 
 
 def split_at_counter(row: bytes) -> tuple[bytes, bytes]:
-    """What comes before and after the counter in a row that ``encode_row`` wrote: for a store that puts in another."""
-    found = _COUNTER.search(row)  # the first: quotes are escaped in the shard id, the only text before it
+    """Split a row that ``encode_row`` wrote before and after its counter, so that a store can insert another one."""
+    found = _COUNTER.search(row)  # the first match: quotes are escaped in the shard id, the only text before it
     assert found is not None, "every row has a counter"
     begin = found.start() + len(b'"counter":')
     return row[:begin], row[found.end() :]
 
 
 def decode_row(row: bytes) -> Lease:
-    """The lease in a row.
+    """Return the lease in a row.
 
     Raises:
-        RowError: there is none.
+        RowError: the row cannot be read.
     """
     members = _members(row)
     try:
         read = msgspec.convert(members, _Row)
         checkpoint, latest_at = read_checkpoint(read.checkpoint, read.sub_sequence, read.checkpoint_at)
-        said = read.incarnation
+        incarnation = read.incarnation
         return Lease(
             read.shard_id,
             counter=read.counter,
@@ -152,17 +152,21 @@ def decode_row(row: bytes) -> Lease:
             latest_at=latest_at,
             pending_checkpoint=None if read.pending is None else read_checkpoint(*read.pending)[0],
             throughput=read.throughput,
-            incarnation=None if said is None else Incarnation(said.owner, said.id, said.lease_duration),
+            incarnation=None
+            if incarnation is None
+            else Incarnation(incarnation.owner, incarnation.id, incarnation.lease_duration),
         )
     except (msgspec.ValidationError, UsageError) as error:
         raise RowError(str(error)) from None
 
 
 def decode_rows(rows: Iterable[bytes], known: Mapping[bytes, Lease]) -> dict[bytes, Lease]:
-    """The leases in rows, by row. Those that are ``known`` from the last time are not decoded again: most stand still.
+    """Return the leases of rows, by row.
+
+    Rows that are ``known`` from the last listing are not decoded again, because most rows do not change in between.
 
     Raises:
-        RowError: one is none.
+        RowError: a row cannot be read.
     """
     return {row: known.get(row) or decode_row(row) for row in rows}
 
@@ -171,4 +175,4 @@ def _members(row: bytes) -> Mapping[str, Any]:
     try:
         return msgspec.json.decode(row, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RowError(f"it is no JSON object: {error}") from None
+        raise RowError(f"it is not a JSON object: {error}") from None

@@ -1,11 +1,9 @@
-"""How do workers of one process share leases?
-
-In a dictionary under a lock: for tests, for a single process, and for readers that belong to no group.
+"""A lease store in memory, for tests, for a single process, and for consumers without a group.
 
 Invariants:
 
-- ``shared`` gives the same rows to all who name the same group and stream, on every loop and thread; a store that
-  is made otherwise has rows of its own.
+- Stores from ``shared`` with the same group and stream share their rows, on every event loop and in every thread. A
+  store that is created directly has rows of its own.
 """
 
 import threading
@@ -37,7 +35,7 @@ class MemoryLeases:
 
     @classmethod
     def shared(cls, group: str, stream: str) -> "MemoryLeases":
-        """The store that everyone in this process has for this group and stream."""
+        """Return a store that shares its rows with all others of this group and stream in this process."""
         with _lock:
             return cls(group, stream, _shared_rows.setdefault((group, stream), {}))
 
@@ -61,10 +59,10 @@ class MemoryLeases:
             return [apply_to(self._rows, operation) for operation in operations]
 
     async def list_groups(self) -> list[GroupOnStream] | Failure:
-        """Every group and stream with leases in this process."""
+        """Return every group and stream with leases in this process."""
         await anyio.lowlevel.checkpoint()
         with _lock:
-            return [GroupOnStream(*named) for named, rows in sorted(_shared_rows.items()) if rows]
+            return [GroupOnStream(*key) for key, rows in sorted(_shared_rows.items()) if rows]
 
     async def close(self) -> None:
         await anyio.lowlevel.checkpoint()

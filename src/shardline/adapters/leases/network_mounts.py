@@ -1,7 +1,7 @@
-"""Does a file lie on another machine?
+"""Is a file on a network file system?
 
-SQLite's write-ahead log needs memory that all its users share, and file locks that hold: over a network it corrupts.
-Only Linux tells in a file what is mounted where; elsewhere the answer is "not known".
+SQLite's write-ahead log needs shared memory and reliable file locks. On a network file system, it corrupts the file.
+The mount table is read from ``/proc``, which only Linux has. Elsewhere, every file counts as local.
 """
 
 import re
@@ -51,7 +51,7 @@ _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 
 def network_file_system(path: Path, mount_table: str) -> str | None:
-    """The type of the network file system that holds ``path`` (absolute, resolved); ``None`` if it is local."""
+    """Return the type of the network file system of ``path`` (absolute, resolved), or ``None`` if it is local."""
     best = -1
     found = ""
     for line in mount_table.splitlines():
@@ -60,13 +60,13 @@ def network_file_system(path: Path, mount_table: str) -> str | None:
             continue
         mounted_at = Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[1]))
         depth = len(mounted_at.parts)
-        if depth >= best and path.is_relative_to(mounted_at):  # the later of two at one place hides the earlier
+        if depth >= best and path.is_relative_to(mounted_at):  # a later mount at the same place hides the earlier
             best, found = depth, fields[2]
     return found if found in _NETWORK else None
 
 
 def read_mount_table() -> str:
-    """What is mounted where; nothing where the system does not say. Blocks."""
+    """Return the text of the mount table; empty if the system has none. Blocks."""
     try:
         return MOUNT_TABLE.read_text(errors="surrogateescape")
     except OSError:

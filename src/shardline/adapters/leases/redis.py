@@ -1,20 +1,20 @@
-"""How do workers of a fleet share leases through Redis (or Valkey)?
+"""A lease store in Redis or Valkey.
 
-In one hash per group and stream: a field a shard, whose value is the JSON of ``rows``. The maintained client, redis-py,
-does the talking; its blocking half in worker threads, for its asyncio half knows no trio.
+Each group on a stream has one hash. Each field is a shard, and its value is the JSON of ``lease_rows``. The client is
+redis-py, the maintained one. Its blocking API runs in worker threads, because its asyncio API does not support trio.
 
 Invariants:
 
-- A write says which bytes it replaces, and a script compares and swaps them in one step: what was decided on one
-  row is never written over another. A swap that comes too late decides again on what it found. Operations that come
-  together travel together, and each is swapped by itself.
-- A write takes one round trip: it is decided on the row that we last saw, which the script verifies. Only a row
-  that another has changed since costs a second one. Nothing is refused because of what we remember. Operations that
-  wait for a connection travel together on the next one, so that a slow network holds up none for long. Connections are
-  made when the store is opened.
-- A fencing token is no less than the server's own time, which the script reads.
-- Nothing expires, and a server that may evict any key is refused.
-- One call is one attempt; whatever redis-py raises is a ``Failure``.
+- A write names the bytes that it replaces, and a script compares and swaps them atomically. So a decision about one
+  version of a row never overwrites another version. If the row has changed, the operation is decided again on the
+  version that the script found. Operations that arrive together are sent together, and each is swapped separately.
+- A write takes one round trip: it is decided on the cached row, which the script verifies. Only if another worker has
+  changed the row since, it takes a second one. No operation is refused because of a cached row. Operations that wait
+  for a connection are sent together on the next free one, so that none waits long on a slow network. Connections are
+  opened with the store.
+- A fencing token is never less than the server's time, which the script reads.
+- No key expires, and a server that may evict any key is refused.
+- One call is one attempt. Every exception of redis-py becomes a ``Failure``.
 - No password gets into a message or a repr.
 """
 
@@ -41,17 +41,19 @@ from shardline.ports import GroupOnStream, LeaseAnswer
 
 PREFIX: Final = "shardline:leases:"
 TIMEOUT: Final = 5.0
-# Of redis-py's own parameters those that say how to connect; a password in a query would end up in logs.
+# The parameters of redis-py that are allowed in the URL. A password is not: it would end up in logs.
 _QUERY: Final = re.compile(r"ssl_\w+|socket_timeout|socket_connect_timeout|client_name")
-_SWAPS: Final = 20
+_SWAPS_MAX: Final = 20
 _THREADS: Final = 4
-_WRITERS: Final = 3  # of the threads: one is left for listings
-_EXACT: Final = 2**53  # up to here a number of Lua is a whole one
+_WRITERS: Final = 3  # at most this many of the threads write, so that one is left for listings
+_EXACT_MAX: Final = 2**53  # Lua's numbers are floats: larger integers are inexact
 
-# KEYS: the hash. ARGV: the field, the value it must have ("" for none), the new value ("" to remove it), for a take cut
-# at its counter: then the least counter and the rest follow, and the server's time may raise it.
-# Answers the value that it found instead; or nothing after the swap, or the counter that it put in.
-# A server before Redis 5 replicates what a script wrote, instead of the script with its clock, if it is asked to.
+# KEYS: the hash. ARGV: the field, its expected value ("" for no value) and the new value ("" to remove the field).
+# For a take, the new value is split at its counter: ARGV holds the part before it, the lowest permitted counter, and
+# the part after it. The script inserts this counter, or the server's time in milliseconds if that is higher.
+# The script returns {found value} if the value was not as expected, otherwise {}, or {"", counter} after a take.
+# Servers before Redis 5 replicate the script itself, which reads the clock: replicate_commands() makes them replicate
+# its writes instead.
 _SWAP: Final = """
 local found = redis.call('HGET', KEYS[1], ARGV[1]) or ''
 if found ~= ARGV[2] then return {found} end
@@ -64,8 +66,8 @@ redis.call('HSET', KEYS[1], ARGV[1], ARGV[3] .. string.format('%.0f', token) .. 
 return {'', string.format('%.0f', token)}
 """
 
-# The first that fits. Those without an answer may have been carried out.
-_WAYS: Final[tuple[tuple[type[Exception], FailureKind, str], ...]] = (
+# The first class that matches an exception decides. Requests without a response may have been carried out.
+_FAILURES: Final[tuple[tuple[type[Exception], FailureKind, str], ...]] = (
     (redis.exceptions.AuthenticationError, FailureKind.DENIED, "Denied"),
     (redis.exceptions.AuthorizationError, FailureKind.DENIED, "Denied"),
     (redis.exceptions.NoPermissionError, FailureKind.DENIED, "Denied"),
@@ -87,29 +89,31 @@ T = TypeVar("T")
 
 
 class _Seen(NamedTuple):
+    """A cached row."""
+
     row: bytes
     writes: int
-    """How many writes there were by then: a listing that was begun before knows less."""
+    """The value of ``_writes`` when the row was cached. A listing that began at a lower value is older than the row."""
 
 
 class _Attempt(NamedTuple):
-    """One operation on its way, and the row that it is decided on."""
+    """The row that an operation is decided on."""
 
     previous: bytes
     is_current: bool = False
-    """Whether the server sent the row during this call, and not earlier."""
+    """Whether the server returned the row during this call. If not, the row is from the cache."""
 
 
 class _Call:
-    """Operations that came together, and what became of them."""
+    """The operations of one ``apply_many`` and their answers."""
 
     def __init__(self, operations: Sequence[LeaseOperation]) -> None:
         self.operations = operations
         self.answers: list[LeaseAnswer] | None = None
         self.settled = anyio.Event()
-        """Set when whoever took it along has written it, or could not."""
+        """Set by the task that wrote this call with its own, or that failed to."""
         self.is_abandoned = False
-        """Whether its caller has gone."""
+        """Whether the caller no longer waits."""
 
 
 @final
@@ -117,13 +121,13 @@ class RedisLeases:
     """``LeaseStore`` in Redis.
 
     Args:
-        url: ``redis://`` or ``rediss://``, with redis-py's own query parameters.
+        url: ``redis://`` or ``rediss://``, with query parameters of redis-py.
         group: the consumer group.
         stream: the stream.
-        limit: seconds until a connection must stand, and until a command must be answered.
+        limit: timeout in seconds, for connecting and for the response to a command.
 
     Raises:
-        UsageError: redis-py cannot read the URL.
+        UsageError: redis-py cannot read the URL, or it has a parameter that is not allowed.
     """
 
     scan_interval: float = 0.5
@@ -137,7 +141,10 @@ class RedisLeases:
         self._host = parts.netloc.rpartition("@")[2]
         unknown = [name for name, _ in parse_qsl(parts.query) if not _QUERY.fullmatch(name)]
         if unknown:
-            raise UsageError(f"a store in Redis takes no {unknown[0]!r} in its URL")
+            raise UsageError(
+                f"a Redis store's URL must not have the parameter {unknown[0]!r}; allowed are: ssl_..., "
+                "socket_timeout, socket_connect_timeout, client_name"
+            )
         connect: Callable[..., Any] = cast("Any", redis.Redis).from_url
         try:
             self._client = connect(
@@ -145,18 +152,18 @@ class RedisLeases:
                 socket_timeout=limit,
                 socket_connect_timeout=limit,
                 retry=Retry(NoBackoff(), 0),
-                protocol=2,  # which every server since Redis 2.6 speaks, and every Valkey
-                health_check_interval=0,  # Redis-py notices closed connections without asking
+                protocol=2,  # every server since Redis 2.6 and every Valkey supports it
+                health_check_interval=0,  # redis-py notices closed connections without it
             )
         except (ValueError, TypeError) as error:
             raise UsageError(f"redis-py cannot read the store's URL at {self._host}: {error}") from None
-        self._known: dict[bytes, Lease] = {}  # what the last listing found
-        self._seen: dict[str, _Seen] = {}  # each shard's row as it was last seen or written
+        self._known: dict[bytes, Lease] = {}  # the leases of the last listing, by row
+        self._seen: dict[str, _Seen] = {}  # the cached row of each shard: read or written last
         self._writes = 0
-        # Threads of our own: anyio's may all be taken by callers that wait for us.
+        # Limiters of our own: all of anyio's default threads may be occupied by callers that wait for this store.
         self._threads = anyio.CapacityLimiter(_THREADS)
         self._writers = anyio.CapacityLimiter(_WRITERS)
-        self._waiting: list[_Call] = []  # for a writer
+        self._waiting: list[_Call] = []  # calls that wait for a writer
 
     async def open(self) -> Failure | None:
         return await self._in_thread(self._open)
@@ -175,15 +182,15 @@ class RedisLeases:
                 if call in self._waiting:
                     await self._write_waiting(call)
                 else:
-                    await call.settled.wait()  # another took it along
+                    await call.settled.wait()  # another task writes it with its own
         finally:
             call.is_abandoned = True
-            if call in self._waiting:  # it was cancelled, and is not to be written by another
+            if call in self._waiting:  # the caller was cancelled: no other task may write it
                 self._waiting.remove(call)
         return call.answers
 
     async def _write_waiting(self, mine: _Call) -> None:
-        """Write all that waits, unless another took ``mine`` along before us."""
+        """Write all waiting calls, unless another task has written ``mine`` in the meantime."""
         async with self._writers:
             if mine not in self._waiting:
                 return
@@ -193,17 +200,17 @@ class RedisLeases:
                 call.settled = anyio.Event()
             try:
                 answers = await self._in_thread(lambda: self._apply_all(operations))
-                left = iter([answers] * len(operations) if isinstance(answers, Failure) else answers)
+                remaining = iter([answers] * len(operations) if isinstance(answers, Failure) else answers)
                 for call in calls:
-                    call.answers = [next(left) for _ in call.operations]
+                    call.answers = [next(remaining) for _ in call.operations]
             finally:
-                # Those without an answer, because we were cancelled before it began, are written by another.
+                # If this task was cancelled before the write began, there are no answers: another task writes them.
                 self._waiting[:0] = [call for call in calls if call.answers is None and not call.is_abandoned]
                 for call in calls:
                     call.settled.set()
 
     async def list_groups(self) -> list[GroupOnStream] | Failure:
-        """Every group and stream with leases in this database."""
+        """Return every group and stream with leases in this database."""
         return await self._in_thread(self._groups)
 
     async def close(self) -> None:
@@ -224,7 +231,7 @@ class RedisLeases:
 
         return await anyio.to_thread.run_sync(guarded, limiter=self._threads)
 
-    # ---- in the thread
+    # ---- called in a worker thread
 
     def _open(self) -> Failure | None:
         self._client.ping()
@@ -232,23 +239,23 @@ class RedisLeases:
         try:
             memory: dict[str, object] = self._client.info("memory")
         except redis.exceptions.ResponseError:
-            return None  # who may not ask cannot know
+            return None  # this user may not run INFO, so the policy stays unknown
         policy = str(memory.get("maxmemory_policy", ""))
         if memory.get("maxmemory") and policy.startswith("allkeys-"):
-            told = (
-                f"{self._host} evicts any key when its memory is full (maxmemory-policy {policy}), leases too: "
+            message = (
+                f"{self._host} evicts any key, even leases, when its memory is full (maxmemory-policy {policy}): "
                 "use a server with noeviction or a volatile-* policy"
             )
-            return Failure(FailureKind.INVALID, "EvictingServer", told, maybe_received=False)
+            return Failure(FailureKind.INVALID, "EvictingServer", message, maybe_received=False)
         return None
 
     def _connect(self) -> None:
-        """Make all connections that there will be."""
-        pool, made = self._client.connection_pool, list[Any]()
+        """Open one connection per thread, so that no later call has to connect."""
+        pool, connections = self._client.connection_pool, list[Any]()
         try:
-            made.extend(pool.get_connection() for _ in range(_THREADS))
+            connections.extend(pool.get_connection() for _ in range(_THREADS))
         finally:
-            for connection in made:
+            for connection in connections:
                 pool.release(connection)
 
     def _list(self) -> list[Lease]:
@@ -257,53 +264,57 @@ class RedisLeases:
         self._known = decode_rows(rows, self._known)
         for row, lease in self._known.items():
             seen = self._seen.get(lease.shard_id)
-            if seen is None or seen.writes <= writes:  # else we wrote it while the listing was under way
+            if seen is None or seen.writes <= writes:  # otherwise this store wrote the row after the listing began
                 self._seen[lease.shard_id] = _Seen(row, writes)
         return sorted(self._known.values(), key=lambda lease: lease.shard_id)
 
     def _apply_all(self, operations: Sequence[LeaseOperation]) -> list[LeaseAnswer]:
         answers: dict[int, LeaseAnswer] = {}
-        left = {place: _Attempt(self._remembered(one.shard_id)) for place, one in enumerate(operations)}
-        for _ in range(_SWAPS):
+        left = {place: _Attempt(self._cached(operation.shard_id)) for place, operation in enumerate(operations)}
+        for _ in range(_SWAPS_MAX):
             left = self._send(operations, left, answers)
             if not left:
                 break
         for place in left:
-            crowd = f"{self._host}: others changed the lease {operations[place].shard_id} {_SWAPS} times meanwhile"
-            answers[place] = Failure(FailureKind.TRANSIENT, "Contended", crowd, maybe_received=False)
+            shard_id = operations[place].shard_id
+            message = f"{self._host}: other workers changed the lease {shard_id} {_SWAPS_MAX} times during one write"
+            answers[place] = Failure(FailureKind.TRANSIENT, "Contended", message, maybe_received=False)
         return [answers[place] for place in range(len(operations))]
 
     def _send(
         self, operations: Sequence[LeaseOperation], left: dict[int, _Attempt], answers: dict[int, LeaseAnswer]
     ) -> dict[int, _Attempt]:
-        """Decide each operation on the row that is known, and write it. Returns those whose row is another."""
+        """Decide each operation on the row of its attempt, and write the result.
+
+        Add the final answers to ``answers``. Return new attempts for the operations whose row has changed.
+        """
         pipeline = self._client.pipeline(transaction=False)
-        sent: dict[int, tuple[LeaseAnswer, bytes]] = {}  # what is answered if the row is as we know it, and the new row
+        sent: dict[int, tuple[LeaseAnswer, bytes]] = {}  # the answer if the row is unchanged, and the new row
         for place, (previous, is_current) in left.items():
             operation = operations[place]
             answer = self._decide(operation, previous)
             if not isinstance(answer, Refused | Failure):
                 row = b"" if answer is None else encode_row(answer, previous or None)
-                pipeline.eval(_SWAP, 1, self._hash, operation.shard_id, previous, *_cut(operation, row))
+                pipeline.eval(_SWAP, 1, self._hash, operation.shard_id, previous, *_script_arguments(operation, row))
                 sent[place] = answer, row
             elif is_current:
                 answers[place] = answer
             else:
                 pipeline.hget(self._hash, operation.shard_id)
                 sent[place] = answer, previous
-        told: list[Any] = pipeline.execute(raise_on_error=False)
-        late: dict[int, _Attempt] = {}
-        for (place, (answer, row)), reply in zip(sent.items(), told, strict=True):
+        replies: list[Any] = pipeline.execute(raise_on_error=False)
+        again: dict[int, _Attempt] = {}
+        for (place, (answer, row)), reply in zip(sent.items(), replies, strict=True):
             shard_id = operations[place].shard_id
             if isinstance(reply, Exception):
                 answers[place] = self._failure(reply)
             elif isinstance(answer, Refused | Failure):
-                late[place] = self._found(shard_id, reply or b"")
+                again[place] = self._retry_on(shard_id, reply or b"")
             elif len(reply) == 1:
-                late[place] = self._found(shard_id, reply[0])
+                again[place] = self._retry_on(shard_id, reply[0])
             else:
                 answers[place] = self._written(shard_id, answer, row, reply)
-        return late
+        return again
 
     def _decide(self, operation: LeaseOperation, row: bytes) -> LeaseAnswer:
         try:
@@ -311,49 +322,49 @@ class RedisLeases:
         except RowError as error:
             return self._unreadable(error)
 
-    def _remembered(self, shard_id: str) -> bytes:
+    def _cached(self, shard_id: str) -> bytes:
         seen = self._seen.get(shard_id)
         return b"" if seen is None else seen.row
 
-    def _found(self, shard_id: str, row: bytes) -> _Attempt:
-        self._remember(shard_id, row)
+    def _retry_on(self, shard_id: str, row: bytes) -> _Attempt:
+        self._cache(shard_id, row)
         return _Attempt(row, is_current=True)
 
     def _written(self, shard_id: str, answer: LeaseAnswer, row: bytes, reply: list[bytes]) -> LeaseAnswer:
         if reply and isinstance(answer, Lease):
             answer = replace(answer, counter=int(reply[1]))
             row = reply[1].join(split_at_counter(row))
-        self._remember(shard_id, row)
+        self._cache(shard_id, row)
         return answer
 
-    def _remember(self, shard_id: str, row: bytes) -> None:
+    def _cache(self, shard_id: str, row: bytes) -> None:
         self._writes += 1
         self._seen[shard_id] = _Seen(row, self._writes)
 
     def _groups(self) -> list[GroupOnStream]:
         keys = cast("Iterable[bytes]", self._client.scan_iter(f"{PREFIX}*", count=1_000))
-        named = {tuple(key.decode().removeprefix(PREFIX).split(":")) for key in keys}
-        return sorted(GroupOnStream(*map(unquote, pair)) for pair in named if len(pair) == 2)  # noqa: PLR2004 - a pair
+        pairs = {tuple(key.decode().removeprefix(PREFIX).split(":")) for key in keys}
+        return sorted(GroupOnStream(*map(unquote, pair)) for pair in pairs if len(pair) == 2)  # noqa: PLR2004 - a pair
 
     # ---- failures
 
     def _unreadable(self, error: RowError) -> Failure:
-        told = f"a row of {self._hash!r} at {self._host} cannot be read: {error}"
-        return Failure(FailureKind.INVALID, "UnreadableRow", told, maybe_received=False)
+        message = f"a row of {self._hash!r} at {self._host} cannot be read: {error}"
+        return Failure(FailureKind.INVALID, "UnreadableRow", message, maybe_received=False)
 
     def _failure(self, error: Exception) -> Failure:
         if isinstance(error.__cause__ or error.__context__, ssl.SSLCertVerificationError):
             kind, code = FailureKind.UNTRUSTED, "CertificateError"
         else:
-            kind, code = next((kind, code) for cause, kind, code in _WAYS if isinstance(error, cause))
+            kind, code = next((kind, code) for cause, kind, code in _FAILURES if isinstance(error, cause))
         words = " ".join(str(error).split()) or type(error).__name__
         hint = ": a Redis Cluster is not supported" if code == "RedisCluster" else ""
         return Failure(kind, code, f"{self._host}: {words}{hint}", maybe_received=code in _UNANSWERED)
 
 
-def _cut(operation: LeaseOperation, row: bytes) -> list[bytes | int]:
-    """The new row as the script takes it: that of a take with a floor is cut at its counter."""
-    if not isinstance(operation, TakeLease) or not operation.floor or operation.token >= _EXACT:
+def _script_arguments(operation: LeaseOperation, row: bytes) -> list[bytes | int]:
+    """Return the new row as arguments of the script. For a take with a floor, the row is split at its counter."""
+    if not isinstance(operation, TakeLease) or not operation.floor or operation.token >= _EXACT_MAX:
         return [row]
     before, after = split_at_counter(row)
     return [before, operation.token, after]

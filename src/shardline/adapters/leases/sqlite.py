@@ -1,15 +1,16 @@
-"""How do several processes of one machine share leases?
+"""A lease store in a SQLite file, for the processes of one machine.
 
-In a SQLite file, through a worker thread. A row is the JSON of ``rows``, under its group, stream and shard id.
+SQLite is called in worker threads. A row holds the JSON of ``lease_rows``. Its key is the group, stream and shard id.
 
 Invariants:
 
-- An operation reads the row, asks ``core.leases.apply`` and writes within one ``BEGIN IMMEDIATE`` transaction: two
-  processes are never between another's reading and writing. Operations that come together share a transaction, one
-  after the other: a row that cannot be read fails its own alone, a transaction that fails, all of them.
-- The file is ours (its application id says so) or new; anything else is refused and left untouched.
-- No network file system; no file that was replaced or deleted under us: its users would no longer see each other.
-- Whatever SQLite reports is a ``Failure``.
+- An operation reads the row, calls ``core.leases.apply`` and writes, all in one ``BEGIN IMMEDIATE`` transaction, so no
+  other process can write in between. Operations that arrive together share a transaction. A row that cannot be read
+  fails only its own operation; a failed transaction fails all of them.
+- The file is new, or its application id is ours. Any other file is refused and left untouched.
+- A file on a network file system is refused. So is a file that was replaced or deleted while it was open, because its
+  users would no longer see each other's writes.
+- Every error of SQLite becomes a ``Failure``.
 """
 
 import os
@@ -46,8 +47,8 @@ CREATE TABLE leases (
 ) WITHOUT ROWID
 """
 
-# By SQLite's primary result code (https://sqlite.org/rescode.html): the kind, our code, and what to do.
-_WAYS: Final[dict[int, tuple[FailureKind, str, str]]] = {
+# By SQLite's primary result code (https://sqlite.org/rescode.html): the kind, our code, and the message.
+_FAILURES: Final[dict[int, tuple[FailureKind, str, str]]] = {
     sqlite3.SQLITE_BUSY: (FailureKind.TRANSIENT, "Locked", "another process keeps it locked"),
     sqlite3.SQLITE_LOCKED: (FailureKind.TRANSIENT, "Locked", "another process keeps it locked"),
     sqlite3.SQLITE_PROTOCOL: (FailureKind.TRANSIENT, "Locked", "too many processes want its lock"),
@@ -57,8 +58,8 @@ _WAYS: Final[dict[int, tuple[FailureKind, str, str]]] = {
     sqlite3.SQLITE_PERM: (FailureKind.DENIED, "CannotOpen", "check the directory and its permissions"),
     sqlite3.SQLITE_AUTH: (FailureKind.DENIED, "CannotOpen", "check the directory and its permissions"),
     sqlite3.SQLITE_READONLY: (FailureKind.DENIED, "ReadOnly", "the file or its directory cannot be written"),
-    sqlite3.SQLITE_NOTADB: (FailureKind.INVALID, "NoDatabase", "it is no SQLite file: name another, or remove it"),
-    sqlite3.SQLITE_CORRUPT: (FailureKind.INVALID, "Corrupt", "it is damaged: restore a copy, or remove it"),
+    sqlite3.SQLITE_NOTADB: (FailureKind.INVALID, "NoDatabase", "it is not a SQLite file: use another, or remove it"),
+    sqlite3.SQLITE_CORRUPT: (FailureKind.INVALID, "Corrupt", "it is damaged: restore a backup, or remove it"),
 }
 
 T = TypeVar("T")
@@ -74,7 +75,7 @@ class _UnusableError(Exception):
 
 @final
 class SqliteLeases:
-    """``LeaseStore`` in a SQLite file; with ``existing`` in one that is there, never in a new one."""
+    """``LeaseStore`` in a SQLite file. With ``existing``, the file must exist; it is never created."""
 
     scan_interval: float = 0.5
     checkpoint_interval: float = 1.0
@@ -89,15 +90,16 @@ class SqliteLeases:
         self._existing = existing
         self._connection: sqlite3.Connection | None = None
         self._identity = (0, 0)
-        self._known: dict[bytes, Lease] = {}  # what the last listing found
+        self._known: dict[bytes, Lease] = {}  # the leases of the last listing, by row
         self._calls = BlockingCalls[object]()
-        self._in_turn = threading.Lock()  # one call at a time
+        self._connection_lock = threading.Lock()  # one call at a time uses the connection
 
     async def open(self) -> Failure | None:
         opened = None
         for _ in range(_OPEN_ATTEMPTS):
             opened = await self._in_thread(self._open)
-            # Who switches a new file to the write-ahead log is told "locked" at once, without the usual wait.
+            # While another process switches a new file to write-ahead logging, SQLite reports "locked" at once. The
+            # busy timeout does not apply.
             if opened is None or opened.code != "Locked":
                 return opened
             await anyio.sleep(_OPEN_PAUSE)
@@ -114,7 +116,7 @@ class SqliteLeases:
         return [answers] * len(operations) if isinstance(answers, Failure) else answers
 
     async def list_groups(self) -> list[GroupOnStream] | Failure:
-        """Every group and stream in the file."""
+        """Return every group and stream in the file."""
         query = "SELECT DISTINCT consumer_group, stream FROM leases ORDER BY 1, 2"
         return await self._in_thread(lambda: [GroupOnStream(*row) for row in self._opened().execute(query)])
 
@@ -128,7 +130,7 @@ class SqliteLeases:
     async def _in_thread(self, work: Callable[[], T]) -> T | Failure:
         def guarded() -> T | Failure:
             try:
-                with self._in_turn:
+                with self._connection_lock:
                     return work()
             except sqlite3.Error as error:
                 return self._failure(error)
@@ -137,7 +139,7 @@ class SqliteLeases:
 
         return cast("T | Failure", await self._calls.ask(object(), guarded))
 
-    # ---- in the thread
+    # ---- called in a worker thread
 
     def _open(self) -> Failure | None:
         if self._connection is not None:
@@ -145,10 +147,8 @@ class SqliteLeases:
         path = self._path
         remote = network_file_system(Path(os.path.realpath(path)), read_mount_table())
         if remote is not None:
-            told = (
-                f"{path} lies on a network file system ({remote}), where SQLite's locks do not hold: use a local disk"
-            )
-            return self._invalid("NetworkFileSystem", told)
+            problem = f"{path} is on a network file system ({remote}), where SQLite's locks do not work"
+            return self._invalid("NetworkFileSystem", f"{problem}: use a local disk")
         if self._existing and not path.exists():
             raise _UnusableError(self._missing("does not exist"))
         connection = sqlite3.connect(path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False)
@@ -162,7 +162,10 @@ class SqliteLeases:
         return None
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """A new file becomes ours in one transaction: of two processes that find it new, one makes the table."""
+        """Create the table in a new file, and check any other file.
+
+        This is one transaction: if two processes open a new file at once, only one creates the table.
+        """
         with _transaction(connection):
             owner = _pragma(connection, "application_id")
             if owner == 0 and not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall():
@@ -172,22 +175,23 @@ class SqliteLeases:
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {FORMAT}")
             elif owner != APPLICATION_ID:
-                told = f"{self._path} is a database of another program: name another file"
-                raise _UnusableError(self._invalid("ForeignDatabase", told))
+                problem = f"{self._path} is a database of another program: use another file"
+                raise _UnusableError(self._invalid("ForeignDatabase", problem))
             elif _pragma(connection, "user_version") != FORMAT:
-                told = f"{self._path} was written by a newer Shardline: update this one"
-                raise _UnusableError(self._invalid("NewerFormat", told))
+                problem = f"{self._path} was written by a newer version of Shardline: upgrade this one"
+                raise _UnusableError(self._invalid("NewerFormat", problem))
         connection.execute("PRAGMA journal_mode = WAL").close()
-        # What a loss of power takes back is the last moments of workers that it has killed too: they are done again.
+        # A power failure may undo the last writes, but it also kills the workers that made them. The records since the
+        # older checkpoint are processed again.
         connection.execute("PRAGMA synchronous = NORMAL").close()
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
-            told = f"{self._path} is not open: open the store first"
-            raise _UnusableError(self._invalid("NotOpen", told))
+            problem = f"{self._path} is not open: open the store first"
+            raise _UnusableError(self._invalid("NotOpen", problem))
         if _identity(self._path) != self._identity:
-            told = f"{self._path} was moved, replaced or deleted while it was in use: restart its users"
-            raise _UnusableError(self._invalid("FileReplaced", told))
+            problem = f"{self._path} was moved, replaced or deleted while in use: restart the processes that use it"
+            raise _UnusableError(self._invalid("FileReplaced", problem))
         return self._connection
 
     def _list(self) -> list[Lease]:
@@ -230,13 +234,13 @@ class SqliteLeases:
 
     def _failure(self, error: sqlite3.Error) -> Failure:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
-        kind, name, hint = _WAYS.get(code & 0xFF, (FailureKind.INVALID, "SqliteError", "it cannot be used"))
-        told = f"{self._path}: {hint} ({error})"
-        return Failure(kind, name, told, maybe_received=name == "DiskError")
+        kind, name, hint = _FAILURES.get(code & 0xFF, (FailureKind.INVALID, "SqliteError", "it cannot be used"))
+        message = f"{self._path}: {hint} ({error})"
+        return Failure(kind, name, message, maybe_received=name == "DiskError")
 
-    def _missing(self, how: str) -> Failure:
-        told = f"{self._path} {how}: no group has leases there"
-        return Failure(FailureKind.NOT_FOUND, "NoSuchStore", told, maybe_received=False)
+    def _missing(self, problem: str) -> Failure:
+        message = f"{self._path} {problem}: no group has leases there"
+        return Failure(FailureKind.NOT_FOUND, "NoSuchStore", message, maybe_received=False)
 
     def _unreadable(self, error: RowError) -> Failure:
         return self._invalid("UnreadableRow", f"a row of {self._path} cannot be read: {error}")
@@ -248,7 +252,7 @@ class SqliteLeases:
 
 @contextmanager
 def _transaction(connection: sqlite3.Connection) -> Generator[None]:
-    """A failure, also one to commit, leaves nothing behind."""
+    """Run a transaction. If anything fails, even the commit, roll it back."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield

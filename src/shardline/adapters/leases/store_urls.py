@@ -2,7 +2,7 @@
 
 Invariants:
 
-- What is not exactly one of the forms below is a ``UsageError`` that lists them; nothing is guessed.
+- A URL that does not have one of the forms below raises a ``UsageError`` that lists the forms. Nothing is guessed.
 - No password gets into a message.
 """
 
@@ -26,7 +26,7 @@ FORMS: Final = (
     "dynamodb://table[?region=...&endpoint_url=...&kcl_failover=...]",
 )
 _NAME_MAX: Final = 256
-_TABLE: Final = re.compile(r"[a-zA-Z0-9_.-]{3,255}")  # the service's rule
+_TABLE: Final = re.compile(r"[a-zA-Z0-9_.-]{3,255}")  # DynamoDB's rule
 _REGION: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _METHODS: Final = ("open", "list_leases", "apply", "close")
@@ -37,43 +37,43 @@ class _Store(LeaseStore, LeaseCatalog, Protocol):
 
 
 def lease_store(store: object, *, group: str, stream: str, aws: AwsAccess, existing: bool = False) -> LeaseStore:
-    """The store that ``store`` names, or ``store`` itself if it is one; not yet opened.
+    """Return the store that a URL names, or ``store`` itself if it is a store. It is not opened.
 
     Args:
         store: a URL in one of ``FORMS``, or a ``LeaseStore`` of this group and stream.
         group: the consumer group.
-        stream: the stream, as all workers of the group name it.
-        aws: how to reach AWS; used by ``dynamodb://`` alone, whose own region and endpoint come first.
-        existing: open only what is there already: no file and no table is made.
+        stream: the stream, under the name that all workers of the group use.
+        aws: the settings for AWS, used only by ``dynamodb://``. A region and an endpoint in the URL override them.
+        existing: open only an existing file or table; never create one.
 
     Raises:
-        UsageError: it is neither, or an extra is missing.
+        UsageError: ``store`` is neither a URL nor a store, or an extra is not installed.
     """
     for name, value in (("group", group), ("stream", stream)):
         if not isinstance(value, str) or not 0 < len(value) <= _NAME_MAX or not value.isprintable():
             raise UsageError(f"{name} must be a text of 1 to {_NAME_MAX} printable characters, not {value!r}")
     if isinstance(store, str):
-        return _made(store, group, stream, aws, existing=existing)
+        return _from_url(store, group, stream, aws, existing=existing)
     if not all(callable(getattr(store, name, None)) for name in _METHODS):
         _refuse(f"store must be a URL or a lease store, not {type(store).__name__}")
     given = cast("LeaseStore", store)
     if (given.group, given.stream) != (group, stream):
         raise UsageError(
-            f"the store is of group {given.group!r} on stream {given.stream!r}, not of {group!r} on {stream!r}"
+            f"the store belongs to group {given.group!r} on stream {given.stream!r}, not to {group!r} on {stream!r}"
         )
     return given
 
 
 def lease_catalog(url: str, aws: AwsAccess) -> LeaseCatalog:
-    """The store that ``url`` names, before any group in it is known; not yet opened.
+    """Return the store that ``url`` names, to list the groups in it. It is not opened.
 
     Raises:
-        UsageError: it names none, or an extra is missing.
+        UsageError: the URL does not name a store, or an extra is not installed.
     """
-    return _made(url, "-", "-", aws, existing=True)
+    return _from_url(url, "-", "-", aws, existing=True)
 
 
-def _made(url: str, group: str, stream: str, aws: AwsAccess, *, existing: bool) -> _Store:
+def _from_url(url: str, group: str, stream: str, aws: AwsAccess, *, existing: bool) -> _Store:
     match url.partition(":")[0].lower():
         case "memory":
             return _memory(url, group, stream)
@@ -88,7 +88,7 @@ def _made(url: str, group: str, stream: str, aws: AwsAccess, *, existing: bool) 
 
 
 def _memory(url: str, group: str, stream: str) -> _Store:
-    from shardline.adapters.leases.memory import MemoryLeases  # noqa: PLC0415 - each store loads when it is named
+    from shardline.adapters.leases.memory import MemoryLeases  # noqa: PLC0415 - a store's module is loaded when needed
 
     if url.lower() != "memory:":
         _refuse(f"store {shown_url(url)} is not 'memory:'")
@@ -128,14 +128,12 @@ def _dynamodb(url: str, group: str, stream: str, aws: AwsAccess, *, existing: bo
         parts = urlsplit(url)
         given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
-        _refuse(f"store {shown_url(url)} is no URL")
+        _refuse(f"store {shown_url(url)} is not a valid URL")
     if not _TABLE.fullmatch(parts.netloc) or parts.path not in {"", "/"} or parts.fragment:
         _refuse(f"store {shown_url(url)} names no table (3 to 255 of the characters a-z A-Z 0-9 _ . -)")
     settings = dict(given)
     if len(settings) != len(given) or not settings.keys() <= {"region", "endpoint_url", "kcl_failover"}:
-        _refuse(
-            f"store {shown_url(url)} may have a region, an endpoint_url and a kcl_failover, each once, and nothing else"
-        )
+        _refuse(f"store {shown_url(url)} may have only the parameters region, endpoint_url and kcl_failover, each once")
     if "region" in settings and not _REGION.fullmatch(settings["region"]):
         raise UsageError(f"the region of a store must look like 'eu-west-1', not {settings['region']!r}")
     if "endpoint_url" in settings:
@@ -149,7 +147,7 @@ def _dynamodb(url: str, group: str, stream: str, aws: AwsAccess, *, existing: bo
     failover: object = settings.get("kcl_failover", KCL_FAILOVER)
     if isinstance(failover, str) and _SECONDS.fullmatch(failover):
         failover = float(failover)
-    kcl_failover = cast("float", failover)  # the store refuses what is not
+    kcl_failover = cast("float", failover)  # the store refuses any other value
     return DynamoDbLeases(access, parts.netloc, group, stream, existing=existing, kcl_failover=kcl_failover)
 
 

@@ -19,7 +19,7 @@ FINAL = {
 }
 
 
-@pytest.mark.parametrize("code", http_failures._SENTENCES)
+@pytest.mark.parametrize("code", http_failures._MESSAGES)
 def test_each_way_says_where_and_what_to_do(code):
     failure = broken(code, "kinesis.example", "the cause")
     assert failure.code == code

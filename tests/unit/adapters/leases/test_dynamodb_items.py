@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.adapters.leases.dynamodb_items import decode_item, encode_item, foreign, is_lease
+from shardline.adapters.leases.dynamodb_items import decode_item, encode_item, foreign_user, is_lease
 from shardline.adapters.leases.lease_rows import RowError
 from shardline.model.hashing import HASH_KEY_MAX, HashRange
 from shardline.model.lease import Checkpoint, Incarnation, Lease
@@ -168,14 +168,14 @@ def test_who_says_it_in_part_says_nothing(name):
 
 
 def test_whom_a_row_serves():
-    assert foreign(JAVA_ROW, "billing", "orders") is None
+    assert foreign_user(JAVA_ROW, "billing", "orders") is None
     ours = encode_item(Lease(SHARD), "billing", "orders")
-    assert foreign(ours, "billing", "orders") is None
-    assert "'billing'" in foreign(ours, "audit", "orders")
-    assert "'orders'" in foreign(ours, "billing", "clicks")
+    assert foreign_user(ours, "billing", "orders") is None
+    assert "'billing'" in foreign_user(ours, "audit", "orders")
+    assert "'orders'" in foreign_user(ours, "billing", "clicks")
     several = JAVA_ROW | {"leaseKey": {"S": f"123456789012:orders:1700000000:{SHARD}"}}
-    assert "several streams" in foreign(several, "billing", "orders")
-    assert "several streams" in foreign(JAVA_ROW | {"streamName": {"S": "x"}}, "billing", "orders")
+    assert "several streams" in foreign_user(several, "billing", "orders")
+    assert "several streams" in foreign_user(JAVA_ROW | {"streamName": {"S": "x"}}, "billing", "orders")
 
 
 @pytest.mark.parametrize(

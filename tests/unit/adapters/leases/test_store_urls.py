@@ -134,8 +134,8 @@ def test_anything_else_is_refused_with_all_that_is_allowed(store):
         ("dynamodb://table?kcl_failover=-5", "kcl_failover must be a number"),
         ("dynamodb://table?kcl_failover=nan", "kcl_failover must be a number"),
         ("dynamodb://table?kcl_failover=3601", "kcl_failover must be a number"),
-        ("redis://host/0?password=hunter2", "takes no 'password'"),
-        ("redis://host/0?decode_responses=true", "takes no 'decode_responses'"),
+        ("redis://host/0?password=hunter2", "parameter 'password'; allowed are"),
+        ("redis://host/0?decode_responses=true", "parameter 'decode_responses'; allowed are"),
         ("redis://host/0?socket_timeout=soon", "cannot read the store's URL"),
     ],
 )
@@ -162,7 +162,7 @@ def test_a_group_is_a_name(group):
 def test_a_store_is_taken_as_it_is_if_it_is_of_this_group_and_stream():
     store = MemoryLeases("billing", "orders")
     assert made(store) is store
-    with pytest.raises(UsageError, match="of group 'billing' on stream 'orders', not of 'billing' on 'clicks'"):
+    with pytest.raises(UsageError, match="to group 'billing' on stream 'orders', not to 'billing' on 'clicks'"):
         made(store, stream="clicks")
 
 
