@@ -31,23 +31,23 @@ class BlockingCalls(Generic[_T]):
     """The calls that are running, by their question."""
 
     def __init__(self) -> None:
-        self._running: dict[Hashable, _Call[_T]] = {}
+        self._running: dict[Hashable, _ThreadedCall[_T]] = {}
 
     async def ask(self, question: Hashable, call: Callable[[], _T]) -> _T:
         """Return or raise the outcome of ``call()``, or of a running call with an equal ``question``."""
         running = self._running.get(question)
         if running is None:
-            running = self._running[question] = _Call(call, lambda: self._forget(question, running))
+            running = self._running[question] = _ThreadedCall(call, lambda: self._forget(question, running))
             running.start()
         return await running.outcome()
 
-    def _forget(self, question: Hashable, ended: "_Call[_T] | None") -> None:
+    def _forget(self, question: Hashable, ended: "_ThreadedCall[_T] | None") -> None:
         if self._running.get(question) is ended:  # ``_finish`` runs twice: a new call may have started in between
             self._running.pop(question, None)
 
 
 @final
-class _Call(Generic[_T]):
+class _ThreadedCall(Generic[_T]):
     """A call in a thread of its own."""
 
     def __init__(self, call: Callable[[], _T], forget: Callable[[], object]) -> None:

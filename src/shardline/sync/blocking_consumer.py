@@ -96,7 +96,7 @@ class Consumer(ConsumerFacade):
             not_started=_NOT_STARTED,
         )
         # Held during start and close. Re-entrant, because a signal handler may close in between.
-        self._life = threading.RLock()
+        self._lifecycle_lock = threading.RLock()
         watch_forks(self)
 
     # ---- start and close
@@ -104,7 +104,7 @@ class Consumer(ConsumerFacade):
     def start(self) -> None:
         """Start the network thread, connect and begin to read. Raises the same errors as the async ``start``."""
         refuse_to_wait_in_callback("start()")
-        with self._life:
+        with self._lifecycle_lock:
             if self._thread is not None or self._session.is_closed:
                 self._session.check_open()
                 return
@@ -136,7 +136,7 @@ class Consumer(ConsumerFacade):
             thread.begin(lambda: session.close(closer, timeout, clean=True))
             return
         refuse_to_wait_in_callback("close()")
-        with self._life:
+        with self._lifecycle_lock:
             thread = self._thread
             if thread is None:
                 session.is_closed = True
@@ -253,7 +253,7 @@ class Consumer(ConsumerFacade):
 
         The lock is replaced, because a thread of the parent may have held it.
         """
-        self._life = threading.RLock()
+        self._lifecycle_lock = threading.RLock()
         self._thread = None
         self._session.handle_fork()
 

@@ -112,7 +112,7 @@ class Producer(ProducerFacade[RoomLine]):
 
     def start(self) -> None:
         """Start the network thread. Raises the same errors as the async ``start``."""
-        with self._life:
+        with self._lifecycle_lock:
             if self._is_started or self._closed:
                 self._check_open()
                 return
@@ -140,7 +140,7 @@ class Producer(ProducerFacade[RoomLine]):
             self._thread.soon(self._driver.stop)  # a close with no time left cuts a longer one short
         if self._closer == threading.get_ident():  # a signal handler, in the middle of a close of its own thread
             return undelivered(self._left)
-        with self._life:
+        with self._lifecycle_lock:
             self._closer = threading.get_ident()
             try:
                 return self._close(limit)
@@ -349,7 +349,7 @@ class Producer(ProducerFacade[RoomLine]):
     def _make_locks(self) -> None:
         self._lock = threading.RLock()  # the putters' lock
         self._callbacks_lock = _LockForCallbacks(self._lock)
-        self._life = threading.RLock()  # held during start and close
+        self._lifecycle_lock = threading.RLock()  # held during start and close
         self._closer = None  # the ident of the thread that is in close
 
 

@@ -30,7 +30,7 @@ _ENDED: Final = "this Consumer does not run any more"
 
 
 @final
-class _Call(Generic[_T]):
+class _CrossThreadCall(Generic[_T]):
     """A coroutine for the loop, and the thread that waits for its result."""
 
     __slots__ = ("_task", "_work", "error", "is_abandoned", "is_over", "latch", "results")
@@ -142,7 +142,7 @@ class LoopThread:
         """
         if os.getpid() != self._pid:
             raise Closed(CONSUMER_FORKED)
-        call = _Call(work)
+        call = _CrossThreadCall(work)
         try:
             self._pending.add(call.latch)
             if not self._has_ended and self._loop is not None:

@@ -24,8 +24,11 @@ from shardline.errors import CredentialsError
 from shardline.model.credentials import Credentials
 
 RECHECK: Final = 60.0
+"""Seconds between look-ups of refreshable credentials."""
 RETRY: Final = 10.0
+"""Seconds until the next look-up after one that failed, while the current credentials stay in use."""
 PAUSE: Final = 1.0
+"""Minimum seconds between look-ups after refusals."""
 _LIMIT: Final = 30.0
 
 

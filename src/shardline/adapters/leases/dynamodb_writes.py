@@ -227,7 +227,10 @@ def _commit(operation: CommitCheckpoint) -> _Change:
 
 
 def _reset(operation: ResetLease) -> _Change:
-    """Write no group to a row of a KCL: the operator may call the group by another name than its workers will."""
+    """Return the change for a reset.
+
+    It writes no group to a row of a KCL, because the operator may call the group by another name than its workers will.
+    """
     condition, fence = _fenced(operation.seen)
     sets, removes, values = _checkpoint(write_checkpoint(operation.checkpoint, operation.latest_at))
     return _Change(

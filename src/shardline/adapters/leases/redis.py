@@ -1,17 +1,17 @@
 """A lease store in Redis or Valkey.
 
 Each group on a stream has one hash. Each field is a shard, and its value is the JSON of ``lease_rows``. The client is
-redis-py, the maintained one. Its blocking API runs in worker threads, because its asyncio API does not support trio.
+redis-py. Its blocking API runs in worker threads, because its asyncio API does not support trio.
 
 Invariants:
 
 - A write names the bytes that it replaces, and a script compares and swaps them atomically. So a decision about one
   version of a row never overwrites another version. If the row has changed, the operation is decided again on the
   version that the script found. Operations that arrive together are sent together, and each is swapped separately.
-- A write takes one round trip: it is decided on the cached row, which the script verifies. Only if another worker has
-  changed the row since, it takes a second one. No operation is refused because of a cached row. Operations that wait
-  for a connection are sent together on the next free one, so that none waits long on a slow network. Connections are
-  opened with the store.
+- A write takes one round trip: it is decided on the cached row, which the script verifies. It takes a second one only
+  if another worker has changed the row since. No operation is refused because of a cached row. Operations that wait for
+  a connection are sent together on the next free one, so that none waits long on a slow network. Connections are opened
+  with the store.
 - A fencing token is never less than the server's time, which the script reads.
 - No key expires, and a server that may evict any key is refused.
 - One call is one attempt. Every exception of redis-py becomes a ``Failure``.
@@ -104,14 +104,14 @@ class _Attempt(NamedTuple):
     """Whether the server returned the row during this call. If not, the row is from the cache."""
 
 
-class _Call:
+class _PendingWrite:
     """The operations of one ``apply_many`` and their answers."""
 
     def __init__(self, operations: Sequence[LeaseOperation]) -> None:
         self.operations = operations
         self.answers: list[LeaseAnswer] | None = None
         self.settled = anyio.Event()
-        """Set by the task that wrote this call with its own, or that failed to."""
+        """Set by the task that wrote these operations with its own, or that failed to."""
         self.is_abandoned = False
         """Whether the caller no longer waits."""
 
@@ -163,7 +163,7 @@ class RedisLeases:
         # Limiters of our own: all of anyio's default threads may be occupied by callers that wait for this store.
         self._threads = anyio.CapacityLimiter(_THREADS)
         self._writers = anyio.CapacityLimiter(_WRITERS)
-        self._waiting: list[_Call] = []  # calls that wait for a writer
+        self._waiting: list[_PendingWrite] = []  # in the order of their calls
 
     async def open(self) -> Failure | None:
         return await self._in_thread(self._open)
@@ -175,39 +175,41 @@ class RedisLeases:
         return (await self.apply_many([operation]))[0]
 
     async def apply_many(self, operations: Sequence[LeaseOperation]) -> list[LeaseAnswer]:
-        call = _Call(operations)
-        self._waiting.append(call)
+        pending = _PendingWrite(operations)
+        self._waiting.append(pending)
         try:
-            while call.answers is None:
-                if call in self._waiting:
-                    await self._write_waiting(call)
+            while pending.answers is None:
+                if pending in self._waiting:
+                    await self._write_waiting(pending)
                 else:
-                    await call.settled.wait()  # another task writes it with its own
+                    await pending.settled.wait()  # another task writes it with its own
         finally:
-            call.is_abandoned = True
-            if call in self._waiting:  # the caller was cancelled: no other task may write it
-                self._waiting.remove(call)
-        return call.answers
+            pending.is_abandoned = True
+            if pending in self._waiting:  # the caller was cancelled: no other task may write it
+                self._waiting.remove(pending)
+        return pending.answers
 
-    async def _write_waiting(self, mine: _Call) -> None:
-        """Write all waiting calls, unless another task has written ``mine`` in the meantime."""
+    async def _write_waiting(self, mine: _PendingWrite) -> None:
+        """Write all pending operations, unless another task has written ``mine`` in the meantime."""
         async with self._writers:
             if mine not in self._waiting:
                 return
-            calls, self._waiting = self._waiting, []
-            operations = [operation for call in calls for operation in call.operations]
-            for call in calls:
-                call.settled = anyio.Event()
+            batch, self._waiting = self._waiting, []
+            operations = [operation for pending in batch for operation in pending.operations]
+            for pending in batch:
+                pending.settled = anyio.Event()
             try:
                 answers = await self._in_thread(lambda: self._apply_all(operations))
                 remaining = iter([answers] * len(operations) if isinstance(answers, Failure) else answers)
-                for call in calls:
-                    call.answers = [next(remaining) for _ in call.operations]
+                for pending in batch:
+                    pending.answers = [next(remaining) for _ in pending.operations]
             finally:
                 # If this task was cancelled before the write began, there are no answers: another task writes them.
-                self._waiting[:0] = [call for call in calls if call.answers is None and not call.is_abandoned]
-                for call in calls:
-                    call.settled.set()
+                self._waiting[:0] = [
+                    pending for pending in batch if pending.answers is None and not pending.is_abandoned
+                ]
+                for pending in batch:
+                    pending.settled.set()
 
     async def list_groups(self) -> list[GroupOnStream] | Failure:
         """Return every group and stream with leases in this database."""
