@@ -430,8 +430,8 @@ def test_a_stream_that_was_recreated_is_said_once(own_world):
         [
             f"{world.group} on {world.stream}: no owner",
             (
-                f"the stream {world.stream} was deleted and re-created: the group's positions are of the old stream; reset "
-                f"it with `shardline groups reset {world.group} --to TRIM_HORIZON`"
+                f"the stream {world.stream} was deleted and re-created: the group's positions belong to the old stream; "
+                f"reset it with `shardline groups reset {world.group} --to TRIM_HORIZON`"
             ),
         ],
     )
@@ -526,7 +526,7 @@ def test_a_busy_shard_is_asked_again_and_a_denied_one_is_told(own_world):
     code, output, errors = world.run("describe", world.group)
     assert code == 0
     assert "?" in next(line for line in output.splitlines() if line.startswith(SECOND))
-    assert "the lag of some shards is not known: GetRecords: not authorized" in errors
+    assert "the lag of some shards is unknown: GetRecords: not authorized" in errors
 
 
 # ---- which group
@@ -557,7 +557,7 @@ def test_a_group_of_two_streams_has_to_be_named_with_its_stream(world):
         (("delete", "nobody", "--yes"), 1, "there is no group 'nobody'"),
         (("delete", "{group}"), 2, "not a terminal: pass --yes to confirm"),
         (("reset", "{group}", "--to", "yesterday"), 2, "neither TRIM_HORIZON, LATEST"),
-        (("reset", "{group}", "--to", "+1h"), 2, "lies ahead"),
+        (("reset", "{group}", "--to", "+1h"), 2, "is in the future, by the clock of Kinesis"),
         (("reset", "{group}", "--to", "9" * 56), 2, "--shard"),
         (("reset", "{group}", "--to", "9" * 56, "--shard", PARENT), 1, "has no record"),
         (("reset", "{group}", "--to", f"{'9' * 56}:x", "--shard", PARENT), 2, "whole number"),
@@ -841,7 +841,7 @@ def test_ctrl_c_while_it_writes_ends_the_row_at_hand_and_says_what_was_done(shar
             relay.let_go.set()
             output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert errors.strip() == "the delete is not finished, 2 of 4 shards done: interrupted"
+    assert errors.strip() == "the delete is incomplete, 2 of 4 shards done: interrupted"
     told = json.loads(output)
     assert (told["complete"], told["stopped_by"]) == (False, "interrupted")
     assert [one["shard_id"] for one in told["shards"] if one["done"]] == names[:2]

@@ -52,7 +52,7 @@ def test_one_record_is_told_where_it_lies(shardline, kinesis):
 def test_lines_of_a_pipe_whatever_they_hold(shardline, kinesis):
     ended = shardline("put", "orders", stdin=b"\n".join([*HOSTILE, b"", b"", b"last"]))
     assert ended.stdout == b""
-    assert re.fullmatch(r"put 8 records, \d+ B, [\d.]+ s, [\d,]+/s, 2 empty lines left out\n", ended.stderr)
+    assert re.fullmatch(r"put 8 records, \d+ B, [\d.]+ s, [\d,]+/s, 2 empty lines skipped\n", ended.stderr)
     assert data_of(kinesis) == sorted([*HOSTILE, b"last"])
 
 
@@ -111,7 +111,7 @@ def test_keys_from_json_and_a_file_of_what_failed_that_can_be_put_again(shardlin
     told = ended.stderr.splitlines()
     assert told[0] == "line 2: there is no field customer.id"
     assert told[1].startswith("line 3: not JSON: ")
-    assert told[2].startswith("line 4: the field customer.id is no text and no number: ")
+    assert told[2].startswith("line 4: the field customer.id is neither a text nor a number: ")
     assert told[3].startswith("line 5: ")
     assert told[-1] == "4 records failed, in failed.jsonl (3 NoKey; 1 Refused)"
     failed = lines_of(tmp_path / "failed.jsonl")
@@ -165,9 +165,9 @@ def test_what_cannot_be_put(shardline, tmp_path):
     for arguments, code, said in [
         (["--file", "nothing"], 2, "File 'nothing' does not exist."),
         (["--failed", "no/such/directory"], 1, "--failed: no/such/directory cannot be written: No such file"),
-        (["--records", "f", "--failed", "f"], 2, "--failed names the file that is read: give another"),
+        (["--records", "f", "--failed", "f"], 2, "--failed names the file that is being read: give another file"),
         (["x", "--file", "f"], 2, "give only one of DATA, --file and --records"),
-        (["x", "--key", "a", "--key-field", "b"], 2, "--key does not go with --key-field"),
+        (["x", "--key", "a", "--key-field", "b"], 2, "--key cannot be combined with --key-field"),
         (["x", "--key-field", "a..b"], 2, "--key-field: a field is named as in id or customer.id, not 'a..b'"),
         (["x", "--key", ""], 2, "partition key"),
     ]:
@@ -254,7 +254,7 @@ def test_a_signal_while_it_waits_for_input_drains_what_it_has(shardline, kinesis
     assert running.process.wait(90) == code
     assert data_of(kinesis) == [b"one", b"two"]
     assert "interrupted: put 2 records" in stderr
-    assert "the last line was cut off and is not put (9 bytes read)" in stderr
+    assert "the last line is incomplete and was not put (9 bytes read)" in stderr
 
 
 def test_ctrl_c_in_the_middle_loses_nothing(shardline, kinesis, tmp_path, eventually):

@@ -247,8 +247,8 @@ def test_it_follows_with_and_without_f(shardline, put, kinesis, options):
 
 
 def test_what_ends_the_reading_does_not_go_with_f(shardline):
-    assert "-f does not go with --until" in shardline("tail", "-f", "orders", "--until", "latest", code=2).stderr
-    assert "-f does not go with -n" in shardline("tail", "-fn", "10", "orders", code=2).stderr
+    assert "-f cannot be combined with --until" in shardline("tail", "-f", "orders", "--until", "latest", code=2).stderr
+    assert "-f cannot be combined with -n" in shardline("tail", "-fn", "10", "orders", code=2).stderr
 
 
 def test_the_format_has_a_letter_of_its_own(shardline, put):

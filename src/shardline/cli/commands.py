@@ -4,8 +4,9 @@ A command ``x`` is the attribute ``x`` of the module ``shardline.cli.x.x_command
 
 Invariants:
 
-- A command is loaded when it is called: ``--version``, ``--help`` and completion stay quick.
-- The summary that ``--help`` shows of a command is the first sentence of the command's own help.
+- A command's module is imported only when the command is called, so that ``--version``, ``--help`` and completion
+  stay quick.
+- The summary of a command in ``--help`` is the first sentence of the command's own help.
 """
 
 from importlib import import_module
@@ -30,7 +31,7 @@ COMMANDS: Final = {
 
 
 class Commands(click.Group):
-    """The commands by name, each from the module of that name."""
+    """A group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx

@@ -4,10 +4,10 @@ Invariants:
 
 - An error is one sentence on standard error, with its traceback only under ``-v``: exit code 2 if the command was
   wrong, 1 if it could not be carried out. With ``--output json`` it is one JSON object: ``{"error": {...}}``.
-- The error for a missing stream names the region that was asked: the stream may be in another.
-- An error contains no secret: it is made of answers and of our own words, never of a request.
-- What the user wrote is quoted as it is: only the library's own sentences about its arguments become sentences
-  about options.
+- The error for a missing stream names the region that was searched, because the stream may be in another region.
+- An error contains no secret: it is built from responses and from our own text, never from a request.
+- The user's own input is quoted unchanged. Only the library's sentences about its arguments are reworded into
+  sentences about options.
 """
 
 import json
@@ -24,7 +24,7 @@ from shardline.errors import RequestError, ShardlineError, UsageError
 if TYPE_CHECKING:
     from shardline.cli.invocation import Invocation
 
-# The library speaks of its arguments; here they are options.
+# The library's messages name its arguments; on the command line the same settings are options.
 _OPTIONS: Final = (
     (re.compile(r"\bpass region=, or set\b"), "give --region, or set"),
     (re.compile(r", or pass credentials=Credentials\(\.\.\.\)"), ""),
@@ -38,7 +38,7 @@ _JSON: Final = re.compile(r"(-[a-zA-Z]*o|--output)(=?json)?")
 
 
 class Failed(click.ClickException):
-    """A request that failed, with its facts."""
+    """A request that failed, with the error code and the operation that ``--output json`` shows."""
 
     def __init__(self, message: str, *, code: str, operation: str) -> None:
         super().__init__(message)
@@ -47,20 +47,20 @@ class Failed(click.ClickException):
 
 
 class WrongUsage(click.ClickException):
-    """The command makes no sense as given: one sentence, without click's lines about usage."""
+    """A command that was called wrongly. It is shown as one sentence, without click's usage lines."""
 
     exit_code = 2
 
 
 def sole_error(error: Exception) -> Exception:
-    """The error, taken out of the groups that tasks wrap it in."""
+    """Return the first error inside the exception groups that task groups wrap around it."""
     while isinstance(error, ExceptionGroup):
         error = cast("ExceptionGroup[Exception]", error).exceptions[0]
     return error
 
 
 def as_click(error: Exception, invocation: "Invocation") -> click.ClickException:
-    """The same, for click to show."""
+    """Return ``error`` as an exception that click can show."""
     if isinstance(error, click.ClickException):
         return error
     if not isinstance(error, (ShardlineError, OSError)):
@@ -72,7 +72,7 @@ def as_click(error: Exception, invocation: "Invocation") -> click.ClickException
 
 
 def show_error(error: click.ClickException) -> int:
-    """Print the error to standard error; give the exit code."""
+    """Print the error to standard error, and return the exit code."""
     if asks_for_json(sys.argv[1:]):
         facts = {
             "message": error.format_message(),
@@ -87,9 +87,9 @@ def show_error(error: click.ClickException) -> int:
 
 
 def asks_for_json(arguments: Sequence[str]) -> bool:
-    """Whether ``--output json`` is among the arguments, of which the last counts.
+    """Return whether the arguments select ``--output json``. The last ``--output`` counts.
 
-    The parser cannot be asked: what it refuses it has not parsed.
+    The arguments are read by hand, because click has not parsed the arguments of a command that it rejects.
     """
     found = False
     for word, following in pairwise([*arguments, ""]):
@@ -120,7 +120,7 @@ def _sentence(error: ShardlineError | OSError, invocation: "Invocation") -> str:
 
 
 def in_options(message: str) -> str:
-    """The library's sentence, with options for arguments."""
+    """Return the library's message with the names of arguments replaced by the names of options."""
     for pattern, option in _OPTIONS:
         message = pattern.sub(option, message)
     return message

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- Ctrl-C and SIGTERM cancel the stage that runs, and nothing else: what comes after it is done in good order.
-- Each stage is cancelled by a signal of its own: a second Ctrl-C ends the draining that the first one began.
+- Ctrl-C and SIGTERM cancel only the stage that is running. The stages after it run normally.
+- Each signal cancels one stage: the first Ctrl-C starts the draining, and a second one ends it.
 """
 
 import asyncio
@@ -16,21 +16,21 @@ from typing import Final, final
 import anyio
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-_BEYOND_SIGNALS: Final = 128
+_SIGNAL_EXIT_BASE: Final = 128  # shells report "ended by signal N" as exit code 128 + N
 
 
 @final
 class Interrupts:
-    """The signals that came."""
+    """The signals that were received, and the stage that the next signal cancels."""
 
     def __init__(self) -> None:
         self.first: int | None = None
-        """The number of the first signal."""
+        """The number of the first signal; ``None`` before any signal. The signal handler sets it."""
         self._stage: anyio.CancelScope | None = None
 
     @contextmanager
     def stage(self) -> Generator[anyio.CancelScope]:
-        """What the next signal cancels."""
+        """Run a block that the next signal cancels."""
         with anyio.CancelScope() as scope:
             self._stage = scope
             try:
@@ -40,30 +40,31 @@ class Interrupts:
 
     @property
     def exit_code(self) -> int:
-        """What shells expect of a command that a signal broke off: 130 for Ctrl-C, 143 for SIGTERM."""
-        assert self.first is not None, "only asked after a signal"
-        return _BEYOND_SIGNALS + self.first
+        """The exit code that shells expect after a signal: 130 for Ctrl-C, 143 for SIGTERM."""
+        assert self.first is not None, "read only after a signal"
+        return _SIGNAL_EXIT_BASE + self.first
 
     def cancel_stage(self) -> None:
+        """Cancel the stage that is running, if there is one."""
         if self._stage is not None:
             self._stage.cancel()
 
 
 @contextmanager
 def interrupts(numbers: Sequence[signal.Signals] = _SIGNALS) -> Generator[Interrupts]:
-    """Take these signals over from Python, inside of a running event loop."""
-    heard = Interrupts()
+    """Replace Python's handlers of these signals while an event loop runs."""
+    received = Interrupts()
     loop = asyncio.get_running_loop()
 
-    def hear(number: int, frame: FrameType | None) -> None:
+    def handle_signal(number: int, frame: FrameType | None) -> None:
         del frame
-        heard.first = heard.first or number
-        loop.call_soon_threadsafe(heard.cancel_stage)
+        received.first = received.first or number
+        loop.call_soon_threadsafe(received.cancel_stage)
 
     try:
-        for one in numbers:
-            signal.signal(one, hear)
-        yield heard
+        for number in numbers:
+            signal.signal(number, handle_signal)
+        yield received
     finally:
-        for one in numbers:
-            signal.signal(one, signal.SIG_IGN)  # what still comes would only break off the end
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)  # a late signal must not interrupt the clean-up

@@ -3,7 +3,7 @@
 Invariants:
 
 - These options may stand before or after the command's name; the last one counts.
-- An error is one sentence on standard error, with its traceback only under ``-v``: see ``mistakes``.
+- An error is one sentence on standard error, with its traceback only under ``-v``: see ``error_messages``.
 - Standard output carries only results: it can be piped. The library's log is shown only under ``-v``.
 """
 
@@ -40,37 +40,37 @@ class Invocation:
         return self.output == "json"
 
     def client(self, **settings: Any) -> "Client":
-        """A client for where the options, or else AWS's own variables and files, say that Kinesis is."""
-        from shardline.aio.client import Client  # noqa: PLC0415 - completion and help do without
+        """Return a client for the endpoint, region and profile of the options, or else of the AWS settings."""
+        from shardline.aio.client import Client  # noqa: PLC0415 - completion and help start faster without it
 
         return Client(endpoint_url=self.endpoint_url, region=self.region, profile=self.profile, **settings)
 
     def run(self, command: Callable[[*_Arguments], Awaitable[_Result]], *arguments: *_Arguments) -> _Result:
-        """Run the command to its end. What goes wrong becomes a sentence and an exit code."""
+        """Run the command to its end. An error becomes a sentence and an exit code."""
         import anyio  # noqa: PLC0415 - as above
 
         self._set_up_log()
         try:
             return anyio.run(command, *arguments)
-        except Exception as error:  # noqa: BLE001 - a bug of ours is one sentence too
+        except Exception as error:  # noqa: BLE001 - our own bugs are shown as one sentence, too
             if self.verbose:
                 click.echo(traceback.format_exc(), err=True, nl=False)
             raise as_click(sole_error(error), self) from None
 
     def print_json(self, value: object) -> None:
-        """One value on a line of its own."""
+        """Print a value as one line of JSON."""
         import msgspec  # noqa: PLC0415 - as above
 
         click.echo(msgspec.json.encode(value, order="deterministic"))
 
     def place(self) -> str:
-        """Where Kinesis was asked, in words."""
+        """Describe the region and the endpoint that requests go to."""
         region = self.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         endpoint = self.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_KINESIS") or os.environ.get("AWS_ENDPOINT_URL")
         return (region or "the region of the AWS settings") + ("" if endpoint is None else f" at {endpoint}")
 
     def _set_up_log(self) -> None:
-        """What a command has to tell of failures it tells itself."""
+        """Show the library's log only under ``-v``: commands report failures themselves."""
         log = logging.getLogger("shardline")
         log.propagate = False
         handler: logging.Handler = logging.StreamHandler() if self.verbose else logging.NullHandler()
@@ -80,7 +80,7 @@ class Invocation:
 
 
 class _Utf8(click.ParamType[str]):
-    """A text that a record can carry: the shell passes bytes that are not UTF-8 as surrogates."""
+    """A text that can be encoded as UTF-8. Python decodes other bytes of the command line as surrogates."""
 
     name = "text"
 
@@ -96,12 +96,12 @@ UTF8: Final = _Utf8()
 
 
 def global_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of all commands; they reach it as the ``Invocation`` of ``click.pass_obj``."""
+    """Add the global options to a command, which gets their values as the ``Invocation`` of ``click.pass_obj``."""
     return only_options(*_OPTIONS)(command)
 
 
 def only_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The same, for a command that uses only some of them."""
+    """Add only the named global options to a command."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for name in reversed(names):

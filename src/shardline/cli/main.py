@@ -1,7 +1,7 @@
-"""Starts ``shardline``, and decides with which exit code it ends.
+"""Runs ``shardline`` and chooses its exit code.
 
-Exit codes: 0 for success (also when Ctrl-C ends a command that runs until then), 1 for a failure, 2 for wrong usage,
-130 when Ctrl-C and 143 when SIGTERM breaks a command off.
+Exit codes: 0 for success (also when Ctrl-C ends a command that runs until Ctrl-C), 1 for a failure, 2 for wrong usage,
+130 if Ctrl-C and 143 if SIGTERM interrupts a command.
 """
 
 import signal
@@ -29,8 +29,8 @@ def main() -> None:
         code = _INTERRUPTED
     except SystemExit as ending:
         code = ending.code
-    for one in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(one, signal.SIG_IGN)  # the interpreter would die of it on its way out, instead of giving the code
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # a signal during shutdown would replace the exit code
     problem = standard_streams.take_problem()
     if problem is not None:
         _report_lost_output(problem)
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """SIGTERM, wherever no command handles it: unwind as for any other exception, so that all is left in order."""
+    """Handle a SIGTERM that no command handles: unwind as after an exception, so that clean-up code runs."""
     del number, frame
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
     sys.exit(_TERMINATED)
@@ -50,7 +50,7 @@ def _run() -> str | int | None:
         import click  # noqa: PLC0415 - an extra
     except ImportError:
         return _NEEDS_EXTRA
-    if find_spec("rich") is None:  # of the same extra
+    if find_spec("rich") is None:  # the same extra installs it
         return _NEEDS_EXTRA
     from shardline.cli.commands import shardline  # noqa: PLC0415 - needs click
     from shardline.cli.error_messages import as_click, show_error  # noqa: PLC0415
@@ -58,11 +58,11 @@ def _run() -> str | int | None:
 
     try:
         code: object = shardline.main(prog_name="shardline", standalone_mode=False)
-    except click.Abort:  # click's word for Ctrl-C, and for the end of input at a question
+    except click.Abort:  # raised for Ctrl-C, and for the end of input at a prompt
         return _INTERRUPTED
     except click.ClickException as error:
         return show_error(error)
-    except Exception as error:  # noqa: BLE001 - a bug of ours is one sentence too
+    except Exception as error:  # noqa: BLE001 - our own bugs are shown as one sentence, too
         if not _VERBOSE.isdisjoint(sys.argv):
             traceback.print_exc()
         return show_error(as_click(error, Invocation()))

@@ -1,16 +1,17 @@
-"""How do counts and sizes read?
+"""Formats counts and sizes.
 
-Apart from ``terminal``, which needs rich: a command that prints plain lines starts without it.
+This module is separate from ``terminal``, which imports rich: a command that prints plain lines starts faster without
+rich.
 """
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 record``, ``1,234 records``."""
+    """Return the count with its noun: ``1 record``, ``1,234 records``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def in_units(count: float) -> str:
-    """A number of bytes, short."""
+    """Return a number of bytes in the largest unit that fits: ``2.0 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":  # noqa: PLR2004
             break

@@ -1,12 +1,12 @@
-"""Which calls of the control plane are made again, and when has a change come to pass?
+"""Retries control-plane calls, and waits until a change to a stream is complete.
 
-``Client`` sends every request once. A person who lists forty streams should not have to repeat the command because the
-service answers twenty of such calls a second.
+``Client`` sends every request once. But the service answers only 20 such calls per second, and a user who lists 40
+streams should not have to repeat the command.
 
 Invariants:
 
-- A call that was throttled is made again for ``PATIENCE`` seconds; one that broke on the way a few times.
-- A call that changes something is made again only if it was throttled: then nothing was done.
+- A throttled call is retried for ``RETRY_TIMEOUT`` seconds. A call that failed in transit is retried a few times.
+- A call that changes something is retried only if it was throttled, because then the service has changed nothing.
 """
 
 import math
@@ -26,63 +26,71 @@ from shardline.model.stream import parse_stream
 K = TypeVar("K")
 T = TypeVar("T")
 
-PATIENCE: Final = 30.0
-_BREAKS_MAX: Final = 2
-_ATTEMPTS: Final = 4
-_LONGEST: Final = 2.0
+RETRY_TIMEOUT: Final = 30.0
+_TRANSIENT_RETRIES_MAX: Final = 2
+_ATTEMPTS_MAX: Final = 4
+_PAUSE_MAX: Final = 2.0
 
 
-async def patiently(call: Callable[[], Awaitable[T]], *, changes: bool = False) -> T:
-    """The answer to ``call``, which is made again where that may help."""
-    give_up_at = anyio.current_time() + PATIENCE
+async def with_retries(call: Callable[[], Awaitable[T]], *, changes: bool = False) -> T:
+    """Return the result of ``call``, retrying it if that may help.
+
+    Args:
+        call: sends one request.
+        changes: whether the request changes something: then only a throttled call is retried.
+    """
+    give_up_at = anyio.current_time() + RETRY_TIMEOUT
     pause = 0.2
-    breaks = 0
+    transient_count = 0
     while True:
         try:
             return await call()
         except RequestError as error:
-            too_fast = error.kind == "throttled" or (error.kind == "limit-exceeded" and not changes)
-            broken = error.kind == "transient" and not changes
-            breaks += broken
-            if not (too_fast or (broken and breaks <= _BREAKS_MAX)) or anyio.current_time() + pause > give_up_at:
+            is_throttled = error.kind == "throttled" or (error.kind == "limit-exceeded" and not changes)
+            is_transient = error.kind == "transient" and not changes
+            transient_count += is_transient
+            can_retry = is_throttled or (is_transient and transient_count <= _TRANSIENT_RETRIES_MAX)
+            if not can_retry or anyio.current_time() + pause > give_up_at:
                 raise
             await anyio.sleep(max(error.retry_after or 0.0, pause * (0.5 + random.random() / 2)))  # noqa: S311
-            pause = min(pause * 2, _LONGEST)
+            pause = min(pause * 2, _PAUSE_MAX)
 
 
-async def ask_again(
-    call: Callable[[], Awaitable[T | Failure]], may_help: Callable[[Failure], bool], pause: float
+async def retry_while(
+    call: Callable[[], Awaitable[T | Failure]], is_retryable: Callable[[Failure], bool], pause: float
 ) -> T | Failure:
-    """The answer to ``call``, which is made a few times as long as its failures are such that it ``may_help``."""
+    """Return the result of ``call``, retrying it a few times while ``is_retryable`` accepts the failure."""
     answer = await call()
-    for attempt in range(1, _ATTEMPTS):
-        if not isinstance(answer, Failure) or not may_help(answer):
+    for attempt in range(1, _ATTEMPTS_MAX):
+        if not isinstance(answer, Failure) or not is_retryable(answer):
             break
         await anyio.sleep(pause * attempt)
         answer = await call()
     return answer
 
 
-async def ask_all(questions: Iterable[K], ask: Callable[[K], Awaitable[T]], at_once: float = math.inf) -> dict[K, T]:
-    """The answer to each question, of which at most so many are asked at a time."""
-    answers: dict[K, T] = {}
-    room = anyio.CapacityLimiter(at_once)
+async def call_for_each(
+    keys: Iterable[K], call: Callable[[K], Awaitable[T]], concurrency: float = math.inf
+) -> dict[K, T]:
+    """Call ``call`` for each key, at most ``concurrency`` at a time; return the results by key."""
+    results: dict[K, T] = {}
+    limiter = anyio.CapacityLimiter(concurrency)
 
-    async def ask_one(question: K) -> None:
-        async with room:
-            answers[question] = await ask(question)
+    async def call_for(key: K) -> None:
+        async with limiter:
+            results[key] = await call(key)
 
     async with anyio.create_task_group() as tasks:
-        for question in questions:
-            tasks.start_soon(ask_one, question)
-    return answers
+        for key in keys:
+            tasks.start_soon(call_for, key)
+    return results
 
 
 async def wait_for_stream(client: Client, stream: str, wanted: str | None, limit: float) -> None:
-    """Until the stream has this status; ``None``: until it is gone.
+    """Wait until the stream has the status ``wanted``; ``None`` waits until the stream is deleted.
 
     Raises:
-        WaitTimeout: not within ``limit`` seconds. The change goes on.
+        WaitTimeout: the status was not reached within ``limit`` seconds. The change continues.
     """
     ref = parse_stream(stream)
 

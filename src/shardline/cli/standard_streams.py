@@ -2,11 +2,11 @@
 
 Invariants:
 
-- A reader that has gone (``| head -1``) changes nothing: the command does its work, prints nowhere, and ends with
-  the exit code that it would have had.
+- If the reader of a pipe has exited (``| head -1``), the command discards its output, does its work, and ends with its
+  usual exit code.
 - Any other failure to write standard output (a full disk) is kept: ``main`` reports it at the end, and the exit
   code is not 0.
-- Standard error is only for people: if it cannot be written, nothing happens.
+- A failure to write standard error is ignored: standard error is only for people.
 """
 
 import io
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final, TextIO, final
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-_REPLACED: Final = {"strict": "backslashreplace"}  # a terminal that cannot show a character shows an escape
+_ERROR_HANDLERS: Final = {"strict": "backslashreplace"}  # a character that the terminal cannot show becomes an escape
 
 
 @final
-class _Forgiving(io.FileIO):
-    """A file descriptor that swallows what it cannot write."""
+class _TolerantOutput(io.FileIO):
+    """A file descriptor that discards data that it cannot write."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "wb", closefd=False)
@@ -36,7 +36,7 @@ class _Forgiving(io.FileIO):
             except BrokenPipeError:
                 self._is_lost = True
             except BlockingIOError:
-                raise  # the buffer above knows what to do
+                raise  # the BufferedWriter above handles it
             except OSError as error:
                 self._is_lost = True
                 self.problem = error
@@ -44,24 +44,24 @@ class _Forgiving(io.FileIO):
 
 
 def guard() -> None:
-    """Take over standard output and standard error, for the rest of the process."""
-    if sys.platform != "win32":  # its consoles are no file descriptors, and it has no broken pipes
+    """Replace standard output and standard error for the rest of the process."""
+    if sys.platform != "win32":  # Windows consoles are not file descriptors, and Windows has no broken pipes
         sys.stderr = _guarded(sys.stderr)
         sys.stdout = _guarded(sys.stdout)
 
 
 def take_problem() -> OSError | None:
-    """Write what is left to standard output; give why it can no longer be written, once."""
+    """Flush standard output, and return the error that keeps it from being written, if any. Later calls return None."""
     sys.stdout.flush()
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
-    if not isinstance(raw, _Forgiving):
+    if not isinstance(raw, _TolerantOutput):
         return None
     problem, raw.problem = raw.problem, None
     return problem
 
 
 def _guarded(stream: TextIO | None) -> TextIO:
-    if stream is None:  # closed by whoever started us (`>&-`)
+    if stream is None:  # the parent process closed it (`>&-`)
         return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - a device, until the end
     try:
         descriptor = stream.fileno()
@@ -69,9 +69,9 @@ def _guarded(stream: TextIO | None) -> TextIO:
         return stream
     stream.flush()
     return io.TextIOWrapper(
-        io.BufferedWriter(_Forgiving(descriptor)),
+        io.BufferedWriter(_TolerantOutput(descriptor)),
         encoding=stream.encoding,
-        errors=_REPLACED.get(stream.errors or "strict", stream.errors),
+        errors=_ERROR_HANDLERS.get(stream.errors or "strict", stream.errors),
         line_buffering=bool(stream.line_buffering),
         write_through=getattr(stream, "write_through", False),
     )

@@ -1,11 +1,11 @@
-"""How do results and notices look, on a terminal and in a pipe?
+"""Prints results and notices, on a terminal and in a pipe.
 
 Invariants:
 
-- There is colour only where rich sees a terminal that wants it (``NO_COLOR`` is heard), and nothing is cut off
-  where there is none: a name in a pipe is the whole name.
-- Every text that comes from outside is printed as it is: no markup is read in it, and on a terminal no control
-  character of it acts.
+- Colour is used only if rich detects a terminal with colours and ``NO_COLOR`` is not set. Outside a terminal, nothing
+  is truncated: a name in a pipe is the whole name.
+- Text from outside is never interpreted: rich reads no markup in it, and control characters are escaped, so that a
+  terminal does not act on them.
 - Notices go to standard error, and progress only to a terminal.
 """
 
@@ -20,20 +20,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-_WIDE: Final = 10_000
-_LONG: Final = 5.0
+_PIPE_WIDTH: Final = 10_000
+_NOTICE_AFTER: Final = 5.0
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def console(*, err: bool = False) -> Console:
-    """Where to print."""
+    """Return a console for standard output, or with ``err`` for standard error."""
     stream = sys.stderr if err else sys.stdout
-    width = None if stream.isatty() else _WIDE
+    width = None if stream.isatty() else _PIPE_WIDTH
     return Console(file=stream, width=width, highlight=False, markup=False, emoji=False, soft_wrap=width is not None)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Text | str]], *, right: Sequence[str] = ()) -> None:
-    """Rows under headings, on standard output; the columns named in ``right`` hold numbers."""
+    """Print a table to standard output. The columns named in ``right`` are aligned to the right."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
@@ -44,45 +44,45 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Text | str]], *,
         out.print(table)
     for line in captured.get().splitlines():
         out.file.write(f"{line.rstrip()}\n")
-    out.file.flush()  # a notice that comes after it stands after it, also where both go to one file
+    out.file.flush()  # keeps a later notice below the table, even if both streams go to one file
 
 
 def print_lines(lines: Iterable[Text | str]) -> None:
-    """Lines on standard output, wrapped by nobody but the terminal."""
+    """Print lines to standard output. Only the terminal wraps them."""
     out = console()
     for line in lines:
         out.print(line, soft_wrap=True)
 
 
 def notice(text: str) -> None:
-    """A line on standard error."""
+    """Print a line to standard error."""
     console(err=True).print(printable(text), soft_wrap=True)
 
 
 @contextmanager
 def waiting(text: str) -> Generator[None]:
-    """Say what is waited for: while it lasts on a terminal, else in a line if it takes long."""
+    """Show ``text`` while the block runs: as a spinner on a terminal, else as one line if the block takes long."""
     out = console(err=True)
     if out.is_terminal:
         with out.status(f"{printable(text)} ..."):
             yield
         return
-    telling = threading.Timer(_LONG, notice, [f"{text} ..."])
-    telling.daemon = True
-    telling.start()
+    timer = threading.Timer(_NOTICE_AFTER, notice, [f"{text} ..."])
+    timer.daemon = True
+    timer.start()
     try:
         yield
     finally:
-        telling.cancel()
+        timer.cancel()
 
 
 def printable(text: str) -> str:
-    """The text without anything that a terminal would act upon."""
+    """Return the text with its control characters escaped."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
-def draws(characters: str) -> bool:
-    """Whether standard output can show these."""
+def can_show(characters: str) -> bool:
+    """Return whether the encoding of standard output has these characters."""
     try:
         characters.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):

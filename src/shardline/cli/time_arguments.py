@@ -1,10 +1,10 @@
-"""Which time, duration or place in a stream does the user mean?
+"""Parses the times, durations and stream positions of command-line arguments.
 
 Invariants:
 
-- A time without a zone is one of the machine's own zone, as its clock on the wall says.
-- A duration is one of the past (``15m``: a quarter of an hour ago); with a plus it lies ahead (``+30s``).
-- Digits are seconds since 1970, unless there are too many of them: then they are a sequence number.
+- A time without a zone is in the machine's local time zone.
+- A duration that is used as a time means that long ago (``15m``), or with a plus sign that far ahead (``+30s``).
+- Up to 12 digits are seconds since 1970; more digits are a sequence number.
 """
 
 import re
@@ -28,10 +28,10 @@ _TIMES: Final = "a time such as 2026-03-01T09:30Z, an age such as 15m"
 
 
 def parse_duration(text: str) -> float:
-    """Seconds, from ``90s``, ``1h30m``, ``2d`` or a plain number of seconds.
+    """Return the seconds of ``90s``, ``1h30m``, ``2d`` or a plain number of seconds.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is not a duration.
     """
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
         return float(text)
@@ -41,10 +41,10 @@ def parse_duration(text: str) -> float:
 
 
 def parse_moment(text: str, now: float) -> float:
-    """Seconds since 1970 of a time, or of a duration before ``now``.
+    """Return a time in seconds since 1970. A duration means that long before ``now``, or with a plus sign after it.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the text is neither a time nor a duration.
     """
     if re.fullmatch(r"[0-9]{1,12}(\.[0-9]+)?", text):
         return float(text)
@@ -55,14 +55,14 @@ def parse_moment(text: str, now: float) -> float:
             return now - parse_duration(text)
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
-        raise UsageError(f"neither {_TIMES}, nor one ahead such as +30s: {text!r}") from None
+        raise UsageError(f"neither {_TIMES}, nor a time ahead such as +30s: {text!r}") from None
 
 
 def parse_start(text: str, now: float) -> Position:
-    """Where to begin: a name, a time, an age or a sequence number.
+    """Return the position of ``TRIM_HORIZON``, ``LATEST``, a time, an age or a sequence number.
 
     Raises:
-        UsageError: it is none of them.
+        UsageError: the text is none of these.
     """
     named = _NAMED.get(text.upper())
     if named is not None:
@@ -76,7 +76,7 @@ def parse_start(text: str, now: float) -> Position:
 
 
 def shown_time(seconds: float | None) -> str:
-    """A time for people and machines: ISO 8601, in UTC, to the millisecond."""
+    """Format a time as ISO 8601, in UTC, to the millisecond; ``-`` stands for ``None``."""
     return "-" if seconds is None else record_lines.shown_time(seconds)
 
 
@@ -88,5 +88,5 @@ def _duration(text: str) -> float:
 
 
 def duration_option(name: str, default: str, text: str, metavar: str = "TIME") -> Callable[[FC], FC]:
-    """An option that takes a duration."""
+    """Return a decorator that adds an option whose value is a duration."""
     return click.option(name, type=_duration, default=default, show_default=True, metavar=metavar, help=text)

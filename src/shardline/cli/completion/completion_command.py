@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Completion never fails aloud and never keeps the user waiting: no answer in time is no suggestion.
+- Completion never shows an error and never keeps the user waiting: without a timely answer it suggests nothing.
 """
 
 from typing import Final
@@ -12,7 +12,7 @@ from click.shell_completion import get_completion_class
 
 from shardline.cli.invocation import Invocation
 
-_PATIENCE: Final = 1.5
+_TIMEOUT: Final = 1.5
 _VARIABLE: Final = "_SHARDLINE_COMPLETE"
 
 
@@ -39,19 +39,19 @@ def completion(context: click.Context, shell: str) -> None:
 
 
 def complete_stream(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The streams whose names begin so, as far as one quick call tells."""
+    """Return the names of streams that begin with ``incomplete``, from one quick call."""
     del parameter
-    import anyio  # noqa: PLC0415 - the other completions do without
+    import anyio  # noqa: PLC0415 - the other completions start faster without it
 
     invocation = context.find_object(Invocation) or Invocation()
 
-    async def ask() -> list[str]:
-        with anyio.move_on_after(_PATIENCE):
-            async with invocation.client(connect_timeout=_PATIENCE, read_timeout=_PATIENCE) as client:
+    async def list_names() -> list[str]:
+        with anyio.move_on_after(_TIMEOUT):
+            async with invocation.client(connect_timeout=_TIMEOUT, read_timeout=_TIMEOUT) as client:
                 return [stream.name for stream in await client.list_streams()]
         return []
 
     try:
-        return [name for name in anyio.run(ask) if name.startswith(incomplete)]
+        return [name for name in anyio.run(list_names) if name.startswith(incomplete)]
     except Exception:  # noqa: BLE001 - completion has no place to show an error
         return []

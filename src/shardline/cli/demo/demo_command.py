@@ -27,7 +27,7 @@ from shardline.cli.demo.story import COUNTING, DemoSettings, Ending, new_scene, 
 from shardline.cli.error_messages import WrongUsage
 from shardline.cli.interrupts import interrupts
 from shardline.cli.invocation import Invocation, only_options
-from shardline.cli.terminal import draws
+from shardline.cli.terminal import can_show
 
 _BEYOND_SIGNALS: Final = 128  # what shells add to the number of the signal that ended a program
 _ENDING: Final = ("SIGINT", "SIGTERM", "SIGHUP")  # the last is not everywhere
@@ -82,7 +82,7 @@ def demo(invocation: Invocation, *, seconds: float, rate: int, shards: int, seed
 
 def _can_draw() -> bool:
     """Whether standard output is a terminal that can show the picture."""
-    return sys.stdout.isatty() and draws("█▁╭·") and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+    return sys.stdout.isatty() and can_show("█▁╭·") and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 
 def _in_lines(invocation: Invocation, settings: DemoSettings) -> Ending | signal.Signals:

@@ -25,7 +25,7 @@ from shardline.cli.doctor.diagnoses import Finding, failed, not_checked, of_fail
 from shardline.cli.groups.group_store import NO_SUCH_STORE, StorePlace, ask_groups
 from shardline.cli.invocation import Invocation
 from shardline.cli.quantities import counted
-from shardline.cli.retrying import ask_again
+from shardline.cli.retrying import retry_while
 from shardline.codec.shapes import ListStreamConsumersResponse, ListStreamsResponse, StreamSummary
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.page_tokens import PageTokens
@@ -154,7 +154,7 @@ class Examination:
     # ---- asking
 
     async def _asked(self, call: Callable[[], Awaitable[T | Failure]]) -> T | Failure:
-        return await ask_again(call, self._may_help, _PAUSE)
+        return await retry_while(call, self._may_help, _PAUSE)
 
     def _may_help(self, failure: Failure) -> bool:
         self._clock_refused = self._clock_refused or failure.kind is FailureKind.CLOCK_SKEW

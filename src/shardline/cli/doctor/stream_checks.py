@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, final
 from shardline.adapters.kinesis import KinesisHttp
 from shardline.cli.doctor.diagnoses import Finding, failed, not_checked, ok, warning
 from shardline.cli.quantities import counted, in_units
-from shardline.cli.retrying import ask_all
+from shardline.cli.retrying import call_for_each
 from shardline.codec.shapes import StreamSummary
 from shardline.core.failures import Failure
 from shardline.core.requests import GetRecords, GetShardIterator
@@ -94,7 +94,7 @@ class Load(NamedTuple):
 async def sample(api: KinesisHttp, ref: StreamRef, shards: Sequence[Shard]) -> dict[str, Load | Failure]:
     """The load of the open shards."""
     opened = [shard.shard_id for shard in shards if shard.is_open][:_SAMPLED_MAX]
-    return await ask_all(opened, partial(_load_of, api, ref), _AT_ONCE)
+    return await call_for_each(opened, partial(_load_of, api, ref), _AT_ONCE)
 
 
 async def _load_of(api: KinesisHttp, ref: StreamRef, shard_id: str) -> Load | Failure:

@@ -1,12 +1,13 @@
-"""How are the rows of a group changed, and what is told if that is broken off?
+"""Applies a reset or a deletion to the rows of a group.
 
 Invariants:
 
-- Rows are changed one after the other. A Ctrl-C stops before the next one: the row at hand is brought to its end.
-- What was done is known, whatever ends it: an interruption, a store that fails, a worker that writes meanwhile.
-- A refused write means that someone else wrote. Then nothing more is written, unless the user said ``--force``:
-  then it is tried again on the row as it now stands.
-- A write whose answer was lost is sent again, and known by its effect.
+- Rows are changed one after the other. Ctrl-C stops before the next row: the current row is completed.
+- The outcome lists the rows that were changed, even after an interruption, a store failure or a conflicting write of a
+  worker.
+- A refused write means that another process wrote the row. Then nothing more is written, unless ``--force`` is given:
+  then the write is retried on the current row.
+- A write whose response was lost is sent again. If it is refused, the current row shows whether the first one landed.
 """
 
 from collections.abc import Sequence
@@ -27,29 +28,29 @@ _PAUSE: Final = 0.2
 
 
 class _StoppedError(Exception):
-    """Carries out why nothing more is written."""
+    """The reason why nothing more is written."""
 
 
 @final
 @dataclass
 class Outcome:
-    """What became of the steps."""
+    """The result of the steps."""
 
     done: list[str] = field(default_factory=list[str])
-    """The shards whose rows are as they should be."""
+    """The shards whose steps are complete."""
     stopped_by: str | None = None
-    """Why the others are not."""
+    """Why the other steps were not taken; ``None`` if all were."""
     interrupted_by: int | None = None
-    """The signal that stopped them."""
+    """The number of the signal that stopped the run."""
 
 
 async def carry_out(store: LeaseStore, steps: Sequence[Step], *, force: bool) -> Outcome:
-    """Take the steps, one by one."""
+    """Take the steps one by one, and return the outcome."""
     outcome = Outcome()
-    with interrupts() as heard:  # which break nothing off meanwhile
+    with interrupts() as signals:  # there is no stage to cancel, so a signal is only noted
         for step in steps:
-            if heard.first is not None:
-                outcome.interrupted_by, outcome.stopped_by = heard.first, "interrupted"
+            if signals.first is not None:
+                outcome.interrupted_by, outcome.stopped_by = signals.first, "interrupted"
                 break
             try:
                 await _take(store, step, force=force)
@@ -67,9 +68,9 @@ async def _take(store: LeaseStore, step: Step, *, force: bool) -> None:
         if refused is None:
             return
         if not force:
-            raise _StoppedError(f"someone else wrote to the lease of {step.shard_id} meanwhile: the group is alive")
+            raise _StoppedError(f"another process wrote to the lease of {step.shard_id} meanwhile: the group is alive")
         row = refused.current
-    raise _StoppedError(f"the lease of {step.shard_id} is written to faster than it can be changed: stop its workers")
+    raise _StoppedError(f"the lease of {step.shard_id} changes faster than it can be written: stop the group's workers")
 
 
 async def _write_all(store: LeaseStore, writes: Sequence[LeaseOperation]) -> Refused | None:
@@ -87,12 +88,13 @@ async def _write(store: LeaseStore, write: LeaseOperation) -> Lease | Refused | 
         await anyio.sleep(_PAUSE * attempt)
         answer = await store.apply(write)
         if not isinstance(answer, Failure):
-            known = isinstance(answer, Refused) and may_have_landed and landed(write, answer.current)
-            return answer.current if known and isinstance(answer, Refused) else answer
+            if isinstance(answer, Refused) and may_have_landed and landed(write, answer.current):
+                return answer.current
+            return answer
         failure = answer
         may_have_landed = may_have_landed or failure.maybe_received
         if not failure.retryable:
             break
     assert failure is not None, "at least one attempt was made"
-    doubt = "; the last write may have been made" if may_have_landed else ""
-    raise _StoppedError(f"the store failed: {failure.message}{doubt}")
+    uncertainty = "; the last write may have been applied" if may_have_landed else ""
+    raise _StoppedError(f"the store failed: {failure.message}{uncertainty}")

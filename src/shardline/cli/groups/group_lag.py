@@ -1,41 +1,44 @@
 """How far behind is a group, shard by shard?
 
-Kinesis is asked: an iterator where the group would go on, and one record from there.
+The answer takes two requests per shard: an iterator at the group's checkpoint, and one record from there.
 
 Invariants:
 
-- A shard is asked twice, and few shards at a time: a shard answers five reads a second, and the group needs them.
-- What waits counts from its arrival: a page of one record tells how far behind one is *after* it.
-- A shard that cannot be asked is told as such, and spoils nothing for the others.
+- Each shard gets one read, and few shards are read at a time: a shard answers five reads per second, and the group
+  needs them.
+- The lag is the time since the arrival of the next record. ``MillisBehindLatest`` alone would be wrong: it is the lag
+  *after* the returned record.
+- If the lag of a shard cannot be found, its ``problem`` says why, and the other shards are unaffected.
 """
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple, final
 
 from shardline.aio.client import Client
-from shardline.cli.retrying import ask_all, patiently
+from shardline.cli.retrying import call_for_each, with_retries
 from shardline.codec.raw_records import deaggregate
 from shardline.codec.shapes import GetRecordsResponse
 from shardline.errors import RequestError
 from shardline.model.lease import Lease
 from shardline.model.sequence import SequenceNumber
 
-_AT_ONCE: Final = 8
+_CONCURRENCY: Final = 8
 
 
 @final
 class Lag(NamedTuple):
-    """How one shard stands."""
+    """The lag of one shard."""
 
     millis: int | None = None
-    """Since when the next record waits; 0 if none does; ``None`` if it is not known."""
+    """How long the next record has been waiting; 0 if there is none; ``None`` if it is unknown."""
     arrived_at: float | None = None
-    """When the record of the checkpoint arrived, if there is one, and it is still in the stream."""
+    """When the record of the checkpoint arrived, if there is one and it is still in the stream."""
     problem: str | None = None
+    """Why the lag could not be found."""
 
 
 async def find_lags(client: Client, stream: str, rows: Iterable[Lease]) -> dict[str, Lag]:
-    """The lag of every row that is not finished."""
+    """Return the lag of every row that is not finished, by shard id."""
     by_shard = {row.shard_id: row for row in rows if not row.checkpoint.is_finished}
 
     async def find(shard_id: str) -> Lag:
@@ -44,7 +47,7 @@ async def find_lags(client: Client, stream: str, rows: Iterable[Lease]) -> dict[
         except RequestError as error:
             return Lag(problem=f"{error.operation}: {error.message}")
 
-    return await ask_all(by_shard, find, _AT_ONCE)
+    return await call_for_each(by_shard, find, _CONCURRENCY)
 
 
 async def _find_lag(client: Client, stream: str, row: Lease) -> Lag:
@@ -63,6 +66,6 @@ async def _find_lag(client: Client, stream: str, row: Lease) -> Lag:
 
 
 async def first_page(client: Client, stream: str, row: Lease) -> GetRecordsResponse:
-    """The record where the lease stands, or the next one there is."""
-    iterator = await patiently(lambda: client.get_shard_iterator(stream, row.shard_id, row.resume_at))
-    return await patiently(lambda: client.get_records(iterator, limit=1))
+    """Read the record at the lease's checkpoint, or the next record if that one has expired."""
+    iterator = await with_retries(lambda: client.get_shard_iterator(stream, row.shard_id, row.resume_at))
+    return await with_retries(lambda: client.get_records(iterator, limit=1))

@@ -1,10 +1,10 @@
-"""How do groups, leases and checkpoints look, to people and to machines?
+"""Shows groups, leases and checkpoints: as tables for people, and as JSON.
 
 Invariants:
 
-- What is not known is ``null`` to machines and ``?`` to people, never a guess.
-- Machines and pipes get sequence numbers, times and worker names whole; people in a narrow terminal get them short
-  enough for 80 columns, and without the counters.
+- An unknown value is ``null`` in JSON and ``?`` in a table, never a guess.
+- JSON and pipes get full sequence numbers, times and worker names. A narrow terminal gets them shortened to fit 80
+  columns, and without the counters.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,14 +27,14 @@ _OWNER_SHOWN: Final = 15
 _VERBS: Final = {
     Action.RESET: "reset",
     Action.CREATE: "created",
-    Action.REPLACE: "made anew",
+    Action.REPLACE: "re-created",
     Action.DELETE: "deleted",
     Action.KEEP: "kept",
 }
 
 
 def group_object(name: GroupOnStream, seen: Watch) -> dict[str, Any]:
-    """One group, for machines."""
+    """Return one group as a JSON object."""
     leases: dict[str, int] = {}
     for row in seen.held.values():
         if row.holder is not None:
@@ -83,7 +83,7 @@ def print_groups(found: Sequence[tuple[GroupOnStream, Watch]]) -> None:
 def shard_objects(
     seen: Watch, shards: Mapping[str, Shard] | None, lags: Mapping[str, Lag] | None
 ) -> list[dict[str, Any]]:
-    """Every shard of the stream and every row of the group, for machines."""
+    """Return every shard of the stream and every row of the group as JSON objects."""
     names = sorted({*seen.rows, *(shards or ())})
     return [_shard_object(name, seen, shards, lags) for name in names]
 
@@ -93,10 +93,10 @@ def _shard_object(
 ) -> dict[str, Any]:
     row = seen.rows.get(shard_id)
     lag = (lags or {}).get(shard_id, Lag())
-    told: dict[str, Any] = {"shard_id": shard_id, "state": _state(shard_id, shards), "has_row": row is not None}
+    common: dict[str, Any] = {"shard_id": shard_id, "state": _state(shard_id, shards), "has_row": row is not None}
     if row is None:
-        return told
-    return told | {
+        return common
+    return common | {
         "owner": row.holder,
         "next_owner": None if row.checkpoint_owner is None else row.owner,
         "owner_alive": True if row.holder is not None and seen.holders.get(row.holder) else None,
@@ -117,7 +117,7 @@ def _state(shard_id: str, shards: Mapping[str, Shard] | None) -> str | None:
 
 
 def checkpoint_object(row: Lease | None) -> dict[str, Any] | None:
-    """Where a row stands, for machines."""
+    """Return the checkpoint of a row as a JSON object."""
     if row is None:
         return None
     position = row.checkpoint.position
@@ -132,7 +132,7 @@ def checkpoint_object(row: Lease | None) -> dict[str, Any] | None:
 
 
 def shown_checkpoint(row: Lease | None) -> str:
-    """Where a row stands, for people."""
+    """Return the checkpoint of a row as text."""
     if row is None:
         return "no row"
     position = row.checkpoint.position
@@ -189,7 +189,7 @@ def _owner(row: Lease, seen: Watch) -> str:
 
 
 def shown_behind(millis: int) -> str:
-    """A lag in the unit that fits."""
+    """Return a lag in the unit that fits: ``2.5 s``, ``90 min``, ``3 h``."""
     seconds = millis / 1000
     if seconds < 60:  # noqa: PLR2004
         return f"{seconds:.1f} s"
@@ -200,7 +200,7 @@ def shown_behind(millis: int) -> str:
 
 
 def step_objects(steps: Sequence[Step], outcome: Outcome | None) -> list[dict[str, Any]]:
-    """What is planned or was done, for machines."""
+    """Return the planned or completed steps as JSON objects."""
     done = set[str]() if outcome is None else set(outcome.done)
     return [
         {

@@ -1,14 +1,14 @@
 """Finds the groups of a lease store, and whether they are alive.
 
-No row says that its owner is alive: a counter that moves does. So the store is watched for a moment, and the report
-says what was seen.
+A single read of a row does not show whether its owner is alive; only a changing counter does. So the store is watched
+for a while, and the report says what was seen.
 
 Invariants:
 
-- A group is called alive only if a lease changed while we watched. One whose owners stood still is called silent,
-  for as long as we watched, and never dead.
-- Nothing is made: a store that is not there is an error.
-- The owner of a finished lease says nothing: it renews it no more.
+- A group is called alive only if a lease changed during the watch. Otherwise a group with owners is called silent for
+  the length of the watch, never dead.
+- A missing store is an error: nothing is created.
+- The owner of a finished lease is ignored, because finished leases are not renewed.
 """
 
 import time
@@ -24,7 +24,7 @@ from shardline.adapters.aws.aws_service import AwsAccess
 from shardline.adapters.leases.store_urls import lease_catalog, lease_store
 from shardline.cli.error_messages import WrongUsage
 from shardline.cli.invocation import Invocation
-from shardline.cli.retrying import ask_again
+from shardline.cli.retrying import retry_while
 from shardline.core.consumer.group_rows import foreign_rows
 from shardline.core.consumer.shard_graph import ShardGraph
 from shardline.core.failures import Failure
@@ -35,37 +35,37 @@ from shardline.ports import GroupOnStream, LeaseStore
 T = TypeVar("T")
 
 NO_SUCH_STORE: Final = "NoSuchStore"
-"""The code of the failure to open what is not there."""
+"""The error code of a store that does not exist."""
 _PAUSE: Final = 0.2
 
 
 @final
 class StorePlace(NamedTuple):
-    """Where the leases are, and how AWS is reached if they are there."""
+    """The URL of a lease store, and the AWS access for a store on DynamoDB."""
 
     url: str
     aws: AwsAccess
 
     @classmethod
     def of(cls, url: str, invocation: Invocation) -> "StorePlace":
-        """What the user named.
+        """Return the store at ``url``, with the AWS settings of the command line.
 
         Raises:
-            WrongUsage: a store that only its own process can look into.
+            WrongUsage: the store is in memory, so that only its own process can read it.
         """
         if url.lower().startswith("memory:"):
             raise WrongUsage(
-                "the store memory: exists only inside the process that uses it: no other process can read it; use a "
+                "the store memory: exists only inside the process that uses it, so no other process can read it; use a "
                 "store in SQLite, Redis or DynamoDB"
             )
         return cls(url, AwsAccess(time.time, region=invocation.region, profile=invocation.profile))
 
 
 def answered(answer: T | Failure) -> T:
-    """What a store answered.
+    """Return the answer of a store.
 
     Raises:
-        ClickException: it failed.
+        ClickException: the answer is a failure.
     """
     if isinstance(answer, Failure):
         raise click.ClickException(f"the store failed: {answer.message}")
@@ -73,43 +73,45 @@ def answered(answer: T | Failure) -> T:
 
 
 async def ask_groups(place: StorePlace) -> list[GroupOnStream] | Failure:
-    """Every group in the store, and its stream."""
+    """Return every group in the store, with its stream."""
     catalog = lease_catalog(place.url, place.aws)
     try:
-        failed = await _asked(catalog.open)
-        return await _asked(catalog.list_groups) if failed is None else failed
+        failure = await _retried(catalog.open)
+        return await _retried(catalog.list_groups) if failure is None else failure
     finally:
         await catalog.close()
 
 
 async def find_group(place: StorePlace, group: str, stream: str | None) -> GroupOnStream:
-    """The group that the user means, by its name and, if that is not enough, its stream's.
+    """Return the group with this name, and with this stream if one is given.
 
     Raises:
-        ClickException: there is none.
+        ClickException: there is no such group.
         WrongUsage: there are several.
     """
     found = answered(await ask_groups(place))
-    if found == [GroupOnStream(None, None)]:  # a table of the KCL: it serves whoever says the right stream
+    if found == [GroupOnStream(None, None)]:  # a table of the KCL, which names neither its group nor its stream
         if stream is None:
-            raise WrongUsage("the rows of this table are a KCL's and do not say which stream they are for: name it too")
+            raise WrongUsage(
+                "this table was written by the KCL, which does not store the stream's name: give STREAM too"
+            )
         return GroupOnStream(group, stream)
-    same = [one for one in found if one.group == group and stream in {None, one.stream}]
-    if len(same) == 1:
-        return same[0]
-    if same:
-        streams = ", ".join(str(one.stream) for one in same)
+    matches = [name for name in found if name.group == group and stream in {None, name.stream}]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        streams = ", ".join(str(name.stream) for name in matches)
         raise WrongUsage(f"the group {group!r} reads several streams: name one of {streams}")
-    known = ", ".join(sorted({str(one.group) for one in found})) or "none"
+    known = ", ".join(sorted({str(name.group) for name in found})) or "none"
     on = "" if stream is None else f" on the stream {stream!r}"
     raise click.ClickException(f"there is no group {group!r}{on} in this store; its groups: {known}")
 
 
 def foreign_shards(rows: Mapping[str, Lease], shards: Mapping[str, Shard]) -> set[str]:
-    """The shards whose rows cannot be of the stream that has ``shards``: it was re-created.
+    """Return the shards whose rows cannot belong to the stream with ``shards``, because it was re-created.
 
-    ``shards`` must have been listed after ``rows`` were read. A finished row proves nothing: a listing that is a little
-    late has its shard open.
+    ``shards`` must have been listed after ``rows`` were read. Finished rows are ignored: a listing that is slightly out
+    of date still has their shards open.
     """
     unfinished = {shard_id: row for shard_id, row in rows.items() if not row.checkpoint.is_finished}
     graph = ShardGraph()
@@ -119,44 +121,46 @@ def foreign_shards(rows: Mapping[str, Lease], shards: Mapping[str, Shard]) -> se
 
 @asynccontextmanager
 async def opened(place: StorePlace, *groups: GroupOnStream) -> AsyncGenerator[list[LeaseStore]]:
-    """The stores of these groups."""
+    """Open a lease store for each group; close them at the end."""
     async with AsyncExitStack() as stack:
         stores: list[LeaseStore] = []
         for group, stream in groups:
-            # Rows that name nobody are read under any name.
+            # A store whose rows name no group or stream ignores these names, so any text will do.
             store = lease_store(place.url, group=group or "-", stream=stream or "-", aws=place.aws, existing=True)
             stack.push_async_callback(store.close)
-            answered(await _asked(store.open))
+            answered(await _retried(store.open))
             stores.append(store)
         yield stores
 
 
 async def list_rows(store: LeaseStore) -> dict[str, Lease]:
-    """The leases by shard.
+    """Return the leases by shard id.
 
     Raises:
         ClickException: the store failed.
     """
-    return {row.shard_id: row for row in answered(await _asked(store.list_leases))}
+    return {row.shard_id: row for row in answered(await _retried(store.list_leases))}
 
 
-async def _asked(call: Callable[[], Awaitable[T | Failure]]) -> T | Failure:
-    """What a store answers; one that is throttled, locked or away for a moment is asked again."""
-    return await ask_again(call, lambda failure: failure.retryable, _PAUSE)
+async def _retried(call: Callable[[], Awaitable[T | Failure]]) -> T | Failure:
+    """Return the answer of a store, retrying while the store is throttled, locked or briefly unreachable."""
+    return await retry_while(call, lambda failure: failure.retryable, _PAUSE)
 
 
 @final
 @dataclass
 class Watch:
-    """What was seen of one group."""
+    """The rows of one group, and the changes that were seen while it was watched."""
 
     rows: dict[str, Lease]
+    """The rows by shard id, as last read."""
     moved: set[str] = field(default_factory=set[str])
-    """The shards whose row changed meanwhile."""
+    """The shards whose rows changed during the watch."""
     seconds: float = 0.0
+    """The length of the watch. ``watch_groups`` sets it."""
 
-    def see(self, rows: Mapping[str, Lease]) -> None:
-        """Another look."""
+    def update(self, rows: Mapping[str, Lease]) -> None:
+        """Compare the rows with the previous ones, and keep them."""
         for shard_id in self.rows.keys() | rows.keys():
             before, now = self.rows.get(shard_id), rows.get(shard_id)
             if before is None or now is None or before.fence != now.fence:
@@ -165,7 +169,7 @@ class Watch:
 
     @property
     def held(self) -> dict[str, Lease]:
-        """The leases that someone holds, by their rows."""
+        """The rows that have an owner and are not finished, by shard id."""
         return {
             shard_id: row
             for shard_id, row in self.rows.items()
@@ -174,7 +178,7 @@ class Watch:
 
     @property
     def holders(self) -> dict[str, bool]:
-        """Who holds leases, and whether one of them moved."""
+        """The workers that hold leases, and whether one of their leases changed."""
         found: dict[str, bool] = {}
         for shard_id, row in self.held.items():
             if row.holder is not None:
@@ -183,22 +187,23 @@ class Watch:
 
     @property
     def longest_silence(self) -> float:
-        """For how long a live owner may be silent, as far as the rows say."""
-        stated = [row.incarnation_of(row.holder) for row in self.held.values()]
-        return max((owner.lease_duration for owner in stated if owner is not None), default=0.0)
+        """The longest lease duration that the rows name: a live owner may be silent for that long."""
+        owners = [row.incarnation_of(row.holder) for row in self.held.values()]
+        return max((owner.lease_duration for owner in owners if owner is not None), default=0.0)
 
     @property
     def is_alive(self) -> bool | None:
-        """``None`` is silence; ``False``: nobody holds a lease."""
+        """``True`` if a lease changed, ``None`` if the owners were silent, ``False`` if no lease has an owner."""
         return True if self.moved else None if self.held else False
 
     @property
     def is_settled(self) -> bool:
-        """Whether watching on would tell nothing more."""
+        """Whether all owners were seen alive, so that watching longer would show nothing new."""
         return all(self.holders.values())
 
     @property
     def judgement(self) -> str:
+        """The state of the group, in words."""
         if self.is_alive:
             return "alive"
         if self.is_alive is None:
@@ -207,37 +212,38 @@ class Watch:
 
 
 async def watch_groups(stores: Sequence[LeaseStore], seconds: float, *, until_moved: bool = False) -> list[Watch]:
-    """Look at the groups for so long, or until all owners were seen alive.
+    """Watch the groups for up to ``seconds``, or until all owners were seen alive.
 
-    With ``until_moved`` only until the first was, but at least as long as the owners say that they may be silent.
+    With ``until_moved``, stop at the first change of each group; without a change, watch for at least as long as the
+    owners may be silent.
     """
-    seen = [Watch(await list_rows(store)) for store in stores]
+    watches = [Watch(await list_rows(store)) for store in stores]
     began_at = anyio.current_time()
     if until_moved:
-        seconds = max([seconds, *(one.longest_silence for one in seen)])
+        seconds = max([seconds, *(watch.longest_silence for watch in watches)])
     pause = max((store.scan_interval for store in stores), default=0.0)
-    while not all(one.is_settled or (until_moved and one.moved) for one in seen):
+    while not all(watch.is_settled or (until_moved and watch.moved) for watch in watches):
         left = seconds - (anyio.current_time() - began_at)
         if left <= 0:
             break
         await anyio.sleep(min(pause, left))
-        for one, store in zip(seen, stores, strict=True):
-            one.see(await list_rows(store))
-            one.seconds = anyio.current_time() - began_at
-    return seen
+        for watch, store in zip(watches, stores, strict=True):
+            watch.update(await list_rows(store))
+            watch.seconds = anyio.current_time() - began_at
+    return watches
 
 
 async def require_quiet(store: LeaseStore, lease_duration: float) -> dict[str, Lease]:
-    """The rows of a group of which nobody moved a lease for ``lease_duration``, or as long as its owners may be silent.
+    """Watch a group for ``lease_duration``, or as long as its owners may be silent; return its rows if none changed.
 
     Raises:
-        ClickException: someone did.
+        ClickException: a lease changed during the watch.
     """
-    (seen,) = await watch_groups([store], lease_duration, until_moved=True)
-    if seen.moved:
-        movers = {row.holder for shard_id, row in seen.held.items() if shard_id in seen.moved}
-        named = ", ".join(sorted(one for one in movers if one is not None)) or "someone"
+    (watch,) = await watch_groups([store], lease_duration, until_moved=True)
+    if watch.moved:
+        writers = {row.holder for shard_id, row in watch.held.items() if shard_id in watch.moved}
+        names = ", ".join(sorted(writer for writer in writers if writer is not None)) or "another process"
         raise click.ClickException(
-            f"the group is alive: {named} wrote to its leases while we watched; stop its workers, or pass --force"
+            f"the group is alive: {names} wrote to its leases during the watch; stop its workers, or pass --force"
         )
-    return seen.rows
+    return watch.rows

@@ -1,12 +1,12 @@
 """Shows, resets and deletes consumer groups.
 
-``shardline groups`` works on any lease store that another process can look into.
+``shardline groups`` works on any lease store that another process can read.
 
 Invariants:
 
-- A command that changes a group is refused while the group is alive, unless ``--force`` is given; and the store
-  refuses each row that a worker writes meanwhile.
-- Exit codes are those of every command; what was done before an interruption or a failure is reported.
+- A command that changes a group is refused while the group is alive, unless ``--force`` is given. The store also
+  refuses a write to a row that a worker has changed in the meantime.
+- The exit codes are those of ``main``. After an interruption or a failure, the completed steps are reported.
 """
 
 import sys
@@ -35,14 +35,14 @@ from shardline.cli.groups.group_store import (
 from shardline.cli.groups.reset_plan import Action, Step, find_target, plan
 from shardline.cli.invocation import Invocation, global_options
 from shardline.cli.quantities import counted
-from shardline.cli.retrying import patiently
+from shardline.cli.retrying import with_retries
 from shardline.cli.terminal import notice, waiting
 from shardline.cli.time_arguments import duration_option
 from shardline.model.lease import Lease
 from shardline.model.shard import Shard
 from shardline.ports import GroupOnStream, LeaseStore
 
-_BEYOND_SIGNALS: Final = 128
+_SIGNAL_EXIT_BASE: Final = 128
 
 _store = click.option(
     "--store",
@@ -140,7 +140,7 @@ class _Description(NamedTuple):
     shards: Mapping[str, Shard] | None = None
     lags: Mapping[str, Lag] | None = None
     is_recreated: bool = False
-    """Whether rows are of another stream of that name."""
+    """Whether some rows belong to a deleted stream of the same name."""
 
 
 @groups.command()
@@ -154,7 +154,7 @@ class _Description(NamedTuple):
 def describe(invocation: Invocation, /, *, group: str, stream: str | None, store: str, watch: float, lag: bool) -> None:
     """Show one group, shard by shard: its position, its lag and its owner.
 
-    Asking for the lag takes one of the five reads per second that Kinesis grants a shard. STREAM is needed only if the
+    Finding the lag uses one of the five reads per second that Kinesis allows per shard. STREAM is needed only if the
     group reads several streams.
 
     \b
@@ -173,10 +173,12 @@ def describe(invocation: Invocation, /, *, group: str, stream: str | None, store
         if not lag:
             return _Description(name, seen)
         async with invocation.client() as client:
-            shards = {shard.shard_id: shard for shard in await patiently(lambda: client.list_shards(str(name.stream)))}
+            shards = {
+                shard.shard_id: shard for shard in await with_retries(lambda: client.list_shards(str(name.stream)))
+            }
             foreign = foreign_shards(seen.rows, shards)
-            there = [row for row in seen.rows.values() if row.shard_id in shards and row.shard_id not in foreign]
-            lags = await find_lags(client, str(name.stream), there)
+            rows = [row for row in seen.rows.values() if row.shard_id in shards and row.shard_id not in foreign]
+            lags = await find_lags(client, str(name.stream), rows)
             return _Description(name, seen, shards, lags, is_recreated=bool(foreign))
 
     name, seen, shards, lags, is_recreated = invocation.run(look)
@@ -188,11 +190,11 @@ def describe(invocation: Invocation, /, *, group: str, stream: str | None, store
         notice(f"{name.group} on {name.stream}: {seen.judgement}")
     if is_recreated:
         notice(
-            f"the stream {name.stream} was deleted and re-created: the group's positions are of the old stream; reset "
-            f"it with `shardline groups reset {name.group} --to TRIM_HORIZON`"
+            f"the stream {name.stream} was deleted and re-created: the group's positions belong to the old stream; "
+            f"reset it with `shardline groups reset {name.group} --to TRIM_HORIZON`"
         )
-    for problem in sorted({one.problem for one in (lags or {}).values() if one.problem is not None})[:3]:
-        notice(f"the lag of some shards is not known: {problem}")
+    for problem in sorted({found.problem for found in (lags or {}).values() if found.problem is not None})[:3]:
+        notice(f"the lag of some shards is unknown: {problem}")
 
 
 # ---- changing
@@ -235,7 +237,7 @@ def reset(invocation: Invocation, /, *, group: str, stream: str | None, to: str,
         place = StorePlace.of(how["store"], invocation)
         name = await find_group(place, group, stream)
         async with invocation.client() as client, opened(place, name) as (leases,):
-            shards = await patiently(lambda: client.list_shards(str(name.stream)))
+            shards = await with_retries(lambda: client.list_shards(str(name.stream)))
             target = await find_target(client, str(name.stream), shards, to, shard)
             steps = plan(shards, await _rows_to_change(leases, **how), target, shard)
             return name, steps, None if how["dry_run"] else await carry_out(leases, steps, force=how["force"])
@@ -301,16 +303,16 @@ def _report(
     invocation: Invocation, name: GroupOnStream, steps: Sequence[Step], outcome: Outcome | None, *, verb: str
 ) -> None:
     if invocation.is_json:
-        told = {"group": name.group, "stream": name.stream, "dry_run": outcome is None}
-        told["complete"] = outcome is not None and outcome.stopped_by is None
-        told["stopped_by"] = None if outcome is None else outcome.stopped_by
-        invocation.print_json(told | {"shards": group_report.step_objects(steps, outcome)})
+        result = {"group": name.group, "stream": name.stream, "dry_run": outcome is None}
+        result["complete"] = outcome is not None and outcome.stopped_by is None
+        result["stopped_by"] = None if outcome is None else outcome.stopped_by
+        invocation.print_json(result | {"shards": group_report.step_objects(steps, outcome)})
     else:
         group_report.print_steps(steps, outcome)
     if outcome is None:
         held = len(Watch({step.shard_id: step.before for step in steps if step.before is not None}).held)
-        notice(f"a dry run: nothing was written; {counted(held, 'lease')} with an owner")
+        notice(f"dry run: nothing was written; {counted(held, 'lease')} with an owner")
     elif outcome.stopped_by is not None:
         done = f"{len(outcome.done)} of {counted(len(steps), 'shard')} done"
-        notice(f"the {verb} is not finished, {done}: {outcome.stopped_by}")
-        raise click.exceptions.Exit(1 if outcome.interrupted_by is None else _BEYOND_SIGNALS + outcome.interrupted_by)
+        notice(f"the {verb} is incomplete, {done}: {outcome.stopped_by}")
+        raise click.exceptions.Exit(1 if outcome.interrupted_by is None else _SIGNAL_EXIT_BASE + outcome.interrupted_by)

@@ -1,19 +1,19 @@
-"""Where will each shard of a group stand after a reset, and how does it get there?
+"""Plans a reset: the new checkpoint of each shard, and the writes that set it.
 
 Invariants:
 
-- After a reset of the whole group it stands as a new one would that starts there: at TRIM_HORIZON every shard of
-  the stream is read again, also closed ones, parents before children; at LATEST nothing that lies there; at a time
-  what arrived since.
-- So every shard that is to be read has a row. A parent without one, whose child has one, counts as read (L3).
-- Rows are written the oldest shard first: parents hold their children back before these begin again.
-- A row changes in one conditional write. Broken off, a reset leaves rows as they were and rows as they should
-  be, nothing between; a worker that holds a lease loses it, and can write no more.
-- A row that cannot be of this stream (it was made anew) is deleted and made again.
-- Times are Kinesis's own, not this machine's: LATEST and "15 minutes ago" mean the same on every machine.
-- A sequence number counts as done, with all that is in its aggregate: what `describe` shows leads back there.
-- A sequence number is only believed if its shard has that record: from one of another shard no consumer could go
-  on.
+- After a reset, the whole group is in the state of a new group that starts at the target. At TRIM_HORIZON it reads
+  every shard of the stream again, even closed shards, parents before children; at LATEST it reads no stored record; at
+  a time it reads the records that arrived since then.
+- So every shard that is to be read gets a row, because a parent without a row counts as read if its child has one (L3).
+- The rows of the oldest shards are written first, so that parents hold their children back before these restart.
+- A row changes in one conditional write, so an interrupted reset leaves each row either old or new. A worker that holds
+  a lease loses it, and cannot write to it any more.
+- If the stream was re-created, a row that belongs to the old stream is deleted and re-created.
+- Times are those of the Kinesis service, so that LATEST and "15 minutes ago" mean the same on every machine.
+- A sequence number counts as processed, with its whole aggregate: the output of `describe` leads back to that position.
+- A sequence number is accepted only if its shard has that record. No consumer could resume from a number of another
+  shard.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ import click
 from shardline.aio.client import Client
 from shardline.cli.error_messages import WrongUsage
 from shardline.cli.groups.group_lag import first_page
-from shardline.cli.retrying import patiently
+from shardline.cli.retrying import with_retries
 from shardline.cli.streams.shard_tree import age
 from shardline.cli.time_arguments import parse_start
 from shardline.codec.raw_records import deaggregate
@@ -37,13 +37,13 @@ from shardline.model.position import LATEST, SHARD_END, Position, at_sequence_nu
 from shardline.model.sequence import SequenceNumber
 from shardline.model.shard import Shard
 
-_SEQUENCE_DIGITS: Final = 13  # as in moments: fewer are seconds since 1970
+_SEQUENCE_DIGITS_MIN: Final = 13  # as in ``time_arguments``: fewer digits are seconds since 1970
 _LATEST_MARGIN: Final = 1.0
 
 
 @final
 class Action(StrEnum):
-    """What happens to a row."""
+    """A change to a row."""
 
     RESET = "reset"
     CREATE = "create"
@@ -54,16 +54,16 @@ class Action(StrEnum):
 
 @final
 class Target(NamedTuple):
-    """Where a reset leads."""
+    """The position that a reset moves a group to."""
 
     position: Position
     latest_at: float
-    """What LATEST means: the service's time, less 1 s (L6)."""
+    """The time that LATEST stands for: the service's time, less 1 s (L6)."""
     read: frozenset[str]
-    """The shards in which something is left to read from there; the others are finished."""
+    """The shards that have records to read from the position on. The others are finished."""
 
     def lease_of(self, shard: Shard) -> Lease:
-        """The row of a group that starts here."""
+        """Return the row that a group has for this shard if it starts at the target."""
         position = self.position if shard.shard_id in self.read else SHARD_END
         return Lease(
             shard.shard_id,
@@ -76,7 +76,7 @@ class Target(NamedTuple):
 
 @final
 class Step(NamedTuple):
-    """One row's part in the reset."""
+    """The change of one row: the row before and after."""
 
     shard_id: str
     action: Action
@@ -85,7 +85,7 @@ class Step(NamedTuple):
 
 
 async def find_target(client: Client, stream: str, shards: Sequence[Shard], to: str, shard_id: str | None) -> Target:
-    """Where ``to`` leads; ``shards`` are all of the stream, listed just now."""
+    """Return the target that ``to`` names. ``shards`` are all shards of the stream, listed just now."""
     now = client.api.service_time()
     position = await _find_position(client, stream, to, shard_id, now)
     since = frozenset(shard.shard_id for shard in shards)
@@ -96,20 +96,20 @@ async def find_target(client: Client, stream: str, shards: Sequence[Shard], to: 
 
 async def _find_position(client: Client, stream: str, to: str, shard_id: str | None, now: float) -> Position:
     number, _, sub_sequence = to.partition(":")
-    if number.isascii() and number.isdigit() and len(number) >= _SEQUENCE_DIGITS:
+    if number.isascii() and number.isdigit() and len(number) >= _SEQUENCE_DIGITS_MIN:
         if shard_id is None:
-            raise WrongUsage("a sequence number is one shard's: name it with --shard")
-        return await _done_with(client, stream, shard_id, number, sub_sequence)
+            raise WrongUsage("a sequence number belongs to one shard: name the shard with --shard")
+        return await _position_after(client, stream, shard_id, number, sub_sequence)
     position = parse_start(to.removeprefix("-"), now)
     if position.timestamp is not None and position.timestamp > now + _LATEST_MARGIN:
-        raise WrongUsage(f"--to {to} lies ahead of the clock of Kinesis")
+        raise WrongUsage(f"--to {to} is in the future, by the clock of Kinesis")
     return position
 
 
-async def _done_with(client: Client, stream: str, shard_id: str, number: str, sub_sequence: str) -> Position:
-    """The checkpoint of someone who is done with this record."""
+async def _position_after(client: Client, stream: str, shard_id: str, number: str, sub_sequence: str) -> Position:
+    """Return the checkpoint of a consumer that has processed this record."""
     if sub_sequence and not (sub_sequence.isascii() and sub_sequence.isdigit()):
-        raise WrongUsage(f"the place inside an aggregate is a whole number, not {sub_sequence!r}")
+        raise WrongUsage(f"the position inside an aggregate is a whole number, not {sub_sequence!r}")
     wanted = at_sequence_number(number)
     try:
         page = await first_page(client, stream, Lease(shard_id, checkpoint=Checkpoint(wanted)))
@@ -119,16 +119,18 @@ async def _done_with(client: Client, stream: str, shard_id: str, number: str, su
             raise
         records = []
     if not records or SequenceNumber.parse(records[0].sequence_number) != wanted.sequence_number:
-        raise click.ClickException(f"{shard_id} has no record {number}: name one that it has, TRIM_HORIZON, or a time")
+        raise click.ClickException(
+            f"{shard_id} has no record {number}: give the number of an existing record, TRIM_HORIZON, or a time"
+        )
     last = max(0, len(deaggregate(records[0])) - 1)
     return at_sequence_number(SequenceNumber.parse(number, int(sub_sequence) if sub_sequence else last))
 
 
 async def _shards_since(client: Client, stream: str, moment: float) -> frozenset[str]:
-    """The shards that were open then, or came later; none if the server cannot tell: then all of them are read."""
+    """Return the shards that were open at that time or were created later; empty if the server cannot filter."""
     wanted = ShardFilter("FROM_TIMESTAMP", timestamp=moment)
     try:
-        found = await patiently(lambda: client.list_shards(stream, wanted))
+        found = await with_retries(lambda: client.list_shards(stream, wanted))
     except RequestError as error:
         if error.kind != "invalid":
             raise
@@ -137,13 +139,13 @@ async def _shards_since(client: Client, stream: str, moment: float) -> frozenset
 
 
 def target_of(position: Position, latest_at: float, shards: Iterable[Shard], since: frozenset[str]) -> Target:
-    """Where a reset to ``position`` leads.
+    """Return the target of a reset to ``position``.
 
     Args:
-        position: where the user wants the group to be.
+        position: the position that the user named.
         latest_at: the service's time, less 1 s.
         shards: all shards of the stream.
-        since: the shards that were open at the time of ``position``, or came later, if it is a time.
+        since: if ``position`` is a time, the shards that were open then or were created later.
     """
     if position == LATEST:
         return Target(position, latest_at, frozenset(shard.shard_id for shard in shards if shard.is_open))
@@ -153,7 +155,7 @@ def target_of(position: Position, latest_at: float, shards: Iterable[Shard], sin
 
 
 def plan(shards: Sequence[Shard], rows: Mapping[str, Lease], target: Target, only: str | None = None) -> list[Step]:
-    """What happens to each row, or to one shard's alone.
+    """Return the steps that move the group to the target; with ``only``, the step of that shard alone.
 
     Raises:
         UsageError: the stream has no such shard.
@@ -168,8 +170,8 @@ def plan(shards: Sequence[Shard], rows: Mapping[str, Lease], target: Target, onl
         for shard_id, shard in known.items()
         if shard_id in rows or shard_id in target.read
     ]
-    gone = sorted(rows.keys() - known.keys())
-    return steps + [Step(shard_id, Action.DELETE, rows[shard_id], None) for shard_id in gone]
+    missing = sorted(rows.keys() - known.keys())
+    return steps + [Step(shard_id, Action.DELETE, rows[shard_id], None) for shard_id in missing]
 
 
 def _step(shard: Shard, row: Lease | None, target: Target) -> Step:
@@ -182,8 +184,8 @@ def _action(row: Lease | None, after: Lease) -> Action:
         return Action.CREATE
     if _is_of_another_stream(row, after):
         return Action.REPLACE
-    is_there = (row.checkpoint, row.latest_at) == (after.checkpoint, after.latest_at)
-    return Action.KEEP if is_there and (row.holder is None or after.checkpoint.is_finished) else Action.RESET
+    is_unchanged = (row.checkpoint, row.latest_at) == (after.checkpoint, after.latest_at)
+    return Action.KEEP if is_unchanged and (row.holder is None or after.checkpoint.is_finished) else Action.RESET
 
 
 def _is_of_another_stream(row: Lease, after: Lease) -> bool:
@@ -192,7 +194,7 @@ def _is_of_another_stream(row: Lease, after: Lease) -> bool:
 
 
 def operations(row: Lease | None, after: Lease | None) -> list[LeaseOperation]:
-    """The writes that lead from one to the other, each on the condition that the one before it holds."""
+    """Return the conditional writes that turn ``row`` into ``after``, in order."""
     if after is None:
         return [] if row is None else [DeleteLease(row.shard_id, row.counter)]
     if row is None:

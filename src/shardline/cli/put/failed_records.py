@@ -1,11 +1,11 @@
-"""What was not put, why, and where does it go?
+"""Counts the records that were not put, and writes them to the file of ``--failed``.
 
 Invariants:
 
-- Everything that was read and not delivered is counted here, once, and is written to the file if there is one.
-- The file is only ever added to: what an earlier run left in it stays. It is made before the first record is put,
-  so that a wrong path costs nothing, and does not stay if nothing failed.
-- A line of the file that holds data can be put again as it is: see ``codec.record_lines``.
+- Every record that was read and not delivered is counted here once, and is written to the file if there is one.
+- The file is only appended to, so the records of an earlier run stay in it. It is created before the first record is
+  put, so that a wrong path is noticed before any record is sent; a new file is deleted if nothing failed.
+- A line of the file that holds data can be put again unchanged: see ``codec.record_lines``.
 """
 
 from collections import Counter
@@ -19,18 +19,18 @@ from shardline.cli.terminal import notice
 from shardline.codec.record_lines import VERSION, PlainRecord, line_of
 from shardline.core.producer.producer_record import Undelivered
 
-_SHOWN: Final = 5  # refused lines that are told one by one
+_NOTICES_MAX: Final = 5  # rejected lines that are each reported on standard error
 
 
 @final
 class FailedRecords:
-    """What failed so far."""
+    """The records that failed so far, counted by reason."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._was_there = path is not None and path.exists()
+        self._existed_before = path is not None and path.exists()
         self._file: IO[bytes] | None = None if path is None else path.open("ab")
-        self._told = 0
+        self._line_count = 0
         self.reasons: Counter[str] = Counter()
         self.write_error: OSError | None = None
 
@@ -39,30 +39,30 @@ class FailedRecords:
         return self.reasons.total()
 
     def add_delivery(self, delivery: Delivery) -> None:
-        """The producer gave it up."""
+        """Add a record that the producer failed to deliver."""
         reason = delivery.conclusion
         assert isinstance(reason, Undelivered)
-        assert delivery.data is not None, "kept on failure"
+        assert delivery.data is not None, "a failed delivery keeps its data"
         self.reasons[f"{reason.code}: {reason.message}"] += 1
         record = PlainRecord(delivery.key, delivery.data, delivery.explicit_hash_key)
-        told = {"error": reason.code, "message": reason.message, "maybe_stored": reason.maybe_stored}
-        self._write(line_of(record, **told))
+        error = {"error": reason.code, "message": reason.message, "maybe_stored": reason.maybe_stored}
+        self._write(line_of(record, **error))
 
     def add_line(self, number: int, kept: PlainRecord | bytes | None, code: str, message: str) -> None:
-        """A line that could not be put.
+        """Add a line of the input that could not be put.
 
         Args:
-            number: of the line, from 1.
-            kept: the record that it would have been; bytes: the line itself, to be written as it is; ``None``: it was
-                too long to be kept.
-            code: why, in a word.
-            message: why.
+            number: the number of the line, from 1.
+            kept: the record to write to the file; or the line itself as bytes, to be written unchanged; or ``None`` if
+                the line was too long to keep.
+            code: the error code.
+            message: the reason, as a sentence.
         """
         self.reasons[code] += 1
-        self._told += 1
-        if self._told <= _SHOWN:
+        self._line_count += 1
+        if self._line_count <= _NOTICES_MAX:
             notice(f"line {number}: {message}")
-        elif self._told == _SHOWN + 1:
+        elif self._line_count == _NOTICES_MAX + 1:
             notice("... and more lines")
         if isinstance(kept, bytes):
             self._write(kept + b"\n")
@@ -74,7 +74,7 @@ class FailedRecords:
             self._write(line_of(kept, line=number, error=code, message=message))
 
     def add_unput(self, records: list[PlainRecord]) -> None:
-        """These were read, and not accepted when it was broken off."""
+        """Add records that were read, but not yet accepted by the producer when the run was interrupted."""
         self.reasons["Interrupted: not sent"] += len(records)
         for record in records:
             self._write(line_of(record, error="Interrupted", message="not sent", maybe_stored=False))
@@ -87,7 +87,7 @@ class FailedRecords:
         except OSError as error:
             self.write_error = self.write_error or error
         assert self._path is not None
-        if not self._was_there and not self.count:
+        if not self._existed_before and not self.count:
             self._path.unlink(missing_ok=True)
 
     def _write(self, line: bytes) -> None:
@@ -95,5 +95,5 @@ class FailedRecords:
             return
         try:
             self._file.write(line)
-        except OSError as error:  # a full disk: told at the end, for the records that follow may still be put
+        except OSError as error:  # a full disk is reported at the end, because later records may still be put
             self.write_error = error

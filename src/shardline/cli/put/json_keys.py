@@ -1,9 +1,9 @@
-"""Which key does a line of JSON name?
+"""Reads the partition key from a field of a JSON line.
 
 Invariants:
 
-- The key is the text or the number at the end of the path; anything else there is no key.
-- The rest of the line is checked to be JSON, and is otherwise not looked at: no objects are made of it.
+- The key is the text or the number at the end of the path. Any other value there is an error.
+- The rest of the line is only checked to be valid JSON: no objects are created for it.
 """
 
 import re
@@ -15,25 +15,25 @@ import msgspec
 from shardline.errors import UsageError
 
 _Key = str | int | float | None
-_PLACE: Final = "value"
-_NO_NAME: Final = re.compile(r'[\x00-\x1f"\\]')  # what JSON escapes in a name cannot be looked for
+_ATTRIBUTE: Final = "value"
+_ESCAPED: Final = re.compile(r'[\x00-\x1f"\\]')  # a name with characters that JSON escapes cannot be searched for
 
 
 def key_finder(path: str) -> Callable[[bytes], str]:
-    """A function that takes the key of a line, at a path such as ``customer.id``.
+    """Return a function that reads the key of a line at a path such as ``customer.id``.
 
-    The function raises ``UsageError`` if the line has no key there.
+    The function raises ``UsageError`` if the line has no key at the path.
 
     Raises:
-        UsageError: the path is none.
+        UsageError: the path is invalid.
     """
     names = path.split(".")
-    if not all(names) or _NO_NAME.search(path):
+    if not all(names) or _ESCAPED.search(path):
         raise UsageError(f"a field is named as in id or customer.id, not {path!r}")
     shape: Any = _Key
     for name in reversed(names):
-        fields = [(_PLACE, shape if shape is _Key else shape | None, None)]
-        shape = msgspec.defstruct("Level", fields, rename={_PLACE: name}, gc=False)
+        fields = [(_ATTRIBUTE, shape if shape is _Key else shape | None, None)]
+        shape = msgspec.defstruct("Level", fields, rename={_ATTRIBUTE: name}, gc=False)
     decode = msgspec.json.Decoder(shape).decode
     depth = range(len(names))
 
@@ -41,7 +41,7 @@ def key_finder(path: str) -> Callable[[bytes], str]:
         try:
             found: Any = decode(line)
         except msgspec.ValidationError as error:
-            raise UsageError(f"the field {path} is no text and no number: {error}") from None
+            raise UsageError(f"the field {path} is neither a text nor a number: {error}") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"not JSON: {error}") from None
         for _ in depth:

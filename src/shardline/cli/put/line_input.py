@@ -1,11 +1,11 @@
-"""How is input read line by line, without stopping everything else?
+"""Reads the input line by line, without blocking the event loop.
 
 Invariants:
 
-- Reading happens in a thread of its own, which nobody waits for: a terminal or a pipe that says nothing holds up
-  neither the event loop nor the end of the program.
-- What is read ahead is bounded: a few blocks, and one line that has no end is cut at ``LINE_MAX_BYTES``.
-- A line is what stands between two newlines, byte for byte, whatever it holds. The last needs no newline.
+- A daemon thread reads the input, and nothing waits for this thread: a silent terminal or pipe holds up neither the
+  event loop nor the end of the program.
+- Read-ahead is bounded to a few blocks. A line longer than ``LINE_MAX_BYTES`` is dropped, not buffered.
+- A line is the bytes between two newlines, whatever they are. The last line needs no newline.
 """
 
 import asyncio
@@ -18,25 +18,25 @@ from shardline.model.limits import RECORD_HIGHEST_MAX_BYTES
 
 BLOCK_BYTES: Final = 256 * 1024
 LINE_MAX_BYTES: Final = RECORD_HIGHEST_MAX_BYTES
-_AHEAD: Final = 2
+_BLOCKS_AHEAD: Final = 2
 
 
 @final
 class BlockReader:
-    """Blocks of bytes from a file descriptor, as they come."""
+    """Reads blocks of bytes from a file descriptor in a thread."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._room = threading.Semaphore(_AHEAD)
+        self._room = threading.Semaphore(_BLOCKS_AHEAD)
         self._blocks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
-        self._is_over = False
+        self._is_at_end = False
         self.read_bytes = 0
-        """How much was handed out."""
+        """The number of bytes that ``blocks`` has yielded."""
         threading.Thread(target=self._read, name="shardline input", daemon=True).start()
 
     def _read(self) -> None:
-        """A block that comes after the loop has ended goes nowhere: nobody would put it."""
+        """Read blocks until the end of the input. A block that arrives after the loop was closed is dropped."""
         block: bytes | OSError = b"not yet"
         while block and not isinstance(block, OSError) and not self._loop.is_closed():
             self._room.acquire()
@@ -50,23 +50,23 @@ class BlockReader:
                 return
 
     async def blocks(self) -> AsyncGenerator[bytes]:
-        """Until the end of the input.
+        """Yield blocks until the end of the input.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the input cannot be read.
         """
-        while not self._is_over:
+        while not self._is_at_end:
             block = await self._blocks.get()
             self._room.release()
             if isinstance(block, OSError):
                 raise block
             self.read_bytes += len(block)
-            self._is_over = not block
+            self._is_at_end = not block
             if block:
                 yield block
 
     def read_ahead(self) -> bytes:
-        """What was read and not handed out, when nobody wants more."""
+        """Return the bytes that were read but not yielded. Call it when no more blocks will be requested."""
         blocks: list[bytes] = []
         while not self._blocks.empty():
             block = self._blocks.get_nowait()
@@ -77,20 +77,20 @@ class BlockReader:
 
 @final
 class LineSplitter:
-    """Makes lines of blocks. A line that is too long is ``None``."""
+    """Splits blocks into lines. A line that is too long becomes ``None``."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
-        self._is_cut = False
+        self._is_too_long = False
 
     @property
     def unfinished_bytes(self) -> int:
-        """How long the line is whose end has not come."""
+        """The length so far of the line that is not complete yet."""
         return self._size
 
     def feed(self, block: bytes) -> list[bytes | None]:
-        """The lines that this block ends."""
+        """Return the lines that this block completes."""
         first, newline, rest = block.partition(b"\n")
         self._keep(first)
         if not newline:
@@ -103,18 +103,18 @@ class LineSplitter:
         return lines
 
     def end(self) -> list[bytes | None]:
-        """The last line, if the input did not end with a newline."""
+        """Return the last line, if the input did not end with a newline."""
         return [self._take()] if self._size else []
 
     def _keep(self, part: bytes) -> None:
         self._size += len(part)
         if self._size > LINE_MAX_BYTES:
-            self._is_cut = True
+            self._is_too_long = True
             self._parts.clear()
         elif part:
             self._parts.append(part)
 
     def _take(self) -> bytes | None:
-        line = None if self._is_cut else b"".join(self._parts)
-        self._parts, self._size, self._is_cut = [], 0, False
+        line = None if self._is_too_long else b"".join(self._parts)
+        self._parts, self._size, self._is_too_long = [], 0, False
         return line

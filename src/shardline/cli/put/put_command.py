@@ -2,10 +2,11 @@
 
 Invariants:
 
-- No record is lost silently: what was read and not delivered is counted, reported, and written to ``--failed``;
-  the exit code is 1 if there is any, 130 or 143 if Ctrl-C or SIGTERM broke it off.
-- A stream that is not there, or may not be asked, is told before anything is read.
-- Standard output has the result alone: where a single record lies, or with ``--output json`` the counts.
+- No record is lost silently: records that were read and not delivered are counted, reported, and written to
+  ``--failed``. The exit code is 1 if a record failed, and 130 or 143 if Ctrl-C or SIGTERM interrupted the run.
+- A missing or forbidden stream is reported before any input is read.
+- Standard output has only the result: the shard and sequence number of a single record, or with ``--output json`` the
+  counts.
 """
 
 import os
@@ -28,9 +29,9 @@ from shardline.cli.invocation import UTF8, Invocation, global_options
 from shardline.cli.put.failed_records import FailedRecords
 from shardline.cli.put.json_keys import key_finder
 from shardline.cli.put.line_input import BLOCK_BYTES, LineSplitter
-from shardline.cli.put.put_run import Meaning, PutRun
+from shardline.cli.put.put_run import LineParser, PutRun
 from shardline.cli.quantities import counted, in_units
-from shardline.cli.retrying import patiently
+from shardline.cli.retrying import with_retries
 from shardline.cli.terminal import notice
 from shardline.cli.time_arguments import duration_option
 from shardline.codec.record_lines import NO_KEY, PlainRecord, format_problem, record_of
@@ -90,7 +91,7 @@ def put(invocation: Invocation, /, stream: str, data: str | None, **settings: An
       shardline tail orders --from 1h --until latest --output json | shardline put copy --records -
     """
     source = _Source.of(data, settings)
-    meaning = _meaning(settings)
+    parser = _line_parser(settings)
     config = ProducerConfig(
         aggregation=settings["aggregate"],
         ordered=settings["ordered"],
@@ -101,7 +102,7 @@ def put(invocation: Invocation, /, stream: str, data: str | None, **settings: An
     if settings["records"]:
         _check_formats(settings["records"])
     with _failed_records(settings["failed"], settings["records"]) as failed:
-        job = _Job(stream, source, meaning, config, failed, settings["drain"])
+        job = _Job(stream, source, parser, config, failed, settings["drain"])
         run = invocation.run(_put, invocation, job)
         code = _conclude(invocation, run, failed, settings)
     click.get_current_context().exit(code)
@@ -123,7 +124,7 @@ class _Source(NamedTuple):
         if len(given) > 1:
             raise WrongUsage("give only one of DATA, --file and --records")
         if settings["whole"] and (settings["records"] or data not in (None, "-")):
-            raise WrongUsage("--whole goes with --file or standard input")
+            raise WrongUsage("--whole works only with --file or standard input")
         if data not in (None, "-"):
             return cls(data=os.fsencode(str(data)))
         if data is None and path is None and sys.stdin is not None and sys.stdin.isatty():
@@ -132,7 +133,7 @@ class _Source(NamedTuple):
 
     @contextmanager
     def opened(self) -> Generator[tuple[int, int | None]]:
-        """Its file descriptor, and how many bytes it has if that is known."""
+        """Open the input; yield its file descriptor, and its size in bytes if that is known."""
         if self.path is None:
             yield _STDIN, None
             return
@@ -140,26 +141,26 @@ class _Source(NamedTuple):
             yield file.fileno(), os.fstat(file.fileno()).st_size or None
 
 
-def _meaning(settings: dict[str, Any]) -> Meaning:
+def _line_parser(settings: dict[str, Any]) -> LineParser:
     key, field = settings["key"], settings["key_field"]
     if key is not None and field is not None:
-        raise WrongUsage("--key does not go with --key-field")
+        raise WrongUsage("--key cannot be combined with --key-field")
     try:
         find = None if field is None else key_finder(field)
     except UsageError as error:
         raise WrongUsage(f"--key-field: {error}") from None
     if settings["records"]:
         key_of = find if key is None else _always(key)
-        return Meaning(record_of=lambda line: record_of(line, key_of), is_record=True)
+        return LineParser(convert=lambda line: record_of(line, key_of), keeps_lines=True)
     if find is not None:
-        return Meaning(record_of=lambda line: PlainRecord(find(line), line), refusal=NO_KEY)
-    return Meaning(key)
+        return LineParser(convert=lambda line: PlainRecord(find(line), line), error_code=NO_KEY)
+    return LineParser(key)
 
 
 def _check_formats(path: Path) -> None:
-    """Refuse a file that has a record in a format that could be misread: nothing is put then.
+    """Reject a file with a record in a format that could be misread, before any record is put.
 
-    Lines of a pipe are checked one by one as they are put: those that are refused fail, and the others are put.
+    Lines of a pipe are checked one by one as they are put: rejected lines fail, and the others are put.
     """
     if not path.is_file():
         return
@@ -185,7 +186,7 @@ def _always(key: str) -> Callable[[bytes], str]:
 @contextmanager
 def _failed_records(path: Path | None, source: Path | None) -> Generator[FailedRecords]:
     if path is not None and source is not None and source.exists() and path.exists() and path.samefile(source):
-        raise WrongUsage("--failed names the file that is read: give another")
+        raise WrongUsage("--failed names the file that is being read: give another file")
     try:
         failed = FailedRecords(path)
     except OSError as error:
@@ -196,17 +197,17 @@ def _failed_records(path: Path | None, source: Path | None) -> Generator[FailedR
         failed.close()
     if failed.write_error is not None:
         raise click.ClickException(
-            f"{path} could not be written: {failed.write_error.strerror}: records are missing there"
+            f"{path} could not be written: {failed.write_error.strerror}; failed records are missing from it"
         )
 
 
 @final
 class _Job(NamedTuple):
-    """What is to be put, and how."""
+    """The input to put, and the settings to put it with."""
 
     stream: str
     source: _Source
-    meaning: Meaning
+    parser: LineParser
     config: ProducerConfig
     failed: FailedRecords
     drain: float
@@ -217,9 +218,9 @@ async def _put(invocation: Invocation, job: _Job) -> PutRun:
         async with invocation.client() as client:
             config = replace(job.config, record_max_bytes=await _record_max_bytes(client, job.stream))
             producer = Producer(job.stream, client=client, config=config, on_failure=job.failed.add_delivery)
-            with interrupts() as heard:  # not before: until now Ctrl-C may just break it off
+            with interrupts() as signals:  # before this point nothing was read, and Ctrl-C may simply end the process
                 await producer.start()
-                run = PutRun(producer, job.failed, job.meaning, heard)
+                run = PutRun(producer, job.failed, job.parser, signals)
                 began_at = time.monotonic()
                 try:
                     if job.source.data is not None:
@@ -229,15 +230,15 @@ async def _put(invocation: Invocation, job: _Job) -> PutRun:
                     else:
                         await run.put_lines(descriptor, total_bytes, job.drain)
                 finally:
-                    await producer.close(0.0)  # whatever is left has failed: ``add_delivery`` hears of it
+                    await producer.close(0.0)  # fails the records that are left, and passes them to ``add_delivery``
                     run.seconds = time.monotonic() - began_at
     return run
 
 
 async def _record_max_bytes(client: Client, stream: str) -> int | None:
-    """The largest record that the stream takes. ``None``: who may put need not be allowed to ask."""
+    """Return the stream's maximum record size, or ``None`` if the caller may put records but not read this setting."""
     try:
-        return (await patiently(lambda: client.describe_stream_summary(stream))).max_record_bytes
+        return (await with_retries(lambda: client.describe_stream_summary(stream))).max_record_bytes
     except ServiceError as error:
         if error.kind == "denied":
             return None
@@ -245,10 +246,10 @@ async def _record_max_bytes(client: Client, stream: str) -> int | None:
 
 
 def _conclude(invocation: Invocation, run: PutRun, failed: FailedRecords, settings: dict[str, Any]) -> int:
-    """Tell how it went."""
+    """Report the result, and return the exit code."""
     receipt, stats = run.receipt, run.stats()
     if invocation.is_json:
-        where = {} if receipt is None else {"shard_id": receipt.shard_id, "sequence_number": receipt.sequence_number}
+        place = {} if receipt is None else {"shard_id": receipt.shard_id, "sequence_number": receipt.sequence_number}
         counts = {
             "put": stats.delivered_records,
             "failed": failed.count,
@@ -258,28 +259,28 @@ def _conclude(invocation: Invocation, run: PutRun, failed: FailedRecords, settin
             "seconds": round(run.seconds, 3),
             "interrupted": run.is_interrupted,
         }
-        invocation.print_json(counts | where)
+        invocation.print_json(counts | place)
     elif receipt is not None:
         click.echo(f"{receipt.shard_id} {receipt.sequence_number}")
     if not settings["quiet"] and (receipt is None or failed.count):
         notice(_summary(run, stats))
     if run.cut_bytes:
-        notice(f"the last line was cut off and is not put ({counted(run.cut_bytes, 'byte')} read)")
+        notice(f"the last line is incomplete and was not put ({counted(run.cut_bytes, 'byte')} read)")
     if failed.count:
         reasons = in_options("; ".join(f"{count:,} {reason}" for reason, count in failed.reasons.most_common(5)))
-        where_to = f"in {settings['failed']}" if settings["failed"] else "discarded; use --failed FILE to keep them"
-        notice(f"{counted(failed.count, 'record')} failed, {where_to} ({reasons})")
+        kept = f"in {settings['failed']}" if settings["failed"] else "discarded; use --failed FILE to keep them"
+        notice(f"{counted(failed.count, 'record')} failed, {kept} ({reasons})")
     return run.exit_code if run.is_interrupted else int(failed.count > 0)
 
 
 def _summary(run: PutRun, stats: ProducerStats) -> str:
     rate = stats.delivered_records / run.seconds if run.seconds else 0.0
-    told = [
+    parts = [
         f"put {counted(stats.delivered_records, 'record')}",
         in_units(stats.delivered_bytes),
         f"{run.seconds:,.1f} s",
         f"{rate:,.0f}/s",
         *([f"{stats.retried_records:,} retried"] if stats.retried_records else []),
-        *([f"{counted(run.empty_count, 'empty line')} left out"] if run.empty_count else []),
+        *([f"{counted(run.empty_count, 'empty line')} skipped"] if run.empty_count else []),
     ]
-    return ("interrupted: " if run.is_interrupted else "") + ", ".join(told)
+    return ("interrupted: " if run.is_interrupted else "") + ", ".join(parts)

@@ -1,10 +1,10 @@
-"""How do lines become records in a stream?
+"""Puts the lines of an input into a stream.
 
 Invariants:
 
-- Every line that was read ends up delivered, or in ``FailedRecords``: also when it is broken off, at any moment.
+- Every line that was read is either delivered or added to ``FailedRecords``, even if the run is interrupted.
 - Memory is bounded, however long the input is: lines are read when the producer has room.
-- A line that can be no record stops no other.
+- A line that cannot become a record does not stop the other lines.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from shardline.aio.producer.async_producer import Producer
 from shardline.cli.interrupts import Interrupts
 from shardline.cli.put.failed_records import FailedRecords
 from shardline.cli.put.line_input import LINE_MAX_BYTES, BlockReader, LineSplitter
-from shardline.cli.put.put_progress import HowFar, show_progress
+from shardline.cli.put.put_progress import PutCounts, show_progress
 from shardline.codec.record_lines import PlainRecord
 from shardline.errors import UsageError
 
@@ -32,50 +32,56 @@ _TOO_LONG: Final = f"longer than {LINE_MAX_BYTES} bytes, the most that a record 
 
 @final
 @dataclass(frozen=True)
-class Meaning:
-    """What a line is."""
+class LineParser:
+    """Converts a line of the input to a record."""
 
     key: str | None = None
-    """The key of every record, where nothing else says it."""
-    record_of: Callable[[bytes], PlainRecord] | None = None
-    """What makes a record of a line; raises ``UsageError``. ``None``: the line is the data."""
-    refusal: str = "NotARecord"
-    """The code of a line that means none."""
-    is_record: bool = False
-    """Whether the lines are records in our own format: those that are refused are handed back as they are."""
+    """The key of every record. It is used only without ``convert``."""
+    convert: Callable[[bytes], PlainRecord] | None = None
+    """Converts a line to a record, or raises ``UsageError``. ``None``: the line is the data."""
+    error_code: str = "NotARecord"
+    """The error code of a line that ``convert`` rejects."""
+    keeps_lines: bool = False
+    """Whether rejected lines are written to ``--failed`` unchanged, because they already are in its format."""
 
-    def read(self, line: bytes) -> PlainRecord:
-        return PlainRecord(self.key, line) if self.record_of is None else self.record_of(line)
+    def parse(self, line: bytes) -> PlainRecord:
+        return PlainRecord(self.key, line) if self.convert is None else self.convert(line)
 
 
 @final
 class PutRun:
-    """One input on its way into a stream."""
+    """Puts one input into a stream, and keeps the counts."""
 
-    def __init__(self, producer: Producer, failed: FailedRecords, meaning: Meaning, heard: Interrupts) -> None:
+    def __init__(self, producer: Producer, failed: FailedRecords, parser: LineParser, signals: Interrupts) -> None:
         self._producer = producer
         self._failed = failed
-        self._meaning = meaning
-        self._heard = heard
+        self._parser = parser
+        self._signals = signals
         self._reader: BlockReader | None = None
         self._splitter = LineSplitter()
-        self._accepted = 0  # by the producer, of all chunks before this one and of the first ``_done`` of this one
-        self._chunk: Sequence[_Record] = ()  # on its way into the producer
-        self._done = 0  # how many of the chunk are accepted, or refused for good
+        # Records that the producer has accepted: from all earlier chunks, and from the first ``_done`` of this chunk.
+        self._accepted = 0
+        self._chunk: Sequence[_Record] = ()  # the records that are being passed to the producer
+        self._done = 0  # how many records of the chunk were accepted, or rejected for good
         self.line_count = 0
         self.empty_count = 0
         self.cut_bytes = 0
-        """How much of a line was read whose end never came, when it was broken off."""
+        """The length of the incomplete line that was being read when the run was interrupted."""
         self.is_interrupted = False
         self.seconds = 0.0
-        """How long it took."""
+        """The duration of the run. ``put_command`` sets it."""
         self.receipt: Receipt | None = None
-        """Of a record that was put alone."""
+        """The receipt of a record that was put alone."""
 
     async def put_one(self, data: bytes) -> None:
-        """Put one record, and wait until it is there; raise what is wrong with it."""
-        key, data, explicit_hash_key = self._meaning.read(data)
-        with self._heard.stage() as waiting:
+        """Put one record, and wait for its receipt.
+
+        Raises:
+            UsageError: the data cannot become a record.
+            DeliveryFailed: the record was not delivered.
+        """
+        key, data, explicit_hash_key = self._parser.parse(data)
+        with self._signals.stage() as waiting:
             delivery = await self._producer.put(data, key=key, explicit_hash_key=explicit_hash_key)
             self.receipt = await delivery
         self.is_interrupted = waiting.cancelled_caught
@@ -84,11 +90,12 @@ class PutRun:
         """Put the whole input as one record.
 
         Raises:
-            UsageError: it can be none.
+            UsageError: the input cannot become a record.
+            DeliveryFailed: the record was not delivered.
         """
         parts: list[bytes] = []
         self._reader = BlockReader(descriptor)
-        with self._heard.stage() as reading:
+        with self._signals.stage() as reading:
             async for block in self._reader.blocks():
                 parts.append(block)
                 if self._reader.read_bytes > LINE_MAX_BYTES:
@@ -100,36 +107,36 @@ class PutRun:
             await self.put_one(b"".join(parts))
 
     async def put_lines(self, descriptor: int, total_bytes: int | None, drain: float) -> None:
-        """Put every line. Ctrl-C ends the reading, and gives what was accepted ``drain`` seconds."""
+        """Put every line. Ctrl-C ends the reading; the records in flight then have ``drain`` seconds."""
         self._reader = BlockReader(descriptor)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(show_progress, self.how_far, total_bytes)
-            with self._heard.stage() as reading:
+            tasks.start_soon(show_progress, self.counts, total_bytes)
+            with self._signals.stage() as reading:
                 async for block in self._reader.blocks():
                     await self._put(self._splitter.feed(block))
                 await self._put(self._splitter.end())
                 await self._producer.flush()
             if reading.cancelled_caught:
                 self.is_interrupted = True
-                self._give_back()
-                with self._heard.stage():
+                self._fail_unput()
+                with self._signals.stage():
                     await self._producer.flush(drain)
             tasks.cancel_scope.cancel()
 
     @property
     def exit_code(self) -> int:
-        """Of a run that was interrupted."""
-        return self._heard.exit_code
+        """The exit code of a run that was interrupted."""
+        return self._signals.exit_code
 
     def stats(self) -> "ProducerStats":
         return self._producer.stats()
 
-    def how_far(self) -> HowFar:
+    def counts(self) -> PutCounts:
         stats = self.stats()
         read_bytes = 0 if self._reader is None else self._reader.read_bytes
-        return HowFar(stats.delivered_records, stats.outstanding, stats.retried_records, self._failed.count, read_bytes)
-
-    # ---- inside
+        return PutCounts(
+            stats.delivered_records, stats.outstanding, stats.retried_records, self._failed.count, read_bytes
+        )
 
     async def _put(self, lines: list[bytes | None]) -> None:
         if not lines:
@@ -138,7 +145,7 @@ class PutRun:
         self._chunk, self._done = records, 0
         try:
             await self._producer.put_many(records)
-        except UsageError:  # one of them, and nothing was accepted
+        except UsageError:  # put_many rejects the whole chunk for one bad record, and has accepted nothing
             await self._put_one_by_one(records, numbers)
         else:
             self._accepted += len(records)
@@ -156,12 +163,12 @@ class PutRun:
             self._done += 1
 
     def _records(self, lines: list[bytes | None]) -> tuple[Sequence[_Record], Sequence[int]]:
-        """What the lines mean, and the number of the line that each came from. What means nothing has failed."""
+        """Return the records of the lines, and their line numbers. Lines that cannot become records have failed."""
         first = self.line_count + 1
         self.line_count += len(lines)
-        meaning = self._meaning
-        if meaning.record_of is None and b"" not in lines and None not in lines:
-            key = meaning.key
+        parser = self._parser
+        if parser.convert is None and b"" not in lines and None not in lines:
+            key = parser.key
             return [(key, line) for line in lines if line is not None], range(first, first + len(lines))
         records: list[_Record] = []
         numbers: list[int] = []
@@ -172,17 +179,19 @@ class PutRun:
                 self.empty_count += 1
             else:
                 try:
-                    records.append(_short(meaning.read(line)))
+                    records.append(_short(parser.parse(line)))
                     numbers.append(number)
                 except UsageError as error:
-                    kept = line if meaning.is_record else PlainRecord(None, line)
-                    self._failed.add_line(number, kept, meaning.refusal, str(error))
+                    kept = line if parser.keeps_lines else PlainRecord(None, line)
+                    self._failed.add_line(number, kept, parser.error_code, str(error))
         return records, numbers
 
-    def _give_back(self) -> None:
-        """It is broken off: what was read and not accepted has failed. Records are accepted in their order."""
+    def _fail_unput(self) -> None:
+        """Fail the records that were read, but that the producer had not accepted when the run was interrupted."""
         assert self._reader is not None
         stats = self.stats()
+        # An interrupted put_many may have accepted a part of the chunk. The producer accepts records in order, so its
+        # own counts tell where the rest begins.
         accepted = stats.outstanding + stats.delivered_records + stats.failed_records
         unput = list(self._chunk[self._done + accepted - self._accepted :])
         unput += self._records(self._splitter.feed(self._reader.read_ahead()))[0]
@@ -191,7 +200,7 @@ class PutRun:
 
 
 def _short(record: PlainRecord) -> _Record:
-    """Without what nearly none has: the producer then takes it in a fraction of the time."""
+    """Drop the explicit hash key if it is not set: the producer accepts such pairs much faster."""
     return (record.key, record.data) if record.explicit_hash_key is None else record
 
 

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from shardline.cli.quantities import in_units
 from shardline.cli.streams.shard_tree import FANCY, PLAIN, draw
-from shardline.cli.terminal import draws, print_lines, printable
+from shardline.cli.terminal import can_show, print_lines, printable
 from shardline.cli.time_arguments import shown_time
 from shardline.codec.shapes import StreamConsumer, StreamSummary
 from shardline.model.shard import Shard
@@ -124,7 +124,7 @@ def _consumers(view: StreamView) -> str:
 
 
 def _tree_lines(shards: Sequence[Shard]) -> list[Text]:
-    lines = draw(shards, FANCY if draws("".join(FANCY)) else PLAIN)
+    lines = draw(shards, FANCY if can_show("".join(FANCY)) else PLAIN)
     width = max((len(line.branches) + len(line.shard.shard_id) for line in lines), default=0)
     return [_shard_line(line.branches, line.shard, width, line.note) for line in lines]
 

@@ -18,7 +18,7 @@ from shardline.cli.completion.completion_command import complete_stream
 from shardline.cli.error_messages import WrongUsage
 from shardline.cli.invocation import Invocation, global_options
 from shardline.cli.quantities import counted
-from shardline.cli.retrying import ask_all, patiently, wait_for_stream
+from shardline.cli.retrying import call_for_each, wait_for_stream, with_retries
 from shardline.cli.streams.resharding import Change, merge_of, shard_id_of, split_of, steps_to
 from shardline.cli.streams.stream_views import StreamView, mode_of, print_stream, stream_json, summary_json
 from shardline.cli.terminal import notice, print_table, waiting
@@ -86,17 +86,17 @@ def list_(invocation: Invocation, *, names: bool) -> None:
 
 async def _list(invocation: Invocation, names: bool) -> list[Any]:
     async with invocation.client() as client:
-        listed = await patiently(client.list_streams)
+        listed = await with_retries(client.list_streams)
         if names:
             return [one.name for one in listed]
-        found = await ask_all((one.name for one in listed), partial(_summary_if_there, client), _AT_ONCE)
+        found = await call_for_each((one.name for one in listed), partial(_summary_if_there, client), _AT_ONCE)
         return [summary for one in listed if (summary := found[one.name]) is not None]
 
 
 async def _summary_if_there(client: Client, name: str) -> StreamSummary | None:
     """``None``: it was deleted since it was listed."""
     try:
-        return await patiently(lambda: client.describe_stream_summary(name))
+        return await with_retries(lambda: client.describe_stream_summary(name))
     except ServiceError as error:
         if error.kind == "not-found":
             return None
@@ -131,15 +131,15 @@ def describe(invocation: Invocation, stream: str, *, only_open: bool) -> None:
 
 async def _view(invocation: Invocation, stream: str) -> StreamView:
     async with invocation.client() as client:
-        summary = await patiently(lambda: client.describe_stream_summary(stream))
-        shards = [] if summary.status == "CREATING" else await patiently(lambda: client.list_shards(stream))
+        summary = await with_retries(lambda: client.describe_stream_summary(stream))
+        shards = [] if summary.status == "CREATING" else await with_retries(lambda: client.list_shards(stream))
         return StreamView(summary, shards, await _consumers(client, summary))
 
 
 async def _consumers(client: Client, summary: StreamSummary) -> list[StreamConsumer] | None:
     """``None`` where that may not be asked: it needs a permission of its own, and not every emulator answers."""
     try:
-        return await patiently(lambda: client.list_stream_consumers(summary.arn))
+        return await with_retries(lambda: client.list_stream_consumers(summary.arn))
     except ServiceError as error:
         if error.kind in {"denied", "invalid"}:
             return None
@@ -184,7 +184,7 @@ async def _create(invocation: Invocation, stream: str, settings: dict[str, Any])
     is_new = True
     async with invocation.client() as client:
         try:
-            await patiently(
+            await with_retries(
                 lambda: client.create_stream(
                     stream,
                     shards=settings["shards"],
@@ -200,7 +200,7 @@ async def _create(invocation: Invocation, stream: str, settings: dict[str, Any])
         if settings["wait"]:
             with waiting(f"waiting until {stream} is ACTIVE"):
                 await wait_for_stream(client, stream, "ACTIVE", settings["timeout"])
-        return await patiently(lambda: client.describe_stream_summary(stream)), is_new
+        return await with_retries(lambda: client.describe_stream_summary(stream)), is_new
 
 
 def _tag(text: str) -> tuple[str, str]:
@@ -248,13 +248,13 @@ def _confirm(summary: StreamSummary, invocation: Invocation) -> None:
 
 async def _summary(invocation: Invocation, stream: str) -> StreamSummary:
     async with invocation.client() as client:
-        return await patiently(lambda: client.describe_stream_summary(stream))
+        return await with_retries(lambda: client.describe_stream_summary(stream))
 
 
 async def _delete(invocation: Invocation, stream: str, settings: dict[str, Any]) -> None:
     with_consumers = settings["with_consumers"]
     async with invocation.client() as client:
-        await patiently(lambda: client.delete_stream(stream, enforce_consumer_deletion=with_consumers), changes=True)
+        await with_retries(lambda: client.delete_stream(stream, enforce_consumer_deletion=with_consumers), changes=True)
         if settings["wait"]:
             with waiting(f"waiting until {stream} is gone"):
                 await wait_for_stream(client, stream, None, settings["timeout"])
@@ -301,19 +301,19 @@ def reshard(invocation: Invocation, /, stream: str, **settings: Any) -> None:
 async def _reshard_evenly(invocation: Invocation, stream: str, settings: dict[str, Any]) -> dict[str, Any]:
     target, dry_run, wait = settings["shards"], settings["dry_run"], settings["wait"]
     async with invocation.client() as client:
-        summary = await patiently(lambda: client.describe_stream_summary(stream))
+        summary = await with_retries(lambda: client.describe_stream_summary(stream))
         if summary.mode == "ON_DEMAND":
             raise WrongUsage(f"{summary.name} is on demand: the service decides how many shards it has")
         current = summary.open_shard_count
         if current is None:
-            current = len(await patiently(lambda: client.list_shards(stream, "AT_LATEST")))
+            current = len(await with_retries(lambda: client.list_shards(stream, "AT_LATEST")))
         steps = steps_to(current, target)
         _tell_steps(invocation, current, steps, dry_run=dry_run)
         if len(steps) > 1 and not wait and not dry_run:
             raise WrongUsage(f"that takes {len(steps)} steps, and each has to be waited for: leave out --no-wait")
         before = current
         for number, count in enumerate([] if dry_run else steps, 1):
-            await patiently(partial(client.update_shard_count, stream, count), changes=True)
+            await with_retries(partial(client.update_shard_count, stream, count), changes=True)
             if wait:
                 with waiting(f"step {number} of {len(steps)}: {before} -> {counted(count, 'shard')}"):
                     await wait_for_stream(client, stream, "ACTIVE", settings["timeout"])
@@ -347,14 +347,14 @@ async def _change_shards(invocation: Invocation, stream: str, settings: dict[str
     """One split or merge."""
     verb = "split" if settings["split"] else "merge"
     async with invocation.client() as client:
-        shards = await patiently(lambda: client.list_shards(stream))
+        shards = await with_retries(lambda: client.list_shards(stream))
         if settings["split"]:
             change = split_of(shards, shard_id_of(settings["split"]), settings["at"])
         else:
             one, other = settings["merge"]
             change = merge_of(shards, shard_id_of(one), shard_id_of(other))
         if not settings["dry_run"]:
-            await patiently(lambda: _carry_out(client, stream, change), changes=True)
+            await with_retries(lambda: _carry_out(client, stream, change), changes=True)
             if settings["wait"]:
                 with waiting(f"{verb}: {change.sentence}"):
                     await wait_for_stream(client, stream, "ACTIVE", settings["timeout"])

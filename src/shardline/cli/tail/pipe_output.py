@@ -1,10 +1,10 @@
-"""How does output reach a pipe that may be slow, or closed?
+"""Writes to a pipe that may be slow or closed, without blocking the event loop.
 
 Invariants:
 
-- The event loop never waits in a write: a reader that does not read holds up nothing, and Ctrl-C is heard.
-- What is written is there at once: nothing waits in a buffer of ours.
-- A reader that has gone away is noticed also while there is nothing to write.
+- The event loop never blocks in a write: a slow reader holds up nothing, and Ctrl-C works.
+- Output is written at once: it never waits in a buffer of this process.
+- A closed pipe is noticed even while there is nothing to write.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ import stat
 import sys
 from typing import Final, final
 
-_SURE_BYTES: Final = 512  # POSIX: a pipe that is ready takes at least so much (PIPE_BUF; 4096 on Linux)
+_SAFE_BYTES: Final = 512  # POSIX: a pipe that is ready accepts at least PIPE_BUF bytes (4096 on Linux)
 
 
 @final
 class PipeOutput:
-    """Standard output, inside of a running event loop."""
+    """Standard output, written from an event loop."""
 
     def __init__(self) -> None:
         sys.stdout.flush()
@@ -27,25 +27,25 @@ class PipeOutput:
         self._loop = asyncio.get_running_loop()
         mode = os.fstat(self._descriptor).st_mode
         self._is_pipe = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
-        self._never_waits = stat.S_ISREG(mode) or sys.platform == "win32"  # there only sockets can be asked
-        self._slice = getattr(select, "PIPE_BUF", _SURE_BYTES)
+        self._never_blocks = stat.S_ISREG(mode) or sys.platform == "win32"  # on Windows, select handles only sockets
+        self._slice_bytes = getattr(select, "PIPE_BUF", _SAFE_BYTES)
         self.is_closed = asyncio.Event()
-        """Set when nobody reads any more."""
-        if self._is_pipe and not self._never_waits:
-            self._loop.add_reader(self._descriptor, self._reader_gone)
+        """Set when the read end of the pipe was closed."""
+        if self._is_pipe and not self._never_blocks:
+            self._loop.add_reader(self._descriptor, self._handle_closed_pipe)
 
     async def write(self, data: bytes) -> None:
-        """All of it.
+        """Write all of the data.
 
         Raises:
-            BrokenPipeError: nobody reads any more.
-            OSError: it cannot be written.
+            BrokenPipeError: the read end of the pipe was closed.
+            OSError: standard output cannot be written.
         """
         view = memoryview(data)
         while view:
-            if not self._never_waits:
+            if not self._never_blocks:
                 await self._wait_for_room()
-            view = view[self._write(view if self._never_waits else view[: self._slice]) :]
+            view = view[self._write(view if self._never_blocks else view[: self._slice_bytes]) :]
 
     def _write(self, data: memoryview) -> int:
         try:
@@ -56,8 +56,8 @@ class PipeOutput:
             raise OSError(error.errno, f"cannot be written: {error.strerror}", "standard output") from None
 
     def close(self) -> None:
-        """Leave the descriptor as it was."""
-        if self._is_pipe and not self._never_waits:
+        """Stop watching the pipe. The descriptor stays open."""
+        if self._is_pipe and not self._never_blocks:
             self._loop.remove_reader(self._descriptor)
 
     async def _wait_for_room(self) -> None:
@@ -70,8 +70,8 @@ class PipeOutput:
         finally:
             self._loop.remove_writer(self._descriptor)
 
-    def _reader_gone(self) -> None:
-        """The write end of a pipe is readable only when its read end was closed."""
+    def _handle_closed_pipe(self) -> None:
+        """Note that the pipe was closed: only then does the loop report the write end of a pipe as readable."""
         self._loop.remove_reader(self._descriptor)
         self._is_pipe = False
         self.is_closed.set()

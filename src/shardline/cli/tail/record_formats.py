@@ -1,13 +1,12 @@
-"""How is a record that was read printed?
+"""Formats records for printing.
 
-``raw`` (the data), ``base64``, ``json`` (a line that ``put --records`` takes), or a template such as
+A format is ``raw`` (the data), ``base64``, ``json`` (a line that ``put --records`` reads), or a template such as
 ``{time} {key} {data}``.
 
 Invariants:
 
-- Data is printed byte for byte, unless standard output is a terminal: there, what a terminal would act upon is
-  shown as an escape, and so is what is no text.
-- A template that names a field that is none is refused before anything is read.
+- Data is printed byte for byte, except on a terminal: there, control characters and invalid UTF-8 are escaped.
+- A template with an unknown field is rejected before anything is read.
 """
 
 import base64
@@ -43,22 +42,22 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 
 
 def unescaped(text: str) -> str:
-    """With what is meant by a backslash and n, t, r, 0 or a backslash: a shell hands them on as they are typed."""
+    r"""Replace the escapes ``\n``, ``\t``, ``\r``, ``\0`` and ``\\``, which a shell passes on as typed."""
     return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), text)
 
 
 def make_format(chosen: str, *, keys: bool, times: bool, delimiter: str, is_terminal: bool) -> Format:
-    """What prints a record.
+    """Return a function that formats a record.
 
     Args:
         chosen: one of ``NAMED``, or a template with fields in braces.
-        keys: whether the key stands before the data, with a tab behind it.
-        times: whether the time does.
-        delimiter: what follows every record; JSON is followed by a newline in any case.
-        is_terminal: whether people look at it.
+        keys: whether to print the key and a tab before the data.
+        times: whether to print the arrival time and a tab before the data.
+        delimiter: the text after each record. JSON is always followed by a newline.
+        is_terminal: whether standard output is a terminal.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the format is invalid.
     """
     if chosen == "json":
         return _as_json
@@ -94,8 +93,8 @@ def _from_template(template: str, *, is_terminal: bool) -> Format:
                 parts.append(_field(field, spec or "", conversion, is_terminal=is_terminal))
     except UsageError:
         raise
-    except ValueError as error:  # braces that do not match
-        raise UsageError(f"{template!r} is no template: {error}") from None
+    except ValueError as error:  # unbalanced braces
+        raise UsageError(f"{template!r} is not a template: {error}") from None
     if len(parts) == 1:
         return parts[0]
     return lambda record: b"".join([part(record) for part in parts])
@@ -110,18 +109,18 @@ def _field(name: str, spec: str, conversion: str | None, *, is_terminal: bool) -
         raise UsageError(f"a template's fields are {', '.join(FIELDS)}, not {name if name not in FIELDS else '!'}")
     _, value = FIELDS[name]
     if name == "data" and not spec and not is_terminal:
-        return lambda record: record.data  # Byte for byte
+        return lambda record: record.data  # byte for byte
 
-    def shown(record: Record) -> bytes:
+    def format_field(record: Record) -> bytes:
         found = value(record)
         text = format(found.decode(errors="backslashreplace") if isinstance(found, bytes) else found, spec)
         return (printable(text) if is_terminal else text).encode()
 
     try:
-        shown(_SAMPLE)
+        format_field(_SAMPLE)
     except ValueError as error:
         raise UsageError(f"the field {name} cannot be shown as {spec!r}: {error}") from None
-    return shown
+    return format_field
 
 
 _SAMPLE: Final = Record(b"", "key", None, "1", 0, "shardId-000000000000", 0.0, "stream")

@@ -1,16 +1,16 @@
-"""How are the shards of a stream read, as they come and go?
+"""Reads the shards of a stream, and follows their children after a reshard.
 
-A reader of its own, because it keeps nothing: no group, no leases, no checkpoints. One task a shard, which hands its
-pages to whoever reads.
+This reader is separate from the consumer because it stores nothing: no group, no leases, no checkpoints. One task per
+shard reads pages and sends them to a channel.
 
 Invariants:
 
-- Pages of a shard come in its order; a shard is begun when all its parents that are read have ended, at its
-  beginning if its parents were begun at LATEST.
-- LATEST is asked of every shard before anything is read: what is put after ``begun`` is seen.
-- A failure that may pass is tried again, for ``patience`` seconds in a row; then it is raised. What does not pass
-  is raised at once.
-- Memory is bounded: a page is asked for when there is room for it.
+- The pages of a shard come in order. A child shard is read after all of its parents that are being read have ended.
+  If its parents were read from LATEST, the child is read from its beginning.
+- Each of the first shards gets its iterator before any shard is read, so that LATEST means the same time in all.
+- A retryable failure is retried for up to ``give_up_after`` seconds in a row; then it is raised. Any other failure is
+  raised at once.
+- Memory is bounded: a page is requested when there is room for it.
 """
 
 import random
@@ -23,7 +23,7 @@ from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectSendStream
 
 from shardline.aio.client import Client
-from shardline.cli.retrying import ask_all, patiently
+from shardline.cli.retrying import call_for_each, with_retries
 from shardline.codec.shapes import GetRecordsResponse, RawRecord
 from shardline.core.consumer.handling_lag import service_now
 from shardline.core.consumer.read_pace import ReadPace
@@ -37,27 +37,29 @@ from shardline.model.stream import parse_stream
 
 T = TypeVar("T")
 
-_IDLE: Final = 1.0  # the longest wait between two looks at a shard that has nothing new
+_IDLE: Final = 1.0  # the longest wait between two reads of a shard that has nothing new
 
 
 @final
 class Page(NamedTuple):
-    """What one call brought."""
+    """The records of one GetRecords call."""
 
     shard_id: str
     records: list[RawRecord]
     read_at: float
-    """When it came, by the service's clock: seconds since 1970."""
+    """When the page arrived, by the service's clock, in seconds since 1970."""
 
 
 @final
 class Bound(NamedTuple):
-    """Where to stop."""
+    """Where to stop reading."""
 
     at_latest: bool = False
-    """Each shard when it has been read up to its newest record."""
+    """Whether a shard ends when it has been read up to its newest record."""
     until: float | None = None
-    """Before the first record that arrived at this time, and not before this time has come."""
+    """A time: a shard ends before the first record that arrived then or later. Once that time has passed, a shard
+    also ends when it has been read up to its newest record.
+    """
 
 
 @final
@@ -71,7 +73,7 @@ class ShardReading:
         pages: MemoryObjectSendStream[Page],
         *,
         bound: Bound,
-        patience: float,
+        give_up_after: float,
         follow: bool,
     ) -> None:
         self._client = client
@@ -79,26 +81,29 @@ class ShardReading:
         self._ref = parse_stream(stream)
         self._pages = pages
         self._bound = bound
-        self._patience = patience
+        self._give_up_after = give_up_after
         self._follow = follow
-        self._lineage: dict[str, tuple[str, ...]] = {}  # every shard that is known, with its parents
-        self._begun: set[str] = set()
+        self._parents: dict[str, tuple[str, ...]] = {}  # of every known shard
+        self._started: set[str] = set()
         self._finished: set[str] = set()
-        self.begun = anyio.Event()
-        """Set when every shard that was there has an iterator."""
 
     async def run(self, shards: Sequence[Shard], first: Sequence[str], start: Position) -> None:
-        """Read the shards named ``first``, of all that there are, until they have ended or the bound is reached."""
-        self._learn(shards)
-        self._begun.update(first)
-        iterators = await ask_all(first, lambda shard_id: self._iterator(shard_id, start))
-        self.begun.set()
+        """Read the shards ``first``, and their children, until they have ended or the bound is reached.
+
+        Args:
+            shards: all shards of the stream.
+            first: the ids of the shards to start with.
+            start: the position to start at.
+        """
+        self._add_shards(shards)
+        self._started.update(first)
+        iterators = await call_for_each(first, lambda shard_id: self._iterator(shard_id, start))
         async with self._pages, anyio.create_task_group() as tasks:
             for shard_id in first:
                 tasks.start_soon(self._read, tasks, shard_id, start, iterators[shard_id])
 
     async def _read(self, tasks: TaskGroup, shard_id: str, start: Position, iterator: str | None = None) -> None:
-        """One shard to its end, or to the bound; then its children."""
+        """Read one shard to its end or to the bound; at its end, start its children."""
         position = start
         pace = ReadPace(SHARD_READ_CALLS_PER_SECOND, SHARD_READ_BYTES_PER_SECOND, _IDLE, random.Random(), _now())  # noqa: S311
         while True:
@@ -116,7 +121,8 @@ class ShardReading:
                 await self._pages.send(Page(shard_id, records, read_at))
                 position = after_sequence_number(records[-1].sequence_number)
             elif position == LATEST:
-                position = at_timestamp(asked_at)  # what comes until a new iterator is there must not be skipped
+                # If this iterator expires, a new one at LATEST would skip the records that arrived in between.
+                position = at_timestamp(asked_at)
             if len(records) < len(page.records):
                 return
             iterator = page.next_iterator
@@ -126,7 +132,7 @@ class ShardReading:
                 return
         self._finished.add(shard_id)
         if self._follow:
-            await self._begin_children(tasks, shard_id, page.child_shards, TRIM_HORIZON if start == LATEST else start)
+            await self._start_children(tasks, shard_id, page.child_shards, TRIM_HORIZON if start == LATEST else start)
 
     # ---- the bound
 
@@ -134,8 +140,12 @@ class ShardReading:
         until = self._bound.until
         if until is None:
             return records
-        beyond = (place for place, one in enumerate(records) if one.arrived_at is not None and one.arrived_at >= until)
-        return records[: next(beyond, len(records))]
+        late = (
+            index
+            for index, record in enumerate(records)
+            if record.arrived_at is not None and record.arrived_at >= until
+        )
+        return records[: next(late, len(records))]
 
     def _is_bound_reached(self, lag: float | None, *, is_empty: bool) -> bool:
         if lag != 0 and not (lag is None and is_empty):
@@ -145,35 +155,35 @@ class ShardReading:
 
     # ---- lineage
 
-    async def _begin_children(
-        self, tasks: TaskGroup, shard_id: str, named: Sequence[ChildShard], start: Position
+    async def _start_children(
+        self, tasks: TaskGroup, shard_id: str, children: Sequence[ChildShard], start: Position
     ) -> None:
-        """Those that wait for nobody else."""
-        for child in named:
-            self._lineage.setdefault(child.shard_id, child.parent_ids)
-        parents = {parent for child in named for parent in child.parent_ids}
-        if not named or not parents <= self._lineage.keys():  # not every emulator names them, or their parents are new
-            self._learn(await patiently(lambda: self._client.list_shards(self._stream)))
-        for child_id, parent_ids in list(self._lineage.items()):
-            if shard_id in parent_ids and child_id not in self._begun and not any(map(self._is_awaited, parent_ids)):
-                self._begun.add(child_id)
+        """Start the children of a finished shard whose other parents have finished, too."""
+        for child in children:
+            self._parents.setdefault(child.shard_id, child.parent_ids)
+        parents = {parent for child in children for parent in child.parent_ids}
+        if not children or not parents <= self._parents.keys():  # an emulator named no children, or a parent is new
+            self._add_shards(await with_retries(lambda: self._client.list_shards(self._stream)))
+        for child_id, parent_ids in list(self._parents.items()):
+            if shard_id in parent_ids and child_id not in self._started and not any(map(self._is_pending, parent_ids)):
+                self._started.add(child_id)
                 tasks.start_soon(self._read, tasks, child_id, start)
 
-    def _learn(self, shards: Sequence[Shard]) -> None:
-        self._lineage |= {shard.shard_id: shard.parent_ids for shard in shards}
+    def _add_shards(self, shards: Sequence[Shard]) -> None:
+        self._parents |= {shard.shard_id: shard.parent_ids for shard in shards}
 
-    def _is_awaited(self, shard_id: str) -> bool:
-        """Whether the shard is being read, or will be because one that it came from is."""
-        left, seen = [shard_id], {shard_id}
-        while left:
-            one = left.pop()
-            if one in self._finished:
+    def _is_pending(self, shard_id: str) -> bool:
+        """Return whether the shard is being read, or will be read because one of its ancestors is being read."""
+        unchecked, seen = [shard_id], {shard_id}
+        while unchecked:
+            checked_id = unchecked.pop()
+            if checked_id in self._finished:
                 continue
-            if one in self._begun:
+            if checked_id in self._started:
                 return True
-            older = [parent for parent in self._lineage.get(one, ()) if parent not in seen]
-            seen.update(older)
-            left += older
+            parent_ids = [parent for parent in self._parents.get(checked_id, ()) if parent not in seen]
+            seen.update(parent_ids)
+            unchecked += parent_ids
         return False
 
     # ---- calls
@@ -181,14 +191,14 @@ class ShardReading:
     async def _iterator(self, shard_id: str, position: Position) -> str:
         pace = ReadPace(SHARD_READ_CALLS_PER_SECOND, SHARD_READ_BYTES_PER_SECOND, _IDLE, random.Random(), _now())  # noqa: S311
         request = GetShardIterator(self._ref, shard_id, position)
-        answer = await self._insist(lambda: self._client.api.get_shard_iterator(request), "GetShardIterator", pace)
+        answer = await self._call(lambda: self._client.api.get_shard_iterator(request), "GetShardIterator", pace)
         return answer.shard_iterator
 
     async def _next_page(self, iterator: str, pace: ReadPace) -> GetRecordsResponse | None:
-        """``None``: the iterator has expired."""
+        """Return the next page, or ``None`` if the iterator has expired."""
         request = GetRecords(iterator, None, self._ref)
         try:
-            page = await self._insist(lambda: self._client.api.get_records(request), "GetRecords", pace)
+            page = await self._call(lambda: self._client.api.get_records(request), "GetRecords", pace)
         except RequestError as error:
             if error.kind == FailureKind.EXPIRED_ITERATOR:
                 return None
@@ -198,8 +208,8 @@ class ShardReading:
         pace.handle_page(size_bytes, empty=not page.records, behind=behind, now=_now())
         return page
 
-    async def _insist(self, call: Callable[[], Awaitable[T | Failure]], operation: str, pace: ReadPace) -> T:
-        """An answer, at the pace of the shard, however often it takes."""
+    async def _call(self, call: Callable[[], Awaitable[T | Failure]], operation: str, pace: ReadPace) -> T:
+        """Return the response of ``call``, retrying it at the shard's pace until ``give_up_after`` has passed."""
         give_up_at: float | None = None
         while True:
             await anyio.sleep_until(pace.next_at)
@@ -208,7 +218,7 @@ class ShardReading:
             if not isinstance(answer, Failure):
                 return answer
             now = _now()
-            give_up_at = now + self._patience if give_up_at is None else give_up_at
+            give_up_at = now + self._give_up_after if give_up_at is None else give_up_at
             pace.handle_failure(answer, now)
             if not answer.retryable or pace.next_at > give_up_at:
                 raise to_error(answer, operation)

@@ -2,10 +2,9 @@
 
 Invariants:
 
-- It leaves no trace: no lease, no checkpoint, no registered consumer.
-- It ends with exit code 0 when its bound is reached, on Ctrl-C, and when the reader of its output has gone; with
-  143 on SIGTERM.
-- With ``-n`` it prints so many records, and no more.
+- The command leaves no trace: no lease, no checkpoint, no registered consumer.
+- The exit code is 0 when the bound is reached, on Ctrl-C, and when the output pipe is closed; it is 143 on SIGTERM.
+- With ``-n`` the command prints at most that many records.
 """
 
 import signal
@@ -24,7 +23,7 @@ from shardline.cli.error_messages import WrongUsage
 from shardline.cli.interrupts import interrupts
 from shardline.cli.invocation import UTF8, Invocation, global_options
 from shardline.cli.quantities import counted, in_units
-from shardline.cli.retrying import patiently
+from shardline.cli.retrying import with_retries
 from shardline.cli.streams.resharding import shard_id_of
 from shardline.cli.tail.pipe_output import PipeOutput
 from shardline.cli.tail.record_formats import Format, make_format
@@ -39,7 +38,7 @@ from shardline.model.shard import Shard
 
 _PAGES_AHEAD: Final = 4
 _TERMINATED: Final = 143
-_CONNECTIONS: Final = 200  # a slow call to one shard should hold up no other
+_CONNECTIONS: Final = 200  # a slow call to one shard should not delay the other shards
 
 
 @click.command()
@@ -84,9 +83,10 @@ _CONNECTIONS: Final = 200  # a slow call to one shard should hold up no other
 def tail(invocation: Invocation, /, stream: str, **settings: Any) -> None:
     """Read a stream, and follow it as records arrive.
 
-    It starts at --from (LATEST by default) and follows the stream until Ctrl-C, unless --until or -n ends it; -f only
-    says so. All shards are read, through resharding; records with the same key come in order. Nothing is stored: no
-    group is touched, and no lease is taken. The exit code is 0 also when Ctrl-C or the end of a pipe ends it.
+    Reading starts at --from (LATEST by default) and continues until Ctrl-C, unless --until or -n ends it; -f only
+    makes this explicit. All shards are read, through resharding, and records with the same key come in order. Nothing
+    is stored: no consumer group is affected, and no lease is taken. The exit code is also 0 if Ctrl-C or a closed pipe
+    ends the reading.
 
     A template has fields in braces: {data} {base64} {key} {hash_key} {time} {timestamp} {shard} {sequence}
     {sub_sequence} {size} {lag} {stream}.
@@ -100,9 +100,11 @@ def tail(invocation: Invocation, /, stream: str, **settings: Any) -> None:
       shardline tail orders --shard 3 --from 49590338271490256608559692538361571095921575989136588898
     """
     if settings["follow"] and settings["until"] is not None:
-        raise WrongUsage("-f does not go with --until, which ends the reading")
+        raise WrongUsage("-f cannot be combined with --until, which ends the reading")
     if settings["follow"] and settings["count"] is not None:
-        raise WrongUsage("-f does not go with -n, which stops after that many records; --from 15m starts in the past")
+        raise WrongUsage(
+            "-f cannot be combined with -n, which stops after that many records; --from 15m starts in the past"
+        )
     now = time.time()
     try:
         start = parse_start(settings["start"], now)
@@ -110,10 +112,10 @@ def tail(invocation: Invocation, /, stream: str, **settings: Any) -> None:
         raise WrongUsage(f"--from: {error}") from None
     if start.sequence_number is not None and len(settings["shards"]) != 1:
         raise WrongUsage("--from with a sequence number needs one --shard: it is a position in that shard")
-    wish = Wish(stream, start, _bound(settings["until"], now), settings["shards"], settings["give_up_after"])
+    request = TailRequest(stream, start, _bound(settings["until"], now), settings["shards"], settings["give_up_after"])
     printer = Printer(stream, _format(invocation, settings), settings)
     began_at = time.monotonic()
-    is_terminated = invocation.run(_tail, invocation, wish, printer)
+    is_terminated = invocation.run(_tail, invocation, request, printer)
     if sys.stderr.isatty():
         notice(
             f"{counted(printer.count, 'record')}, {in_units(printer.size_bytes)}, {time.monotonic() - began_at:,.1f} s"
@@ -123,18 +125,18 @@ def tail(invocation: Invocation, /, stream: str, **settings: Any) -> None:
 
 
 @final
-class Wish(NamedTuple):
-    """What is to be read."""
+class TailRequest(NamedTuple):
+    """The part of a stream to read."""
 
     stream: str
     start: Position
     bound: Bound
     shards: tuple[str, ...]
-    """Empty: all, and those that come of them."""
-    patience: float
+    """The shards to read. Empty: all shards, and their children after a reshard."""
+    give_up_after: float
 
     def first_of(self, shards: Sequence[Shard]) -> list[str]:
-        """The shards to begin with."""
+        """Return the ids of the shards to start with."""
         known = {shard.shard_id for shard in shards}
         if self.shards:
             ids = list(dict.fromkeys(map(shard_id_of, self.shards)))
@@ -171,32 +173,39 @@ def _format(invocation: Invocation, settings: dict[str, Any]) -> Format:
         raise WrongUsage(f"--format: {error}") from None
 
 
-async def _tail(invocation: Invocation, wish: Wish, printer: "Printer") -> bool:
-    """Read until the end; give whether SIGTERM was that end."""
-    with interrupts() as heard, heard.stage():
+async def _tail(invocation: Invocation, request: TailRequest, printer: "Printer") -> bool:
+    """Read until the bound or a signal; return whether SIGTERM ended the reading."""
+    with interrupts() as signals, signals.stage():
         async with invocation.client(max_connections=_CONNECTIONS) as client:
-            await _read(client, wish, printer)
-    return heard.first == signal.SIGTERM
+            await _read(client, request, printer)
+    return signals.first == signal.SIGTERM
 
 
-async def _read(client: Client, wish: Wish, printer: "Printer") -> None:
-    shards = await patiently(lambda: client.list_shards(wish.stream))
+async def _read(client: Client, request: TailRequest, printer: "Printer") -> None:
+    shards = await with_retries(lambda: client.list_shards(request.stream))
     send, receive = anyio.create_memory_object_stream[Page](_PAGES_AHEAD)
-    reading = ShardReading(client, wish.stream, send, bound=wish.bound, patience=wish.patience, follow=not wish.shards)
+    reading = ShardReading(
+        client,
+        request.stream,
+        send,
+        bound=request.bound,
+        give_up_after=request.give_up_after,
+        follow=not request.shards,
+    )
     output = PipeOutput()
     try:
         async with anyio.create_task_group() as tasks:
 
-            async def end_with_the_pipe() -> None:
+            async def stop_if_pipe_closes() -> None:
                 await output.is_closed.wait()
                 tasks.cancel_scope.cancel()
 
-            tasks.start_soon(end_with_the_pipe)
-            tasks.start_soon(reading.run, shards, wish.first_of(shards), wish.start)
+            tasks.start_soon(stop_if_pipe_closes)
+            tasks.start_soon(reading.run, shards, request.first_of(shards), request.start)
             await printer.print_all(receive, output)
             tasks.cancel_scope.cancel()
     except* BrokenPipeError:
-        output.is_closed.set()  # Nobody reads, so there is nobody to tell
+        output.is_closed.set()  # a closed pipe ends the reading; it is not an error
     finally:
         output.close()
 
@@ -205,17 +214,17 @@ async def _read(client: Client, wish: Wish, printer: "Printer") -> None:
 class Printer:
     """Prints the records of pages."""
 
-    def __init__(self, stream: str, shown: Format, settings: dict[str, Any]) -> None:
+    def __init__(self, stream: str, format_record: Format, settings: dict[str, Any]) -> None:
         self._stream = stream
-        self._shown = shown
-        self._is_opening = settings["deaggregate"]
+        self._format_record = format_record
+        self._deaggregates = settings["deaggregate"]
         self._keys = frozenset(settings["only_keys"])
         self._left: int | None = settings["count"]
         self.count = 0
         self.size_bytes = 0
 
     async def print_all(self, pages: MemoryObjectReceiveStream[Page], output: PipeOutput) -> None:
-        """Until there are no more, or enough were printed."""
+        """Print the records of all pages, or as many as ``-n`` allows."""
         async with pages:
             async for page in pages:
                 records = self._records(page)
@@ -224,28 +233,28 @@ class Printer:
                     self._left -= len(records)
                 self.count += len(records)
                 self.size_bytes += sum(len(record.data) for record in records)
-                await output.write(b"".join(map(self._shown, records)))
+                await output.write(b"".join(map(self._format_record, records)))
                 if self._left == 0:
                     return
 
     def _records(self, page: Page) -> list[Record]:
         origin = Origin()
-        if self._is_opening:
+        if self._deaggregates:
             records = Deaggregator(self._stream, page.shard_id).open(page.records, origin)
         else:
             records = [
                 Record(
-                    one.data,
-                    one.key,
+                    raw.data,
+                    raw.key,
                     None,
-                    one.sequence_number,
+                    raw.sequence_number,
                     0,
                     page.shard_id,
-                    one.arrived_at,
+                    raw.arrived_at,
                     self._stream,
                     origin=origin,
                 )
-                for one in page.records
+                for raw in page.records
             ]
         hand_out(records, page.read_at)
         return [record for record in records if record.key in self._keys] if self._keys else records

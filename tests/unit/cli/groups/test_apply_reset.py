@@ -88,7 +88,7 @@ async def test_who_writes_meanwhile_stops_it():
     await store.inner.apply(RenewLease("s1", "w", 4))
     outcome = await carry_out(store, steps, force=False)
     assert outcome.done == ["s0"]
-    assert outcome.stopped_by == "someone else wrote to the lease of s1 meanwhile: the group is alive"
+    assert outcome.stopped_by == "another process wrote to the lease of s1 meanwhile: the group is alive"
     assert [row.counter for row in (await store.rows()).values()] == [5, 5, 4]
     assert (await store.rows())["s1"].owner == "w"
 
@@ -131,11 +131,13 @@ async def test_a_write_that_did_not_arrive_is_sent_again():
     assert (await carry_out(store, await steps_of(store), force=False)).done == SHARDS
 
 
-@pytest.mark.parametrize(("maybe_received", "doubt"), [(True, "; the last write may have been made"), (False, "")])
-async def test_a_store_that_fails_is_told_with_what_was_done(maybe_received, doubt):
+@pytest.mark.parametrize(
+    ("maybe_received", "uncertainty"), [(True, "; the last write may have been applied"), (False, "")]
+)
+async def test_a_store_that_fails_is_told_with_what_was_done(maybe_received, uncertainty):
     denied = Failure(FailureKind.DENIED, "Denied", "no", maybe_received=maybe_received)
     store = await Store(lambda number: denied if number == 2 else None).filled()
     outcome = await carry_out(store, await steps_of(store), force=False)
     assert outcome.done == ["s0"]
-    assert outcome.stopped_by == f"the store failed: no{doubt}"
+    assert outcome.stopped_by == f"the store failed: no{uncertainty}"
     assert outcome.interrupted_by is None

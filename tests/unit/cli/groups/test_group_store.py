@@ -35,7 +35,7 @@ def renewed(lease):
 def test_whose_counter_moves_is_alive():
     seen = Watch(rows(HELD, FREE))
     assert (seen.is_alive, seen.is_settled, seen.holders) == (None, False, {"w": False})
-    seen.see(rows(renewed(HELD), FREE))
+    seen.update(rows(renewed(HELD), FREE))
     assert (seen.is_alive, seen.is_settled, seen.holders, seen.judgement) == (True, True, {"w": True}, "alive")
 
 
@@ -46,13 +46,13 @@ def test_whose_counter_moves_is_alive():
 )
 def test_whatever_changes_is_life(after):
     seen = Watch(rows(HELD, FREE))
-    seen.see(after)
+    seen.update(after)
     assert seen.is_alive
 
 
 def test_who_stands_still_is_silent_and_not_dead():
     seen = Watch(rows(HELD, FREE))
-    seen.see(rows(HELD, FREE))
+    seen.update(rows(HELD, FREE))
     seen.seconds = 4.0
     assert (seen.is_alive, seen.judgement) == (None, "silent for 4 s")
 

@@ -1,10 +1,10 @@
 """Tests of ``cli.put_progress``."""
 
-from shardline.cli.put.put_progress import HowFar, Rate, counts
+from shardline.cli.put.put_progress import PutCounts, Rate, progress_line
 
 
 def test_the_first_line_has_a_rate():
-    line = counts(HowFar(1_000, 50, 0, 0, 2 * 1024 * 1024), Rate(100.0), 105.0)
+    line = progress_line(PutCounts(1_000, 50, 0, 0, 2 * 1024 * 1024), Rate(100.0), 105.0)
     assert line == "1,000 put, 200/s, 50 in flight, 2.0 MiB"
 
 
@@ -18,4 +18,6 @@ def test_the_rate_is_that_of_the_last_seconds():
 
 
 def test_retries_and_failures_are_shown_if_there_are_any():
-    assert counts(HowFar(1, 0, 2, 3, 0), Rate(0.0), 1.0) == "1 put, 1/s, 0 in flight, 2 retried, 3 failed, 0 B"
+    assert (
+        progress_line(PutCounts(1, 0, 2, 3, 0), Rate(0.0), 1.0) == "1 put, 1/s, 0 in flight, 2 retried, 3 failed, 0 B"
+    )
