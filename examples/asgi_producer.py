@@ -1,6 +1,6 @@
-"""A web application that puts what it is sent, as plain ASGI: ``STREAM=orders uvicorn examples.asgi_producer:app``.
+"""A plain ASGI application that puts request bodies: ``STREAM=orders uvicorn examples.asgi_producer:app``.
 
-The producer starts and ends with the application: FastAPI and Starlette take the same as ``lifespan=``. A request is
+The producer starts and ends with the application. In FastAPI and Starlette, do the same in ``lifespan=``. A request is
 answered with 202 when its record is accepted, or with 503 when the buffer is full.
 """
 
@@ -22,7 +22,7 @@ async def app(scope: dict[str, Any], receive: Receive, send: Send) -> None:
 
 
 async def lifespan(scope: dict[str, Any], receive: Receive, send: Send) -> None:
-    """Start the producer with the application, and close it with it."""
+    """Start the producer when the application starts, and close it when the application ends."""
     await receive()  # lifespan.startup
     producer = Producer(os.environ["STREAM"])
     try:

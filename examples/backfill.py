@@ -1,7 +1,7 @@
-"""Load a file of JSON lines into a stream, and report what failed: ``python examples/backfill.py STREAM FILE [FIELD]``.
+"""Load a file of JSON lines into a stream: ``python examples/backfill.py STREAM FILE [FIELD]``.
 
-The partition key is taken from the field FIELD; without it, records go to the shard that has most room. What fails goes
-to FILE.failed, one JSON line each with the reason and the record. The exit code is 0 if nothing did.
+The partition key is taken from the field FIELD; without it, records go to the least busy shard. Failed records are
+written to FILE.failed, one JSON line each with the reason and the record. The exit code is 0 if no record failed.
 """
 
 import json
@@ -15,11 +15,11 @@ from typing import TextIO
 from shardline import ProducerConfig, UsageError
 from shardline.sync import Delivery, Producer
 
-PATIENT = ProducerConfig(record_ttl=86_400)  # a long file waits for the limits of the shards
+CONFIG = ProducerConfig(record_ttl=86_400)  # records of a long file may wait long for the rate limits of the shards
 
 
 class Report:
-    """What failed, in a file, with a count of each reason. Both the reader and the producer's thread add to it."""
+    """Writes failed records to a file, and counts the reasons. The main thread and the producer's thread both add."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -48,7 +48,7 @@ def backfill(stream: str, path: Path, field: str | None) -> int:
     count = 0
     with path.with_name(f"{path.name}.failed").open("w") as file:
         report = Report(file)
-        with Producer(stream, config=PATIENT, on_failure=report.on_failure) as producer:
+        with Producer(stream, config=CONFIG, on_failure=report.on_failure) as producer:
             for line in lines_of(path):
                 count += 1
                 try:
@@ -56,7 +56,7 @@ def backfill(stream: str, path: Path, field: str | None) -> int:
                     producer.put(line, key=key)
                 except (UsageError, ValueError, KeyError, TypeError) as error:
                     report.add(line, type(error).__name__, str(error))
-            producer.flush()  # however long it takes
+            producer.flush()  # waits without a time limit
     failed = report.reasons.total()
     print(f"{count} lines, {count - failed} delivered, {failed} failed")
     for code, times in report.reasons.most_common():

@@ -1,13 +1,13 @@
-"""A web service that puts what it is sent, with FastAPI: ``STREAM=orders uvicorn fastapi_service:app``.
+"""A FastAPI service that puts orders into a stream: ``STREAM=orders uvicorn fastapi_service:app``.
 
-The producer starts and ends with the application (its lifespan). Three ways to answer a request:
+The producer starts and ends with the application (its lifespan). The service answers:
 
-- ``POST /orders``: 202 when the order is accepted; what becomes of it is the producer's business, and ``on_failure``'s.
-- ``POST /orders?wait=true``: 201 with the receipt when it is stored, or 502 with the reason.
-- ``GET /health``: 503 when the oldest record has waited for too long.
+- ``POST /orders``: 202 when the order is accepted. If its delivery fails later, ``on_failure`` is called.
+- ``POST /orders?wait=true``: 201 with the receipt when the order is stored, or 502 with the reason.
+- ``GET /health``: 503 when the oldest record has waited too long.
 
-A misspelt stream, or one that may not be written to, ends the start: no request is taken that could not be served.
-On SIGTERM the server takes no more requests and ends the lifespan: everything that was accepted is delivered first.
+If the stream does not exist or may not be written to, the start fails, so that no request is accepted in vain. On
+SIGTERM the server stops accepting requests and ends the lifespan, which first delivers every accepted order.
 """
 
 import json
@@ -22,20 +22,20 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from shardline import BufferFull, Delivery, Producer, UsageError
 
 log = logging.getLogger("orders")
-TOO_OLD = 20.0  # seconds, of the 30 that a record is tried
+TOO_OLD = 20.0  # seconds; a record is retried for 30 (record_ttl)
 
 
-def bury(delivery: Delivery) -> None:
-    """Called with every order that was given up: it must not get lost without a trace."""
+def log_failure(delivery: Delivery) -> None:
+    """Log an order that was not delivered, so that it is not lost silently."""
     log.error("lost: %s %r", delivery.key, delivery.data)
 
 
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Producer]]:
-    serializer = lambda order: json.dumps(order).encode()  # noqa: E731 - said where it is used
-    async with Producer(os.environ["STREAM"], serializer=serializer, on_failure=bury) as producer:
+    serializer = lambda order: json.dumps(order).encode()  # noqa: E731 - defined where it is used
+    async with Producer(os.environ["STREAM"], serializer=serializer, on_failure=log_failure) as producer:
         await producer.wait_ready(timeout=20)
-        yield {"producer": producer}  # as request.state.producer
+        yield {"producer": producer}  # available as request.state.producer
 
 
 app = FastAPI(lifespan=lifespan)
@@ -51,7 +51,7 @@ async def take_order(
     except BufferFull:
         raise HTTPException(503, "busy: try again later", {"Retry-After": "1"}) from None
     except (KeyError, UsageError) as error:
-        raise HTTPException(422, f"no order: {error}") from None
+        raise HTTPException(422, f"invalid order: {error}") from None
     if not wait:
         response.status_code = 202
         return {"accepted": True}

@@ -1,11 +1,11 @@
-"""A Lambda function that reads a stream: its handler is ``lambda_consumer.handler``.
+"""A Lambda function that reads a stream. Its handler is ``lambda_consumer.handler``.
 
-Lambda does the reading: an event source mapping calls the function with batches of one shard. It hands out Kinesis
-records as they are, so aggregates of the KPL, and of ``Producer``, are opened here.
+Lambda reads the stream: an event source mapping calls the function with batches of one shard. These are raw Kinesis
+records, so the function opens the aggregates of the KPL and of ``Producer``.
 
-With ``FunctionResponseTypes=ReportBatchItemFailures`` in the mapping, what is returned says where to go on: Lambda
-calls again with the *Kinesis* record that failed and all after it. The orders before it in the same aggregate come
-again then: ``(sequence_number, sub_sequence)`` tells that they were here.
+With ``FunctionResponseTypes=ReportBatchItemFailures`` in the mapping, the return value tells Lambda where to resume:
+Lambda calls the function again with the *Kinesis* record that failed and all records after it. Earlier orders of the
+same aggregate are delivered again; recognise them by ``(sequence_number, sub_sequence)``.
 """
 
 import json
@@ -18,7 +18,7 @@ log = logging.getLogger("orders")
 
 
 def bill(record: Record) -> None:
-    """The work. What it raises is tried again, as often as the mapping says."""
+    """Process one order. If this raises, Lambda retries as often as the mapping allows."""
     order = json.loads(record.data)
     if order["amount"] < 0:
         raise ValueError(f"order {order['order']}: who pays?")
@@ -28,7 +28,7 @@ def handler(event: dict[str, Any], _: object) -> dict[str, list[dict[str, str | 
     for record in deaggregate(event):
         try:
             bill(record)
-        except Exception:  # whatever it is: this record is not done, and none after it
+        except Exception:  # this record and all after it are not processed
             log.exception("not billed: %s/%s", record.sequence_number, record.sub_sequence)
             return {"batchItemFailures": [{"itemIdentifier": record.sequence_number}]}
     return {"batchItemFailures": []}

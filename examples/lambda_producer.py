@@ -1,11 +1,11 @@
-"""A Lambda function that puts records: its handler is ``lambda_producer.handler``, the stream ``STREAM``.
+"""A Lambda function that puts records. Its handler is ``lambda_producer.handler``; ``STREAM`` names the stream.
 
-Lambda freezes the process when the handler returns, in the middle of whatever it does. So everything is delivered
-before: ``flush`` waits for it. The producer itself is made once, when the function's environment starts, and is used by
-all of its calls: the connections and the map of the shards stay.
+Lambda freezes the process when the handler returns, even in the middle of a request. So the handler calls ``flush``,
+which waits until every record is delivered. The producer is created once, when the function's environment starts, and
+all calls share it, with its connections and its shard map.
 
-``linger=0`` since nothing comes that would be worth waiting for, and a ``record_ttl`` below the function's timeout, so
-that a failure is told while someone is there to hear it.
+``linger=0``, because no more records arrive during a call. ``record_ttl`` is below the function's timeout, so that a
+failure is reported before the function times out.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any
 from shardline import ProducerConfig
 from shardline.sync import Producer
 
-config = ProducerConfig(linger=0, record_ttl=8)  # of a function that has 10 s
+config = ProducerConfig(linger=0, record_ttl=8)  # for a function with a timeout of 10 s
 producer = Producer(os.environ["STREAM"], config=config)
 producer.start()
 
@@ -26,6 +26,6 @@ def handler(event: dict[str, Any], _: object) -> dict[str, int]:
     failed = [delivery for delivery in deliveries if not delivery.delivered]
     if failed:
         reasons = sorted({delivery.outcome().code for delivery in failed if delivery.done})
-        told = ", ".join(reasons) or "no answer in time"
-        raise RuntimeError(f"{len(failed)} of {len(deliveries)} orders not delivered: {told}")
+        reason = ", ".join(reasons) or "no answer in time"
+        raise RuntimeError(f"{len(failed)} of {len(deliveries)} orders not delivered: {reason}")
     return {"stored": len(deliveries)}

@@ -1,4 +1,4 @@
-"""The same from threads, without an event loop: ``python examples/produce_blocking.py STREAM``."""
+"""Put orders from threads, without an event loop: ``python examples/produce_blocking.py STREAM``."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ def main(stream: str) -> int:
     with Producer(stream) as producer:
 
         def take_order(number: int) -> bool:
-            """One request of a customer: answered when the order is stored."""
+            """Handle one request of a customer; return whether the order was stored."""
             try:
                 producer.put(b'{"order": %d}' % number, key=f"customer-{number % 10}").result(timeout=30)
             except DeliveryFailed as error:

@@ -1,4 +1,4 @@
-"""Read all that a stream holds, and stop: ``python examples/read_to_the_end.py STREAM``. No group, no event loop."""
+"""Read all records of a stream, then stop: ``python examples/read_to_the_end.py STREAM``. No group, no event loop."""
 
 import sys
 from collections import Counter

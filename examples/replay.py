@@ -1,4 +1,4 @@
-"""Write what came since a time as lines of JSON: ``python examples/replay.py STREAM 2026-01-31T12:00:00+00:00``."""
+"""Print the records since a time as JSON lines: ``python examples/replay.py STREAM 2026-01-31T12:00:00+00:00``."""
 
 import json
 import sys

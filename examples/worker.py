@@ -1,10 +1,10 @@
 """A worker for a container: ``python examples/worker.py STREAM GROUP STORE DEAD_LETTERS``.
 
-Shards are handled side by side, each in order. An order that cannot be handled is tried three times and then written
-to a file, so that it does not hold up the others. On SIGTERM (and Ctrl-C) the worker finishes what it has, commits, and
-releases its shards.
+Shards are processed in parallel, and the records of a shard in order. An order that fails is tried three times and then
+written to a file, so that it does not hold up the others. On SIGTERM (and Ctrl-C) the worker finishes the current
+orders, commits, and releases its shards.
 
-If the environment variable ``ALIVE_FILE`` names a file, the worker keeps that file fresh while it is healthy, for a
+If the environment variable ``ALIVE_FILE`` names a file, the worker touches that file while it is healthy, for a
 liveness probe: see the page on deploying.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from shardline import Consumer, ConsumerConfig, FailurePolicy, Record
 
-CONFIG = ConsumerConfig(stuck_after=120)  # an order that takes two minutes hangs
+CONFIG = ConsumerConfig(stuck_after=120)  # an order that takes more than two minutes counts as stuck
 POLICY = FailurePolicy(attempts=3, backoff=0.1)
 
 
@@ -29,10 +29,10 @@ async def handle(record: Record) -> None:
 
 
 async def touch_while_healthy(consumer: Consumer, file: Path, every: float = 2.0) -> None:
-    """Keep the file fresh for a probe that checks its age. Returns when the consumer ends."""
+    """Touch the file regularly for a probe that checks its age. Return when the consumer ends."""
     while (health := consumer.status().health) not in ("failed", "closing", "closed"):
         if health != "handler-stuck":
-            file.touch()  # noqa: ASYNC240 - in memory, and quick
+            file.touch()  # noqa: ASYNC240 - quick: the file is on a file system in memory
         await asyncio.sleep(every)
 
 
@@ -48,7 +48,7 @@ async def main(stream: str, group: str, store: str, dead_letters: Path, alive_fi
 
     async def close_when_stopped() -> None:
         await stop.wait()
-        await consumer.close(timeout=25)  # a container has 30 s
+        await consumer.close(timeout=25)  # Kubernetes and ECS kill a container 30 s after SIGTERM
 
     try:
         async with consumer:
@@ -65,7 +65,7 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
     alive = Path(os.environ["ALIVE_FILE"]) if "ALIVE_FILE" in os.environ else None
     if alive is not None:
-        alive.touch()  # it fails now, and not later, if the file cannot be written
+        alive.touch()  # fails at the start if the file cannot be written
     try:
         asyncio.run(main(*sys.argv[1:4], Path(sys.argv[4]), alive))
     finally:

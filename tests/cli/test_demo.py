@@ -186,7 +186,7 @@ def test_an_order_that_does_not_come_through_is_lost(directory, monkeypatch):
     ended = CliRunner().invoke(shardline, ["demo", *SHORT])
     assert ended.exit_code == 1, ended.output
     assert FIGURES.search(ended.stdout)[3] == "1"
-    assert "LOST 1: order-000100 had a receipt, and did not come through." in ended.stdout
+    assert "LOST 1: order-000100 had a receipt but did not arrive." in ended.stdout
     assert ended.stderr == "Error: the verdict is not good\n"
 
 
@@ -195,7 +195,7 @@ def test_a_worker_that_ends_by_itself_ends_the_demo(begin):
     running.read_until("orders flow")
     os.kill(running.pids["A"], signal.SIGKILL)
     code, errors = running.ended()
-    assert (code, errors) == (1, "Error: there is no verdict: worker A ended with exit code -9: it said nothing\n")
+    assert (code, errors) == (1, "Error: there is no verdict: worker A ended with exit code -9: no output\n")
     assert not is_alive(running.pids["B"])
 
 
@@ -231,7 +231,7 @@ def test_a_signal_ends_everything_at_any_moment(begin, moment, number):
         running.process.send_signal(number)  # those that follow break off nothing
         time.sleep(0.005)
     code, errors = running.ended()
-    assert (code, errors) == (128 + number, "interrupted: everything that was started has ended\n")
+    assert (code, errors) == (128 + number, "interrupted: all processes of the demo have ended\n")
     assert not any(is_alive(pid) for pid in running.pids.values())
 
 

@@ -58,7 +58,7 @@ def test_a_receipt_for_what_did_not_come_through_is_a_loss(in_stream, in_journal
 
 def test_only_the_first_few_losses_are_named():
     verdict = judge(map(str, range(10, 20)), 0, [], {})
-    assert sentences(verdict, "B")[0] == "LOST 10: 10, 11, 12, ... had a receipt, and did not come through."
+    assert sentences(verdict, "B")[0] == "LOST 10: 10, 11, 12, ... had a receipt but did not arrive."
 
 
 def test_duplicates_are_told_apart():
@@ -207,15 +207,15 @@ def test_resellers_fill_one_shard_from_every_producer_and_a_split_relieves_it():
 
 def test_a_rate_is_of_the_last_second():
     flow = Flow()
-    flow.look(10.0)
+    flow.sample(10.0)
     assert flow.rate == 0.0
     flow.add(50)
-    flow.look(10.5)
+    flow.sample(10.5)
     assert flow.rate == 100.0
     flow.add(50)
-    flow.look(11.0)
+    flow.sample(11.0)
     assert flow.rate == 100.0
-    flow.look(12.0)
+    flow.sample(12.0)
     assert flow.rate == 0.0
     assert flow.total == 100
     assert list(flow.history) == [0.0, 100.0, 100.0, 0.0]
@@ -223,22 +223,22 @@ def test_a_rate_is_of_the_last_second():
 
 def test_an_order_waits_until_it_is_handled():
     waiting = Waiting()
-    waiting.landed("1", "s", 10.0)
-    waiting.landed("2", "s", 11.0)
+    waiting.add_put("1", "s", 10.0)
+    waiting.add_put("2", "s", 11.0)
     assert (waiting.count("s"), waiting.lag("s", 12.0)) == (2, 2.0)
-    assert waiting.handled("1", "s")
+    assert waiting.add_handled("1", "s")
     assert (waiting.count("s"), waiting.lag("s", 12.0)) == (1, 1.0)
-    assert not waiting.handled("1", "s")
+    assert not waiting.add_handled("1", "s")
     assert not waiting.are_handled(["1", "2"])
-    assert waiting.handled("2", "s")
+    assert waiting.add_handled("2", "s")
     assert waiting.are_handled(["1", "2"])
     assert (waiting.count("s"), waiting.lag("s", 12.0), waiting.lag("other", 12.0)) == (0, 0.0, 0.0)
 
 
 def test_a_worker_may_be_quicker_than_the_receipt():
     waiting = Waiting()
-    assert waiting.handled("1", "s")
-    waiting.landed("1", "s", 10.0)
+    assert waiting.add_handled("1", "s")
+    waiting.add_put("1", "s", 10.0)
     assert waiting.count("s") == 0
 
 
@@ -248,7 +248,7 @@ def test_children_stand_below_their_parents():
         shard_id = f"shardId-{number:012}"
         above = None if parent is None else f"shardId-{parent:012}"
         scene.shards[shard_id] = ShardView(shard_id, start, 0.1, above)
-    assert [branch + shard.name for branch, shard in scene.family()] == ["0", "├ 2", "│ ├ 4", "│ └ 5", "└ 3", "1"]
+    assert [branch + shard.name for branch, shard in scene.shard_tree()] == ["0", "├ 2", "│ ├ 4", "│ └ 5", "└ 3", "1"]
 
 
 def test_words():

@@ -214,7 +214,7 @@ def test_ctrl_c_gives_the_terminal_back(open_terminal, moment):
     os.write(terminal.master, b"\x03")
     assert terminal.ended() == 128 + signal.SIGINT
     shown = [line for line in terminal.lines if line]
-    assert shown == ["interrupted: everything that was started has ended"]
+    assert shown == ["interrupted: all processes of the demo have ended"]
     assert terminal.written.rindex(ORDINARY) > terminal.written.rindex(ALTERNATE)
     assert terminal.written.rindex(CURSOR) > terminal.written.rindex(b"\x1b[?25l")
 
@@ -239,7 +239,7 @@ def scene_of(shards):
         shard_id = f"shardId-{number:012}"
         scene.shards[shard_id] = ShardView(shard_id, number / shards, 1 / shards, owner="AB"[number % 2])
     for number in range(40):
-        scene.tell(f"event {number}", "act")
+        scene.add_event(f"event {number}", "act")
     return scene
 
 

@@ -123,7 +123,7 @@ def test_no_secret_is_printed(kinesis):
         assert code == 0
         for secret in (kinesis.credentials.secret_key, "the-token-itself", kinesis.credentials.access_key):
             assert secret not in output + errors
-    assert "temporary keys ..AL00 from environment variables, expiry not known here" in output
+    assert "temporary keys ..AL00 from environment variables, expiry unknown" in output
 
 
 def test_a_role_is_checked_for_what_it_needs(kinesis):
@@ -404,7 +404,7 @@ def test_no_record_is_put_where_dry_runs_are_passed_over(kinesis, passes_over_dr
     kinesis.requests.clear()
     found = examined(kinesis, "--endpoint-url", passes_over_dry_runs)
     assert verdicts(found, "not checked").keys() == {"may PutRecords", "may PutRecord", "may SubscribeToShard"}
-    assert "passes over DryRun" in found["may PutRecords"]["seen"]
+    assert "ignores DryRun" in found["may PutRecords"]["seen"]
     assert found["may GetRecords"]["verdict"] == "ok"
     assert kinesis.streams["orders"].record_count == 0
     assert {kinesis.requests.count(one) for one in ("PutRecords", "PutRecord", "SubscribeToShard")} == {0}

@@ -204,10 +204,10 @@ def test_a_service(service, kinesis):
     assert status == 201
     assert told.keys() == {"shard", "sequence_number"}
     assert told["sequence_number"] in {record.sequence_number for record in kinesis.streams["orders"].records}
-    assert ask(f"{url}/orders", {"order": 3}) == (422, {"detail": "no order: 'customer'"})
+    assert ask(f"{url}/orders", {"order": 3}) == (422, {"detail": "invalid order: 'customer'"})
     status, told = ask(f"{url}/orders", {"customer": 9, "data": "x" * (1 << 20)})
     assert status == 422
-    assert told["detail"].startswith("no order: ")
+    assert told["detail"].startswith("invalid order: ")
     kinesis.faults.error("AccessDeniedException", "not allowed", status=400, operation="PutRecords")
     status, told = ask(f"{url}/orders?wait=true", {"customer": 8, "order": 4})
     assert (status, told) == (502, {"detail": "AccessDeniedException: not allowed"})

@@ -1,15 +1,15 @@
 """Shows Shardline at work, with no account and in half a minute.
 
-``shardline demo`` runs a whole world on this machine (``demo_story``), shows it as a live picture or in plain lines,
-and ends with the verdict of an independent reader.
+``shardline demo`` runs a local Kinesis, producers and workers (``story``), shows them as a live picture or in plain
+lines, and ends with the verdict of an independent reader.
 
 Invariants:
 
-- The exit code is 0 only if the verdict is good; 1 if it is not, or there is none; 130 after Ctrl-C, 143 after
+- The exit code is 0 only if the verdict is good; 1 if it is not good or if there is none; 130 after Ctrl-C; 143 after
   SIGTERM.
-- Ctrl-C, SIGTERM and SIGHUP end it at any moment: its processes end and its files are removed first. One that was
-  ignored when it started (``nohup``) stays ignored.
-- It uses none of the user's AWS settings, and refuses to be told where Kinesis is: it brings its own.
+- Ctrl-C, SIGTERM and SIGHUP end the demo at any time, after its processes have ended and its files are removed. A
+  signal that was ignored at the start (``nohup``) stays ignored.
+- The demo uses none of the user's AWS settings and rejects options for them, because it runs its own Kinesis.
 """
 
 import os
@@ -29,9 +29,9 @@ from shardline.cli.interrupts import interrupts
 from shardline.cli.invocation import Invocation, only_options
 from shardline.cli.terminal import can_show
 
-_BEYOND_SIGNALS: Final = 128  # what shells add to the number of the signal that ended a program
-_ENDING: Final = ("SIGINT", "SIGTERM", "SIGHUP")  # the last is not everywhere
-_STATE_EVERY: Final = 2.0  # seconds, in plain lines
+_SIGNAL_EXIT_BASE: Final = 128  # shells report "ended by signal N" as exit code 128 + N
+_STOP_SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+_STATE_INTERVAL: Final = 2.0
 
 T = TypeVar("T")
 
@@ -55,8 +55,9 @@ T = TypeVar("T")
 def demo(invocation: Invocation, *, seconds: float, rate: int, shards: int, seed: int, plain: bool) -> None:
     """See it work: produce, consume, reshard, lose a worker; nothing is lost.
 
-    It needs no AWS account and takes less than half a minute: orders flow into a local Kinesis and out to two workers.
-    A shard throttles and is split, a worker is killed. Then an independent reader verifies that nothing was lost.
+    The demo needs no AWS account and takes less than half a minute. Orders flow into a local Kinesis and out to two
+    workers. A shard throttles and is split; a worker is killed. Then an independent reader verifies that nothing was
+    lost.
 
     \b
     Examples:
@@ -70,18 +71,18 @@ def demo(invocation: Invocation, *, seconds: float, rate: int, shards: int, seed
     is_plain = plain or invocation.is_json or invocation.verbose or not _can_draw()
     try:
         ending = _in_lines(invocation, settings) if is_plain else _in_a_picture(invocation, settings)
-    except KeyboardInterrupt:  # before it listens, or when it no longer does
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what still comes would only break off the end
+    except KeyboardInterrupt:  # Ctrl-C before the demo's own handlers were set, or after they were removed
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C must not interrupt the clean-up
         ending = signal.SIGINT
     if isinstance(ending, signal.Signals):
-        click.echo("interrupted: everything that was started has ended", err=True)
-        sys.exit(_BEYOND_SIGNALS + ending)
+        click.echo("interrupted: all processes of the demo have ended", err=True)
+        sys.exit(_SIGNAL_EXIT_BASE + ending)
     if not ending.verdict.is_good:
         raise click.ClickException("the verdict is not good")
 
 
 def _can_draw() -> bool:
-    """Whether standard output is a terminal that can show the picture."""
+    """Return whether standard output is a terminal that can show the picture."""
     return sys.stdout.isatty() and can_show("█▁╭·") and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 
@@ -98,7 +99,7 @@ def _in_lines(invocation: Invocation, settings: DemoSettings) -> Ending | signal
 
 
 def _in_a_picture(invocation: Invocation, settings: DemoSettings) -> Ending | signal.Signals:
-    from shardline.cli.demo.terminal_picture import Picture  # noqa: PLC0415 - loads only where there is a terminal
+    from shardline.cli.demo.terminal_picture import Picture  # noqa: PLC0415 - needed only on a terminal
 
     scene = new_scene(settings)
     with Picture() as picture:
@@ -109,48 +110,50 @@ def _in_a_picture(invocation: Invocation, settings: DemoSettings) -> Ending | si
 
 
 async def _interruptible(run: Callable[[], Awaitable[T]]) -> T | signal.Signals:
-    """What comes of it, or the signal that cancelled it; further ones change nothing."""
-    wanted = [signal.Signals[name] for name in _ENDING if name in signal.Signals.__members__]
-    before = {one: signal.getsignal(one) for one in wanted if signal.getsignal(one) is not signal.SIG_IGN}
-    ending: list[T] = []
-    with interrupts(list(before)) as heard, heard.stage():
-        ending.append(await run())
-    if not ending:
-        assert heard.first is not None, "nothing else cancels it"
-        return signal.Signals(heard.first)
-    for one, handler in before.items():  # it ended by itself: what comes now breaks off what follows, as ever
-        signal.signal(one, handler)
-    return ending[0]
+    """Return the result of ``run``, or the signal that cancelled it. Further signals are ignored."""
+    numbers = [signal.Signals[name] for name in _STOP_SIGNALS if name in signal.Signals.__members__]
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
+    results: list[T] = []
+    with interrupts(list(before)) as signals, signals.stage():
+        results.append(await run())
+    if not results:
+        assert signals.first is not None, "only a signal cancels the stage"
+        return signal.Signals(signals.first)
+    for number, handler in before.items():  # the run was not interrupted: signals work as before from here on
+        signal.signal(number, handler)
+    return results[0]
 
 
 @final
 class PlainLines:
-    """A ``Show`` that only ever adds lines: for pipes, files, dumb terminals and machines that read along.
+    """A ``Display`` for pipes, files and dumb terminals.
 
-    Plain ASCII, a line for each event, and one for the state of things every few seconds.
+    It prints plain ASCII: a line for each event, and every few seconds a line with the state of the demo.
     """
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
-        self._told = 0
-        self._state_at = 0.0
+        self._printed_events = 0
+        self._state_printed_at = 0.0
 
     def update(self, scene: Scene) -> None:
-        for event in scene.events[self._told :]:
-            self._say(event.at, event.text)
-        self._told = len(scene.events)
-        is_moving = scene.flowing_for > 0 and scene.act != COUNTING
-        if is_moving and scene.now - self._state_at >= _STATE_EVERY:
-            self._state_at = scene.now
-            self._say(scene.now, state(scene))
+        """Print the new events, and the state if it is time for it."""
+        for event in scene.events[self._printed_events :]:
+            self._print_at(event.at, event.text)
+        self._printed_events = len(scene.events)
+        is_flowing = scene.flowing_for > 0 and scene.act != COUNTING
+        if is_flowing and scene.now - self._state_printed_at >= _STATE_INTERVAL:
+            self._state_printed_at = scene.now
+            self._print_at(scene.now, state(scene))
 
     def end(self, ending: Ending) -> None:
-        """The verdict, and the figures in the last line."""
+        """Print the verdict, with the figures in the last line."""
         for sentence in sentences(ending.verdict, ending.killed):
             self._echo(sentence)
         self._echo(headline(ending.verdict))
 
-    def _say(self, at: float, text: str) -> None:
+    def _print_at(self, at: float, text: str) -> None:
         self._echo(f"{at:5.1f} s  {text}")
 
     def _echo(self, line: str) -> None:
@@ -158,9 +161,9 @@ class PlainLines:
 
 
 def state(scene: Scene) -> str:
-    """Everything in one line."""
+    """Return the rates, the lag and the owners of the shards in one line."""
     owners = "  ".join(
-        f"{name}: {' '.join(one.name for one in scene.shards.values() if one.owner == name) or '-'}"
+        f"{name}: {' '.join(shard.name for shard in scene.shards.values() if shard.owner == name) or '-'}"
         for name in scene.workers
     )
     return (

@@ -1,13 +1,13 @@
-"""How does a worker of the demo read the stream?
+"""A worker of the demo: reads the stream, and writes the orders that it has handled to a journal.
 
-It is a process of its own: ``python -m shardline.cli.demo.demo_worker``. The first line of its input is its task, as
-JSON; it stops when its input ends. Its journal lists the orders that it has handled.
+A worker is a separate process: ``python -m shardline.cli.demo.demo_worker``. The first line of its input has its
+settings, as JSON. The worker stops when its input ends.
 
 Invariants:
 
-- A line of the journal is one ``write`` to a file opened for appending, made when the order was handled: what a
-  killed worker did is all there, and nothing that it did not do.
-- It ends with its parent, however that ends: nobody then holds the other end of its input.
+- A line of the journal is one ``write`` to a file opened for appending, made when the order was handled: the journal
+  of a killed worker has exactly the orders that it handled.
+- A worker ends with its parent, even a killed one, because its input then ends.
 """
 
 import json
@@ -31,7 +31,7 @@ _CHUNK: Final = 4096
 
 @final
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker is told."""
+    """The settings of a worker, which its parent writes to its input."""
 
     name: str
     stream: str
@@ -47,13 +47,14 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 @final
 class Handled(NamedTuple):
-    """An order that a worker was done with, and where in the stream it had found it."""
+    """An order that a worker has handled, and its place in the stream."""
 
     name: str
     customer: str
     place: tuple[str, str, int]
-    """Shard, sequence number, and the place in the aggregate."""
+    """Shard id, sequence number and sub-sequence number."""
     at: float
+    """When the order was handled, by ``time.monotonic``."""
 
     def to_line(self) -> str:
         return "\t".join([self.name, self.customer, *map(str, self.place), f"{self.at:.6f}"])
@@ -71,7 +72,7 @@ async def work(settings: WorkerSettings) -> None:
     def write(line: str) -> None:
         os.write(journal, f"{line}\n".encode())
 
-    async def tell_ready() -> None:
+    async def report_ready() -> None:
         await consumer.wait_ready(None)
         write(READY)
 
@@ -92,7 +93,7 @@ async def work(settings: WorkerSettings) -> None:
         proxies={},
     )
     async with consumer, anyio.create_task_group() as tasks:
-        tasks.start_soon(tell_ready)
+        tasks.start_soon(report_ready)
         tasks.start_soon(close_at_end_of_input)
         async for record in consumer:
             order = json.loads(record.data)
@@ -102,24 +103,24 @@ async def work(settings: WorkerSettings) -> None:
 
 
 def _wait_for_end_of_input() -> None:
-    while os.read(sys.stdin.fileno(), _CHUNK):  # not through sys.stdin, whose lock the end of the process wants
+    while os.read(sys.stdin.fileno(), _CHUNK):  # not sys.stdin.read: a lock held in it would block the exit
         continue
 
 
 def _first_line() -> bytes:
     line = b""
     while not line.endswith(b"\n"):
-        more = os.read(sys.stdin.fileno(), 1)  # no more than the line: its end is waited for later
-        if not more:
+        byte = os.read(sys.stdin.fileno(), 1)  # byte by byte: the rest of the input is read later
+        if not byte:
             break
-        line += more
+        line += byte
     return line
 
 
 def main() -> None:
-    """Run a worker. A parent that is gone before it has said a word wants nothing."""
-    if told := _first_line():
-        anyio.run(work, msgspec.json.decode(told, type=WorkerSettings))
+    """Run a worker. Without input, because the parent has already ended, do nothing."""
+    if line := _first_line():
+        anyio.run(work, msgspec.json.decode(line, type=WorkerSettings))
 
 
 if __name__ == "__main__":

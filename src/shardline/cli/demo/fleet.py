@@ -1,11 +1,10 @@
-"""Which workers does the demo have, who holds which shard, and what have they handled?
+"""Starts and ends the demo's workers, and reads their leases and journals.
 
 Invariants:
 
-- Whatever happens inside the block, no worker outlives it.
-- A worker that ends by itself is a failure, told with its last words.
-- Owners are read from the lease store, where the workers themselves look: a dead worker holds its shards until its
-  leases lapse.
+- No worker outlives the ``async with`` block of the fleet.
+- A worker that ends by itself is a failure, which is reported with the last line of its output.
+- Owners are read from the workers' lease store: a dead worker holds its shards until its leases expire.
 """
 
 import subprocess
@@ -34,7 +33,7 @@ _PAUSE: Final = 0.05
 
 
 class DemoFailedError(click.ClickException):
-    """The demo cannot come to a verdict."""
+    """The demo ended without a verdict."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"there is no verdict: {why}")
@@ -42,7 +41,7 @@ class DemoFailedError(click.ClickException):
 
 @final
 class Worker:
-    """A process that reads, and the journal that it writes."""
+    """A worker process, and the journal that it writes."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.name = settings.name
@@ -58,10 +57,10 @@ class Worker:
                 stdin=subprocess.PIPE,
                 stdout=errors,
                 stderr=errors,
-                start_new_session=True,  # Ctrl-C is for the demo alone: it ends its workers
+                start_new_session=True,  # Ctrl-C must reach only the demo, which then ends its workers
             )
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended already: check() tells
+        with suppress(BrokenPipeError):  # the worker has already ended: check() reports it
             self._process.stdin.write(msgspec.json.encode(settings) + b"\n")
             self._process.stdin.flush()
 
@@ -70,7 +69,7 @@ class Worker:
         return self._process.pid
 
     def kill(self) -> None:
-        """``kill -9``."""
+        """Kill the process (``kill -9``), and note the time."""
         self.killed_at = time.monotonic()
         self._process.kill()
 
@@ -78,16 +77,16 @@ class Worker:
         """Check that the worker still runs, unless the demo killed it.
 
         Raises:
-            DemoFailedError: it has ended, and nobody wanted that.
+            DemoFailedError: the worker ended by itself.
         """
         code = self._process.poll()
         if code is not None and self.killed_at is None:
             lines = self._errors.read_text(errors="replace").split("\n")
-            words = next((line for line in reversed(lines) if line.strip()), "it said nothing")
-            raise DemoFailedError(f"worker {self.name} ended with exit code {code}: {words}")
+            last_line = next((line for line in reversed(lines) if line.strip()), "no output")
+            raise DemoFailedError(f"worker {self.name} ended with exit code {code}: {last_line}")
 
     def new_lines(self) -> list[Handled]:
-        """What came to its journal since the last call; the last line may still be on its way."""
+        """Return the orders that were added to the journal since the last call. An incomplete line is read later."""
         if not self._journal.exists():
             return []
         with self._journal.open("rb") as file:
@@ -102,6 +101,7 @@ class Worker:
         return news
 
     def ask_to_end(self) -> None:
+        """Close the worker's input, so that it commits and ends."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
@@ -110,7 +110,7 @@ class Worker:
         return self._process.poll() is not None
 
     def end(self) -> None:
-        """At once."""
+        """Kill the process if it still runs, and release its resources."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
@@ -146,7 +146,7 @@ class Fleet:
             await self._leases.close()
 
     def start(self, name: str) -> Worker:
-        """Start a worker; it is ready when ``is_ready``."""
+        """Start a worker. It is ready when its ``is_ready`` is true."""
         keys = self.kinesis.credentials
         settings = WorkerSettings(
             name=name,
@@ -164,7 +164,7 @@ class Fleet:
         return worker
 
     async def leases(self) -> Mapping[str, Lease]:
-        """The rows of the group, by shard. While the file is locked: as they were."""
+        """Return the rows of the group by shard id. While the file is locked, return the previous rows."""
         rows = await self._leases.list_leases()
         if not isinstance(rows, Failure):
             self._rows = {row.shard_id: row for row in rows}
@@ -172,13 +172,13 @@ class Fleet:
             raise DemoFailedError(f"the leases cannot be listed: {rows.message}")
         return self._rows
 
-    async def end(self, timeout: float) -> None:  # noqa: ASYNC109 - those that do not end are killed
-        """Let the living finish and commit."""
-        living = [worker for worker in self.workers.values() if not worker.has_ended]
-        for worker in living:
+    async def end(self, timeout: float) -> None:  # noqa: ASYNC109 - workers that do not end in time are killed
+        """Let the running workers finish and commit."""
+        running = [worker for worker in self.workers.values() if not worker.has_ended]
+        for worker in running:
             worker.ask_to_end()
         with anyio.move_on_after(timeout):
-            while not all(worker.has_ended for worker in living):  # noqa: ASYNC110 - no process rings a bell
+            while not all(worker.has_ended for worker in running):  # noqa: ASYNC110 - a process sets no event
                 await anyio.sleep(_PAUSE)
         for worker in self.workers.values():
             worker.end()

@@ -1,12 +1,12 @@
-"""What does the stream of the demo hold, in the eyes of somebody else?
+"""Reads the demo's stream independently of Shardline.
 
-The independent reader: AWS's own client (botocore) reads every shard from its beginning, and the few lines below open
-the aggregates. Nothing here is shared with the producer, the consumer or the codec that the demo shows.
+AWS's own client (botocore) reads every shard from its beginning, and the few lines below open the aggregates. Nothing
+here is shared with the producer, the consumer or the codec that the demo shows.
 
 Invariants:
 
-- AWS settings of the user (profiles, credentials, proxies) play no part: what is read is the demo's own server.
-- It reads shards to the end that they have when they are read: nobody may write any more.
+- The user's AWS settings (profiles, credentials, proxies) are ignored, because the stream is on the demo's own server.
+- Each shard is read up to its current end, so no producer may write any more.
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, cast, final
 _MAGIC: Final = b"\xf3\x89\x9a\xc2"
 _DIGEST_BYTES: Final = 16
 _RECORDS_FIELD, _DATA_FIELD = 3, 3
-_VARINT, _BYTES = 0, 2  # protobuf's wire types that the format uses
+_VARINT, _BYTES = 0, 2  # the wire types of protobuf that the format uses
 _NO_SETTING: Final = (None, None, None, None)
 _NO_FILE: Final = (None, None, os.devnull, None)
 _TIMEOUT: Final = 10.0
@@ -27,19 +27,19 @@ _ATTEMPTS: Final = 8
 
 @final
 class Stored(NamedTuple):
-    """An order that lies in the stream."""
+    """An order in the stream."""
 
     name: str
     place: tuple[str, str, int]
-    """Shard, sequence number, and the place in the aggregate."""
+    """Shard id, sequence number and sub-sequence number."""
 
 
 def read_stream(stream: str, arguments: Mapping[str, str]) -> list[Stored]:
-    """Every order in the stream, shard by shard. It blocks.
+    """Return every order in the stream, shard by shard. Blocks.
 
     Args:
-        stream: its name.
-        arguments: where Kinesis is, as boto3 wants to be told.
+        stream: the stream's name.
+        arguments: the endpoint, the region and the credentials, as arguments of boto3.
     """
     client = _client(arguments)
     found: list[Stored] = []
@@ -53,8 +53,8 @@ def read_stream(stream: str, arguments: Mapping[str, str]) -> list[Stored]:
 
 
 def _client(arguments: Mapping[str, str]) -> Any:
-    """Botocore, told everything and asking nobody."""
-    import botocore.config  # noqa: PLC0415 - a quarter of a second, and only at the end
+    """Return a botocore client that reads no settings of the user."""
+    import botocore.config  # noqa: PLC0415 - the import takes a quarter of a second, and is needed only at the end
     import botocore.session  # noqa: PLC0415
 
     session: Any = botocore.session.Session(
@@ -80,7 +80,7 @@ def _records(client: Any, stream: str, shard_id: str) -> Iterator[dict[str, Any]
 
 
 def open_record(data: bytes) -> list[bytes]:
-    """The payloads in a Kinesis record: those of an aggregate in the KPL's format, or the record itself."""
+    """Return the payloads of a Kinesis record: those of an aggregate in the KPL's format, or the record itself."""
     body, digest = data[len(_MAGIC) : -_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if not data.startswith(_MAGIC) or md5(body, usedforsecurity=False).digest() != digest:
         return [data]
@@ -89,7 +89,7 @@ def open_record(data: bytes) -> list[bytes]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """The fields of a protobuf message that hold bytes, by number. Numbers are passed over."""
+    """Yield the number and the value of each field of a protobuf message that holds bytes. Integers are skipped."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)

@@ -1,15 +1,15 @@
 """Was anything lost?
 
-A pure count over four lists that know nothing of each other: what the producers have receipts for, what they gave up,
-what somebody else finds in the stream, and what the workers wrote into their journals.
+This module compares four independent lists: the orders that have a receipt, the orders that the producers failed to
+deliver, the orders that the independent reader found in the stream, and the workers' journals.
 
 Invariants:
 
-- An order that has a receipt is lost unless it lies in the stream *and* was handled by a worker.
-- A duplicate is a handling too many. The same place in the stream again is a replay, another place an order that
-  is stored twice.
-- The verdict is good only if all was put, nothing was lost, nothing was handled that does not lie in the stream,
-  and each customer's orders were first handled in the order in which they were put.
+- An order that has a receipt is lost unless it is in the stream *and* was handled by a worker.
+- Each time an order is handled again, it counts as one duplicate: a replay if its place in the stream is the same, or
+  an order that is stored twice if its place is different.
+- The verdict is good only if every order was put, no order was lost, every handled order is in the stream, and each
+  customer's orders were first handled in the order in which they were put.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ from shardline.cli.quantities import counted
 
 @final
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures at the end."""
+    """The figures of the comparison."""
 
     put: int
     """Orders with a receipt."""
@@ -37,15 +37,15 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
     duplicates: int
     replayed: int
-    """Of the duplicates: read once more from the same place, by the worker that took over."""
+    """Duplicates that the worker that took over read again from the same place."""
     stored_twice: int
-    """Of the duplicates: the producer had to send them again, and both copies lie in the stream."""
+    """Duplicates that the producer had to send again, so that both copies are in the stream."""
     strangers: int
-    """Handled, but not in the stream."""
+    """Orders that were handled, but are not in the stream."""
     out_of_order: int
-    """First handled after a later order of the same customer."""
+    """Orders that were first handled after a later order of the same customer."""
     missing: tuple[str, ...] = ()
-    """The first few that were lost."""
+    """The first few orders that were lost."""
 
     @property
     def is_good(self) -> bool:
@@ -55,23 +55,23 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def judge(
     put: Iterable[str], given_up: int, stored: Sequence[Stored], handled: Mapping[str, Sequence[Handled]]
 ) -> Verdict:
-    """Count.
+    """Compare the lists, and return the verdict.
 
     Args:
         put: the names of the orders that have a receipt.
-        given_up: how many orders have none.
-        stored: what lies in the stream.
+        given_up: the number of orders without a receipt.
+        stored: the orders in the stream.
         handled: the journal of every worker.
     """
     receipts = set(put)
-    in_stream = {one.name for one in stored}
-    handlings = sorted((one for journal in handled.values() for one in journal), key=lambda one: one.at)
+    in_stream = {order.name for order in stored}
+    entries = sorted((entry for journal in handled.values() for entry in journal), key=lambda entry: entry.at)
     first: dict[str, Handled] = {}
-    for one in handlings:
-        first.setdefault(one.name, one)
+    for entry in entries:
+        first.setdefault(entry.name, entry)
     lost = sorted(receipts - (in_stream & first.keys()))
-    duplicates = len(handlings) - len(first)
-    replayed = len(handlings) - len({one.place for one in handlings})
+    duplicates = len(entries) - len(first)
+    replayed = len(entries) - len({entry.place for entry in entries})
     return Verdict(
         put=len(receipts),
         given_up=given_up,
@@ -88,26 +88,26 @@ def judge(
 
 
 def _out_of_order(first: Iterable[Handled]) -> int:
-    """Names rise with every order of a customer."""
+    """Count the orders that were handled after a later order of the same customer, which has a greater name."""
     latest: dict[str, str] = {}
     late = 0
-    for one in first:
-        late += one.name < latest.get(one.customer, "")
-        latest[one.customer] = max(one.name, latest.get(one.customer, ""))
+    for entry in first:
+        late += entry.name < latest.get(entry.customer, "")
+        latest[entry.customer] = max(entry.name, latest.get(entry.customer, ""))
     return late
 
 
 def headline(verdict: Verdict) -> str:
-    """The figures, in one line."""
+    """Return the main figures in one line."""
     return f"put {verdict.put}   delivered {verdict.delivered}   lost {verdict.lost}   duplicates {verdict.duplicates}"
 
 
 def sentences(verdict: Verdict, killed: str | None) -> list[str]:
-    """What the figures mean, the worst first."""
-    shown = ", ".join(verdict.missing) + (", ..." if verdict.lost > len(verdict.missing) else "")
-    told = (
-        (verdict.lost, f"LOST {verdict.lost}: {shown} had a receipt, and did not come through."),
-        (verdict.given_up, f"The producers gave up on {counted(verdict.given_up, 'order')}, and reported it."),
+    """Return sentences that explain the figures, the worst first."""
+    names = ", ".join(verdict.missing) + (", ..." if verdict.lost > len(verdict.missing) else "")
+    candidates = (
+        (verdict.lost, f"LOST {verdict.lost}: {names} had a receipt but did not arrive."),
+        (verdict.given_up, f"The producers reported {counted(verdict.given_up, 'order')} as failed."),
         (verdict.strangers, f"Handled without being in the stream: {counted(verdict.strangers, 'order')}."),
         (
             verdict.out_of_order,
@@ -130,4 +130,4 @@ def sentences(verdict: Verdict, killed: str | None) -> list[str]:
         ),
         (not verdict.duplicates, "No duplicates: what the killed worker had handled was committed."),
     )
-    return [sentence for is_so, sentence in told if is_so]
+    return [sentence for applies, sentence in candidates if applies]

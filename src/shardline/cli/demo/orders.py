@@ -1,14 +1,14 @@
-"""What do the customers of the demo order?
+"""Generates the orders of the demo.
 
-Orders as a shop writes them: JSON, a customer as the key, few customers with many orders and many with few. In the
-flash sale a handful of resellers order large baskets, and all of their keys lie in one shard.
+An order is JSON with the customer as the key. Few customers have many orders, and many have few. In the flash sale, a
+handful of resellers order large baskets, and all of their keys belong to one shard.
 
 Invariants:
 
-- The same seed gives the same orders: the same names, customers and baskets, in the same order.
-- Orders of one customer have rising names, and go through one producer: their order can be checked.
-- The resellers lie in both halves of their shard, and on every producer: a split relieves it, and no producer
-  alone can know that the shard is full.
+- The same seed gives the same orders: the same names, customers and baskets, in the same sequence.
+- The orders of one customer have increasing names and go through one producer, so that their order can be checked.
+- The resellers are in both halves of their shard, so that a split relieves it, and on every producer, so that no single
+  producer can predict that the shard is full.
 """
 
 from itertools import accumulate, count, product
@@ -22,7 +22,7 @@ from shardline.model.hashing import HashRange, hash_key_of
 
 PRODUCERS: Final = 4
 CUSTOMERS: Final = 300
-_RESELLERS_EACH: Final = 1  # of each half and each producer
+_RESELLERS_EACH: Final = 1  # for each half of the shard and each producer
 _BASKET: Final = (1, 4)
 _LARGE_BASKET: Final = 100
 _LARGE_BASKETS: Final = 10
@@ -39,12 +39,12 @@ class Order(NamedTuple):
 
 
 def producer_of(customer: str) -> int:
-    """Which of the producers puts the orders of a customer."""
+    """Return the index of the producer that puts the orders of a customer."""
     return crc32(customer.encode()) % PRODUCERS
 
 
 def resellers_of(shard: HashRange) -> list[str]:
-    """Customers whose keys all lie in one shard."""
+    """Return resellers whose keys belong to this shard."""
     wanted = dict.fromkeys(product((False, True), range(PRODUCERS)), _RESELLERS_EACH)
     found: list[str] = []
     for number in count(1):
@@ -61,34 +61,36 @@ def resellers_of(shard: HashRange) -> list[str]:
 
 @final
 class Shop:
-    """Makes orders, one after the other."""
+    """Generates orders."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)  # noqa: S311 - no secret
-        self._made = count(1)
+        self._numbers = count(1)
         self._customers = [f"customer-{number}" for number in range(1, CUSTOMERS + 1)]
-        self._weights = list(accumulate(1 / rank for rank in range(1, CUSTOMERS + 1)))  # the first have most
-        # Made before they are needed: the sale shall be limited by the shard, not by the making of orders.
+        self._weights = list(
+            accumulate(1 / rank for rank in range(1, CUSTOMERS + 1))
+        )  # the first customers have most orders
+        # Generated in advance, so that the shard limits the sale and not the generation of orders.
         self._large_baskets = [self._basket(_LARGE_BASKET) for _ in range(_LARGE_BASKETS)]
 
     def order(self) -> Order:
-        """What somebody orders on an ordinary day."""
+        """Return an order of a random customer."""
         [customer] = self._random.choices(self._customers, cum_weights=self._weights)
         return self._of(customer, self._basket(self._random.randint(*_BASKET)))
 
     def large_order(self, customer: str) -> Order:
-        """What a reseller orders in the sale: a few KiB."""
+        """Return an order of a reseller in the flash sale: a few KiB."""
         return self._of(customer, self._random.choice(self._large_baskets))
 
     def _of(self, customer: str, basket: msgspec.Raw) -> Order:
-        name = f"order-{next(self._made):06}"
+        name = f"order-{next(self._numbers):06}"
         data = msgspec.json.encode({"order": name, "customer": customer, "basket": basket})
         return Order(name, customer, data)
 
     def _basket(self, lines: int) -> msgspec.Raw:
-        draw = self._random
+        random = self._random
         basket = [
-            {"goods": draw.choice(_GOODS), "sku": f"{draw.randrange(10_000):04}", "quantity": draw.randint(1, 12)}
+            {"goods": random.choice(_GOODS), "sku": f"{random.randrange(10_000):04}", "quantity": random.randint(1, 12)}
             for _ in range(lines)
         ]
         return msgspec.Raw(msgspec.json.encode(basket))

@@ -1,12 +1,11 @@
-"""What is there to see in the demo, at this moment?
-
-Values for whoever shows them, a picture or plain lines: they are filled by ``demo_observer``.
+"""The current state of the demo, for a picture or plain lines. ``scene_observer`` fills it.
 
 Invariants:
 
-- A rate is what changed within the last second, or since the beginning.
-- An order waits from its receipt until a worker has handled it; the lag of a shard is for how long its oldest has.
-- Everything here is told the time.
+- A rate covers the last second, or the time since the beginning if that is shorter.
+- An order waits from its receipt until a worker has handled it. The lag of a shard is how long its oldest order has
+  been waiting.
+- Nothing here reads a clock: the time is an argument.
 """
 
 from collections import deque
@@ -23,7 +22,7 @@ Mood: TypeAlias = Literal["plain", "good", "bad", "act"]
 
 @final
 class Event(NamedTuple):
-    """Something that happened."""
+    """An event of the demo, as a line of text."""
 
     at: float
     """Seconds since the demo began."""
@@ -33,45 +32,47 @@ class Event(NamedTuple):
 
 @final
 class Flow:
-    """A count that grows, and how fast."""
+    """A growing count, and its rate."""
 
     def __init__(self) -> None:
         self.total = 0
         self.rate = 0.0
         self.history: deque[float] = deque(maxlen=_HISTORY)
-        """The rate, four times a second."""
+        """The rate at every quarter of a second, the oldest first."""
         self._samples: deque[tuple[float, int]] = deque()
-        self._noted_at = 0.0
+        self._history_at = 0.0
 
     def add(self, count: int) -> None:
         self.total += count
 
-    def look(self, now: float) -> None:
+    def sample(self, now: float) -> None:
+        """Update the rate."""
         samples = self._samples
         samples.append((now, self.total))
-        while len(samples) > 2 and samples[1][0] <= now - _WINDOW:  # noqa: PLR2004 - two make a rate
+        while len(samples) > 2 and samples[1][0] <= now - _WINDOW:  # noqa: PLR2004 - a rate needs two
             samples.popleft()
         began_at, before = samples[0]
         self.rate = (self.total - before) / (now - began_at) if now > began_at else 0.0
-        if now - self._noted_at >= _HISTORY_STEP:
-            self._noted_at = now
+        if now - self._history_at >= _HISTORY_STEP:
+            self._history_at = now
             self.history.append(self.rate)
 
 
 @final
 class Waiting:
-    """The orders that have a receipt and were not handled, shard by shard."""
+    """The orders that have a receipt and were not handled yet, by shard."""
 
     def __init__(self) -> None:
         self._since: dict[str, dict[str, float]] = {}
         self._handled: set[str] = set()
 
-    def landed(self, name: str, shard_id: str, now: float) -> None:
-        if name not in self._handled:  # a worker may be quicker than the receipt
+    def add_put(self, name: str, shard_id: str, now: float) -> None:
+        """Note that an order has a receipt."""
+        if name not in self._handled:  # a worker may handle an order before its receipt arrives
             self._since.setdefault(shard_id, {})[name] = now
 
-    def handled(self, name: str, shard_id: str) -> bool:
-        """Whether it is for the first time."""
+    def add_handled(self, name: str, shard_id: str) -> bool:
+        """Note that a worker has handled an order; return whether it was the first time."""
         is_first = name not in self._handled
         self._handled.add(name)
         self._since.get(shard_id, {}).pop(name, None)
@@ -84,7 +85,7 @@ class Waiting:
         return len(self._since.get(shard_id, ()))
 
     def lag(self, shard_id: str, now: float) -> float:
-        """0 if nothing waits."""
+        """Return how long the oldest order of a shard has been waiting; 0 if none is."""
         since = self._since.get(shard_id)
         return now - next(iter(since.values())) if since else 0.0
 
@@ -92,18 +93,18 @@ class Waiting:
 @final
 @dataclass
 class ShardView:
-    """A row of the picture."""
+    """A shard, as the picture shows it."""
 
     shard_id: str
     start: float
-    """Where its keys begin on the ring, of 0 to 1."""
+    """Where the shard's hash keys begin, as a fraction of all hash keys."""
     share: float
     parent: str | None = None
     is_open: bool = True
     is_finished: bool = False
     owner: str | None = None
     rate_share: float = 1.0
-    """What the producers still send of the full rate: they slow down when they are throttled."""
+    """The fraction of the full rate that the producers use. They slow down when they are throttled."""
     lag: float = 0.0
     waiting: int = 0
     put: Flow = field(default_factory=Flow)
@@ -117,7 +118,7 @@ class ShardView:
 @final
 @dataclass
 class WorkerView:
-    """A worker, as the picture has it."""
+    """A worker, as the picture shows it."""
 
     name: str
     pid: int
@@ -129,7 +130,7 @@ class WorkerView:
 @final
 @dataclass
 class Scene:
-    """All of it."""
+    """The state of the whole demo."""
 
     seconds: float
     """How long orders flow."""
@@ -141,12 +142,12 @@ class Scene:
     act: str = "starting"
     put: Flow = field(default_factory=Flow)
     handled: Flow = field(default_factory=Flow)
-    """Orders, each counted once."""
+    """Handled orders, each counted once."""
     buffered: int = 0
-    """Orders that the producers hold: not sent yet, or sent and not answered."""
+    """Orders in the producers that have no receipt yet."""
     resent: int = 0
     throttled: int = 0
-    """Aggregates that a shard refused."""
+    """Aggregates that a shard throttled."""
     shards: dict[str, ShardView] = field(default_factory=dict[str, ShardView])
     workers: dict[str, WorkerView] = field(default_factory=dict[str, WorkerView])
     events: list[Event] = field(default_factory=list[Event])
@@ -159,16 +160,16 @@ class Scene:
     def lag(self) -> float:
         return max((shard.lag for shard in self.shards.values()), default=0.0)
 
-    def family(self) -> list[tuple[str, ShardView]]:
-        """Every shard with the branch that leads to it; children below their parents."""
+    def shard_tree(self) -> list[tuple[str, ShardView]]:
+        """Return every shard with the lines of the tree before it; children come below their parents."""
         children: dict[str | None, list[ShardView]] = {}
         for shard in self.shards.values():
             children.setdefault(shard.parent, []).append(shard)
 
         def below(parent: str | None, indent: str) -> list[tuple[str, ShardView]]:
             rows: list[tuple[str, ShardView]] = []
-            for shard in sorted(children.get(parent, ()), key=lambda one: one.start):
-                is_last = shard is max(children[parent], key=lambda one: one.start)
+            for shard in sorted(children.get(parent, ()), key=lambda child: child.start):
+                is_last = shard is max(children[parent], key=lambda child: child.start)
                 branch = "" if parent is None else indent + ("└ " if is_last else "├ ")
                 rows.append((branch, shard))
                 rows += below(shard.shard_id, "" if parent is None else indent + ("  " if is_last else "│ "))
@@ -176,21 +177,22 @@ class Scene:
 
         return below(None, "")
 
-    def tell(self, text: str, mood: Mood = "plain") -> None:
+    def add_event(self, text: str, mood: Mood = "plain") -> None:
+        """Add an event that happens now."""
         self.events.append(Event(self.now, text, mood))
 
 
 def shards_named(names: Sequence[str]) -> str:
-    """``shard 1``, ``shards 1, 2 and 3``."""
+    """Return ``shard 1`` or ``shards 1, 2 and 3``."""
     return f"shard{'' if len(names) == 1 else 's'} {listed(names)}"
 
 
 def short(shard_id: str) -> str:
-    """``shardId-000000000003`` is 3."""
+    """Return the number of a shard: ``3`` for ``shardId-000000000003``."""
     return str(int(shard_id.rpartition("-")[2]))
 
 
 def listed(names: Iterable[str]) -> str:
-    """``1, 2 and 3``."""
-    several = list(names)
-    return " and ".join([", ".join(several[:-1]), several[-1]]) if len(several) > 1 else "".join(several)
+    """Return the names as text: ``1, 2 and 3``."""
+    items = list(names)
+    return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)

@@ -1,12 +1,11 @@
-"""How does the scene of the demo come to be what it is?
+"""Keeps the scene of the demo up to date.
 
-It looks at the world from outside: receipts of the producers, journals of the workers, rows of the lease store and the
-shards of the server.
+The observer reads the producers' receipts, the workers' journals, the rows of the lease store and the server's shards.
 
 Invariants:
 
-- A change of owner is told once, by what led to it: a first owner, a child of a reshard, a hand-over, or a worker
-  that was killed, with the time that it took.
+- A change of owner is one event that names its cause: a new shard, a hand-over, or a take-over from a killed worker,
+  with the time that it took.
 """
 
 import time
@@ -28,7 +27,7 @@ from shardline.model.lease import Lease
 from shardline.model.shard import Shard
 from shardline.testing.local_streams import LocalStream
 
-_LEASES_EVERY: Final = 0.2
+_LEASES_INTERVAL: Final = 0.2
 _THROTTLED: Final = "ProvisionedThroughputExceededException"
 
 
@@ -39,14 +38,15 @@ class Observer:
     def __init__(self, scene: Scene, stream: LocalStream, fleet: Fleet) -> None:
         self.scene = scene
         self.put: list[str] = []
-        """Orders that have a receipt."""
+        """The names of the orders that have a receipt."""
         self.given_up = 0
+        """The number of orders that the producers failed to deliver."""
         self.waiting = Waiting()
         self._stream = stream
         self._fleet = fleet
         self._began_at = time.monotonic()
         self._pending: list[tuple[str, Delivery]] = []
-        self._leases_at = 0.0
+        self._leases_read_at = 0.0
         self._owners: dict[str, str] = {}
         self._finished: set[str] = set()
 
@@ -58,98 +58,98 @@ class Observer:
     def pending(self) -> int:
         return len(self._pending)
 
-    # ---- what the producers tell
+    # ---- the producers
 
-    def follow(self, orders: Iterable[Order], deliveries: Iterable[Delivery]) -> None:
-        """These were put."""
+    def add_deliveries(self, orders: Iterable[Order], deliveries: Iterable[Delivery]) -> None:
+        """Follow the deliveries of these orders."""
         self._pending += ((order.name, delivery) for order, delivery in zip(orders, deliveries, strict=True))
 
-    def hear(self, event: Event) -> None:
-        """The producers' sink."""
+    def handle_event(self, event: Event) -> None:
+        """Handle an event of a producer. This method is the producers' sink."""
         if isinstance(event, RecordsRetried):
             self.scene.resent += event.records
             if event.code == _THROTTLED and event.shard_id is not None:
-                self._tell_throttled(event.shard_id)
+                self._report_throttled(event.shard_id)
         elif isinstance(event, RequestAnswered):
             self.scene.throttled += event.refused_entries
 
-    def _tell_throttled(self, shard_id: str) -> None:
-        if not any(one.text.startswith("throttled") for one in self.scene.events):
-            self.scene.tell(f"throttled: shard {short(shard_id)} takes 1 MiB/s, the producers slow down", "bad")
+    def _report_throttled(self, shard_id: str) -> None:
+        if not any(event.text.startswith("throttled") for event in self.scene.events):
+            self.scene.add_event(f"throttled: shard {short(shard_id)} takes 1 MiB/s, the producers slow down", "bad")
 
-    # ---- looking
+    # ---- updating the scene
 
-    async def look(self, producers: Iterable[Producer]) -> None:
+    async def update(self, producers: Iterable[Producer]) -> None:
         """Bring the scene up to date."""
         scene = self.scene
         scene.now = self.now
-        if scene.now - self._leases_at >= _LEASES_EVERY:
-            self._leases_at = scene.now
+        if scene.now - self._leases_read_at >= _LEASES_INTERVAL:
+            self._leases_read_at = scene.now
             for shard in await anyio.to_thread.run_sync(lambda: self._stream.shards):
-                self._see_shard(shard)
-            self._see_leases(await self._fleet.leases())
-        self._see_receipts()
-        self._see_journals()
-        self._see_lanes([producer.stats().lanes for producer in producers])
+                self._update_shard(shard)
+            self._update_owners(await self._fleet.leases())
+        self._read_receipts()
+        self._read_journals()
+        self._update_rate_shares([producer.stats().lanes for producer in producers])
         scene.buffered = len(self._pending)
         for flow in (scene.put, scene.handled):
-            flow.look(scene.now)
+            flow.sample(scene.now)
         for shard_id, view in scene.shards.items():
-            view.put.look(scene.now)
-            view.handled.look(scene.now)
+            view.put.sample(scene.now)
+            view.handled.sample(scene.now)
             view.lag, view.waiting = self.waiting.lag(shard_id, scene.now), self.waiting.count(shard_id)
 
-    def _see_shard(self, shard: Shard) -> None:
+    def _update_shard(self, shard: Shard) -> None:
         view = self.scene.shards.get(shard.shard_id)
         if view is None:
             start, share = shard.hash_range.start / HASH_KEY_COUNT, shard.hash_range.share
             view = self.scene.shards[shard.shard_id] = ShardView(shard.shard_id, start, share, shard.parent_id)
         view.is_open = shard.is_open
 
-    def _see_receipts(self) -> None:
-        scene, still = self.scene, list[tuple[str, Delivery]]()
+    def _read_receipts(self) -> None:
+        scene, still_pending = self.scene, list[tuple[str, Delivery]]()
         for name, delivery in self._pending:
             outcome = delivery.conclusion
             if outcome is None:
-                still.append((name, delivery))
+                still_pending.append((name, delivery))
             elif isinstance(outcome, Receipt):
                 self.put.append(name)
-                self.waiting.landed(name, outcome.shard_id, scene.now)
+                self.waiting.add_put(name, outcome.shard_id, scene.now)
                 scene.put.add(1)
                 if outcome.shard_id in scene.shards:
                     scene.shards[outcome.shard_id].put.add(1)
             else:
                 self.given_up += 1
-        self._pending = still
+        self._pending = still_pending
 
-    def _see_journals(self) -> None:
+    def _read_journals(self) -> None:
         scene = self.scene
         for worker in self._fleet.workers.values():
             view = scene.workers.setdefault(worker.name, WorkerView(worker.name, worker.pid))
-            for one in worker.new_lines():
-                shard_id = one.place[0]
+            for order in worker.new_lines():
+                shard_id = order.place[0]
                 view.handled += 1
-                if self.waiting.handled(one.name, shard_id):
+                if self.waiting.add_handled(order.name, shard_id):
                     scene.handled.add(1)
                 if shard_id in scene.shards:
                     scene.shards[shard_id].handled.add(1)
             if worker.is_ready and not view.is_ready:
-                scene.tell(f"worker {worker.name} is ready (process {worker.pid})")
+                scene.add_event(f"worker {worker.name} is ready (process {worker.pid})")
             view.is_ready, view.is_dead = worker.is_ready, worker.killed_at is not None
 
-    def _see_lanes(self, lanes: list[tuple[LaneStats, ...]]) -> None:
+    def _update_rate_shares(self, lanes_by_producer: list[tuple[LaneStats, ...]]) -> None:
         for shard_id, view in self.scene.shards.items():
-            shares = [lane.rate_share for of_one in lanes for lane in of_one if lane.shard_id == shard_id]
+            shares = [lane.rate_share for lanes in lanes_by_producer for lane in lanes if lane.shard_id == shard_id]
             view.rate_share = min(shares, default=1.0)
 
-    # ---- who reads what
+    # ---- the owners of the shards
 
-    def _see_leases(self, rows: Mapping[str, Lease]) -> None:
+    def _update_owners(self, rows: Mapping[str, Lease]) -> None:
         gained: dict[tuple[str, str], list[str]] = {}
         for shard_id, row in sorted(rows.items()):
             if row.checkpoint.is_finished and shard_id not in self._finished:
                 self._finished.add(shard_id)
-                self.scene.tell(f"shard {short(shard_id)} is read to its end; its children are next")
+                self.scene.add_event(f"shard {short(shard_id)} is read to its end; its children are next")
             owner = None if row.checkpoint.is_finished else row.holder
             before = self._owners.get(shard_id)
             if owner is not None and owner != before:
@@ -159,14 +159,14 @@ class Observer:
                 view = self.scene.shards[shard_id]
                 view.owner, view.is_finished = owner, row.checkpoint.is_finished
         for (owner, before), shards in gained.items():
-            self._tell_owner(owner, before, shards_named(shards))
+            self._report_owner(owner, before, shards_named(shards))
 
-    def _tell_owner(self, owner: str, before: str, shards: str) -> None:
+    def _report_owner(self, owner: str, before: str, shards: str) -> None:
         old = self._fleet.workers.get(before)
         if old is None:
-            self.scene.tell(f"worker {owner} reads {shards}")
+            self.scene.add_event(f"worker {owner} reads {shards}")
         elif old.killed_at is None:
-            self.scene.tell(f"worker {before} hands {shards} to worker {owner}")
+            self.scene.add_event(f"worker {before} hands {shards} to worker {owner}")
         else:
             took = time.monotonic() - old.killed_at
-            self.scene.tell(f"worker {owner} took over {shards} after {took:.1f} s", "good")
+            self.scene.add_event(f"worker {owner} took over {shards} after {took:.1f} s", "good")

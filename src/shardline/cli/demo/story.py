@@ -1,15 +1,16 @@
-"""What happens in the demo?
+"""Runs the acts of the demo.
 
-A local Kinesis with AWS's limits, four producers in this process, two workers that are processes of their own. Orders
-flow; a flash sale fills one shard until it throttles; that shard is split; a worker is killed; the other takes over.
-Then somebody else counts (``demo_reader``, ``demo_verdict``).
+The demo has a local Kinesis with AWS's limits, four producers in this process, and two worker processes. Orders flow; a
+flash sale fills one shard until it throttles; that shard is split; a worker is killed; the other takes over. Then an
+independent reader verifies the result (``independent_reader``, ``loss_check``).
 
 Invariants:
 
-- Every wait has an end. What is not reached by then ends the demo with a sentence, or shows in the count.
-- When it is over, however, no process, no server and no file of it is left.
-- Each act waits for what it needs: a worker is killed only when both hold shards, and the flow ends only when the
-  survivor has taken over. On a slow machine the demo takes longer, and tells the same story.
+- Every wait has a time limit. If the limit is reached, the demo ends with an error, or the verdict shows what is
+  missing.
+- However the demo ends, it leaves no process, no server and no file behind.
+- Each act waits for its preconditions: a worker is killed only when both hold shards, and the flow ends only when the
+  survivor has taken over. On a slow machine the demo takes longer, and shows the same acts.
 """
 
 import time
@@ -45,23 +46,23 @@ COUNTING: Final = "counting"
 """The last act."""
 _TICK: Final = 0.1
 _PAUSE: Final = 0.02
-# When the acts begin, as parts of the time that orders flow.
+# When the acts begin, as fractions of the time that orders flow.
 _SALE_AT, _SPLIT_AT, _KILL_AT = 0.15, 0.42, 0.62
-_SALE_BYTES: Final = 7 * 1024 * 1024  # what the shard takes in seven seconds: the split comes first
+_SALE_BYTES: Final = 7 * 1024 * 1024  # a shard needs seven seconds for this much; the split comes before that
 _START_LIMIT: Final = 60.0
 _STEP_LIMIT: Final = 60.0
 _THROTTLE_LIMIT: Final = 30.0
 _DRAIN_LIMIT: Final = 90.0
 _END_LIMIT: Final = 10.0
 _COUNT_LIMIT: Final = 60.0
-_AGGREGATE_MAX_BYTES: Final = 128 * 1024  # in order, one of a shard is under way at a time: it shall be worth it
-_RECORD_TTL: Final = 120.0  # a machine that is busy with other things shall not make orders fail
+_AGGREGATE_MAX_BYTES: Final = 128 * 1024  # large, because an ordered lane has only one aggregate in flight
+_RECORD_TTL: Final = 120.0  # long, so that no order expires on a busy machine
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """What can be chosen."""
+    """The settings of the demo."""
 
     seconds: float = 16.0
     rate: int = 400
@@ -69,8 +70,8 @@ class DemoSettings:
     seed: int = 1
 
 
-class Show(Protocol):
-    """Who shows the scene."""
+class Display(Protocol):
+    """Shows the scene."""
 
     def update(self, scene: Scene) -> None: ...
 
@@ -78,17 +79,17 @@ class Show(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What came of it."""
+    """The result of the demo: the verdict, and the name of the killed worker."""
 
     verdict: Verdict
     killed: str
 
 
-async def play(settings: DemoSettings, scene: Scene, show: Show) -> Ending:
-    """The whole demo, from an empty machine to the verdict, and back.
+async def play(settings: DemoSettings, scene: Scene, show: Display) -> Ending:
+    """Run the whole demo, and remove everything that it created.
 
     Raises:
-        DemoFailedError: it could not come to a verdict.
+        DemoFailedError: the demo ended without a verdict.
     """
     show.update(scene)
     async with AsyncExitStack() as stack:
@@ -105,39 +106,39 @@ async def play(settings: DemoSettings, scene: Scene, show: Show) -> Ending:
                     STREAM,
                     config=config,
                     client=client,
-                    sink=observer.hear,
+                    sink=observer.handle_event,
                     close_timeout=_END_LIMIT,
                     drain_on_cancel=False,
                 )
             )
             for _ in range(PRODUCERS)
         ]
-        scene.tell(f"a local Kinesis on {kinesis.endpoint_url}, with AWS's limits")
+        scene.add_event(f"a local Kinesis on {kinesis.endpoint_url}, with AWS's limits")
         story = _Story(settings, client=client, fleet=fleet, producers=producers, observer=observer, show=show)
         stored: list[Stored] = []
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(story.observe)
             tasks.start_soon(story.present)
             await story.run()
-            stored = await _counted(kinesis)
+            stored = await _read_back(kinesis)
             tasks.cancel_scope.cancel()
         show.update(scene)
         handled = {worker.name: worker.handled for worker in fleet.workers.values()}
         return Ending(judge(observer.put, observer.given_up + observer.pending, stored, handled), story.killed)
-    raise AssertionError("an exit stack lets everything through")
+    raise AssertionError("an exit stack suppresses no exception here")
 
 
 def new_scene(settings: DemoSettings) -> Scene:
-    """Before anything has happened."""
+    """Return the scene before the demo starts."""
     return Scene(settings.seconds, LEASE_DURATION, ConsumerConfig().lease_duration)
 
 
 def _client(kinesis: LocalKinesis) -> Client:
-    """The AWS settings of the user play no part, nor does a proxy."""
+    """Return a client that ignores the user's AWS settings and proxies."""
     return Client(endpoint_url=kinesis.endpoint_url, region=kinesis.region, credentials=kinesis.credentials, proxies={})
 
 
-async def _counted(kinesis: LocalKinesis) -> list[Stored]:
+async def _read_back(kinesis: LocalKinesis) -> list[Stored]:
     with anyio.move_on_after(_COUNT_LIMIT):
         try:
             reading = BlockingCalls[list[Stored]]()
@@ -159,7 +160,7 @@ class _Story:
         fleet: Fleet,
         producers: list[Producer],
         observer: Observer,
-        show: Show,
+        show: Display,
     ) -> None:
         self._settings = settings
         self._client = client
@@ -173,31 +174,31 @@ class _Story:
         self._is_flowing = True
         self._is_sale_over = False
         self.killed = ""
-        """The worker."""
+        """The name of the killed worker."""
 
     async def observe(self) -> None:
-        """Look, for as long as the demo runs."""
+        """Keep the scene up to date until the task is cancelled."""
         while True:
-            await self._look()
+            await self._update_scene()
             await anyio.sleep(_TICK)
 
     async def present(self) -> None:
-        """Show it, as often as the terminal can: in a thread, for a slow one must not hold up the flow."""
+        """Show the scene until the task is cancelled, in a thread: a slow terminal must not hold up the flow."""
         while True:
             await anyio.to_thread.run_sync(self._show.update, deepcopy(self._scene))
             await anyio.sleep(_TICK)
 
-    async def _look(self) -> None:
-        await self._observer.look(self._producers)
+    async def _update_scene(self) -> None:
+        await self._observer.update(self._producers)
         if self._flow_began_at and self._is_flowing:
             self._scene.flowing_for = time.monotonic() - self._flow_began_at
 
     async def run(self) -> None:
-        """All acts."""
+        """Run all acts."""
         await self._start_workers()
         async with anyio.create_task_group() as tasks:
             self._begin("orders flow")
-            self._scene.tell(
+            self._scene.add_event(
                 f"orders flow: {self._settings.rate}/s of {CUSTOMERS} customers, through {PRODUCERS} producers"
             )
             self._flow_began_at = time.monotonic()
@@ -224,7 +225,7 @@ class _Story:
         await self._wait(lambda: all(worker.is_ready for worker in workers), _START_LIMIT, "the workers are ready")
 
     async def _flow(self) -> None:
-        """Put orders at the chosen rate; a pause of the machine is made up for."""
+        """Put orders at the chosen rate. Orders that were delayed by a busy machine are put later."""
         made = 0
         while self._is_flowing:
             due = int((time.monotonic() - self._flow_began_at) * self._settings.rate) - made
@@ -237,19 +238,19 @@ class _Story:
         for index, producer in enumerate(self._producers):
             own = [order for order in orders if producer_of(order.customer) == index]
             deliveries = await producer.put_many([(order.customer, order.data) for order in own])
-            self._observer.follow(own, deliveries)
+            self._observer.add_deliveries(own, deliveries)
             all_deliveries += deliveries
         return all_deliveries
 
     async def _hot_shard(self) -> Shard:
-        """The one in the middle."""
+        """Return the shard in the middle of the hash keys, which the flash sale will fill."""
         shards = await self._client.list_shards(STREAM)
         return sorted(shards, key=lambda shard: shard.hash_range)[len(shards) // 2]
 
     async def _sale(self, hot: Shard) -> None:
         resellers = resellers_of(hot.hash_range)
         self._begin("flash sale")
-        self._scene.tell(
+        self._scene.add_event(
             f"flash sale: {len(resellers)} resellers order, and all hash into shard {short(hot.shard_id)}", "act"
         )
         left = _SALE_BYTES
@@ -267,10 +268,10 @@ class _Story:
         await self._client.split_shard(STREAM, hot.shard_id, wait=True)
         shards = await self._client.list_shards(STREAM)
         children = listed(short(shard.shard_id) for shard in shards if hot.shard_id in shard.parent_ids)
-        self._scene.tell(f"shard {short(hot.shard_id)} is split into {children}", "act")
+        self._scene.add_event(f"shard {short(hot.shard_id)} is split into {children}", "act")
 
     async def _kill(self) -> None:
-        """Kill a worker that holds shards, when both do; wait until the other has them all."""
+        """Kill a worker when both hold shards, and wait until the other holds them all."""
         await self._wait(
             lambda: all(self._shards_of(name) for name in WORKERS), _STEP_LIMIT, "both workers hold shards"
         )
@@ -279,15 +280,15 @@ class _Story:
         held = self._shards_of(victim.name)
         victim.kill()
         self.killed = victim.name
-        self._scene.tell(f"kill -9: worker {victim.name} is gone, and still owns {shards_named(held)}", "bad")
+        self._scene.add_event(f"kill -9: worker {victim.name} is gone, and still owns {shards_named(held)}", "bad")
         self._begin("take-over")
         await self._wait(lambda: self._has_all(survivor), _STEP_LIMIT, f"worker {survivor.name} has taken over")
         self._begin("orders flow")
 
     async def _drain(self) -> None:
-        """Until every order has its receipt and was handled; what is missing then shows in the count."""
+        """Wait until every order has its receipt and was handled. The verdict shows orders that are missing then."""
         self._begin("the rest")
-        self._scene.tell("the last order is put: the rest is delivered")
+        self._scene.add_event("the last order is put: the rest is delivered")
         with anyio.move_on_after(_DRAIN_LIMIT):
             for producer in self._producers:
                 await producer.flush()
@@ -296,13 +297,13 @@ class _Story:
                 await anyio.sleep(_PAUSE)
         await self._fleet.end(_END_LIMIT)
         self._begin(COUNTING)
-        self._scene.tell("the workers have ended; botocore reads the stream, and counts")
-        await self._look()  # what they did last is in their journals
+        self._scene.add_event("the workers have ended; botocore reads the stream, and counts")
+        await self._update_scene()  # reads the last lines of the journals
 
     # ---- waiting
 
     async def _until_throttled(self) -> None:
-        """That is why the shard is split; a machine that is too slow to fill it goes on without."""
+        """Wait until the shard throttles, which is why it is split. A machine too slow to fill it goes on without."""
         with anyio.move_on_after(_THROTTLE_LIMIT):
             while not (self._scene.throttled or self._is_sale_over):
                 self._check()
@@ -315,19 +316,19 @@ class _Story:
         for worker in self._fleet.workers.values():
             worker.check()
 
-    async def _until(self, part: float) -> None:
-        """Until this part of the flow is over; workers that fail end it."""
-        while time.monotonic() - self._flow_began_at < part * self._settings.seconds:
+    async def _until(self, fraction: float) -> None:
+        """Wait until this fraction of the flow is over. A worker that fails ends the demo."""
+        while time.monotonic() - self._flow_began_at < fraction * self._settings.seconds:
             self._check()
             await anyio.sleep(_PAUSE)
 
-    async def _wait(self, is_so: Callable[[], bool], limit: float, what: str) -> None:
+    async def _wait(self, condition: Callable[[], bool], limit: float, what: str) -> None:
         with anyio.move_on_after(limit):
-            while not is_so():
+            while not condition():
                 self._check()
                 await anyio.sleep(_PAUSE)
             return
-        raise DemoFailedError(f"not within {limit:.0f} s: {what}")
+        raise DemoFailedError(f"timed out after {limit:.0f} s waiting until {what}")
 
     def _shards_of(self, name: str) -> list[str]:
         return [view.name for view in self._scene.shards.values() if view.owner == name]

@@ -1,14 +1,14 @@
-"""How does the demo look in a terminal?
+"""Draws the demo in a terminal.
 
-While it runs it has the terminal's other screen, and draws it whole: a terminal that is resized is right again with the
-next frame. At the end the story and the verdict stand on the ordinary screen, and stay.
+The running demo uses the terminal's alternate screen, and redraws all of it for each frame, so that a resized terminal
+is right again with the next frame. At the end, the events and the verdict are printed to the normal screen, and stay.
 
 Invariants:
 
-- Nothing wraps but the verdict: what is too long is cut. Of too many events the newest are shown, of too many
-  shards the most telling.
-- Narrow terminals have one column, wide ones two; the same things are seen in both.
-- Colours only stress what words say as well.
+- Only the verdict wraps: other long lines are truncated. If there are too many events, the newest are shown; if there
+  are too many shards, the most interesting are shown.
+- Narrow terminals have one column and wide terminals two, with the same content.
+- Colour is never the only sign of anything.
 """
 
 from collections.abc import Sequence
@@ -26,22 +26,22 @@ from shardline.cli.demo.scene import Event, Scene, ShardView, WorkerView
 from shardline.cli.demo.story import Ending
 from shardline.cli.quantities import counted
 
-_WIDE: Final = 160
-_WIDEST_END: Final = 110
-_SHARE: Final = 5  # "100%", and a space before it
+_TWO_COLUMNS_WIDTH: Final = 160
+_END_WIDTH_MAX: Final = 110
+_SHARE_WIDTH: Final = 5  # "100%", and a space before it
 _FRAME: Final = 2  # the borders of a panel, above and below
 _HEADER: Final = 1
 _FLOW_ROWS: Final = 5
-_EVENTS_LEAST: Final = 3
+_EVENTS_MIN: Final = 3
 _SPARKS: Final = " ▁▂▃▄▅▆▇█"
-_OWNERS: Final = {"A": "cyan", "B": "magenta"}
+_OWNER_COLOURS: Final = {"A": "cyan", "B": "magenta"}
 _MOODS: Final = {"plain": "", "good": "bold green", "bad": "bold red", "act": "bold yellow"}
-_LATE: Final = 1.0  # a lag that is worth a colour
+_LATE: Final = 1.0  # the lag, in seconds, from which on it is red
 
 
 @final
 class Picture:
-    """A ``Show`` for terminals."""
+    """A ``Display`` for terminals."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False)
@@ -58,8 +58,8 @@ class Picture:
         self._live.update(draw(scene, self._console.width, self._console.height), refresh=True)
 
     def end(self, scene: Scene, ending: Ending) -> None:
-        """What stays: the story, what went through each shard, and the verdict."""
-        width = min(self._console.width, _WIDEST_END)
+        """Print the events, the totals of each shard, and the verdict, which stay on the screen."""
+        width = min(self._console.width, _END_WIDTH_MAX)
         for event in scene.events:
             self._console.print(_event(event), no_wrap=True, overflow="ellipsis", crop=True)
         self._console.print(_totals(scene), width=width)
@@ -67,10 +67,10 @@ class Picture:
 
 
 def draw(scene: Scene, width: int, height: int) -> RenderableType:
-    """One frame that fits."""
+    """Return one frame that fits the terminal."""
     above = _HEADER + _FRAME + _FLOW_ROWS + _FRAME
-    if width < _WIDE:
-        room = max(1, height - above - _EVENTS_LEAST - _FRAME)
+    if width < _TWO_COLUMNS_WIDTH:
+        room = max(1, height - above - _EVENTS_MIN - _FRAME)
         shown = min(room, len(scene.shards))
         return Group(_shards(scene, room), _flow(scene), _events(scene, max(1, height - above - shown - _FRAME)))
     room = max(1, height - above)
@@ -100,7 +100,12 @@ def _panel(inside: RenderableType, title: str, *, note: str | None = None, borde
 
 
 def _table(*columns: tuple[str, int]) -> Table:
-    """Columns by name, each with its least width; those of numbers have it below 0. The keys take what is left."""
+    """Return a table of shards.
+
+    Args:
+        columns: the further columns with their minimum widths. A negative width aligns the column to the right. The
+            KEYS column gets the rest of the line.
+    """
     table = Table(box=None, expand=True, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("SHARD", min_width=6, no_wrap=True)
     table.add_column("KEYS", ratio=1, no_wrap=True)
@@ -112,7 +117,7 @@ def _table(*columns: tuple[str, int]) -> Table:
 
 def _shards(scene: Scene, room: int) -> Panel:
     table = _table(("STATE", 9), ("IN/s", -5), ("OUT/s", -5), ("LAG", -6), ("READ BY", 7))
-    rows = _telling(scene.family(), room)
+    rows = _most_interesting(scene.shard_tree(), room)
     for branch, shard in rows:
         cells: list[RenderableType] = [
             *_place(scene, branch, shard),
@@ -127,8 +132,8 @@ def _shards(scene: Scene, room: int) -> Panel:
     return _panel(table, f"shardline demo · {scene.act}", note=note)
 
 
-def _telling(rows: list[tuple[str, ShardView]], room: int) -> list[tuple[str, ShardView]]:
-    """As many as there is room for, in their order: those that were split first, then those that are late."""
+def _most_interesting(rows: list[tuple[str, ShardView]], room: int) -> list[tuple[str, ShardView]]:
+    """Return as many rows as there is room for: preferably the split shards and their children, then by lag."""
     ranked = sorted(rows, key=lambda row: (row[1].is_open and row[1].parent is None, -row[1].lag))
     chosen = {shard.shard_id for _, shard in ranked[:room]}
     return [row for row in rows if row[1].shard_id in chosen]
@@ -136,28 +141,28 @@ def _telling(rows: list[tuple[str, ShardView]], room: int) -> list[tuple[str, Sh
 
 def _totals(scene: Scene) -> Panel:
     table = _table(("STATE", 9), ("PUT", -7), ("HANDLED", -7))
-    for branch, shard in scene.family():
+    for branch, shard in scene.shard_tree():
         counts = f"{shard.put.total:,}", f"{shard.handled.total:,}"
         table.add_row(*_place(scene, branch, shard), "open" if shard.is_open else "closed", *counts)
     return _panel(table, "shardline demo", note=f"{scene.now:.0f} s, {counted(scene.resent, 'record')} sent again")
 
 
-def _place(scene: Scene, branch: str, shard: ShardView) -> tuple[Text, "_Ring"]:
+def _place(scene: Scene, branch: str, shard: ShardView) -> tuple[Text, "_KeyRangeBar"]:
     owner = scene.workers.get(shard.owner or "")
-    style = "" if owner is None else "red" if owner.is_dead else _OWNERS.get(owner.name, "")
-    return Text(branch + shard.name), _Ring(shard, style)
+    style = "" if owner is None else "red" if owner.is_dead else _OWNER_COLOURS.get(owner.name, "")
+    return Text(branch + shard.name), _KeyRangeBar(shard, style)
 
 
 @final
-class _Ring:
-    """Which part of all keys a shard has, over the whole width."""
+class _KeyRangeBar:
+    """A bar that shows which part of all hash keys a shard has."""
 
     def __init__(self, shard: ShardView, style: str) -> None:
         self._shard = shard
         self._style = style
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        shard, width = self._shard, max(1, options.max_width - _SHARE)
+        shard, width = self._shard, max(1, options.max_width - _SHARE_WIDTH)
         first = min(width - 1, round(shard.start * width))
         end = max(first + 1, round((shard.start + shard.share) * width))
         yield Text.assemble(
@@ -169,7 +174,7 @@ class _Ring:
         )
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(1 + _SHARE, options.max_width)
+        return Measurement(1 + _SHARE_WIDTH, options.max_width)
 
 
 def _state(shard: ShardView) -> Text:
@@ -196,7 +201,7 @@ def _reader(scene: Scene, shard: ShardView) -> Text:
         return Text("nobody")
     if scene.workers[shard.owner].is_dead:
         return Text(f"{shard.owner}, dead", style="bold red")
-    return Text(shard.owner, style=f"bold {_OWNERS.get(shard.owner, '')}")
+    return Text(shard.owner, style=f"bold {_OWNER_COLOURS.get(shard.owner, '')}")
 
 
 # ---- the flow
@@ -228,13 +233,13 @@ def _worker(scene: Scene, worker: WorkerView) -> Text:
     if not worker.is_ready:
         return Text(f"{worker.name} starts   ")
     held = sum(shard.owner == worker.name for shard in scene.shards.values())
-    name = (worker.name, f"bold {_OWNERS.get(worker.name, '')}")
+    name = (worker.name, f"bold {_OWNER_COLOURS.get(worker.name, '')}")
     return Text.assemble(name, f" {counted(held, 'shard')}, {worker.handled:,} handled   ")
 
 
 @final
 class _Sparks:
-    """The newest rates as a line of blocks, as many as there is room for."""
+    """Draws the newest rates as a line of blocks, as many as there is room for."""
 
     def __init__(self, rates: Sequence[float], top: float, style: str) -> None:
         self._rates = list(rates)
@@ -252,7 +257,7 @@ class _Sparks:
         return Measurement(1, options.max_width)
 
 
-# ---- what happens, and the end
+# ---- the events, and the verdict
 
 
 def _event(event: Event) -> Text:

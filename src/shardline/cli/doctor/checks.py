@@ -1,12 +1,12 @@
-"""What is wrong with a stream, and with the way to it?
+"""Runs the checks of ``shardline doctor`` in order.
 
-The checks in their order: what one of them shows to be broken, those that stand on it are not asked.
+If a check fails, the checks that depend on it are skipped.
 
 Invariants:
 
-- The examination goes on as far as it can, and every check that it did not come to is told as not checked.
-- A request that was throttled is sent again a few times; one that was refused for the time of its signature is
-  sent again with the time that the answer told, and the clock is found wrong.
+- The diagnosis goes as far as it can, and every skipped check is reported as not checked.
+- A throttled request is retried a few times. A request that was refused for its signing time is retried with the
+  service's time from the response, and the clock check fails.
 - Nothing in the stream, its consumers or the store is changed.
 """
 
@@ -39,9 +39,9 @@ Role: TypeAlias = Literal["all", "producer", "consumer"]
 _PAUSE: Final = 0.3
 _CONNECT_TIMEOUT: Final = 5.0
 _READ_TIMEOUT: Final = 10.0
-_AGAIN: Final = frozenset({FailureKind.THROTTLED, FailureKind.LIMIT_EXCEEDED, FailureKind.CLOCK_SKEW})
-# The request was refused because of who sent it, not because of what it asks for.
-_IDENTITY: Final = frozenset(
+_RETRYABLE: Final = frozenset({FailureKind.THROTTLED, FailureKind.LIMIT_EXCEEDED, FailureKind.CLOCK_SKEW})
+# Codes of requests that were refused because of the sender's identity, not because of the operation.
+_IDENTITY_CODES: Final = frozenset(
     {
         "UnrecognizedClientException",
         "InvalidClientTokenId",
@@ -53,7 +53,7 @@ _IDENTITY: Final = frozenset(
         "MissingAuthenticationTokenException",
     }
 )
-_STREAM: Final = ("stream", "retention", "encryption", "hash ranges", "load", "consumers")
+_STREAM_CHECKS: Final = ("stream", "retention", "encryption", "hash ranges", "load", "consumers")
 _READS: Final = ("may GetShardIterator", "may GetRecords")
 _PUTS: Final = ("may PutRecords", "may PutRecord")
 _FAN_OUT: Final = ("may ListStreamConsumers", "may SubscribeToShard")
@@ -61,8 +61,8 @@ _FAN_OUT: Final = ("may ListStreamConsumers", "may SubscribeToShard")
 
 @final
 @dataclass
-class Examination:
-    """One stream, looked at once."""
+class Diagnosis:
+    """Checks one stream once, and collects the findings."""
 
     invocation: Invocation
     ref: StreamRef
@@ -72,20 +72,21 @@ class Examination:
     _url: str = ""
     _clock_refused: bool = False
 
-    async def examine(self) -> list[Finding]:
-        """Everything."""
-        way = await anyio.to_thread.run_sync(connectivity_checks.check_settings, self.invocation, self.ref)
-        self.findings += way.findings
-        if way.region is None or way.endpoint_url is None:
-            self._skip("the settings lead nowhere", "endpoint", "clock", *_STREAM, *self._permissions())
+    async def run(self) -> list[Finding]:
+        """Run all checks, and return the findings."""
+        settings = await anyio.to_thread.run_sync(connectivity_checks.check_settings, self.invocation, self.ref)
+        self.findings += settings.findings
+        if settings.region is None or settings.endpoint_url is None:
+            why = "the settings give no region or no endpoint"
+            self._skip(why, "endpoint", "clock", *_STREAM_CHECKS, *self._permissions())
             return self.findings
-        limits = {"connect_timeout": _CONNECT_TIMEOUT, "read_timeout": _READ_TIMEOUT}
-        async with self.invocation.client(**limits) as client:
-            self._url = way.endpoint_url
-            await self._examine_way(client.api)
+        timeouts = {"connect_timeout": _CONNECT_TIMEOUT, "read_timeout": _READ_TIMEOUT}
+        async with self.invocation.client(**timeouts) as client:
+            self._url = settings.endpoint_url
+            await self._check_connection(client.api)
         return self.findings
 
-    async def _examine_way(self, api: KinesisHttp) -> None:
+    async def _check_connection(self, api: KinesisHttp) -> None:
         began_at = anyio.current_time()
         summary = await self._asked(lambda: api.describe_stream_summary(DescribeStreamSummary(self.ref)))
         first = anyio.current_time() - began_at
@@ -99,41 +100,41 @@ class Examination:
         if shards is None:
             anonymous = isinstance(summary, Failure) and summary.kind is FailureKind.NO_CREDENTIALS
             why = "nothing is sent without credentials" if anonymous else "Kinesis was not reached"
-            self._skip(why, *_STREAM, *self._permissions())
-        elif (stranger := _identity_failure(summary, shards)) is not None:
-            self.findings.append(of_failure("identity", stranger, "DescribeStreamSummary", str(self.ref)))
-            self._skip("the service does not know who asks", *_STREAM, *self._permissions())
+            self._skip(why, *_STREAM_CHECKS, *self._permissions())
+        elif (identity_failure := _identity_failure(summary, shards)) is not None:
+            self.findings.append(of_failure("identity", identity_failure, "DescribeStreamSummary", str(self.ref)))
+            self._skip("the service does not accept the credentials", *_STREAM_CHECKS, *self._permissions())
         elif (missing := _missing(summary, shards)) is not None:
             self.findings.append(await self._no_such_stream(api, missing))
-            self._skip("there is no such stream", *_STREAM, *self._permissions())
+            self._skip("there is no such stream", *_STREAM_CHECKS, *self._permissions())
         else:
-            await self._examine_stream(api, summary, shards)
+            await self._check_stream(api, summary, shards)
 
-    async def _examine_stream(
+    async def _check_stream(
         self, api: KinesisHttp, summary: StreamSummary | Failure, shards: list[Shard] | Failure
     ) -> None:
         consumers = await self._list_consumers(api, summary)
         if isinstance(summary, Failure):
-            self._skip("DescribeStreamSummary was not answered", *_STREAM[:3])
+            self._skip("DescribeStreamSummary failed", *_STREAM_CHECKS[:3])
         else:
             self.findings += stream_checks.check_stream(summary)
         opened = [] if isinstance(shards, Failure) else [shard for shard in shards if shard.is_open]
         if isinstance(shards, Failure):
-            self._skip("ListShards was not answered", "hash ranges", "load")
+            self._skip("ListShards failed", "hash ranges", "load")
         else:
             self.findings += [stream_checks.check_ranges(shards), await self._check_load(api, shards, len(opened))]
         if isinstance(consumers, str):
             self._skip(consumers, "consumers")
         else:
             self.findings.append(stream_checks.check_consumers(consumers))
-        self.findings.append(permission_checks.judged("DescribeStreamSummary", summary, str(self.ref)))
-        self.findings.append(permission_checks.judged("ListShards", shards, str(self.ref)))
+        self.findings.append(permission_checks.permission_finding("DescribeStreamSummary", summary, str(self.ref)))
+        self.findings.append(permission_checks.permission_finding("ListShards", shards, str(self.ref)))
         if opened:
-            await self._examine_permissions(api, opened[0].shard_id, consumers)
+            await self._check_permissions(api, opened[0].shard_id, consumers)
         else:
-            self._skip("no open shard is known to ask with", *self._permissions()[2:])
+            self._skip("no open shard is known to test them with", *self._permissions()[2:])
 
-    async def _examine_permissions(self, api: KinesisHttp, shard_id: str, consumers: list[str] | Failure | str) -> None:
+    async def _check_permissions(self, api: KinesisHttp, shard_id: str, consumers: list[str] | Failure | str) -> None:
         reads, dry_runs = await permission_checks.check_reads(api, self.ref, shard_id)
         if self.role != "producer":
             self.findings += reads
@@ -148,17 +149,17 @@ class Examination:
 
     async def _check_load(self, api: KinesisHttp, shards: list[Shard], open_count: int) -> Finding:
         if not self.reads_records or self.role == "producer":
-            return not_checked("load", "no record was read")
+            return not_checked("load", "no records were sampled")
         return stream_checks.check_load(await stream_checks.sample(api, self.ref, shards), open_count)
 
-    # ---- asking
+    # ---- requests
 
     async def _asked(self, call: Callable[[], Awaitable[T | Failure]]) -> T | Failure:
-        return await retry_while(call, self._may_help, _PAUSE)
+        return await retry_while(call, self._is_retryable, _PAUSE)
 
-    def _may_help(self, failure: Failure) -> bool:
+    def _is_retryable(self, failure: Failure) -> bool:
         self._clock_refused = self._clock_refused or failure.kind is FailureKind.CLOCK_SKEW
-        return failure.kind in _AGAIN
+        return failure.kind in _RETRYABLE
 
     async def _list_shards(self, api: KinesisHttp) -> list[Shard] | Failure:
         found: list[Shard] = []
@@ -176,16 +177,16 @@ class Examination:
         return token
 
     async def _list_consumers(self, api: KinesisHttp, summary: StreamSummary | Failure) -> list[str] | Failure | str:
-        """The ARNs of registered consumers, or why they could not be asked for."""
+        """Return the ARNs of the registered consumers, the failure, or as text why the request was not sent."""
         arn = self.ref.arn if isinstance(summary, Failure) else summary.arn
         if arn is None:
-            return "only the stream's ARN can be asked with, and it is not known"
+            return "listing consumers needs the stream's ARN, which is unknown"
         members = {"StreamARN": arn}
         page = await self._asked(lambda: api.typed_call("ListStreamConsumers", members, ListStreamConsumersResponse))
         return page if isinstance(page, Failure) else [consumer.arn for consumer in page.consumers]
 
     async def _no_such_stream(self, api: KinesisHttp, missing: Failure) -> Finding:
-        advice = "check the name and the region; `shardline streams list` shows what is there"
+        advice = "check the name and the region; `shardline streams list` shows the existing streams"
         listed = await self._asked(lambda: api.typed_call("ListStreams", {}, ListStreamsResponse))
         if not isinstance(listed, Failure):
             close = difflib.get_close_matches(self.ref.name, listed.stream_names, n=3)
@@ -193,7 +194,7 @@ class Examination:
                 advice = f"is it {' or '.join(close)}? otherwise check the region"
         return failed("stream", missing.message.strip(), advice)
 
-    # ---- telling
+    # ---- findings
 
     def _permissions(self) -> list[str]:
         reads = [] if self.role == "producer" else [*_READS]
@@ -202,8 +203,8 @@ class Examination:
         return ["may DescribeStreamSummary", "may ListShards", *reads, *puts, *fan_out]
 
     def _skip(self, why: str, *checks: str) -> None:
-        told = {finding.check for finding in self.findings}
-        self.findings += [not_checked(check, why) for check in checks if check not in told]
+        reported = {finding.check for finding in self.findings}
+        self.findings += [not_checked(check, why) for check in checks if check not in reported]
 
 
 def _is_unanswered(answer: object) -> bool:
@@ -211,25 +212,26 @@ def _is_unanswered(answer: object) -> bool:
 
 
 def _identity_failure(*answers: object) -> Failure | None:
-    """The failure that says that the service does not know, or no longer knows, who asks."""
+    """Return the first failure that rejects the caller's credentials, if there is one."""
     for answer in answers:
         if isinstance(answer, Failure) and (
-            answer.code in _IDENTITY or answer.kind in {FailureKind.EXPIRED_CREDENTIALS, FailureKind.CLOCK_SKEW}
+            answer.code in _IDENTITY_CODES or answer.kind in {FailureKind.EXPIRED_CREDENTIALS, FailureKind.CLOCK_SKEW}
         ):
             return answer
     return None
 
 
 def _missing(*answers: object) -> Failure | None:
-    return next((one for one in answers if isinstance(one, Failure) and one.kind is FailureKind.NOT_FOUND), None)
+    failures = (answer for answer in answers if isinstance(answer, Failure))
+    return next((failure for failure in failures if failure.kind is FailureKind.NOT_FOUND), None)
 
 
 async def check_store(place: StorePlace) -> Finding:
-    """Whether the lease store can be used, and has what it should."""
+    """Check whether the lease store is reachable, and which groups it has."""
     found = await ask_groups(place)
     if isinstance(found, Failure) and found.code == NO_SUCH_STORE:
-        return warning("store", found.message, "nothing, if no consumer has run yet: the first one makes it")
+        return warning("store", found.message, "do nothing if no consumer has run yet: the first consumer creates it")
     if isinstance(found, Failure):
         return failed("store", found.message, "consumers that keep their leases there cannot start")
-    names = ", ".join(sorted({f"{one.group or '?'} on {one.stream or '?'}" for one in found})[:5])
+    names = ", ".join(sorted({f"{name.group or '?'} on {name.stream or '?'}" for name in found})[:5])
     return ok("store", f"reachable, {counted(len(found), 'group')}{': ' if names else ''}{names}")

@@ -1,9 +1,9 @@
-"""Does anything stand between this machine and Kinesis: settings, credentials, the network, the clock?
+"""Checks the connection to Kinesis: settings, credentials, network and clock.
 
 Invariants:
 
-- Of credentials only the access key's last characters are told, and where they came from.
-- The clock is judged by the Date of Kinesis's own answers, to a second or two.
+- Only the last characters of the access key and the source of the credentials are shown, never a secret.
+- The clock is compared with the Date of Kinesis's own responses, to a second or two.
 """
 
 import os
@@ -19,13 +19,13 @@ from shardline.core.failures import Failure, FailureKind
 from shardline.errors import CredentialsError, UsageError
 from shardline.model.stream import StreamRef
 
-_SOON: Final = 900
-_SKEW_SEEN: Final = 5.0
+_EXPIRES_SOON: Final = 900
+_SKEW_WARNING: Final = 5.0
 _SKEW_REFUSED: Final = 300.0
 _SLOW: Final = 1.0
-_KEY_SHOWN: Final = 4
+_KEY_CHARACTERS_SHOWN: Final = 4
 
-# botocore's names for where credentials came from.
+# botocore's names for the sources of credentials.
 _SOURCES: Final = {
     "env": "environment variables",
     "shared-credentials-file": "the credentials file",
@@ -41,31 +41,31 @@ _SOURCES: Final = {
 
 
 @final
-class Way(NamedTuple):
-    """What the settings say; ``None`` where they lead nowhere."""
+class ConnectionSettings(NamedTuple):
+    """The region and the endpoint of the settings; ``None`` if the settings do not give them."""
 
     region: str | None
     endpoint_url: str | None
     findings: list[Finding]
 
 
-def check_settings(invocation: Invocation, stream: StreamRef) -> Way:
-    """Region, credentials, endpoint: looked up as the client would. Blocks."""
+def check_settings(invocation: Invocation, stream: StreamRef) -> ConnectionSettings:
+    """Check the region, the credentials and the endpoint, which are looked up as the client does. Blocks."""
     findings: list[Finding] = []
     try:
         session = BotocoreSession(AwsWishes(profile=invocation.profile, region=invocation.region))
         region = session.region
     except UsageError as error:
         advice = "give --region, or set AWS_REGION; `aws configure list-profiles` shows the profiles"
-        return Way(None, None, [failed("region", str(error), advice)])
+        return ConnectionSettings(None, None, [failed("region", str(error), advice)])
     findings.append(_region_finding(region, invocation, stream))
     findings.append(_credentials_finding(session))
     try:
         url = invocation.endpoint_url or session.endpoint("DescribeStreamSummary", {"StreamName": stream.name})
     except (UsageError, CredentialsError) as error:
         findings.append(failed("endpoint", str(error), "check the region and --endpoint-url"))
-        return Way(region, None, findings)
-    return Way(region, url, findings)
+        return ConnectionSettings(region, None, findings)
+    return ConnectionSettings(region, url, findings)
 
 
 def _region_finding(region: str, invocation: Invocation, stream: StreamRef) -> Finding:
@@ -76,7 +76,7 @@ def _region_finding(region: str, invocation: Invocation, stream: StreamRef) -> F
     )
     if stream.region is not None and stream.region != region:
         advice = f"give --region {stream.region}, or the ARN of a stream in {region}"
-        return failed("region", f"{region} (from {source}), and the ARN names {stream.region}", advice)
+        return failed("region", f"{region} (from {source}), but the ARN names {stream.region}", advice)
     return ok("region", f"{region} (from {source})")
 
 
@@ -88,27 +88,34 @@ def _credentials_finding(session: BotocoreSession) -> Finding:
         return failed("credentials", str(error).partition(": set AWS_ACCESS_KEY_ID")[0], advice)
     kind = "temporary keys" if facts.is_temporary else "long-lived keys of a user"
     source = _SOURCES.get(facts.method, facts.method)
-    seen = f"{kind} ..{facts.access_key[-_KEY_SHOWN:]} from {source}, {_expiry(facts)}"
-    if facts.seconds_left is not None and facts.seconds_left < _SOON:
-        return warning("credentials", seen, "they end soon, and could not be renewed: log in again")
+    seen = f"{kind} ..{facts.access_key[-_KEY_CHARACTERS_SHOWN:]} from {source}, {_expiry(facts)}"
+    if facts.seconds_left is not None and facts.seconds_left < _EXPIRES_SOON:
+        return warning("credentials", seen, "they expire soon and could not be renewed: log in again")
     return ok("credentials", seen)
 
 
 def _expiry(facts: CredentialFacts) -> str:
     if facts.seconds_left is not None:
         return f"expire in {facts.seconds_left // 3600} h {facts.seconds_left % 3600 // 60} min"
-    return "expiry not known here" if facts.is_temporary else "do not expire"
+    return "expiry unknown" if facts.is_temporary else "do not expire"
 
 
 def check_endpoint(url: str, answer: object, first: float, second: float | None) -> Finding:
-    """Whether something answers there, how quickly, and over what."""
+    """Check whether the endpoint answers, how quickly, and over which protocol.
+
+    Args:
+        url: the endpoint.
+        answer: the answer to the first request.
+        first: how long the first request took, including the connection.
+        second: how long the second request took; ``None`` if there was none.
+    """
     parts = urlsplit(url)
     place = f"{parts.scheme}://{parts.netloc}"
     if isinstance(answer, Failure) and answer.status is None and answer.kind is not FailureKind.NO_CREDENTIALS:
         return of_failure("endpoint", answer, "DescribeStreamSummary", "the stream")
     if isinstance(answer, Failure) and answer.status is None:
-        return not_checked("endpoint", f"{place}: without credentials nothing is sent")
-    times = f"first answer after {first * 1000:.0f} ms, further ones {(second or first) * 1000:.0f} ms"
+        return not_checked("endpoint", f"{place}: nothing is sent without credentials")
+    times = f"first answer after {first * 1000:.0f} ms, later ones {(second or first) * 1000:.0f} ms"
     is_local = _is_local(parts.hostname or "")
     if parts.scheme == "http" and not is_local:
         return warning("endpoint", f"{place}, {times}; not encrypted", "use https for anything but tests")
@@ -123,14 +130,21 @@ def _is_local(host: str) -> bool:
 
 
 def check_clock(service_time: float, *, answered: bool, refused: bool) -> Finding:
-    """How far this machine's clock is off."""
+    """Compare this machine's clock with the service's.
+
+    Args:
+        service_time: the service's time, from its responses.
+        answered: whether there was a response.
+        refused: whether a request was refused for its signing time.
+    """
     if not answered:
-        return not_checked("clock", "no answer told the time")
+        return not_checked("clock", "there was no response to compare the time with")
     off_by = time.time() - service_time
     seen = f"this machine's clock is {abs(off_by):.0f} s {'ahead of' if off_by > 0 else 'behind'} Kinesis's"
     advice = "set this machine's clock (NTP)"
     if refused or abs(off_by) > _SKEW_REFUSED:
-        return failed("clock", f"{seen}: requests signed by it are refused", f"{advice}; other AWS tools fail as it is")
-    if abs(off_by) > _SKEW_SEEN:
-        return warning("clock", seen, f"{advice}: from 5 minutes on signatures are refused")
-    return ok("clock", "agrees with Kinesis's to within a few seconds")
+        seen += ": requests signed with this time are refused"
+        return failed("clock", seen, f"{advice}; until then, other AWS tools fail, too")
+    if abs(off_by) > _SKEW_WARNING:
+        return warning("clock", seen, f"{advice}: signatures are refused from 5 minutes on")
+    return ok("clock", "agrees with Kinesis's clock to within a few seconds")

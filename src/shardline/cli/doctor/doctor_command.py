@@ -1,6 +1,6 @@
 """Diagnoses a stream from the command line.
 
-``shardline doctor`` prints what ``examination`` finds, and what to do about each problem.
+``shardline doctor`` prints the findings of ``checks``, and what to do about each problem.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Final
 import click
 from rich.text import Text
 
-from shardline.cli.doctor.checks import Examination, Role, check_store
+from shardline.cli.doctor.checks import Diagnosis, Role, check_store
 from shardline.cli.doctor.diagnoses import Finding, Verdict
 from shardline.cli.groups.group_store import StorePlace
 from shardline.cli.invocation import Invocation, global_options
@@ -53,17 +53,18 @@ def doctor(invocation: Invocation, /, *, stream: str, role: Role, sample: bool, 
       shardline doctor orders --output json | jq '.checks[] | select(.verdict == "failed")'
     """
 
-    async def examine() -> list[Finding]:
-        findings = await Examination(invocation, parse_stream(stream), role, sample).examine()
+    async def diagnose() -> list[Finding]:
+        findings = await Diagnosis(invocation, parse_stream(stream), role, sample).run()
         if store is not None:
             findings.append(await check_store(StorePlace.of(store, invocation)))
         return findings
 
-    findings = invocation.run(examine)
+    findings = invocation.run(diagnose)
     failures = sum(finding.verdict is Verdict.FAILED for finding in findings)
     warnings = sum(finding.verdict is Verdict.WARNING for finding in findings)
     if invocation.is_json:
-        invocation.print_json({"stream": stream, "ok": not failures, "checks": [one._asdict() for one in findings]})
+        checks = [finding._asdict() for finding in findings]
+        invocation.print_json({"stream": stream, "ok": not failures, "checks": checks})
     else:
         print_table(("", "CHECK", "RESULT, AND WHAT TO DO"), _rows(findings))
         notice(f"{failures} failed, {counted(warnings, 'warning')}")
@@ -72,15 +73,16 @@ def doctor(invocation: Invocation, /, *, stream: str, role: Role, sample: bool, 
 
 
 def _rows(findings: Sequence[Finding]) -> list[tuple[Text, str, str]]:
-    """A row for each; what was not checked for one and the same reason shares one."""
+    """Return a row for each finding. Checks that were not made for the same reason share a row."""
     rows: list[tuple[Text, str, str]] = []
-    for (verdict, seen), same in groupby(findings, key=lambda one: (one.verdict, one.seen)):
+    for (verdict, seen), same in groupby(findings, key=lambda finding: (finding.verdict, finding.seen)):
         first, *others = same
-        shown = Text(verdict.value, _COLOURS[verdict])
+        label = Text(verdict.value, _COLOURS[verdict])
         if verdict is Verdict.NOT_CHECKED and others:
-            rows.append((shown, f"{first.check} ..", f"{seen}; nor {', '.join(one.check for one in others)}"))
+            names = ", ".join(finding.check for finding in others)
+            rows.append((label, f"{first.check} ..", f"{seen}; also not checked: {names}"))
         else:
-            rows += [(shown, one.check, _with_advice(one)) for one in (first, *others)]
+            rows += [(label, finding.check, _with_advice(finding)) for finding in (first, *others)]
     return rows
 
 

@@ -1,14 +1,14 @@
-"""What may this identity do with the stream?
+"""Which operations may this identity use on the stream?
 
-Each operation is asked for. Nothing is written, and nothing is taken from anyone who reads:
+Each operation is tried. No record is written, and no other reader is affected.
 
 Invariants:
 
-- A put is only ever sent as a dry run, and only to a service that was just seen to heed dry runs. Where that
-  cannot be seen because reading is denied, it is sent to AWS alone, which documents them, and with a hash key that no
-  shard has: it could not be stored even if it were meant. To a server that passes over ``DryRun`` no put is sent.
-- What is denied is a failure if Shardline needs it, and a warning if it can do without.
-- No subscription is taken from a consumer: SubscribeToShard is asked for by a dry run alone.
+- A put is only sent as a dry run, and only to a service that has just been seen to support ``DryRun``. If that is
+  unknown because reading is denied, the put is sent only to AWS, which documents dry runs, and with a hash key that no
+  shard has, so that it could not be stored anyway. A server that ignores ``DryRun`` gets no put.
+- A denied operation is a failure if Shardline needs it, and a warning if it does not.
+- No consumer loses its subscription: SubscribeToShard is only sent as a dry run.
 """
 
 import re
@@ -21,10 +21,10 @@ from shardline.core.failures import Failure, FailureKind
 from shardline.model.stream import StreamRef
 
 _NEEDED: Final = frozenset({"DescribeStreamSummary", "ListShards", "GetShardIterator", "GetRecords", "PutRecords"})
-_WHAT_FOR: Final = {
-    "PutRecord": "Shardline puts by PutRecords; other programs may need it",
-    "ListStreamConsumers": "needed by those who use enhanced fan-out",
-    "SubscribeToShard": "needed by those who use enhanced fan-out",
+_PURPOSES: Final = {
+    "PutRecord": "Shardline uses PutRecords; other programs may need it",
+    "ListStreamConsumers": "needed only for enhanced fan-out",
+    "SubscribeToShard": "needed only for enhanced fan-out",
 }
 _AWS: Final = re.compile(r"https://[^/]+\.(amazonaws\.com|amazonaws\.com\.cn|api\.aws)(:443)?(/.*)?")
 _PROBE: Final[dict[str, object]] = {"Data": b"x", "PartitionKey": "shardline-doctor"}
@@ -32,83 +32,86 @@ _NO_SHARD: Final[dict[str, object]] = {"ExplicitHashKey": "9" * 39}  # beyond 2 
 
 
 class DryRuns(Enum):
-    """What a service makes of ``DryRun``, as far as was seen."""
+    """Whether a service supports ``DryRun``."""
 
-    HEEDED = auto()
-    PASSED_OVER = auto()
-    NOT_SEEN = auto()
+    SUPPORTED = auto()
+    IGNORED = auto()
+    UNKNOWN = auto()
 
 
-def judged(operation: str, answer: object, stream: str) -> Finding:
-    """What an answer says about a permission."""
+def permission_finding(operation: str, answer: object, stream: str) -> Finding:
+    """Return whether an answer shows that the operation is allowed, as a finding."""
     check = f"may {operation}"
     if not isinstance(answer, Failure) or answer.kind is FailureKind.DRY_RUN:
         return ok(check, "allowed")
     found = of_failure(check, answer, operation, stream)
     if answer.kind is FailureKind.DENIED and operation not in _NEEDED:
-        return warning(check, found.seen, f"{_WHAT_FOR[operation]}: {found.advice}")
+        return warning(check, found.seen, f"{_PURPOSES[operation]}: {found.advice}")
     if found.verdict is Verdict.FAILED and answer.kind is FailureKind.INVALID:
-        return not_checked(check, f"the service refused the question itself: {found.seen}")
+        return not_checked(check, f"the service rejected the test request as invalid: {found.seen}")
     return found
 
 
 async def check_reads(api: KinesisHttp, ref: StreamRef, shard_id: str) -> tuple[list[Finding], DryRuns]:
-    """GetShardIterator and GetRecords, and what the service makes of dry runs."""
+    """Check GetShardIterator and GetRecords, and find out whether the service supports dry runs."""
     members = stream_members(ref) | {"ShardId": shard_id, "ShardIteratorType": "LATEST"}
     dry = await api.call("GetShardIterator", members | {"DryRun": True})
     real = await api.call("GetShardIterator", members)
-    findings = [judged("GetShardIterator", real, str(ref))]
+    findings = [permission_finding("GetShardIterator", real, str(ref))]
     if isinstance(real, Failure):
-        return [*findings, not_checked("may GetRecords", "there is no iterator to ask with")], _heeded(dry)
+        return [*findings, not_checked("may GetRecords", "there is no iterator to test it with")], _dry_run_support(dry)
     reading: dict[str, object] = {"ShardIterator": real["ShardIterator"], "Limit": 1}
     if ref.arn is not None:
         reading["StreamARN"] = ref.arn
     dry_read = await api.call("GetRecords", reading | {"DryRun": True})
-    read = await api.call("GetRecords", reading) if _heeded(dry_read) is DryRuns.PASSED_OVER else dry_read
-    findings.append(judged("GetRecords", read, str(ref)))
-    seen = {_heeded(dry), _heeded(dry_read)}
-    if DryRuns.PASSED_OVER in seen:
-        return findings, DryRuns.PASSED_OVER
-    return findings, DryRuns.HEEDED if DryRuns.HEEDED in seen else DryRuns.NOT_SEEN
+    read = await api.call("GetRecords", reading) if _dry_run_support(dry_read) is DryRuns.IGNORED else dry_read
+    findings.append(permission_finding("GetRecords", read, str(ref)))
+    seen = {_dry_run_support(dry), _dry_run_support(dry_read)}
+    if DryRuns.IGNORED in seen:
+        return findings, DryRuns.IGNORED
+    return findings, DryRuns.SUPPORTED if DryRuns.SUPPORTED in seen else DryRuns.UNKNOWN
 
 
-def _heeded(answer: object) -> DryRuns:
+def _dry_run_support(answer: object) -> DryRuns:
     if not isinstance(answer, Failure):
-        return DryRuns.PASSED_OVER
-    return DryRuns.HEEDED if answer.kind is FailureKind.DRY_RUN else DryRuns.NOT_SEEN
+        return DryRuns.IGNORED
+    return DryRuns.SUPPORTED if answer.kind is FailureKind.DRY_RUN else DryRuns.UNKNOWN
 
 
 async def check_puts(api: KinesisHttp, ref: StreamRef, url: str, dry_runs: DryRuns) -> list[Finding]:
-    """PutRecords and PutRecord."""
-    if dry_runs is DryRuns.PASSED_OVER or (dry_runs is DryRuns.NOT_SEEN and not _AWS.fullmatch(url)):
-        is_known = dry_runs is DryRuns.PASSED_OVER
-        seen = "this server passes over DryRun" if is_known else "whether this server heeds DryRun could not be seen"
-        why = f"{seen}, and a real put would leave a record"
+    """Check PutRecords and PutRecord with dry runs."""
+    if dry_runs is DryRuns.IGNORED or (dry_runs is DryRuns.UNKNOWN and not _AWS.fullmatch(url)):
+        is_known = dry_runs is DryRuns.IGNORED
+        seen = "this server ignores DryRun" if is_known else "this server's support of DryRun is unknown"
+        why = f"{seen}, and a real put would store a record"
         return [not_checked("may PutRecords", why), not_checked("may PutRecord", why)]
-    entry = _PROBE if dry_runs is DryRuns.HEEDED else _PROBE | _NO_SHARD
+    entry = _PROBE if dry_runs is DryRuns.SUPPORTED else _PROBE | _NO_SHARD
     members = stream_members(ref) | {"DryRun": True}
     several = await api.call("PutRecords", members | {"Records": [entry]})
     single = await api.call("PutRecord", members | entry)
-    return [_judged_put("PutRecords", several, ref), _judged_put("PutRecord", single, ref)]
+    return [_put_finding("PutRecords", several, ref), _put_finding("PutRecord", single, ref)]
 
 
-def _judged_put(operation: str, answer: object, ref: StreamRef) -> Finding:
-    """The service looks at permissions before it looks at arguments: who gets as far as these is allowed."""
+def _put_finding(operation: str, answer: object, ref: StreamRef) -> Finding:
+    """Return the finding of a put.
+
+    The service checks permissions before arguments, so a caller that gets InvalidArgumentException is allowed.
+    """
     if isinstance(answer, Failure) and answer.code == "InvalidArgumentException":
         return ok(f"may {operation}", "allowed")
-    return judged(operation, answer, str(ref))
+    return permission_finding(operation, answer, str(ref))
 
 
 async def check_subscribing(
     api: KinesisHttp, stream: str, consumers: list[str] | Failure, shard_id: str, dry_runs: DryRuns
 ) -> list[Finding]:
-    """ListStreamConsumers, which was asked before, and SubscribeToShard."""
-    findings = [judged("ListStreamConsumers", consumers, stream)]
+    """Check ListStreamConsumers by its earlier answer, and SubscribeToShard with a dry run."""
+    findings = [permission_finding("ListStreamConsumers", consumers, stream)]
     check = "may SubscribeToShard"
-    if dry_runs is not DryRuns.HEEDED:
-        why = "this server was not seen to heed DryRun, and a real one would take a subscription"
+    if dry_runs is not DryRuns.SUPPORTED:
+        why = "this server is not known to support DryRun, and a real call would take over a subscription"
         return [*findings, not_checked(check, why)]
     if isinstance(consumers, Failure) or not consumers:
-        return [*findings, not_checked(check, "there is no registered consumer to ask for")]
+        return [*findings, not_checked(check, "there is no registered consumer to test it with")]
     members = {"ConsumerARN": consumers[0], "ShardId": shard_id, "StartingPosition": {"Type": "LATEST"}, "DryRun": True}
-    return [*findings, judged("SubscribeToShard", await api.call("SubscribeToShard", members), stream)]
+    return [*findings, permission_finding("SubscribeToShard", await api.call("SubscribeToShard", members), stream)]

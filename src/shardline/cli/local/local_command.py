@@ -1,13 +1,13 @@
 """Serves a local Kinesis from the command line.
 
-``shardline local`` serves until Ctrl-C or SIGTERM. ``local_display`` shows how to reach it, and its traffic.
+``shardline local`` serves until Ctrl-C or SIGTERM. ``traffic_display`` shows how to connect, and the traffic.
 
 Invariants:
 
-- What is wrong is one sentence: with exit code 2 if the command was, with 1 if it could not be carried out.
-- Only a signal ends it, with exit code 0, whatever is open; further ones change nothing.
-- Every line of how to reach it can be copied and works as it is.
-- A token is printed nowhere; where it is needed, the lines name the variable that holds it.
+- An error is one sentence, with exit code 2 if the command was wrong, and 1 if it could not be carried out.
+- Only a signal ends the server, with exit code 0, even if connections are open. Further signals are ignored.
+- Every printed line with connection settings can be copied and works unchanged.
+- A token is never printed: lines that need it name the variable that holds it.
 """
 
 import json
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from shardline.testing.local_kinesis import LocalKinesis
 
 TOKEN_VARIABLE: Final = "SHARDLINE_LOCAL_TOKEN"  # noqa: S105 - the variable's name
-_PAUSE: Final = 1.0
+_TRAFFIC_INTERVAL: Final = 1.0
 _REGION: Final = "us-east-1"
 
 
@@ -70,7 +70,8 @@ _REGION: Final = "us-east-1"
     "--allow-host",
     multiple=True,
     metavar="NAME",
-    help="Serve requests for this host name, besides localhost and IP addresses; *.NAME for all under it; repeatable.",
+    help="Serve requests for this host name, besides localhost and IP addresses; *.NAME covers its subdomains; "
+    "repeatable.",
 )
 @click.option(
     "--token",
@@ -95,8 +96,8 @@ def local(
 ) -> None:
     """Serve a local Kinesis until Ctrl-C.
 
-    It prints how to reach it, and then a line for each second in which requests came. With --output json each line is a
-    JSON object. Only a signal ends it (exit code 0): it keeps serving when its output can no longer be written.
+    The command prints how to connect, and then a line for each second with requests. With --output json, each line is a
+    JSON object. Only a signal ends the server (exit code 0): it keeps serving when its output can no longer be written.
 
     \b
     Examples:
@@ -112,7 +113,7 @@ def local(
     settings["token"] = _read_token(context, settings["token"], settings.pop("token_file"))
     with _signals() as stops:
         with _no_root_certificates():
-            from shardline.testing.local_kinesis import LocalKinesis  # noqa: PLC0415 - see there
+            from shardline.testing.local_kinesis import LocalKinesis  # noqa: PLC0415 - see _no_root_certificates
         try:
             kinesis = LocalKinesis(stream=map(_check_stream, stream), **settings)
         except UsageError as error:
@@ -129,7 +130,7 @@ def local(
             is_stopped = False
             while not is_stopped:
                 with suppress(Empty):
-                    is_stopped = stops.get(timeout=_PAUSE) > 0
+                    is_stopped = stops.get(timeout=_TRAFFIC_INTERVAL) > 0
                 display.show_traffic(lambda: kinesis.traffic)
         finally:
             kinesis.stop()
@@ -138,25 +139,28 @@ def local(
 
 @contextmanager
 def _signals() -> Generator["SimpleQueue[int]"]:
-    """The signals to stop that have come. A handler may interrupt anything: this queue's ``put`` allows that."""
+    """Yield a queue of the stop signals that were received.
+
+    A signal handler may interrupt any code, even a ``put`` into this queue; ``SimpleQueue.put`` is reentrant.
+    """
     stops: SimpleQueue[int] = SimpleQueue()
 
     def stop(number: int, frame: FrameType | None) -> None:
         del frame
         stops.put(number)
 
-    before = {one: signal.signal(one, stop) for one in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     after = before
     try:
         yield stops
-        after = dict.fromkeys(before, signal.SIG_IGN)  # what still comes would break off the end of the interpreter
+        after = dict.fromkeys(before, signal.SIG_IGN)  # a late signal would interrupt the shutdown of the interpreter
     finally:
-        for one, handler in after.items():
-            signal.signal(one, handler)
+        for number, handler in after.items():
+            signal.signal(number, handler)
 
 
 def _read_token(context: click.Context, token: str | None, path: Path | None) -> str | None:
-    """The token, from wherever it comes: a file counts for more than the environment."""
+    """Return the token of ``--token-file``, ``--token`` or the environment. The file overrides the environment."""
     if path is None:
         return token
     if context.get_parameter_source("token") is ParameterSource.COMMANDLINE:
@@ -171,10 +175,10 @@ def _read_token(context: click.Context, token: str | None, path: Path | None) ->
 
 @contextmanager
 def _no_root_certificates() -> Generator[None]:
-    """Let nothing that is imported meanwhile load the root certificates of the system.
+    """Keep imports inside the block from loading the system's root certificates.
 
-    aiohttp loads them for its client as soon as it is imported, which is a third of the CPU of a start. This process is
-    nobody's client: it needs none.
+    aiohttp loads them for its client on import, which takes a third of the CPU time of the start. This process only
+    serves, and needs no root certificates.
     """
     names = ("SSL_CERT_FILE", "SSL_CERT_DIR")
     before = {name: os.environ[name] for name in names if name in os.environ}
@@ -197,10 +201,10 @@ def _load_faults(kinesis: "LocalKinesis", path: Path) -> None:
 
 
 def _list_of_objects(described: object) -> list[dict[str, object]]:
-    several = cast("list[object]", described) if isinstance(described, list) else [None]
-    if not all(isinstance(one, dict) for one in several):
+    faults = cast("list[object]", described) if isinstance(described, list) else [None]
+    if not all(isinstance(fault, dict) for fault in faults):
         raise UsageError("a file of faults is a JSON list of objects")
-    return cast("list[dict[str, object]]", several)
+    return cast("list[dict[str, object]]", faults)
 
 
 def _check_stream(name: str) -> str:
@@ -211,7 +215,7 @@ def _check_stream(name: str) -> str:
 
 
 def _facts(kinesis: "LocalKinesis") -> dict[str, object]:
-    """What ``how_to_connect`` says, for programs."""
+    """Return the connection settings as a JSON object."""
     variables = dict(kinesis.environment)
     if kinesis.has_token:
         del variables["AWS_SECRET_ACCESS_KEY"]
@@ -224,7 +228,7 @@ def _facts(kinesis: "LocalKinesis") -> dict[str, object]:
 
 
 def how_to_connect(kinesis: "LocalKinesis") -> str:
-    """What to tell other programs, ready to be copied. A token is named by its variable, and not shown."""
+    """Return the connection settings for other programs, ready to be copied. A token is named, but not shown."""
     url, region, keys = kinesis.endpoint_url, kinesis.region, kinesis.credentials
     variables = {name: shlex.quote(value) for name, value in kinesis.environment.items()}
     arguments = {name: repr(value) for name, value in kinesis.boto3_arguments.items()}

@@ -1,10 +1,10 @@
-"""Shows what ``shardline local`` does: how to reach it, and a line of traffic for each second that had some.
+"""Shows how to connect to ``shardline local``, and a line for each second with traffic.
 
 Invariants:
 
-- Nothing that is displayed can end the server: an output that cannot be written and a bug in here are reported
-  once, and the server keeps serving.
-- A line costs the same however many streams and records there are: it is made of counters that the server keeps.
+- The display cannot end the server: a failure to write the output or a bug in this module is reported once, and the
+  server keeps serving.
+- A line costs the same however many streams and records there are: it uses counters that the server keeps.
 """
 
 import sys
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @final
 class LocalDisplay:
-    """Standard output of ``shardline local``: text, or with ``is_json`` a JSON object for each line."""
+    """Prints text, or with ``is_json`` one JSON object per line."""
 
     def __init__(self, *, is_json: bool) -> None:
         self._is_json = is_json
@@ -32,39 +32,42 @@ class LocalDisplay:
         self._has_reported = False
 
     def show_start(self, text: Callable[[], str], facts: Callable[[], dict[str, object]]) -> None:
-        """Say how to reach the server."""
-        self._contain(lambda: self._print(text, lambda: {"event": "started", **facts()}))
+        """Print how to connect to the server."""
+        self._run_safely(lambda: self._print(text, lambda: {"event": "started", **facts()}))
 
     def show_traffic(self, read: "Callable[[], Traffic]") -> None:
-        """A line if there were requests since the last one. A terminal shows one line that is rewritten."""
+        """Print a line if there were requests since the last one. On a terminal, the line is overwritten."""
 
         def show() -> None:
             traffic = read()
             new = traffic.requests - self._requests_shown
             self._requests_shown = traffic.requests
             if new:
-                # a smaller total: the record of requests was cleared in the meantime
+                # The total is smaller than before if the log of requests was cleared in the meantime.
                 line = traffic_line(max(0, new), traffic)
-                shown: dict[str, object] = {"event": "traffic", "new_requests": max(0, new), **traffic._asdict()}
+                facts: dict[str, object] = {"event": "traffic", "new_requests": max(0, new), **traffic._asdict()}
                 if self._is_live:
                     click.echo(f"\r\x1b[K{line}", nl=False)
                 else:
-                    self._print(lambda: line, lambda: shown)
+                    self._print(lambda: line, lambda: facts)
 
-        self._contain(show)
+        self._run_safely(show)
 
     def show_end(self) -> None:
+        """Print that the server has stopped."""
+
         def show() -> None:
             if self._is_live:
                 click.echo()
             self._print(lambda: "stopped", lambda: {"event": "stopped"})
 
-        self._contain(show)
+        self._run_safely(show)
 
     def _print(self, text: Callable[[], str], facts: Callable[[], dict[str, object]]) -> None:
         click.echo(msgspec.json.encode(facts()) if self._is_json else text())
 
-    def _contain(self, show: Callable[[], None]) -> None:
+    def _run_safely(self, show: Callable[[], None]) -> None:
+        """Call ``show``. An exception or a failure to write is reported once, and does not end the server."""
         try:
             show()
             lost = take_problem()
@@ -77,7 +80,7 @@ class LocalDisplay:
 
 
 def traffic_line(new_requests: int, traffic: "Traffic") -> str:
-    """``     3 requests  7 in all  1 stream  4 records``."""
+    """Return a line such as ``     3 requests  7 in all  1 stream  4 records``."""
     noun = "request " if new_requests == 1 else "requests"
     streams, records = counted(traffic.streams, "stream"), counted(traffic.records, "record")
     return f"{new_requests:>6,} {noun}  {traffic.requests:,} in all  {streams}  {records}"

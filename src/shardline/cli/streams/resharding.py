@@ -1,10 +1,10 @@
-"""Which steps lead from the shards that a stream has to those that are wanted?
+"""Plans the steps of a reshard.
 
 Invariants:
 
-- UpdateShardCount at most doubles and at least halves what is open: a longer way goes in steps of that size, and
-  as few of them as possible.
-- What cannot be is refused before anything is sent, with the reason.
+- UpdateShardCount can at most double or halve the number of open shards. Larger changes take the minimum number of
+  such steps.
+- An impossible change is rejected with the reason before any request is sent.
 """
 
 import math
@@ -20,10 +20,10 @@ _ID_DIGITS: Final = 12
 
 
 def steps_to(current: int, target: int) -> list[int]:
-    """The numbers of shards on the way, the target last; none if it is reached.
+    """Return the number of shards after each step, ending with the target; empty if it is already reached.
 
     Raises:
-        UsageError: it takes more steps than the service allows in a day.
+        UsageError: the change takes more steps than the service allows in a day.
     """
     steps: list[int] = []
     while current != target:
@@ -31,14 +31,14 @@ def steps_to(current: int, target: int) -> list[int]:
         steps.append(current)
     if len(steps) > UPDATE_SHARD_COUNT_PER_DAY:
         raise UsageError(
-            f"that takes {len(steps)} steps of at most double or half, and the service allows"
+            f"that takes {len(steps)} steps that at most double or halve the shards, but the service allows only"
             f" {UPDATE_SHARD_COUNT_PER_DAY} in 24 hours"
         )
     return steps
 
 
 def shard_id_of(text: str) -> str:
-    """The id of a shard, also from its number alone: ``3`` is ``shardId-000000000003``."""
+    """Return the id of a shard. A number stands for its id: ``3`` is ``shardId-000000000003``."""
     if text.isascii() and text.isdigit() and len(text) <= _ID_DIGITS:
         return f"shardId-{int(text):0{_ID_DIGITS}}"
     return text
@@ -46,33 +46,39 @@ def shard_id_of(text: str) -> str:
 
 @final
 class Change(NamedTuple):
-    """A split or a merge that can be carried out."""
+    """A split or a merge: the shards before, and the hash ranges after."""
 
     before: tuple[Shard, ...]
     after: tuple[HashRange, ...]
 
     @property
     def sentence(self) -> str:
-        """What it does, without a verb: before, then after."""
+        """The change as text, without a verb: ``shardId-000000000000 (50.00%) -> 25.00% and 25.00%``."""
         before = " and ".join(f"{shard.shard_id} ({shard.hash_range.share:.2%})" for shard in self.before)
-        after = " and ".join(f"{one.share:.2%}" for one in self.after)
+        after = " and ".join(f"{hash_range.share:.2%}" for hash_range in self.after)
         return f"{before} -> {after}"
 
     def to_json(self) -> dict[str, Any]:
         return {
             "shards": [shard.shard_id for shard in self.before],
             "ranges": [
-                {"starting_hash_key": str(one.start), "ending_hash_key": str(one.end), "share": one.share}
-                for one in self.after
+                {
+                    "starting_hash_key": str(hash_range.start),
+                    "ending_hash_key": str(hash_range.end),
+                    "share": hash_range.share,
+                }
+                for hash_range in self.after
             ],
         }
 
 
 def split_of(shards: Iterable[Shard], shard_id: str, at: str | None) -> Change:
-    """Splitting this shard: at the hash key ``at``, the first of the upper half, or in its middle.
+    """Return the split of this shard at the hash key ``at``, which becomes the first of the upper half.
+
+    Without ``at``, the shard is split in the middle.
 
     Raises:
-        UsageError: there is no such open shard, or it does not hold that hash key beyond its first.
+        UsageError: there is no such open shard, or it cannot be split at that hash key.
     """
     shard = _open_shard(shards, shard_id)
     whole = shard.hash_range
@@ -85,16 +91,16 @@ def split_of(shards: Iterable[Shard], shard_id: str, at: str | None) -> Change:
 
 
 def merge_of(shards: Iterable[Shard], one_id: str, other_id: str) -> Change:
-    """Merging these two.
+    """Return the merge of these two shards.
 
     Raises:
-        UsageError: one of them is not open, or their hash ranges do not touch.
+        UsageError: one of them is not open, or their hash ranges are not adjacent.
     """
     known = list(shards)
     pair = sorted((_open_shard(known, one_id), _open_shard(known, other_id)), key=lambda shard: shard.hash_range)
     lower, upper = pair
     if lower.hash_range.end + 1 != upper.hash_range.start:
-        raise UsageError(f"{one_id} and {other_id} cannot be merged: their hash ranges do not touch")
+        raise UsageError(f"{one_id} and {other_id} cannot be merged: their hash ranges are not adjacent")
     return Change((lower, upper), (HashRange(lower.hash_range.start, upper.hash_range.end),))
 
 
@@ -102,6 +108,6 @@ def _open_shard(shards: Iterable[Shard], shard_id: str) -> Shard:
     for shard in shards:
         if shard.shard_id == shard_id:
             if not shard.is_open:
-                raise UsageError(f"{shard_id} is closed: only open shards are split and merged")
+                raise UsageError(f"{shard_id} is closed: only open shards can be split or merged")
             return shard
     raise UsageError(f"the stream has no shard {shard_id}")

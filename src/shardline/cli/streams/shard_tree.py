@@ -1,6 +1,6 @@
-"""How does the lineage of a stream's shards look?
+"""Draws the lineage of a stream's shards as a tree.
 
-A shard stands below its parent. One that was merged of two stands below the first, and the second says where it went::
+A shard stands below its parent. The child of a merge stands below the first parent, and the second parent names it::
 
     shardId-000000000000        closed   50.00%  split
     ├─ shardId-000000000002     open     25.00%
@@ -10,9 +10,9 @@ A shard stands below its parent. One that was merged of two stands below the fir
 
 Invariants:
 
-- Every shard is drawn exactly once, whatever is missing: one whose parents went out of retention is a root.
-- Siblings stand in the order of their hash ranges, roots in that of their age.
-- It is drawn without recursion: a stream that was resharded a thousand times is drawn too.
+- Every shard is drawn exactly once. A shard whose parents have expired is a root.
+- Siblings are in the order of their hash ranges; roots are in the order of their age.
+- The tree is drawn without recursion, so that a stream that was resharded a thousand times can be drawn.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,47 +26,48 @@ PLAIN: Final = ("|- ", "`- ", "|  ", "   ")
 
 @final
 class TreeLine(NamedTuple):
-    """One shard in the picture."""
+    """The line of one shard."""
 
     branches: str
-    """What stands before its name."""
+    """The lines of the tree before the shard's id."""
     shard: Shard
     note: str
+    """How the shard came to be, and what became of it."""
 
 
 def draw(shards: Iterable[Shard], glyphs: Sequence[str] = FANCY) -> list[TreeLine]:
-    """The picture, from top to bottom."""
+    """Return the lines of the tree, from top to bottom."""
     known = {shard.shard_id: shard for shard in shards}
-    below: dict[str, list[Shard]] = {}
+    drawn_below: dict[str, list[Shard]] = {}
     roots: list[Shard] = []
     for shard in known.values():
         parents = [parent for parent in shard.parent_ids if parent in known]
         if parents:
-            below.setdefault(parents[0], []).append(shard)
+            drawn_below.setdefault(parents[0], []).append(shard)
         else:
             roots.append(shard)
-    became = _successors(known)
+    children_of = _children_by_parent(known)
     lines: list[TreeLine] = []
-    left = [(root, "", "") for root in sorted(roots, key=age, reverse=True)]
-    while left:
-        shard, branches, inherited = left.pop()
-        lines.append(TreeLine(branches, shard, _note(shard, became.get(shard.shard_id, []), known)))
-        children = sorted(below.get(shard.shard_id, ()), key=lambda child: child.hash_range)
+    undrawn = [(root, "", "") for root in sorted(roots, key=age, reverse=True)]  # a stack: its end is drawn next
+    while undrawn:
+        shard, branches, inherited = undrawn.pop()
+        lines.append(TreeLine(branches, shard, _note(shard, children_of.get(shard.shard_id, []), known)))
+        children = sorted(drawn_below.get(shard.shard_id, ()), key=lambda child: child.hash_range)
         for child in reversed(children):
             is_last = child is children[-1]
-            branch, further = (glyphs[1], glyphs[3]) if is_last else (glyphs[0], glyphs[2])
-            left.append((child, inherited + branch, inherited + further))
-    assert len(lines) == len(known), "every shard is drawn exactly once, whatever is missing"
+            branch, continuation = (glyphs[1], glyphs[3]) if is_last else (glyphs[0], glyphs[2])
+            undrawn.append((child, inherited + branch, inherited + continuation))
+    assert len(lines) == len(known), "every shard is drawn exactly once"
     return lines
 
 
-def _successors(known: dict[str, Shard]) -> dict[str, list[Shard]]:
-    """The children of each shard, those of a merge under both parents."""
-    became: dict[str, list[Shard]] = {}
+def _children_by_parent(known: dict[str, Shard]) -> dict[str, list[Shard]]:
+    """Return the children of each shard. The child of a merge is listed under both parents."""
+    children: dict[str, list[Shard]] = {}
     for shard in known.values():
         for parent in shard.parent_ids:
-            became.setdefault(parent, []).append(shard)
-    return became
+            children.setdefault(parent, []).append(shard)
+    return children
 
 
 def _note(shard: Shard, children: list[Shard], known: dict[str, Shard]) -> str:
@@ -86,11 +87,11 @@ def _note(shard: Shard, children: list[Shard], known: dict[str, Shard]) -> str:
 
 
 def short_id(shard_id: str) -> str:
-    """The number of a shard without what all of them begin with."""
+    """Return the number of a shard: ``3`` for ``shardId-000000000003``."""
     number = shard_id.removeprefix("shardId-")
     return str(int(number)) if number.isascii() and number.isdigit() else shard_id
 
 
 def age(shard: Shard) -> tuple[int, str]:
-    """The sort key that puts the oldest shard first."""
+    """Return a sort key that puts the oldest shard first."""
     return shard.starting_sequence_number.number, shard.shard_id

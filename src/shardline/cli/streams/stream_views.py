@@ -1,4 +1,4 @@
-"""How is a stream shown, to people and to machines?"""
+"""Shows a stream: as text for people, and as JSON."""
 
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, final
@@ -18,12 +18,12 @@ _STATUS_STYLES: Final = {"ACTIVE": "green", "DELETING": "red"}
 
 @final
 class StreamView(NamedTuple):
-    """All that is known of a stream."""
+    """A stream with its shards and registered consumers."""
 
     summary: StreamSummary
     shards: Sequence[Shard]
     consumers: Sequence[StreamConsumer] | None
-    """``None``: nobody would say."""
+    """``None`` if they could not be listed."""
 
 
 def mode_of(summary: StreamSummary) -> str:
@@ -31,7 +31,7 @@ def mode_of(summary: StreamSummary) -> str:
 
 
 def summary_json(summary: StreamSummary) -> dict[str, Any]:
-    """What DescribeStreamSummary says, under the library's names."""
+    """Return a stream's summary as a JSON object."""
     return {
         "name": summary.name,
         "arn": summary.arn,
@@ -49,7 +49,7 @@ def summary_json(summary: StreamSummary) -> dict[str, Any]:
 
 
 def stream_json(view: StreamView) -> dict[str, Any]:
-    """Everything."""
+    """Return a stream with its shards and consumers as a JSON object."""
     children: dict[str, list[str]] = {}
     for shard in view.shards:
         for parent in shard.parent_ids:
@@ -88,7 +88,7 @@ def _shard_json(shard: Shard, children: list[str]) -> dict[str, Any]:
 
 
 def print_stream(view: StreamView, *, only_open: bool) -> None:
-    """Facts, then the shards as a tree; only the open ones without it."""
+    """Print the facts of a stream, then its shards as a tree; with ``only_open``, only the open shards as a list."""
     summary = view.summary
     opened = [shard for shard in view.shards if shard.is_open]
     closed_count = len(view.shards) - len(opened)
@@ -118,8 +118,8 @@ def _fact(name: str, value: Text | str) -> Text:
 
 def _consumers(view: StreamView) -> str:
     if view.consumers is None:
-        return "not known" if view.summary.consumer_count is None else str(view.summary.consumer_count)
-    names = [f"{one.name} ({one.status})" for one in view.consumers]
+        return "unknown" if view.summary.consumer_count is None else str(view.summary.consumer_count)
+    names = [f"{consumer.name} ({consumer.status})" for consumer in view.consumers]
     return f"{len(names)}: {', '.join(names)}" if names else "none"
 
 

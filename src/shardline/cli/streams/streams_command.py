@@ -1,10 +1,10 @@
-"""How are streams listed, made, looked at, removed and resharded from the command line?
+"""Lists, creates, describes, deletes and reshards streams from the command line.
 
 Invariants:
 
-- A command that changes a stream returns when the change has come to pass, unless told otherwise.
-- Nothing is deleted without a yes: typed at a terminal, or ``--yes``.
-- A reshard that takes several steps says so, before and while it takes them.
+- A command that changes a stream waits until the change is complete, unless ``--no-wait`` is given.
+- Nothing is deleted without a confirmation: typed at a terminal, or given as ``--yes``.
+- A reshard in several steps is announced before it starts, and each step is shown.
 """
 
 import sys
@@ -26,10 +26,10 @@ from shardline.cli.time_arguments import duration_option
 from shardline.codec.shapes import StreamConsumer, StreamSummary
 from shardline.errors import ServiceError
 
-_AT_ONCE: Final = 8  # DescribeStreamSummary requests: the service takes 20 a second
+_CONCURRENCY: Final = 8  # of DescribeStreamSummary requests: the service answers 20 per second
 
 _stream = click.argument("stream", metavar="STREAM", shell_complete=complete_stream)
-_wait = click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is done.")
+_wait = click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the change is complete.")
 _timeout = duration_option("--timeout", "5m", "Maximum time to wait for each step.")
 
 
@@ -70,13 +70,19 @@ def list_(invocation: Invocation, *, names: bool) -> None:
         else:
             click.echo("".join(f"{name}\n" for name in found), nl=False)
     elif invocation.is_json:
-        invocation.print_json([summary_json(one) for one in found])
+        invocation.print_json([summary_json(summary) for summary in found])
     elif found:
         print_table(
             ["NAME", "STATUS", "MODE", "SHARDS", "RETENTION"],
             [
-                [one.name, one.status, mode_of(one), str(one.open_shard_count or "-"), f"{one.retention_hours} h"]
-                for one in found
+                [
+                    summary.name,
+                    summary.status,
+                    mode_of(summary),
+                    str(summary.open_shard_count or "-"),
+                    f"{summary.retention_hours} h",
+                ]
+                for summary in found
             ],
             right=["SHARDS", "RETENTION"],
         )
@@ -88,13 +94,15 @@ async def _list(invocation: Invocation, names: bool) -> list[Any]:
     async with invocation.client() as client:
         listed = await with_retries(client.list_streams)
         if names:
-            return [one.name for one in listed]
-        found = await call_for_each((one.name for one in listed), partial(_summary_if_there, client), _AT_ONCE)
-        return [summary for one in listed if (summary := found[one.name]) is not None]
+            return [stream.name for stream in listed]
+        found = await call_for_each(
+            (stream.name for stream in listed), partial(_summary_if_exists, client), _CONCURRENCY
+        )
+        return [summary for stream in listed if (summary := found[stream.name]) is not None]
 
 
-async def _summary_if_there(client: Client, name: str) -> StreamSummary | None:
-    """``None``: it was deleted since it was listed."""
+async def _summary_if_exists(client: Client, name: str) -> StreamSummary | None:
+    """Return the stream's summary, or ``None`` if it was deleted since it was listed."""
     try:
         return await with_retries(lambda: client.describe_stream_summary(name))
     except ServiceError as error:
@@ -114,8 +122,8 @@ async def _summary_if_there(client: Client, name: str) -> StreamSummary | None:
 def describe(invocation: Invocation, stream: str, *, only_open: bool) -> None:
     """Show a stream, and the lineage of its shards.
 
-    The percentage behind a shard is its part of all hash keys: how much of the stream's records it gets if their keys
-    are spread evenly. With --output json all of it is one JSON document.
+    The percentage after a shard is its share of all hash keys: the share of the records that it gets if their keys are
+    spread evenly. With --output json, the output is one JSON document.
 
     \b
     Examples:
@@ -137,7 +145,10 @@ async def _view(invocation: Invocation, stream: str) -> StreamView:
 
 
 async def _consumers(client: Client, summary: StreamSummary) -> list[StreamConsumer] | None:
-    """``None`` where that may not be asked: it needs a permission of its own, and not every emulator answers."""
+    """Return the registered consumers, or ``None`` if they cannot be listed.
+
+    Listing them needs a separate permission, and not every emulator supports it.
+    """
     try:
         return await with_retries(lambda: client.list_stream_consumers(summary.arn))
     except ServiceError as error:
@@ -169,14 +180,14 @@ def create(invocation: Invocation, /, stream: str, **settings: Any) -> None:
       shardline streams create orders --exist-ok --output json
     """
     if settings["on_demand"] and settings["shards"] is not None:
-        raise WrongUsage("--shards does not go with --on-demand: the service chooses the number of shards")
+        raise WrongUsage("--shards cannot be combined with --on-demand: the service chooses the number of shards")
     summary, is_new = invocation.run(_create, invocation, stream, settings)
     if invocation.is_json:
         invocation.print_json(summary_json(summary) | {"created": is_new})
         return
     shards = "" if summary.open_shard_count is None else f", {counted(summary.open_shard_count, 'shard')}"
-    told = f"created {summary.name}" if is_new else f"{summary.name} already exists"
-    click.echo(f"{told}: {summary.status}, {mode_of(summary)}{shards}")
+    result = f"created {summary.name}" if is_new else f"{summary.name} already exists"
+    click.echo(f"{result}: {summary.status}, {mode_of(summary)}{shards}")
 
 
 async def _create(invocation: Invocation, stream: str, settings: dict[str, Any]) -> tuple[StreamSummary, bool]:
@@ -204,8 +215,8 @@ async def _create(invocation: Invocation, stream: str, settings: dict[str, Any])
 
 
 def _tag(text: str) -> tuple[str, str]:
-    key, is_there, value = text.partition("=")
-    if not key or not is_there:
+    key, separator, value = text.partition("=")
+    if not key or not separator:
         raise WrongUsage(f"--tag takes KEY=VALUE, not {text!r}")
     return key, value
 
@@ -241,8 +252,8 @@ def delete(invocation: Invocation, /, stream: str, *, yes: bool, **settings: Any
 def _confirm(summary: StreamSummary, invocation: Invocation) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise WrongUsage(f"not a terminal: pass --yes to confirm that {summary.name} is deleted")
-    what = f"Delete the stream {summary.name} in {invocation.place()}, with all its records?"
-    if not click.confirm(what, err=True):
+    question = f"Delete the stream {summary.name} in {invocation.place()}, with all its records?"
+    if not click.confirm(question, err=True):
         raise click.ClickException("nothing was deleted")
 
 
@@ -256,7 +267,7 @@ async def _delete(invocation: Invocation, stream: str, settings: dict[str, Any])
     async with invocation.client() as client:
         await with_retries(lambda: client.delete_stream(stream, enforce_consumer_deletion=with_consumers), changes=True)
         if settings["wait"]:
-            with waiting(f"waiting until {stream} is gone"):
+            with waiting(f"waiting until {stream} is deleted"):
                 await wait_for_stream(client, stream, None, settings["timeout"])
 
 
@@ -287,15 +298,15 @@ def reshard(invocation: Invocation, /, stream: str, **settings: Any) -> None:
       shardline streams reshard orders --split shardId-000000000003
       shardline streams reshard orders --merge 4 5
     """
-    ways = [name for name in ("shards", "split", "merge") if settings[name]]
-    if len(ways) != 1:
+    given = [name for name in ("shards", "split", "merge") if settings[name]]
+    if len(given) != 1:
         raise WrongUsage("give one of --shards N, --split SHARD and --merge SHARD SHARD")
     if settings["at"] is not None and not settings["split"]:
-        raise WrongUsage("--at goes with --split")
-    work = _reshard_evenly if ways == ["shards"] else _change_shards
-    done = invocation.run(work, invocation, stream, settings)
+        raise WrongUsage("--at works only with --split")
+    work = _reshard_evenly if given == ["shards"] else _change_shards
+    result = invocation.run(work, invocation, stream, settings)
     if invocation.is_json:
-        invocation.print_json(done)
+        invocation.print_json(result)
 
 
 async def _reshard_evenly(invocation: Invocation, stream: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -308,9 +319,9 @@ async def _reshard_evenly(invocation: Invocation, stream: str, settings: dict[st
         if current is None:
             current = len(await with_retries(lambda: client.list_shards(stream, "AT_LATEST")))
         steps = steps_to(current, target)
-        _tell_steps(invocation, current, steps, dry_run=dry_run)
+        _announce_steps(invocation, current, steps, dry_run=dry_run)
         if len(steps) > 1 and not wait and not dry_run:
-            raise WrongUsage(f"that takes {len(steps)} steps, and each has to be waited for: leave out --no-wait")
+            raise WrongUsage(f"that takes {len(steps)} steps, and each must complete before the next: omit --no-wait")
         before = current
         for number, count in enumerate([] if dry_run else steps, 1):
             await with_retries(partial(client.update_shard_count, stream, count), changes=True)
@@ -322,29 +333,29 @@ async def _reshard_evenly(invocation: Invocation, stream: str, settings: dict[st
         click.echo(
             f"{stream} has {counted(target, 'shard')}"
             if wait
-            else f"{stream} is on its way to {counted(target, 'shard')}"
+            else f"{stream} is changing to {counted(target, 'shard')}"
         )
     return {"name": summary.name, "before": current, "after": target, "steps": steps, "dry_run": dry_run}
 
 
-def _tell_steps(invocation: Invocation, current: int, steps: list[int], *, dry_run: bool) -> None:
+def _announce_steps(invocation: Invocation, current: int, steps: list[int], *, dry_run: bool) -> None:
     if invocation.is_json:
         return
     if not steps:
-        click.echo(f"it already has {counted(current, 'shard')}")
+        click.echo(f"the stream already has {counted(current, 'shard')}")
     elif dry_run:
-        click.echo(f"would go {_path(current, steps)}")
+        click.echo(f"would change {_path(current, steps)}")
     elif len(steps) > 1:
         notice(f"the service at most doubles or halves the shards at a time: {_path(current, steps)}")
 
 
 def _path(current: int, steps: list[int]) -> str:
-    """``8 -> 4 -> 2 -> 1 shard``."""
+    """Return the steps as text: ``8 -> 4 -> 2 -> 1 shard``."""
     return " -> ".join([*map(str, [current, *steps[:-1]]), counted(steps[-1], "shard")])
 
 
 async def _change_shards(invocation: Invocation, stream: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """One split or merge."""
+    """Split a shard or merge two, and return the change as a JSON object."""
     verb = "split" if settings["split"] else "merge"
     async with invocation.client() as client:
         shards = await with_retries(lambda: client.list_shards(stream))

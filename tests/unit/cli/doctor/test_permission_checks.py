@@ -52,7 +52,7 @@ def verdicts(findings):
 async def test_a_service_that_heeds_dry_runs_is_known_by_its_answers():
     api = Api(GetShardIterator=heeds(ITERATOR), GetRecords=heeds({}))
     findings, dry_runs = await check_reads(api, STREAM, "s0")
-    assert dry_runs is DryRuns.HEEDED
+    assert dry_runs is DryRuns.SUPPORTED
     assert set(verdicts(findings).values()) == {Verdict.OK}
     assert all(members["DryRun"] for members in api.sent_of("GetRecords"))  # no read was needed
 
@@ -60,11 +60,11 @@ async def test_a_service_that_heeds_dry_runs_is_known_by_its_answers():
 @pytest.mark.parametrize(
     ("iterator", "records", "expected"),
     [
-        (ITERATOR, {}, DryRuns.PASSED_OVER),
-        (heeds(ITERATOR), {}, DryRuns.PASSED_OVER),  # a server that knows it for one operation alone
-        (ITERATOR, heeds({}), DryRuns.PASSED_OVER),
-        (DENIED, {}, DryRuns.NOT_SEEN),
-        (heeds(ITERATOR), DENIED, DryRuns.HEEDED),
+        (ITERATOR, {}, DryRuns.IGNORED),
+        (heeds(ITERATOR), {}, DryRuns.IGNORED),  # a server that knows it for one operation alone
+        (ITERATOR, heeds({}), DryRuns.IGNORED),
+        (DENIED, {}, DryRuns.UNKNOWN),
+        (heeds(ITERATOR), DENIED, DryRuns.SUPPORTED),
     ],
 )
 async def test_what_is_passed_over_once_is_trusted_no_more(iterator, records, expected):
@@ -81,7 +81,7 @@ async def test_an_arn_goes_along_with_the_iterator():
 
 async def test_every_put_is_a_dry_run():
     api = Api(PutRecords=heeds(None), PutRecord=heeds(None))
-    findings = await check_puts(api, STREAM, "http://127.0.0.1:1/", DryRuns.HEEDED)
+    findings = await check_puts(api, STREAM, "http://127.0.0.1:1/", DryRuns.SUPPORTED)
     assert verdicts(findings) == {"may PutRecords": Verdict.OK, "may PutRecord": Verdict.OK}
     assert len(api.sent) == 2
     assert all(members["DryRun"] is True for _, members in api.sent)
@@ -90,12 +90,12 @@ async def test_every_put_is_a_dry_run():
 @pytest.mark.parametrize(
     ("url", "dry_runs"),
     [
-        (AWS, DryRuns.PASSED_OVER),
-        ("http://127.0.0.1:4567/", DryRuns.PASSED_OVER),
-        ("http://127.0.0.1:4567/", DryRuns.NOT_SEEN),
-        ("https://kinesis.example.com/", DryRuns.NOT_SEEN),
-        ("https://amazonaws.com.example.com/", DryRuns.NOT_SEEN),
-        ("http://kinesis.eu-west-1.amazonaws.com/", DryRuns.NOT_SEEN),
+        (AWS, DryRuns.IGNORED),
+        ("http://127.0.0.1:4567/", DryRuns.IGNORED),
+        ("http://127.0.0.1:4567/", DryRuns.UNKNOWN),
+        ("https://kinesis.example.com/", DryRuns.UNKNOWN),
+        ("https://amazonaws.com.example.com/", DryRuns.UNKNOWN),
+        ("http://kinesis.eu-west-1.amazonaws.com/", DryRuns.UNKNOWN),
     ],
 )
 async def test_no_put_is_sent_where_it_might_be_stored(url, dry_runs):
@@ -108,7 +108,7 @@ async def test_no_put_is_sent_where_it_might_be_stored(url, dry_runs):
 @pytest.mark.parametrize("url", [AWS, "https://123-vpce.eu-west-1.vpce.amazonaws.com/", "https://x.api.aws/"])
 async def test_at_aws_who_may_not_read_asks_with_what_cannot_be_stored(url):
     api = Api(PutRecords=INVALID, PutRecord=DENIED)
-    findings = await check_puts(api, STREAM, url, DryRuns.NOT_SEEN)
+    findings = await check_puts(api, STREAM, url, DryRuns.UNKNOWN)
     assert verdicts(findings) == {"may PutRecords": Verdict.OK, "may PutRecord": Verdict.WARNING}
     ((entry,), (single,)) = (api.sent_of("PutRecords")[0]["Records"], api.sent_of("PutRecord"))
     assert int(entry["ExplicitHashKey"]) > 2**128
@@ -118,12 +118,12 @@ async def test_at_aws_who_may_not_read_asks_with_what_cannot_be_stored(url):
 
 async def test_what_is_needed_fails_and_what_is_not_warns():
     api = Api(PutRecords=DENIED, PutRecord=DENIED)
-    findings = await check_puts(api, STREAM, AWS, DryRuns.HEEDED)
+    findings = await check_puts(api, STREAM, AWS, DryRuns.SUPPORTED)
     assert verdicts(findings) == {"may PutRecords": Verdict.FAILED, "may PutRecord": Verdict.WARNING}
     assert "kinesis:PutRecords on orders" in findings[0].advice
 
 
-@pytest.mark.parametrize("dry_runs", [DryRuns.PASSED_OVER, DryRuns.NOT_SEEN])
+@pytest.mark.parametrize("dry_runs", [DryRuns.IGNORED, DryRuns.UNKNOWN])
 async def test_no_subscription_is_taken(dry_runs):
     api = Api()
     findings = await check_subscribing(api, "orders", [CONSUMER], "s0", dry_runs)
@@ -133,6 +133,6 @@ async def test_no_subscription_is_taken(dry_runs):
 
 async def test_subscribing_is_asked_for_by_a_dry_run():
     api = Api(SubscribeToShard=heeds(None))
-    findings = await check_subscribing(api, "orders", [CONSUMER], "s0", DryRuns.HEEDED)
+    findings = await check_subscribing(api, "orders", [CONSUMER], "s0", DryRuns.SUPPORTED)
     assert verdicts(findings)["may SubscribeToShard"] is Verdict.OK
     assert [members["DryRun"] for members in api.sent_of("SubscribeToShard")] == [True]

@@ -114,7 +114,7 @@ async def test_a_lease_that_never_stands_still_is_given_up():
     store.apply = renewed
     outcome = await carry_out(store, steps, force=True)
     assert outcome.done == []
-    assert "faster than it can be changed" in outcome.stopped_by
+    assert "faster than it can be written" in outcome.stopped_by
 
 
 async def test_a_write_whose_answer_was_lost_is_known_by_its_effect():
