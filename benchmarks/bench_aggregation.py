@@ -2,17 +2,18 @@
 
     .venv/bin/python benchmarks/bench_aggregation.py [--rounds N] [--check]
 
-Both sides get the same records, in rounds that alternate (ours, peer, ours, peer, ...), timed in CPU seconds of this
-process. ``--check`` judges the best rounds, which other jobs on the machine disturb least. Before anything is timed the
-results are compared: the aggregates must be byte-identical, and the records that come out of them equal. The peer gets
-its keys as bytes, its best case: with str keys it misjudges sizes and seals early.
+Both sides get the same records, in alternating rounds (ours, peer, ours, peer, ...), timed in CPU seconds of this
+process. ``--check`` uses the best rounds, which other jobs on the machine disturb least. The results are compared
+before anything is timed: the aggregates must be byte-identical, and the opened records must be equal. The peer gets its
+keys as bytes, its best case: with str keys it miscalculates sizes and seals early.
 
 - build: size check, add and seal at 51,200 bytes. Ours is the producer's ``Aggregate``, with its own records; the
   peer's is ``RecordAggregator.add_user_record`` and ``get_contents``.
-- open: one aggregate at a time, and its records dropped before the next, as a consumer does.
-  - Lambda: a Lambda record in, MD5 checked, one object per user record out. The peer leaves the payloads in base64.
-  - bytes: bytes in, MD5 checked, key, payload as bytes and explicit hash key out. The peer's format for boto3 spares it
-    decoding the input; its payloads come in base64 all the same, and are decoded.
+- open: one aggregate at a time, whose records are dropped before the next, as in a consumer.
+  - Lambda: from a Lambda record, with a check of the MD5, to one object per user record. The peer leaves the payloads
+    in base64.
+  - bytes: from bytes, with a check of the MD5, to the key, the payload as bytes and the explicit hash key. The peer
+    need not decode the input in its format for boto3, but returns the payloads in base64, so they are decoded.
 """
 
 import argparse
@@ -37,7 +38,7 @@ from shardline.core.producer.producer_record import BufferedRecord
 T = TypeVar("T")
 
 SEAL_BYTES = 51_200
-RECORDS = 4_000  # a round lasts milliseconds: short enough to be undisturbed now and then
+RECORDS = 4_000  # a round lasts only milliseconds, so that some rounds are undisturbed
 BUILD_TARGET = 2.5
 OPEN_TARGET = 3.0
 NO_ADDRESS = KeylessAddress(None, None)  # every record has a key
@@ -62,8 +63,8 @@ class Result(NamedTuple):
 
 
 def records_of(keys: list[str]) -> list[tuple[str, bytes]]:
-    chance = random.Random(7)
-    return [(key, chance.randbytes(100)) for key in keys]
+    rng = random.Random(7)
+    return [(key, rng.randbytes(100)) for key in keys]
 
 
 def build_ours(rest: list[BufferedRecord]) -> list[bytes]:
@@ -116,8 +117,8 @@ def open_peer_lambda(record: dict[str, object]) -> list[dict[str, dict[str, obje
 
 def open_peer_bytes(record: dict[str, object]) -> list[tuple[str, bytes, str | None]]:
     return [
-        (one["kinesis"]["partitionKey"], b64decode(one["kinesis"]["data"]), one["kinesis"]["explicitHashKey"])
-        for one in iter_deaggregate_records([record], "Boto3")
+        (opened["kinesis"]["partitionKey"], b64decode(opened["kinesis"]["data"]), opened["kinesis"]["explicitHashKey"])
+        for opened in iter_deaggregate_records([record], "Boto3")
     ]
 
 
@@ -143,13 +144,13 @@ def measure(
 
 
 def run(rounds: int = 101) -> list[Result]:
-    """All comparisons. Raises ``AssertionError`` if the two sides do not agree."""
-    chance = random.Random(1)
-    hot_keys = [str(uuid.UUID(int=chance.getrandbits(128))) for _ in range(1_000)]
+    """Run all comparisons. Raises ``AssertionError`` if the two sides do not agree."""
+    rng = random.Random(1)
+    hot_keys = [str(uuid.UUID(int=rng.getrandbits(128))) for _ in range(1_000)]
     workloads = {
-        "uuid keys": records_of([str(uuid.UUID(int=chance.getrandbits(128))) for _ in range(RECORDS)]),
-        "1,000 keys": records_of([chance.choice(hot_keys) for _ in range(RECORDS)]),
-        "30 keys": records_of([chance.choice(hot_keys[:30]) for _ in range(RECORDS)]),
+        "uuid keys": records_of([str(uuid.UUID(int=rng.getrandbits(128))) for _ in range(RECORDS)]),
+        "1,000 keys": records_of([rng.choice(hot_keys) for _ in range(RECORDS)]),
+        "30 keys": records_of([rng.choice(hot_keys[:30]) for _ in range(RECORDS)]),
     }
     results = []
     for name, records in workloads.items():
@@ -173,14 +174,16 @@ def run(rounds: int = 101) -> list[Result]:
 
 def measure_opening(name: str, blobs: list[bytes], rounds: int, count: int) -> tuple[Result, Result]:
     from_lambda, from_boto3 = [lambda_record(blob) for blob in blobs], [boto3_record(blob) for blob in blobs]
-    for blob, lambda_one, boto3_one in zip(blobs, from_lambda, from_boto3, strict=True):
+    for blob, lambda_input, boto3_input in zip(blobs, from_lambda, from_boto3, strict=True):
         columns = split_columns(blob)
         assert columns is not None
         expected = list(zip(*columns, strict=True))
-        assert expected == open_peer_bytes(boto3_one), "different records"
-        assert expected == [(one.key, one.data, one.explicit_hash_key) for one in deaggregate(lambda_one)]
-        peer = [one["kinesis"] for one in open_peer_lambda(lambda_one)]
-        assert expected == [(one["partitionKey"], b64decode(one["data"]), one["explicitHashKey"]) for one in peer]
+        assert expected == open_peer_bytes(boto3_input), "different records"
+        assert expected == [(record.key, record.data, record.explicit_hash_key) for record in deaggregate(lambda_input)]
+        peer = [record["kinesis"] for record in open_peer_lambda(lambda_input)]
+        assert expected == [
+            (record["partitionKey"], b64decode(record["data"]), record["explicitHashKey"]) for record in peer
+        ]
     common = {"rounds": rounds, "count": count, "target": OPEN_TARGET}
     return (
         measure(f"open, Lambda, {name}", each(deaggregate, from_lambda), each(open_peer_lambda, from_lambda), **common),
@@ -191,24 +194,31 @@ def measure_opening(name: str, blobs: list[bytes], rounds: int, count: int) -> t
 def main() -> int:
     parser = argparse.ArgumentParser(description="Aggregation, next to aws_kinesis_agg.")
     parser.add_argument("--rounds", type=int, default=101)
-    parser.add_argument("--check", action="store_true", help="fail if a ratio of bests is below its target")
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 if a ratio of the best rounds is below its target"
+    )
     add_json_option(parser)
     arguments = parser.parse_args()
     results = run(arguments.rounds)
     print(f"100-byte records, aggregates of {SEAL_BYTES:,} bytes; records per CPU second, {arguments.rounds} rounds")
     print(f"{'':28}{'ours':^21}{'aws_kinesis_agg':^21}{'ratio':^14}")
     print(f"{'':28}{'best':>10}{'median':>10} {'best':>10}{'median':>10} {'best':>7}{'median':>7}{'target':>8}")
-    for one in results:
+    for result in results:
         print(
-            f"{one.name:28}{one.ours_best:>10,.0f}{one.ours_median:>10,.0f} {one.peer_best:>10,.0f}"
-            f"{one.peer_median:>10,.0f} {one.best_ratio:>6.1f}x{one.median_ratio:>6.1f}x{one.target:>7.1f}x"
+            f"{result.name:28}{result.ours_best:>10,.0f}{result.ours_median:>10,.0f} {result.peer_best:>10,.0f}"
+            f"{result.peer_median:>10,.0f} {result.best_ratio:>6.1f}x{result.median_ratio:>6.1f}x{result.target:>7.1f}x"
         )
-        what = f"{one.name}: {one.best_ratio:.1f} times aws_kinesis_agg's speed (medians {one.median_ratio:.1f})"
-        note_verdict(what, f"at least {one.target:g}", met=one.best_ratio >= one.target)
-        peer, ours = Cost(1e6 / one.peer_best, 1e6 / one.peer_median), Cost(1e6 / one.ours_best, 1e6 / one.ours_median)
-        note_ratio(f"{one.name}: aws_kinesis_agg / shardline", peer, ours)
+        what = (
+            f"{result.name}: {result.best_ratio:.1f} times aws_kinesis_agg's speed (medians {result.median_ratio:.1f})"
+        )
+        note_verdict(what, f"at least {result.target:g}", met=result.best_ratio >= result.target)
+        peer, ours = (
+            Cost(1e6 / result.peer_best, 1e6 / result.peer_median),
+            Cost(1e6 / result.ours_best, 1e6 / result.ours_median),
+        )
+        note_ratio(f"{result.name}: aws_kinesis_agg / shardline", peer, ours)
     write(arguments.json)
-    missed = [one.name for one in results if one.best_ratio < one.target]
+    missed = [result.name for result in results if result.best_ratio < result.target]
     if arguments.check and missed:
         print(f"below target: {'; '.join(missed)}")
         return 1

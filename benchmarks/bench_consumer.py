@@ -1,13 +1,14 @@
-"""What does it cost to read a record, with us and with async-kinesis, and what does a consumer cost that waits?
+"""How much CPU does a record cost a consumer, with Shardline and with async-kinesis, and how much an idle consumer?
 
-CPU seconds of the client's process, user and system, per million records of 200 bytes that `json.loads` made an object
-of: the time on the clock says more about the machine, and about the server. Every client is a process of its own
-(consumer_clients.py) and reads the same 4 shards of the embedded server (consumer_server.py: its own process, limits
-off); they take turns round by round, after one round each that does not count. Other jobs on the machine only ever add
-CPU, which speaks for the best rounds; but the rounds of a slow client are longer, and a long one is hardly ever
-undisturbed, which speaks for the medians. So a ratio meets its target only if both do; if only one does that is said.
-async-kinesis hands out records one by one, nothing else; its KPL support needs aws_kinesis_agg, which comes from our
-environment. `--check` fails when a target is missed.
+The figure is the CPU seconds of the client's process, user and system, per million records of 200 bytes that
+`json.loads` deserialized: wall-clock time says more about the machine and the server. Every client is a separate
+process (consumer_clients.py) and reads the same 4 shards of the embedded server (consumer_server.py, another process,
+without rate limits). The clients take turns round by round, after one warm-up round each.
+
+Other jobs on the machine can only add CPU time, which is a reason to compare the best rounds. But the rounds of a slow
+client are longer, and a long round is hardly ever undisturbed, which is a reason to compare the medians. So a ratio
+meets its target only if both do; the table says if only one does. async-kinesis hands out only single records. Its KPL
+support needs aws_kinesis_agg, which comes from our environment. `--check` fails if a target is missed.
 
     python benchmarks/bench_consumer.py [--quick] [--check] [--only plain] [--ours-only] [--peer-python PYTHON]
 """
@@ -24,12 +25,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from consumer_server import AGGREGATED, EMPTY, PLAIN, SHARDS, Server, running_consumer_server
-from results import Cost, add_json_option, forget_surroundings, note_ratio, verdict, write
+from results import Cost, add_json_option, isolate_environment, note_ratio, verdict, write
 
 HERE = Path(__file__).parent
 PEER_PYTHON = HERE.parent / ".servers/clients/bin/python"  # async-kinesis needs its own aiobotocore
 PACKAGES = sysconfig.get_path("purelib")
-IDLE_TARGET = 0.05 / 100  # of a core, a shard
+IDLE_TARGET = 0.05 / 100  # of a core, per shard
 FIRST_TARGET = 1.0
 COLUMNS = "  {:<24} {:>9} {:>9} {:>13}"
 
@@ -38,21 +39,22 @@ COLUMNS = "  {:<24} {:>9} {:>9} {:>13}"
 class Plan:
     records: int  # in each stream
     rounds: int
-    seconds: float  # for what takes its time
+    seconds: float  # the duration of the `idle`, `wire` and `commits` measurements
     starts: int
-    peer_rounds: int | None = None  # if fewer; then a tenth of a round warms it up
-    compared_only: bool = False  # leave out those of ours that are compared with nobody
+    peer_rounds: int | None = None  # if the peer has fewer rounds; its warm-up is then a tenth of a round
+    compared_only: bool = False  # leave out our clients that are not compared with a peer
 
 
 FULL = Plan(records=100_000, rounds=4, seconds=20.0, starts=5)
 QUICK = Plan(records=60_000, rounds=2, seconds=6.0, starts=3)
-# As long as the full ones, since the start of a consumer counts in a round. The peer takes ten times as long for one.
+# The rounds are as long as the full ones, because a round includes the start of the consumer. The peer has only one
+# round, which takes ten times as long as ours.
 GUARD = Plan(records=100_000, rounds=4, seconds=6.0, starts=3, peer_rounds=1, compared_only=True)
 
 
 @dataclass(frozen=True)
 class Target:
-    """A ratio of two clients' CPU."""
+    """A target for the ratio of two clients' CPU."""
 
     upper: str
     lower: str
@@ -86,7 +88,7 @@ CASES = [
 
 @dataclass
 class Client:
-    """A client's process, and what it did so far."""
+    """A client's process, and the figures of its rounds so far."""
 
     name: str
     process: subprocess.Popen[str]
@@ -225,10 +227,15 @@ OTHERS = {"idle": report_idle, "first": report_first, "commits": report_commits}
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compare the consumer with async-kinesis.")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds, rougher figures")
-    parser.add_argument("--guard", action="store_true", help="the form that guard.py runs: what is compared, no more")
+    parser.add_argument(
+        "--guard", action="store_true", help="the form that guard.py runs: only clients that are compared"
+    )
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument(
-        "--only", default="", metavar="TEXT", help="what is named like this: plain, aggregated, idle, ..."
+        "--only",
+        default="",
+        metavar="TEXT",
+        help="only the parts whose names contain this: plain, aggregated, idle, ...",
     )
     parser.add_argument("--ours-only", action="store_true", help="leave the peer out")
     parser.add_argument("--peer-python", default=str(PEER_PYTHON), help="the interpreter that has async-kinesis")
@@ -238,8 +245,8 @@ def main() -> int:
     cases = [case for case in CASES if only in case.name.lower()]
     others = [report for name, report in OTHERS.items() if only in name]
     if not cases and not others:
-        parser.error(f"nothing is named like {only!r}: {', '.join([*(case.name for case in CASES), *OTHERS])}")
-    forget_surroundings()
+        parser.error(f"no name contains {only!r}: {', '.join([*(case.name for case in CASES), *OTHERS])}")
+    isolate_environment()
     plan = GUARD if options.guard else QUICK if options.quick else FULL
     met = []
     print(f"{plan.rounds} rounds of {plan.records:,} records, Python {sys.version.split()[0]}")

@@ -1,15 +1,16 @@
-"""Does a record cost the same on a large stream as on a small one, and after millions as at first?
+"""Does a record cost the same on a large stream as on a small one, and after millions of records as at first?
 
-CPU seconds of our process, user and system, per million records: confirmed by a producer (100 B, uuid keys, limits
-lifted), or handed out by a consumer in batches (200 B of JSON, made objects). Each point is a process of its own; of
-several runs, in turn, the best counts, since other jobs on the machine only ever add. What a start costs is in it:
-that is why the first points, of few records, lie higher. Flat means: the last point is at most half as much again as
-the cheapest.
+The figure is the CPU seconds of our process, user and system, per million records: delivered by a producer (100 B, uuid
+keys, limits lifted), or handed out by a consumer in batches (200 B of JSON, deserialized). Each point is a separate
+process. The best of several runs counts, because other jobs on the machine can only add CPU time. The start of the
+process is included, which is why the first points, with few records, are higher. A series is flat if its last point is
+at most 1.5 times its minimum.
 
-On a stream of many shards fewer records share an entry: all that come within linger are spread over all shards, 350 an
-entry on one shard, 16 on 1,024, and an entry costs as much as several records. Two things grow there, so its last point
-may be twice the cheapest: that is what a user pays. The second series of the producer has 16 an entry throughout, so
-that only the shards grow, and has to be flat. What the peers cost on the largest stream stands beside it.
+On a stream with many shards, fewer records share an entry, because the records that arrive within linger are spread
+over all shards: 350 per entry with one shard, 16 with 1,024; and an entry costs as much as several records. Because two
+things grow in this series, its last point may be twice the minimum. The second series of the producer has 16 records
+per entry throughout, so that only the shards grow, and must be flat. The costs of the peers on the largest stream are
+shown for comparison.
 
     python benchmarks/bench_growth.py [--quick] [--check] [--json FILE]
 """
@@ -25,9 +26,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from consumer_sink import running_consumer_sink
-from producer_clients import cpu_seconds, say
+from producer_clients import cpu_seconds, print_json
 from producer_sink import running_producer_sink
-from results import add_json_option, forget_surroundings, note_series, verdict, write
+from results import add_json_option, isolate_environment, note_series, verdict, write
 
 HERE = Path(__file__).parent
 PEER_PYTHON = HERE.parent / ".servers/clients/bin/python"  # aiokpl pins its own botocore
@@ -35,16 +36,16 @@ FLAT = 1.5
 TWO_THINGS_GROW = 2.0  # the shards, and the entries that the same records need
 RECORDS = [10_000, 100_000, 1_000_000, 10_000_000]
 SHARDS = [1, 4, 32, 256, 1_024]
-PER_SHARD = 4_000  # at least, read over many shards: opening a shard costs as much as reading hundreds
+PER_SHARD = 4_000  # the minimum for reading: opening a shard costs as much as reading hundreds of records
 RUNS = {10_000: 5, 100_000: 4, 1_000_000: 3, 10_000_000: 2}
 RUNS_OVER_SHARDS = {"producer": 5, "consumer": 3}
-# What the peers cost over the most shards: as many times ours as bench_producer.py asks of them over 32.
+# Records per run, and the target ratio on the largest stream: the same ratio as in bench_producer.py with 32 shards.
 PEERS = {"aiokpl": (10_000, 45.0), "boto3": (100_000, 2.7)}
 PEER_RUNS = 5
 
 
 def produce(shards: int, records: int, client: str = "shardline") -> float:
-    """CPU seconds per million, of one producer."""
+    """Return the CPU seconds of a producer per million records."""
     python = str(PEER_PYTHON) if client == "aiokpl" else sys.executable
     with running_producer_sink(shards=shards) as sink:
         line = [python, str(HERE / "producer_clients.py"), "--client", client, "--url", sink.url]
@@ -53,7 +54,7 @@ def produce(shards: int, records: int, client: str = "shardline") -> float:
 
 
 def consume(shards: int, records: int) -> float:
-    """CPU seconds per million, of one consumer."""
+    """Return the CPU seconds of a consumer per million records."""
     with running_consumer_sink(shards, records // shards) as url:
         line = [sys.executable, __file__, "--consume", url, "--records", str(records // shards * shards)]
         done = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True)
@@ -78,8 +79,8 @@ async def read_all(url: str, records: int) -> None:
             left -= len(batch.values)
             if left <= 0:
                 break
-        say(cpu=cpu_seconds() - cpu, seconds=time.perf_counter() - began_at, too_many=-left)
-        os._exit(0)  # the end of a thousand shards is not what is measured
+        print_json(cpu=cpu_seconds() - cpu, seconds=time.perf_counter() - began_at, too_many=-left)
+        os._exit(0)  # closing a thousand shards is not measured
 
 
 def grow(
@@ -91,7 +92,7 @@ def grow(
     *,
     most: float = FLAT,
 ) -> bool:
-    """Measure all points in turn, and again, take the best of each, and say whether the last is so much at most."""
+    """Measure all points in turns, several times; return whether the last cost is at most ``most`` times the lowest."""
     costs: dict[int, float] = {}
     for turn in range(max(map(runs, points))):
         for point in points:
@@ -105,8 +106,8 @@ def grow(
     return verdict(f"{what} by {axis}: {cells}", f"last <= {most:g} x least", met=flat, width=100)
 
 
-def beside_peers(shards: int, records: int) -> list[bool]:
-    """How many times as much do the peers cost on the largest stream?"""
+def compare_with_peers(shards: int, records: int) -> list[bool]:
+    """Measure how many times our CPU the peers need on the largest stream; return whether each target is met."""
     costs: dict[str, list[float]] = {client: [] for client in ("shardline", *PEERS)}
     for _ in range(PEER_RUNS):
         for client, measured in costs.items():
@@ -148,7 +149,7 @@ def run(records: list[int], shards: list[int], least: int) -> bool:
                 produce_by("shardline 16 an entry"),
                 lambda _: RUNS_OVER_SHARDS["producer"],
             ),
-            *beside_peers(shards[-1], least),
+            *compare_with_peers(shards[-1], least),
             grow("consumer", "records", records, lambda count: consume(4, count), lambda count: RUNS[count]),
             grow("consumer", "shards", shards, consume_over, lambda _: RUNS_OVER_SHARDS["consumer"]),
         ]
@@ -163,7 +164,7 @@ def main() -> int:
     parser.add_argument("--records", type=int, help=argparse.SUPPRESS)
     add_json_option(parser)
     options = parser.parse_args()
-    forget_surroundings()
+    isolate_environment()
     if options.consume:
         import asyncio
 

@@ -1,13 +1,14 @@
-"""What does it cost to get a record confirmed, with us and with the others, and how long does it take?
+"""How much CPU and time does it take to deliver a record, with Shardline and with other clients?
 
-CPU seconds of the client's process, user and system, per million records whose deliveries were awaited: the time on
-the clock says more about the machine. Every client is a process of its own (producer_clients.py) and talks to the same
-sink (producer_sink.py: 32 shards); they take turns round by round, after one round each that does not count. The
-limits per shard are lifted for all that have them, the other settings are everyone's defaults. Other jobs on the
-machine only ever add CPU, which speaks for the best rounds; but the rounds of a slow client are longer, and a long one
-is hardly ever undisturbed, which speaks for the medians. So a ratio meets its target only if both do; if only one does
-that is said. aiokpl runs on uvloop where its environment has it: without, it needs more, and the table tells.
-`--check` fails when a target is missed.
+The figure is the CPU seconds of the client's process, user and system, per million records whose deliveries were
+awaited: wall-clock time says more about the machine. Every client is a separate process (producer_clients.py) and uses
+the same sink (producer_sink.py: 32 shards). The clients take turns round by round, after one warm-up round each. The
+limits per shard are lifted for all clients that have them; all other settings are the defaults.
+
+Other jobs on the machine can only add CPU time, which is a reason to compare the best rounds. But the rounds of a slow
+client are longer, and a long round is hardly ever undisturbed, which is a reason to compare the medians. So a ratio
+meets its target only if both do; the table says if only one does. aiokpl runs on uvloop if its environment has it; the
+table says if it does not, because it then needs more CPU. `--check` fails if a target is missed.
 
     python benchmarks/bench_producer.py [--quick] [--check] [--only uuid] [--ours-only] [--peer-python PYTHON]
 """
@@ -25,11 +26,11 @@ from pathlib import Path
 
 from producer_latency import LINGER, SHARES
 from producer_sink import Counts, ProducerSink, running_producer_sink
-from results import Cost, add_json_option, beside, forget_surroundings, note_ratio, note_series, verdict, write
+from results import Cost, add_json_option, isolate_environment, note_ratio, note_series, peer_row, verdict, write
 
 HERE = Path(__file__).parent
 PEER_PYTHON = HERE.parent / ".servers/clients/bin/python"  # aiokpl pins its own botocore
-DELAY = 0.002  # of the sink's answers, where latency is measured
+DELAY = 0.002  # of the sink's answers when latency is measured
 ENTRIES_TARGET, MEMORY_TARGET, MEMORY_RUNS = 20, 450, 5
 COLUMNS = "  {:<24} {:>9} {:>9} {:>13} {:>10} {:>9}"
 
@@ -37,22 +38,22 @@ COLUMNS = "  {:<24} {:>9} {:>9} {:>13} {:>10} {:>9}"
 @dataclass(frozen=True)
 class Plan:
     rounds: int
-    share: float  # of each client's records in a round
+    share: float  # the fraction of each client's records that a round has
     latency_seconds: int
-    steady_only: bool = False  # leave out what is not compared with a steady peer
+    steady_only: bool = False  # leave out clients that are not compared with a steady peer
 
 
 FULL = Plan(rounds=4, share=1.0, latency_seconds=8)
 QUICK = Plan(rounds=2, share=0.5, latency_seconds=3)
 GUARD = Plan(rounds=2, share=1.0, latency_seconds=3, steady_only=True)
-# What aiokpl needs swings by half from run to run, since the size of its batches depends on the moment; and one round
-# of it takes longer than all others together.
+# aiokpl's CPU varies by half from run to run, because the size of its batches depends on timing; and one of its rounds
+# takes longer than all others together.
 STEADY_PEERS = ("boto3", "aiobotocore")
 
 
 @dataclass(frozen=True)
 class Target:
-    """A ratio of two clients' CPU."""
+    """A target for the ratio of two clients' CPU."""
 
     upper: str
     lower: str
@@ -65,7 +66,7 @@ class Case:
     name: str
     size: int
     hot_keys: int
-    clients: dict[str, int]  # and the records of a round
+    clients: dict[str, int]  # the number of records in a round, by client
     targets: list[Target]
 
 
@@ -81,10 +82,10 @@ def targets(aiokpl: float, boto3: float) -> list[Target]:
     ]
 
 
-# So that the guard sees them too: what async puts may cost, and three tenths more.
-OTHER_WAYS_IN = [Target("boto3", name, at_least=2.1) for name in ("shardline sync", "shardline put_many")]
+# These targets are for the guard. They allow 30 % more CPU than the asynchronous `put` may use.
+OTHER_PUTS = [Target("boto3", name, at_least=2.1) for name in ("shardline sync", "shardline put_many")]
 CASES = [
-    Case("100 B records, uuid keys", 100, 0, ALL, [*targets(45, 2.7), *OTHER_WAYS_IN]),
+    Case("100 B records, uuid keys", 100, 0, ALL, [*targets(45, 2.7), *OTHER_PUTS]),
     Case("100 B records, 1,000 hot keys", 100, 1_000, ALL, targets(60, 3.7)),
     Case("1 KiB records, uuid keys", 1024, 0, ALL, targets(30, 2.5)),
     Case(
@@ -102,7 +103,7 @@ class Round:
     records: int
     cpu: float
     seconds: float
-    seen: Counts  # by the sink
+    seen: Counts  # of the requests that the sink received
 
     @property
     def cost(self) -> float:
@@ -112,7 +113,7 @@ class Round:
 
 @dataclass
 class Client:
-    """A client's process, and what it did so far."""
+    """A client's process, and its rounds so far."""
 
     name: str
     process: subprocess.Popen[str]
@@ -134,11 +135,11 @@ class Client:
 
     @property
     def best(self) -> float:
-        return min(one.cost for one in self.rounds)
+        return min(round_.cost for round_ in self.rounds)
 
     @property
     def median(self) -> float:
-        return statistics.median(one.cost for one in self.rounds)
+        return statistics.median(round_.cost for round_ in self.rounds)
 
     @property
     def cost(self) -> Cost:
@@ -146,7 +147,7 @@ class Client:
 
     @property
     def entries_per_request(self) -> float:
-        return sum(one.seen.entries for one in self.rounds) / sum(one.seen.requests for one in self.rounds)
+        return sum(round_.seen.entries for round_ in self.rounds) / sum(round_.seen.requests for round_ in self.rounds)
 
 
 def command(script: str, sink: ProducerSink, *arguments: str, python: str = sys.executable) -> list[str]:
@@ -199,8 +200,8 @@ def report_case(case: Case, clients: dict[str, Client]) -> list[bool]:
     print(COLUMNS.format("", "best", "median", "by the clock", "entries", "sink's"))
     print(COLUMNS.format("", "CPU s/M", "CPU s/M", "records/s", "/request", "CPU"))
     for client in clients.values():
-        fastest = max(one.records / one.seconds for one in client.rounds)
-        sink_share = sum(one.seen.cpu for one in client.rounds) / sum(one.seconds for one in client.rounds)
+        fastest = max(round_.records / round_.seconds for round_ in client.rounds)
+        sink_share = sum(round_.seen.cpu for round_ in client.rounds) / sum(round_.seconds for round_ in client.rounds)
         cells = [f"{client.best:.2f}", f"{client.median:.2f}", f"{fastest:,.0f}", f"{client.entries_per_request:.1f}"]
         print(COLUMNS.format(client.name, *cells, f"{sink_share:.0%}"))
     met = []
@@ -238,7 +239,7 @@ def report_latency(plan: Plan, peer_python: str, *, ours_only: bool) -> list[boo
             note_series(name, "latency", "ms", {share: round(found[share], 1) for share in SHARES})
             what = f"{name}: " + ", ".join(f"{share} {found[share]:.1f}" for share in SHARES)
             if name == kind:
-                beside(what, of="latency in ms")
+                peer_row(what, of="latency in ms")
             else:
                 fine = found["p50"] <= p50 and found["p99"] <= p99
                 met.append(verdict(what, f"p50 {p50:.0f}, p99 {p99:.0f}", met=fine, of="latency in ms"))
@@ -263,7 +264,7 @@ def report_memory(peer_python: str, *, ours_only: bool) -> list[bool]:
         traced, resident, what = weigh("shardline", MEMORY_RUNS)
         met = [verdict(what, f"under {MEMORY_TARGET} B", met=max(traced, resident) < MEMORY_TARGET, of=of)]
         if not ours_only:
-            beside(weigh("aiokpl", 1, peer_python)[2], of=of)
+            peer_row(weigh("aiokpl", 1, peer_python)[2], of=of)
     return met
 
 
@@ -286,9 +287,11 @@ def run(cases: list[Case], plan: Plan, options: argparse.Namespace) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compare the producer with the other ways to put records.")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds, rougher figures")
-    parser.add_argument("--guard", action="store_true", help="the form that guard.py runs: what it compares, no more")
+    parser.add_argument(
+        "--guard", action="store_true", help="the form that guard.py runs: only clients that it compares"
+    )
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
-    parser.add_argument("--only", default="", metavar="TEXT", help="the cases whose name contains this")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only the cases whose names contain this")
     parser.add_argument("--ours-only", action="store_true", help="leave the peers out")
     parser.add_argument("--peer-python", default=str(PEER_PYTHON), help="the interpreter that has aiokpl")
     add_json_option(parser)
@@ -296,8 +299,8 @@ def main() -> int:
     options.only = options.only.lower()
     cases = [case for case in CASES if options.only in case.name.lower()]
     if not cases and options.only not in "latency" and options.only not in "memory":
-        parser.error(f"no case is named like {options.only!r}: {', '.join(case.name for case in CASES)}")
-    forget_surroundings()
+        parser.error(f"no case's name contains {options.only!r}: {', '.join(case.name for case in CASES)}")
+    isolate_environment()
     met = run(cases, GUARD if options.guard else QUICK if options.quick else FULL, options)
     write(options.json)
     return 1 if options.check and not met else 0

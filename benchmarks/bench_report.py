@@ -1,9 +1,9 @@
 """Runs all benchmarks and writes their report.
 
-Runs every script of ``make bench``, keeps what they found in ``docs/benchmarks.json``, writes
-``docs/tested/benchmarks.md`` and the pages of results from it, and the short tables of the README and of the home page.
-``docs/pictures/draw.py`` draws the plots; ``tests/docs/test_benchmarks_page.py`` fails when page and figures differ.
-``guard.py`` compares the ratios to the peers with these.
+This script runs every script of ``make bench`` and writes the results to ``docs/benchmarks.json``. From that file it
+writes ``docs/tested/benchmarks.md``, the pages of results, and the short tables of the README and of the home page.
+``docs/pictures/draw.py`` draws the plots. ``tests/docs/test_benchmarks_page.py`` fails if pages and figures differ.
+``guard.py`` compares later ratios to the peers with those in the file.
 
     python benchmarks/bench_report.py [--quick] [--only producer] [--render]
 """
@@ -42,7 +42,7 @@ BENCHES = {
 }
 OURS = ("boto3", "aiobotocore", "aws_kinesis_agg", "msgspec", "anyio", "trio")
 PEERS = ("aiokpl", "async-kinesis", "uvloop")
-# The rows of the short tables in the README and on the first page, and the cases that they tell of.
+# The rows of the short tables in the README and on the home page, and the cases that they show.
 SHORT_TABLES = (HERE.parent / "README.md", DOCS / "index.md")
 SHORT_ROWS = {
     "100 B, a key each": "100 B records, uuid keys",
@@ -117,7 +117,7 @@ times as much.
 
 
 def installed(python: str, names: tuple[str, ...]) -> dict[str, str]:
-    """The versions of packages in another environment; those that it has."""
+    """Return the versions of the packages that another environment has."""
     code = (
         "import json, sys; from importlib.metadata import PackageNotFoundError, version\n"
         "found = {}\n"
@@ -146,7 +146,7 @@ def load() -> str:
 
 
 def measure(names: list[str], *, quick: bool) -> dict[str, object]:
-    """Run these; of the others what was found before is kept."""
+    """Run these benchmarks, and keep the earlier results of the others."""
     kept = json.loads(FIGURES.read_text()) if FIGURES.exists() and names != list(BENCHES) else {}
     before = load()
     benches = kept.get("benches", {}) | {name: run_bench(name, quick=quick) for name in names}
@@ -161,7 +161,7 @@ def measure(names: list[str], *, quick: bool) -> dict[str, object]:
 
 
 def rendered(figures: dict[str, object]) -> dict[Path, str]:
-    """The page with the charts, and the pages with the tables."""
+    """Return the page with the charts and the pages with the tables, by path."""
     versions = ", ".join(f"{name} {number}" for name, number in figures["versions"].items())
     verdicts = [row["verdict"] for found in figures["benches"].values() for row in found["verdicts"]]
     missed = len([verdict for verdict in verdicts if verdict.startswith("MISSED")])
@@ -187,8 +187,8 @@ def table(name: str, found: dict[str, object]) -> str:
 
 
 def with_short_rows(page: str, figures: dict[str, object]) -> str:
-    """A page whose short table says what was measured."""
-    ratios = {one["name"]: one for one in figures["benches"]["producer"]["ratios"]}
+    """Return the page with the current figures in its short table."""
+    ratios = {ratio["name"]: ratio for ratio in figures["benches"]["producer"]["ratios"]}
     for row, case in SHORT_ROWS.items():
         boto3, aiokpl = (ratios[f"{case}: {peer} / shardline"] for peer in ("boto3", "aiokpl"))
         cells = f"| {row} | {boto3['our_cost']:.1f} | {boto3['peer_cost']:.1f} | {aiokpl['peer_cost']:.0f} |"
@@ -198,8 +198,13 @@ def with_short_rows(page: str, figures: dict[str, object]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Run all benchmarks and write docs/tested/benchmarks.md.")
-    parser.add_argument("--quick", action="store_true", help="shorter, and rougher: the page says so")
-    parser.add_argument("--only", choices=BENCHES, action="append", help="this one, and keep the others' figures")
+    parser.add_argument("--quick", action="store_true", help="shorter and rougher; the page shows the command")
+    parser.add_argument(
+        "--only",
+        choices=BENCHES,
+        action="append",
+        help="run only this benchmark, and keep the others' figures; repeatable",
+    )
     parser.add_argument("--render", action="store_true", help="write the pages from the figures of the last run")
     options = parser.parse_args()
     if options.render:

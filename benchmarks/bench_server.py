@@ -1,13 +1,13 @@
-"""How fast, how lean and how soon there is the local server, beside the others that can be had?
+"""Compares the speed, the memory and the start of the local server with those of other emulators.
 
-Records per CPU second of the server's processes, user and system: the time on the clock says more about the machine.
-The client is the same for all, eight plain sockets with requests that were built before, and its CPU does not count.
-The servers take turns burst by burst, in several rounds with new processes, and the best of each stands: other jobs on
-the machine only ever add CPU. For PutRecords that is a whole round, from an empty stream to the same number of records
-for all, since not every server is as fast with a full stream.
-The cost of many streams is that of one mixture of requests, spread over ten streams and over 3,000: two servers of ours
-that take turns, so that the machine is the same to both.
-`--check` fails when a target is missed.
+The figure is records per CPU second of the server's processes, user and system: wall-clock time says more about the
+machine. The client is the same for all servers, eight plain sockets with requests that were built before, and its CPU
+does not count. The servers take turns burst by burst, in several rounds with new processes, and the best burst of each
+counts, because other jobs on the machine can only add CPU time. For PutRecords the best whole round counts, from an
+empty stream to the same number of records for all, because some servers slow down as the stream fills.
+
+The cost of many streams is measured with a mixture of requests, spread over 10 streams and over 3,000: two servers of
+ours take turns, so that both run under the same conditions. `--check` fails if a target is missed.
 
     python benchmarks/bench_server.py [--quick] [--check]
 """
@@ -32,15 +32,15 @@ from results import add_json_option, note_verdict, write
 
 CONNECTIONS = 8
 ENTRIES, SIZE, SHARDS = 500, 200, 4
-BODIES = 16  # different ones, sent in turn
+BODIES = 16  # different request bodies, sent in turn
 PAGE = 10_000
 GROWTH_BURSTS = 8
 FEW_STREAMS, MANY_STREAMS = 10, 3_000
-MANY_STREAMS_COST = 1.1  # times the CPU of a request with few
+MANY_STREAMS_COST = 1.1  # times the CPU of a request with few streams
 STREAM = "bench"
 PEERS = ("ministack", "kinesalite")
 CELL = "{:>14}"
-# None of the servers is told to check a signature, but kinesalite wants to see one.
+# No server is set to check signatures, but kinesalite requires one.
 SIGNED = {
     "Content-Type": "application/x-amz-json-1.1",
     "X-Amz-Date": "20130101T000000Z",
@@ -86,7 +86,7 @@ QUICK = Plan(
 
 
 class Connection:
-    """One keep-alive connection that sends bytes as they are."""
+    """A keep-alive connection that sends bodies unchanged."""
 
     def __init__(self, port: int) -> None:
         self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -108,7 +108,7 @@ class Connection:
 
 
 def answers(port: int) -> bool:
-    """Whether a server is there, and speaks Kinesis."""
+    """Return whether a server listens on the port and answers Kinesis requests."""
     try:
         with contextlib.closing(Connection(port)) as connection:
             connection.call("ListStreams")
@@ -118,11 +118,11 @@ def answers(port: int) -> bool:
 
 
 def put_bodies() -> list[bytes]:
-    chance = random.Random(7)
+    rng = random.Random(7)
 
     def entry() -> dict[str, str]:
-        data = base64.b64encode(chance.randbytes(SIZE)).decode()
-        return {"Data": data, "PartitionKey": str(uuid.UUID(int=chance.getrandbits(128)))}
+        data = base64.b64encode(rng.randbytes(SIZE)).decode()
+        return {"Data": data, "PartitionKey": str(uuid.UUID(int=rng.getrandbits(128)))}
 
     bodies = [{"StreamName": STREAM, "Records": [entry() for _ in range(ENTRIES)]} for _ in range(BODIES)]
     return [json.dumps(body).encode() for body in bodies]
@@ -146,12 +146,12 @@ class Burst:
 
 
 def total(bursts: list[Burst]) -> Burst:
-    seconds = sum(one.seconds for one in bursts)
-    return Burst(sum(one.records for one in bursts), sum(one.cpu_seconds for one in bursts), seconds)
+    seconds = sum(burst.seconds for burst in bursts)
+    return Burst(sum(burst.records for burst in bursts), sum(burst.cpu_seconds for burst in bursts), seconds)
 
 
 def best(bursts: list[Burst]) -> Burst:
-    return max(bursts, key=lambda one: one.cpu)
+    return max(bursts, key=lambda burst: burst.cpu)
 
 
 class Load:
@@ -176,7 +176,7 @@ class Load:
             connection.close()
 
     def put(self, requests: int) -> Burst:
-        """So many PutRecords, over all connections at once."""
+        """Send this many PutRecords, over all connections at once."""
 
         def work(number: int) -> None:
             connection = self._connections[number]
@@ -192,10 +192,12 @@ class Load:
         first = self._connections[0]
         shards = [f"shardId-{number:012d}" for number in range(SHARDS)]
         where = {"StreamName": STREAM, "ShardIteratorType": "TRIM_HORIZON"}
-        self._iterators = [first.call("GetShardIterator", ShardId=one, **where)["ShardIterator"] for one in shards]
+        self._iterators = [
+            first.call("GetShardIterator", ShardId=shard_id, **where)["ShardIterator"] for shard_id in shards
+        ]
 
     def get(self, pages: int) -> Burst:
-        """So many pages from the beginning of the shards, over all connections at once."""
+        """Read this many pages from the beginning of the shards, over all connections at once."""
         requests = [
             json.dumps({"ShardIterator": self._iterators[page % SHARDS], "Limit": PAGE}).encode()
             for page in range(pages)
@@ -216,7 +218,7 @@ class Load:
         return Burst(records, self.server.cpu() - cpu, time.perf_counter() - clock)
 
 
-# ---- what is measured
+# ---- the measurements
 
 
 @dataclass
@@ -224,24 +226,24 @@ class Figures:
     put: dict[str, list[list[Burst]]]  # by round
     get: dict[str, list[Burst]]
     flat: list[tuple[int, float]]  # records stored, records per CPU second
-    memory: float  # bytes a record
-    started: dict[str, tuple[float, float]]  # seconds by the clock, and of CPU
-    by_streams: dict[str, list[float]]  # the CPU of a request with few and with many streams, in microseconds
+    memory: float  # bytes per record
+    started: dict[str, tuple[float, float]]  # wall-clock seconds and CPU seconds
+    by_streams: dict[str, list[float]]  # microseconds of CPU per request, with few and with many streams
 
 
 def measure_rates(plan: Plan, pool: ThreadPoolExecutor, bodies: list[bytes], found: Figures) -> None:
-    """Bursts of PutRecords, then of GetRecords, to all servers in turn."""
+    """Send bursts of PutRecords, then of GetRecords, to all servers in turn."""
     with contextlib.ExitStack() as stack:
         loads = [Load(stack.enter_context(running(name, answers)), pool, bodies) for name in ("shardline", *PEERS)]
         for load in loads:
             load.create_stream()
-            load.put(CONNECTIONS)  # whoever compiles as it runs has compiled
+            load.put(CONNECTIONS)  # warms up servers with a just-in-time compiler
             found.put.setdefault(load.server.name, []).append([])
         for _ in range(plan.bursts):
             for load in loads:
                 found.put[load.server.name][-1].append(load.put(plan.put_requests))
         for load in loads:
-            missing = SHARDS * PAGE * 11 // 10 - load.stored  # hashing does not share out quite evenly
+            missing = SHARDS * PAGE * 11 // 10 - load.stored  # hashing does not spread the records quite evenly
             if missing > 0:
                 load.put(-(-missing // ENTRIES))
             load.open_shards()
@@ -253,12 +255,12 @@ def measure_rates(plan: Plan, pool: ThreadPoolExecutor, bodies: list[bytes], fou
 
 
 def measure_growth(plan: Plan, pool: ThreadPoolExecutor, bodies: list[bytes], found: Figures) -> None:
-    """Servers of ours that hold more and more: the memory of the fullest, and the rates of all, in turn."""
+    """Measure servers of ours with more and more records: the memory of the fullest, and the rates of all, in turn."""
     with contextlib.ExitStack() as stack:
         loads = [Load(stack.enter_context(running("shardline", answers)), pool, bodies) for _ in plan.fill]
         for load, mark in zip(loads, plan.fill, strict=True):
             load.create_stream()
-            load.put(5 * CONNECTIONS)  # with it come the buffers, which stay
+            load.put(5 * CONNECTIONS)  # allocates the server's buffers, which stay
             before, warm = load.server.memory(), load.stored
             load.put((mark - load.stored) // ENTRIES)
             found.memory = (load.server.memory() - before) / (load.stored - warm)
@@ -272,7 +274,7 @@ def measure_growth(plan: Plan, pool: ThreadPoolExecutor, bodies: list[bytes], fo
 
 
 class ManyStreams:
-    """A server of ours that has so many streams of one shard, and requests that are spread over all of them."""
+    """A server of ours with this many streams of one shard, and requests that are spread over all of them."""
 
     def __init__(self, server: RunningServer, pool: ThreadPoolExecutor, streams: int) -> None:
         self.server = server
@@ -299,7 +301,7 @@ class ManyStreams:
                 self.bodies.setdefault(operation, []).append(json.dumps(members).encode())
 
     def burst(self, operation: str, requests: int) -> float:
-        """The server's CPU for a request, in microseconds."""
+        """Send requests, and return the server's CPU per request, in microseconds."""
         bodies = self.bodies[operation]
 
         def work(number: int) -> None:
@@ -317,7 +319,7 @@ class ManyStreams:
 
 
 def measure_streams(plan: Plan, pool: ThreadPoolExecutor, found: Figures) -> None:
-    """Two servers take turns, request kind by request kind; the least of each counts."""
+    """Measure servers with few and with many streams in turns, operation by operation; the lowest costs count."""
     with contextlib.ExitStack() as stack:
         servers = [
             stack.enter_context(
@@ -332,7 +334,7 @@ def measure_streams(plan: Plan, pool: ThreadPoolExecutor, found: Figures) -> Non
                 found.by_streams[operation] = [min(pair) for pair in zip(costs, least, strict=True)]
 
 
-# what the client needs is imported after ours, so that ours pays for all that it needs itself
+# The client is imported after our server, so that the server's own imports are all counted.
 IN_PROCESS = """
 import time
 began = time.perf_counter()
@@ -353,8 +355,8 @@ with LocalKinesis() as kinesis:
 def measure_starts(plan: Plan, found: Figures) -> None:
     script = IN_PROCESS.format(path=str(HERE))
     for _ in range(plan.starts):
-        said = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
-        after_imports, whole = map(float, said.split())
+        printed = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+        after_imports, whole = map(float, printed.split())
         times = {"in process": (after_imports, math.nan), "in process, with imports": (whole, math.nan)}
         for name in ("shardline local", *PEERS):
             with running(name, answers) as server:
@@ -375,7 +377,7 @@ def row(name: str, cells: list[str], target: str = "", *, met: bool | None = Non
 
 
 def report_rates(found: Figures) -> list[bool]:
-    rounds = {name: max(rounds, key=lambda one: total(one).cpu) for name, rounds in found.put.items()}
+    rounds = {name: max(rounds, key=lambda bursts: total(bursts).cpu) for name, rounds in found.put.items()}
     stored = total(rounds["shardline"]).records
     print("\nRecords per server CPU second")
     row("", ["shardline", *PEERS, *(f"x {peer}" for peer in PEERS)], "target")
@@ -386,15 +388,17 @@ def report_rates(found: Figures) -> list[bool]:
         report_rate("GetRecords, pages of 10,000", get, {"ministack": 10, "kinesalite": 10}),
     ]
     for name, at in (("PutRecords, the first burst", 0), ("PutRecords, the last burst", -1)):
-        report_rate(name, {one: bursts[at] for one, bursts in rounds.items()}, {})
-    row("PutRecords by the clock", [f"{put[one].clock:,.0f}" for one in ("shardline", *PEERS)])
-    row("GetRecords by the clock", [f"{get[one].clock:,.0f}" for one in ("shardline", *PEERS)])
+        report_rate(name, {server: bursts[at] for server, bursts in rounds.items()}, {})
+    row("PutRecords by the clock", [f"{put[server].clock:,.0f}" for server in ("shardline", *PEERS)])
+    row("GetRecords by the clock", [f"{get[server].clock:,.0f}" for server in ("shardline", *PEERS)])
     return verdicts
 
 
 def report_rate(name: str, rates: dict[str, Burst], wanted: dict[str, int]) -> bool:
     ratios = {peer: rates["shardline"].cpu / rates[peer].cpu for peer in PEERS}
-    cells = [f"{rates[one].cpu:,.0f}" for one in ("shardline", *PEERS)] + [f"{ratios[one]:.1f}" for one in PEERS]
+    cells = [f"{rates[server].cpu:,.0f}" for server in ("shardline", *PEERS)] + [
+        f"{ratios[server]:.1f}" for server in PEERS
+    ]
     met = all(ratios[peer] >= least for peer, least in wanted.items()) if wanted else None
     return row(name, cells, ", ".join(f"{least} x {peer}" for peer, least in wanted.items()), met=met)
 
@@ -441,7 +445,7 @@ def report_streams(found: Figures) -> list[bool]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Compare the local server with the others that can be had.")
+    parser = argparse.ArgumentParser(description="Compare the local server with other emulators.")
     parser.add_argument("--quick", action="store_true", help="shorter bursts, rougher figures")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     add_json_option(parser)
@@ -456,7 +460,7 @@ def main() -> int:
         measure_growth(plan, pool, bodies, found)
         for _ in range(plan.rounds):
             measure_rates(plan, pool, bodies, found)
-        measure_starts(plan, found)  # again: seconds by the clock depend on what else the machine does
+        measure_starts(plan, found)  # again, because wall-clock times depend on other jobs
     verdicts = report_rates(found) + report_growth(found) + report_starts(found) + report_streams(found)
     write(options.json)
     print(f"\n{time.monotonic() - began:.0f} s; {'all targets met' if all(verdicts) else 'A TARGET IS MISSED'}")

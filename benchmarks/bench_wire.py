@@ -1,7 +1,8 @@
 """How much CPU does a Kinesis call cost with shardline, and with aiobotocore?
 
-Both talk TLS to a sink with canned answers, four calls in flight on one asyncio loop, all on one CPU; measure.py is
-the method. The ratios are aiobotocore's CPU by ours. `--check` fails when a ratio of bests is under its target.
+Both clients talk TLS to a sink with canned answers, four calls in flight on one asyncio loop, all on one CPU.
+measure.py describes the method. The ratios are aiobotocore's CPU divided by ours. `--check` fails if a ratio of the
+best bursts is under its target.
 
     python benchmarks/bench_wire.py [--quick] [--check] [--only put] [--peer-only]
 """
@@ -17,13 +18,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from measure import Calibration, Contender, Figures, Plan, compare, pin_to_quietest_cpu
-from results import Cost, add_json_option, forget_surroundings, note_ratio, note_verdict, write
+from results import Cost, add_json_option, isolate_environment, note_ratio, note_verdict, write
 from sink import PAGES, Sink, running_sink
 
 REGION = "us-east-1"
 ACCESS_KEY, SECRET_KEY = "AKIDEXAMPLE", "secret"
 STREAM = "bench"
-FULL = Plan(wanted=12, budget=20.0)  # for each case: seven of them end within three minutes
+FULL = Plan(wanted=12, budget=20.0)  # per case: the seven cases end within three minutes
 QUICK = Plan(wanted=4, budget=5.0)
 COLUMNS = "{:<28} {:>19} {:>19} {:>9} {:>7} {:>7}  {}"
 
@@ -36,7 +37,7 @@ class Case:
     target: float
     entries: int = 0  # PutRecords
     size: int = 0
-    protocol: str = "json"  # ours; aiobotocore knows JSON alone
+    protocol: str = "json"  # of our client; aiobotocore supports only JSON
     iterator: str = ""  # GetRecords
 
 
@@ -52,13 +53,13 @@ CASES = [
 
 
 def payloads(case: Case) -> list[tuple[bytes, str]]:
-    chance = random.Random(case.size)
-    return [(chance.randbytes(case.size), str(uuid.UUID(int=chance.getrandbits(128)))) for _ in range(case.entries)]
+    rng = random.Random(case.size)
+    return [(rng.randbytes(case.size), str(uuid.UUID(int=rng.getrandbits(128)))) for _ in range(case.entries)]
 
 
 def expect(*, holds: bool) -> None:
     if not holds:
-        raise RuntimeError("the answer did not come through whole")
+        raise RuntimeError("the answer is incomplete")
 
 
 def page_bytes(case: Case) -> int:
@@ -116,7 +117,7 @@ async def shardline_call(case: Case, sink: Sink) -> AsyncIterator[Call]:
 
 
 async def run_case(case: Case, calibration: Calibration, plan: Plan, *, peer_only: bool) -> list[Figures]:
-    """Give the figures of aiobotocore and, unless `peer_only`, ours."""
+    """Return the figures of aiobotocore and, unless `peer_only`, ours."""
     async with contextlib.AsyncExitStack() as stack:
         sink = stack.enter_context(running_sink(case.entries))
         contenders = [Contender("aiobotocore", await stack.enter_async_context(aiobotocore_call(case, sink)))]
@@ -131,9 +132,13 @@ def microseconds(figures: Figures) -> str:
 
 
 def report(case: Case, results: list[Figures]) -> bool:
-    """Print the row of a case and say whether its target was met."""
+    """Print the row of a case, and return whether its target was met."""
     peer = results[0]
-    noise = "".join(f"  noisy: {one.quiet} of {one.taken} {one.name} bursts were quiet" for one in results if one.noisy)
+    noise = "".join(
+        f"  noisy: {figures.quiet} of {figures.taken} {figures.name} bursts were quiet"
+        for figures in results
+        if figures.noisy
+    )
     if len(results) == 1:
         print(COLUMNS.format(case.name, microseconds(peer), "-", "-", "-", case.target, noise), flush=True)
         return False
@@ -164,17 +169,19 @@ def run(cases: list[Case], plan: Plan, *, peer_only: bool) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compare the CPU of shardline's calls with aiobotocore's.")
     parser.add_argument("--quick", action="store_true", help="fewer bursts: half a minute, rougher figures")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a ratio of bests is under its target")
-    parser.add_argument("--only", default="", metavar="TEXT", help="the cases whose name contains this")
-    parser.add_argument("--peer-only", action="store_true", help="measure aiobotocore alone")
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 if a ratio of the best bursts is under its target"
+    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="only the cases whose names contain this")
+    parser.add_argument("--peer-only", action="store_true", help="measure only aiobotocore")
     add_json_option(parser)
     options = parser.parse_args()
     cases = [case for case in CASES if options.only.lower() in case.name.lower()]
     if not cases:
-        parser.error(f"no case is named like {options.only!r}: {', '.join(case.name for case in CASES)}")
+        parser.error(f"no case's name contains {options.only!r}: {', '.join(case.name for case in CASES)}")
     if options.check and options.peer_only:
-        parser.error("--check needs both sides: leave out --peer-only")
-    forget_surroundings()
+        parser.error("--check needs both clients: omit --peer-only")
+    isolate_environment()
     met = run(cases, QUICK if options.quick else FULL, peer_only=options.peer_only)
     write(options.json)
     return 1 if options.check and not met else 0

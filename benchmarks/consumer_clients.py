@@ -1,10 +1,10 @@
-"""How does each consumer of the benchmark read records, and what does its process use for it?
+"""Reads records with each client of the consumer benchmark, and measures the CPU of its process.
 
-One process per client, in the environment that the client needs: nothing here is imported that not all of them have.
-Each line on standard input is a round: so many records, from the oldest on, each made an object by `json.loads`, by a
-consumer of its own. It is answered by a line of JSON. What counts is the CPU of the whole process, user and system: of
-ours with the start of the consumer, of the peer's from when its connection stands. The limits of rates are lifted as
-far as each allows, so that the pages are full; the other settings are everyone's defaults.
+Each client has its own process, in the environment that it needs, so this file imports only packages that all
+environments have. Each line on standard input starts a round: a new consumer reads that many records, from the oldest
+on, and deserializes each with `json.loads`. The process answers with a line of JSON. The figure is the CPU of the whole
+process, user and system: for ours including the start of the consumer, for the peer's from the open connection on. Rate
+limits are lifted as far as each client allows, so that the pages are full; all other settings are the defaults.
 
     python benchmarks/consumer_clients.py --client "shardline batches" --url http://127.0.0.1:4567 --stream plain
 """
@@ -27,7 +27,7 @@ LIMIT = 300.0  # seconds for a round
 
 @dataclass(frozen=True)
 class Job:
-    """What is read, and where."""
+    """The stream to read, and the access to it."""
 
     url: str
     stream: str
@@ -36,7 +36,7 @@ class Job:
 
 
 class Meter:
-    """CPU and time since it was made."""
+    """Measures CPU and time since its creation."""
 
     def __init__(self) -> None:
         self._began_at = time.perf_counter()
@@ -51,18 +51,18 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def say(**facts: object) -> None:
+def print_json(**facts: object) -> None:
     print(json.dumps(facts), flush=True)
 
 
 def run_async(read: Callable[[Job, int], Awaitable[dict[str, float]]], job: Job) -> None:
     async def rounds() -> None:
-        say(ready=type(asyncio.get_running_loop()).__module__)
+        print_json(ready=type(asyncio.get_running_loop()).__module__)
         for line in sys.stdin:
             gc.collect()
             async with asyncio.timeout(LIMIT):
                 figures = await read(job, int(line))
-            say(records=int(line), **figures)
+            print_json(records=int(line), **figures)
 
     asyncio.run(rounds())
 
@@ -105,7 +105,7 @@ async def shardline_records(job: Job, count: int) -> dict[str, float]:
 
 
 async def shardline_run(job: Job, count: int) -> dict[str, float]:
-    """A handler for each record."""
+    """Read with a handler for each record."""
     meter = Meter()
     left = count
     all_done = asyncio.Event()
@@ -136,10 +136,10 @@ def check(left: int, meter: Meter) -> dict[str, float]:
 
 
 async def read_peer(job: Job, count: int, processor) -> dict[str, float]:
-    """Its API has records alone, one by one."""
+    """Read with async-kinesis, whose API has only single records."""
     from kinesis import Consumer
 
-    logging.getLogger("kinesis").setLevel(logging.CRITICAL)  # it complains of its own end
+    logging.getLogger("kinesis").setLevel(logging.CRITICAL)  # it logs errors about its own shutdown
     os.environ.update(AWS_ACCESS_KEY_ID=job.access_key, AWS_SECRET_ACCESS_KEY=job.secret_key)
     async with Consumer(
         job.stream,
@@ -187,16 +187,16 @@ def main() -> None:
     parser.add_argument("--stream", required=True)
     parser.add_argument("--access-key", default="AKIDEXAMPLE")
     parser.add_argument("--secret-key", default="secret")
-    parser.add_argument("--also", help="a directory of packages, to be found after the environment's own")
+    parser.add_argument("--also", help="a directory of packages to search after the environment's own")
     options = vars(parser.parse_args())
     client = CLIENTS[options.pop("client")]
     also = options.pop("also")
     if also:
-        import aiobotocore.session  # noqa: F401 - the environment's own, whatever a package does to the path
+        import aiobotocore.session  # noqa: F401 - loads the environment's own version before the path is extended
 
         sys.path.append(also)
     run_async(client, Job(**options))
-    os._exit(0)  # some peers cannot end in peace
+    os._exit(0)  # some peers hang or fail while they shut down
 
 
 if __name__ == "__main__":

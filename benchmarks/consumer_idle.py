@@ -1,8 +1,11 @@
-"""What does a consumer cost that has nothing to do, how soon is it at work, and what does it write?
+"""Measures the CPU of an idle consumer, the time to the first record, and the writes to the lease store.
 
-One question a process: `idle` (CPU of a worker of a stream without records), `wire` (of as many calls by a bare client,
-evenly spread: what of it is the wire's), `first` (from the start to the first
-record, on SQLite), `commits` (writes to the store while records keep coming).
+Each question needs its own process:
+
+- `idle`: the CPU of a worker of an empty stream;
+- `wire`: the CPU of a bare client that makes as many calls, evenly spread, to show how much of `idle` is for the calls;
+- `first`: the time from the start to the first record, on SQLite;
+- `commits`: the writes to the store while records keep arriving.
 
     python benchmarks/consumer_idle.py first --url http://127.0.0.1:4567 --stream plain [--seconds 10]
 """
@@ -18,7 +21,7 @@ from pathlib import Path
 from consumer_clients import REGION, Meter
 
 LEASE = 10.0
-LOAD = 400  # records a second, where they keep coming
+LOAD = 400  # records per second, for `commits`
 
 
 def connection(options: argparse.Namespace) -> dict[str, object]:
@@ -38,7 +41,7 @@ async def idle(options: argparse.Namespace, directory: Path) -> dict[str, float]
     async with consumer_of(options, f"sqlite:///{directory}/leases.db") as consumer:
         reading = asyncio.create_task(anext(aiter(consumer)))
         await consumer.wait_ready(120)
-        await asyncio.sleep(5)  # the waits between calls have grown
+        await asyncio.sleep(5)  # until the pauses between calls have reached their maximum
         meter = Meter()
         print(json.dumps({"settled": True}), flush=True)
         await asyncio.sleep(options.seconds)
@@ -63,7 +66,7 @@ async def wire(options: argparse.Namespace, directory: Path) -> dict[str, float]
                 iterator = (await client.get_records(iterator)).next_iterator
 
         shards = await client.list_shards(options.stream)
-        polls = [asyncio.create_task(poll(one.shard_id, at / len(shards))) for at, one in enumerate(shards)]
+        polls = [asyncio.create_task(poll(shard.shard_id, number / len(shards))) for number, shard in enumerate(shards)]
         await asyncio.sleep(3)
         meter = Meter()
         await asyncio.sleep(options.seconds)

@@ -1,8 +1,9 @@
-"""What do the consumers of the benchmark read from?
+"""The server of the consumer benchmark.
 
-The embedded server in a process of its own, limits off, with a stream of 4 shards of plain records, one of the same
-records in aggregates, and two without any: of 100 shards, and of 1,000. It says its URL on a line of JSON, then answers
-each line on its standard input with what was asked of it so far, and ends when that does.
+This is the embedded server in a separate process, without rate limits. It has a stream of 4 shards with plain records,
+a stream with the same records in aggregates, and two empty streams, of 100 and of 1,000 shards. The process prints its
+URL as a line of JSON. For each line on its standard input, it prints the number of requests since the previous line. It
+ends when its standard input ends.
 
     python benchmarks/consumer_server.py --records 100000
 """
@@ -20,17 +21,17 @@ from pathlib import Path
 
 PLAIN, AGGREGATED = "plain", "aggregated"
 SHARDS = 4
-EMPTY = {"empty": 100, "vast": 1_000}  # streams without records, and how many shards each has
+EMPTY = {"empty": 100, "vast": 1_000}  # streams without records, and the number of their shards
 SIZE = 200
-PER_AGGREGATE = 200  # some 45 KB
-ENTRIES = 100  # of a PutRecords: 20 aggregates and more would be too large
+PER_AGGREGATE = 200  # about 45 KB
+ENTRIES = 100  # per PutRecords: 500 aggregates would exceed the 10 MiB of a request
 
 
 def make_records(count: int) -> Iterator[tuple[str, bytes]]:
-    """JSON objects of 200 bytes."""
-    chance = random.Random(5)
+    """Yield keys and JSON objects of 200 bytes."""
+    rng = random.Random(5)
     for number in range(count):
-        event = {"number": number, "user": f"user-{chance.randrange(10_000):05}", "amount": chance.random(), "tags": []}
+        event = {"number": number, "user": f"user-{rng.randrange(10_000):05}", "amount": rng.random(), "tags": []}
         bare = json.dumps({**event, "note": ""})
         yield event["user"], json.dumps({**event, "note": "x" * (SIZE - len(bare))}).encode()
 
@@ -46,11 +47,11 @@ async def fill(kinesis, count: int) -> None:
         waiting = {shard.shard_id: [] for shard in shards}
         ready = []
         for key, data in records:
-            home = next(shard.shard_id for shard in shards if hash_key_of(key) in shard.hash_range)
-            waiting[home].append((key, data))
-            if len(waiting[home]) == PER_AGGREGATE:
-                ready.append((aggregate(waiting[home]), waiting[home][0][0]))
-                waiting[home] = []
+            shard_id = next(shard.shard_id for shard in shards if hash_key_of(key) in shard.hash_range)
+            waiting[shard_id].append((key, data))
+            if len(waiting[shard_id]) == PER_AGGREGATE:
+                ready.append((aggregate(waiting[shard_id]), waiting[shard_id][0][0]))
+                waiting[shard_id] = []
         ready += [(aggregate(rest), rest[0][0]) for rest in waiting.values() if rest]
         for begin in range(0, len(ready), ENTRIES):
             await put(client, AGGREGATED, ready[begin : begin + ENTRIES])
@@ -70,18 +71,18 @@ def serve(count: int) -> None:
             kinesis.create_stream(name, shards=shards)
         asyncio.run(fill(kinesis, count))
         keys = kinesis.credentials
-        say(url=kinesis.endpoint_url, access_key=keys.access_key, secret_key=keys.secret_key)
+        print_json(url=kinesis.endpoint_url, access_key=keys.access_key, secret_key=keys.secret_key)
         for _ in sys.stdin:
-            say(**collections.Counter(seen.operation for seen in kinesis.requests), total=kinesis.requests.total)
+            print_json(**collections.Counter(seen.operation for seen in kinesis.requests), total=kinesis.requests.total)
             kinesis.requests.clear()
 
 
-def say(**facts: object) -> None:
+def print_json(**facts: object) -> None:
     print(json.dumps(facts), flush=True)
 
 
 class Server:
-    """The server's process, seen from outside."""
+    """The server's process, as its parent uses it."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -91,7 +92,7 @@ class Server:
         self.facts: dict[str, str] = json.loads(line)
 
     def requests(self) -> dict[str, int]:
-        """How many of each operation since the last time."""
+        """Return the number of requests of each operation since the last call."""
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())

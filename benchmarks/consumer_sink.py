@@ -1,8 +1,8 @@
-"""What feeds a consumer so cheaply that only the consumer's own CPU is left to measure, however much there is to read?
+"""A server for consumers, so cheap that a benchmark measures only the consumer's CPU.
 
-A process of its own on loopback, plain HTTP/1.1 with keep-alive. One stream of so many shards with so many records
-each, JSON of 200 B, none of which is kept: a page is one template with its numbers filled in. After its last record a
-shard answers with empty pages.
+The sink is a separate process on loopback, with plain HTTP/1.1 and keep-alive. It has one stream with any number of
+shards and of records, JSON of 200 B. No record is stored: a page is a template with the numbers filled in. After its
+last record a shard returns empty pages.
 
     python benchmarks/consumer_sink.py --shards 4 --records 2500     # prints its URL, ends when its standard input does
 """
@@ -29,7 +29,7 @@ ARRIVED_AT = 1_700_000_000.123
 
 @functools.cache
 def template(records: int) -> str:
-    """A page of so many records, in which their numbers are missing, and those of the next iterator."""
+    """Return a page of this many records, with placeholders for the sequence numbers and the next iterator."""
     record = (
         f'{{"ApproximateArrivalTimestamp":{ARRIVED_AT},"Data":"{DATA}","PartitionKey":"user-00001",'
         f'"SequenceNumber":"{SEQUENCE_START}%016d"}}'
@@ -60,11 +60,11 @@ class Stream:
 
 
 class StreamProtocol(asyncio.Protocol):
-    """One connection, whose requests are short and come one after the other."""
+    """One connection. Its requests are short and are not pipelined."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._came = b""
+        self._received = b""
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -72,13 +72,13 @@ class StreamProtocol(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self._came += data
-        head, blank, body = self._came.partition(b"\r\n\r\n")
+        self._received += data
+        head, blank, body = self._received.partition(b"\r\n\r\n")
         if not blank:
             return
         head = head.lower()
         if len(body) == int(header(head, b"content-length")):
-            self._came = b""
+            self._received = b""
             self._transport.write(self._stream.answer(header(head, b"x-amz-target").rpartition(b".")[2], body))
 
 
@@ -87,12 +87,12 @@ async def serve(shards: int, records: int) -> None:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: StreamProtocol(stream), "127.0.0.1", 0)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
-    await loop.run_in_executor(None, sys.stdin.read)  # the one who started us closes it, or dies
+    await loop.run_in_executor(None, sys.stdin.read)  # until the parent process closes it or ends
 
 
 @contextlib.contextmanager
 def running_consumer_sink(shards: int, records: int) -> Iterator[str]:
-    """Run a sink until the block ends; gives its URL. ``records`` are those of each shard."""
+    """Run a sink with ``records`` records per shard until the block ends; yield its URL."""
     command = [sys.executable, __file__, f"--shards={shards}", f"--records={records}"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -107,7 +107,7 @@ def running_consumer_sink(shards: int, records: int) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Feed consumers from a stream of any length, for benchmarks.")
     parser.add_argument("--shards", type=int, required=True)
-    parser.add_argument("--records", type=int, required=True, help="of each shard")
+    parser.add_argument("--records", type=int, required=True, help="number of records in each shard")
     options = parser.parse_args()
     asyncio.run(serve(options.shards, options.records))
 

@@ -1,7 +1,8 @@
-"""How do the local Kinesis servers run side by side, each in processes of its own, and what does each one use?
+"""Runs local Kinesis servers side by side, and measures their CPU and memory.
 
 The peers are those that `make setup` installs for the tests. Each server leads a process group, which ends with the
-block: its CPU and memory are those of the whole group, as Linux tells them. Run as a script this is our own server.
+`with` block. Its CPU and memory are those of the whole group, as Linux reports them. As a script, this file runs our
+own server.
 
     python benchmarks/emulators.py PORT
 """
@@ -36,16 +37,16 @@ class Launch:
 class RunningServer:
     name: str
     port: int
-    group: int  # of its processes
-    took: float  # seconds from nothing to the first answer
+    group: int  # the process group
+    took: float  # seconds from the launch to the first answer
 
     def cpu(self) -> float:
         """Seconds of user and system time that the server has used so far, in all its processes."""
-        # The clock of another process, as clock_getcpuclockid(3) computes it: /proc tells hundredths of a second only.
+        # The CPU clock of another process, as clock_getcpuclockid(3) computes it: /proc is accurate only to 10 ms.
         return sum(time.clock_gettime(~pid << 3 | 2) for pid in processes_of(self.group))
 
     def memory(self) -> int:
-        """Bytes of resident memory, of all its processes."""
+        """Bytes of resident memory, in all its processes."""
         pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in processes_of(self.group)]
         return sum(pages) * os.sysconf("SC_PAGE_SIZE")
 
@@ -54,17 +55,17 @@ def processes_of(group: int) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # it has ended since
-                # the name stands in parentheses, and may hold anything; state, parent and group follow it
+            with contextlib.suppress(OSError):  # the process has ended since it was listed
+                # The name is in parentheses and may contain anything; state, parent and group follow it.
                 if int((entry / "stat").read_text().rpartition(")")[2].split()[2]) == group:
                     found.append(int(entry.name))
     return found
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def shardline_launch(port: int, _: Path) -> Launch:
@@ -82,7 +83,7 @@ def ministack_launch(port: int, directory: Path) -> Launch:
         "GATEWAY_PORT": str(port),
         "BIND_HOST": "127.0.0.1",
         "SERVICES": "kinesis",
-        # It removes the containers of other MiniStacks when it starts; a socket that is not there keeps it from Docker.
+        # MiniStack removes the containers of other MiniStacks when it starts. A missing socket keeps it from Docker.
         "DOCKER_HOST": f"unix://{directory}/no-docker.sock",
     }
     return Launch([str(INSTALLED / "python/bin/python"), "-m", "ministack.app"], environment)
@@ -109,7 +110,7 @@ def running(name: str, answers: Callable[[int], bool]) -> Iterator[RunningServer
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
         port = free_port()
         launch = LAUNCHES[name](port, directory)
-        # A closed environment: AWS_REGION and its like change what the servers do.
+        # A minimal environment, because variables such as AWS_REGION change what the servers do.
         environment = {"PATH": os.environ["PATH"], "HOME": str(directory), "TMPDIR": str(directory)}
         output = stack.enter_context((directory / "output.txt").open("wb"))
         started_at = time.perf_counter()
@@ -125,8 +126,8 @@ def running(name: str, answers: Callable[[int], bool]) -> Iterator[RunningServer
         stack.callback(end, process)
         while not answers(port):
             if process.poll() is not None or time.perf_counter() - started_at > START_LIMIT:
-                said = (directory / "output.txt").read_text(errors="replace")[-OUTPUT_SHOWN:]
-                raise SystemExit(f"{name} did not start (are the peers installed? make setup). It said:\n{said}")
+                printed = (directory / "output.txt").read_text(errors="replace")[-OUTPUT_SHOWN:]
+                raise SystemExit(f"{name} did not start (are the peers installed? make setup). Its output:\n{printed}")
             time.sleep(POLL)
         yield RunningServer(name, port, process.pid, time.perf_counter() - started_at)
 

@@ -1,8 +1,8 @@
-"""What does the failover benchmark run on, and what did it see?
+"""The load and the workers of the failover benchmark, and the records that the workers handled.
 
-A local Kinesis of 8 shards in this process, a thread that puts numbered records at a steady pace, each shard in turn,
-and workers that are processes (failover_worker.py) over one SQLite file. What happened is read from the journals of the
-workers alone: who handled which record of which shard, and when. All of it ends with the block.
+The fleet has a local Kinesis of 8 shards in this process, a thread that puts numbered records at a steady pace, each
+shard in turn, and worker processes (failover_worker.py) over one SQLite file. Only the workers' journals say which
+worker handled which record of which shard, and when. Everything ends with the ``with`` block.
 """
 
 import collections
@@ -23,10 +23,10 @@ from shardline.testing import LocalKinesis
 
 STREAM = "bench"
 SHARDS = 8
-RATE = 200  # records a second, over all shards
+RATE = 200  # records per second, over all shards
 LINGER = 0.02
 PAUSE = SHARDS / RATE  # between two records of a shard
-RECENT = 1.0  # who handled records in the last second has the shard
+RECENT = 1.0  # a worker that handled records of a shard in the last second counts as its owner
 SETTLE_LIMIT = 60.0
 WORKER = Path(__file__).with_name("failover_worker.py")
 
@@ -39,7 +39,7 @@ class Handled(NamedTuple):
 
 
 class Worker:
-    """A process that reads, and its journal as far as it was read."""
+    """A worker process, and its journal."""
 
     def __init__(self, name: str, settings: dict[str, object], directory: Path) -> None:
         self.name = name
@@ -47,14 +47,15 @@ class Worker:
         self._journal.touch()
         self._read_bytes = 0
         self._errors = directory / f"{name}.stderr"
-        whole = {**settings, "worker_id": name, "journal": str(self._journal)}
+        worker_settings = {**settings, "worker_id": name, "journal": str(self._journal)}
         self.started_at = time.monotonic()
-        self.consumer_started_at = float("nan")  # as its journal says
+        self.consumer_started_at = float("nan")  # set by ``news``, from the journal
         with self._errors.open("wb") as errors:
-            self.process = subprocess.Popen([sys.executable, str(WORKER), json.dumps(whole)], stderr=errors)
+            command = [sys.executable, str(WORKER), json.dumps(worker_settings)]
+            self.process = subprocess.Popen(command, stderr=errors)
 
     def signal(self, number: signal.Signals) -> float:
-        """Send it, and give the time."""
+        """Send a signal, and return the time."""
         at = time.monotonic()
         self.process.send_signal(number)
         return at
@@ -72,7 +73,7 @@ class Worker:
         return self._errors.read_text(errors="replace")[-2000:]
 
     def news(self) -> list[Handled]:
-        """What it handled since the last time."""
+        """Return the records that were added to the journal since the last call."""
         with self._journal.open("rb") as file:
             file.seek(self._read_bytes)
             whole_lines = file.read().rpartition(b"\n")[0]
@@ -101,7 +102,7 @@ class Load:
     def _run(self) -> None:
         try:
             self._put_all()
-        except Exception as error:  # noqa: BLE001 - told by stop
+        except Exception as error:  # noqa: BLE001 - ``stop`` reports it
             self._failure = error
 
     def _put_all(self) -> None:
@@ -123,7 +124,7 @@ class Load:
             self.put = len(deliveries)
 
     def stop(self) -> int:
-        """End it, and give how many were put and confirmed: their numbers are 0 to that."""
+        """Stop the load, and return how many records were delivered. Their numbers count from 0."""
         self._stopping.set()
         self._thread.join(60)
         if self._failure is not None or not self.put:
@@ -132,7 +133,7 @@ class Load:
 
 
 class Fleet:
-    """Workers under load, and all that they handled."""
+    """The workers, and all records that they handled."""
 
     def __init__(self, directory: Path, kinesis: LocalKinesis, config: dict[str, float]) -> None:
         self._directory = directory
@@ -145,8 +146,8 @@ class Fleet:
             "region": kinesis.region,
             "keys": [keys.access_key, keys.secret_key],
         }
-        self.workers: dict[str, Worker] = {}  # those that live
-        self._gone: list[Worker] = []
+        self.workers: dict[str, Worker] = {}  # those that are alive
+        self._dead: list[Worker] = []
         self._started = 0
         self._handled: list[Handled] = []
 
@@ -157,33 +158,36 @@ class Fleet:
         return worker
 
     def forget(self, worker: Worker) -> None:
-        """It is dead; its journal stays."""
-        self._gone.append(self.workers.pop(worker.name))
+        """Remove a dead worker. Its journal is still read."""
+        self._dead.append(self.workers.pop(worker.name))
 
     def handled(self) -> list[Handled]:
-        """All so far, by time."""
-        for worker in [*self.workers.values(), *self._gone]:
+        """Return all records that were handled so far, by time."""
+        for worker in [*self.workers.values(), *self._dead]:
             self._handled += worker.news()
         self._handled.sort()
         return self._handled
 
     def owners(self, at: float) -> dict[str, str]:
-        """Who handled the last record of each shard before this moment."""
-        return {one.shard: one.worker for one in self.handled() if one.at < at}
+        """Return the worker that handled the last record of each shard before this time."""
+        return {entry.shard: entry.worker for entry in self.handled() if entry.at < at}
 
-    def first_by_others(self, gone: str, since: float) -> dict[str, float]:
-        """Of each shard that this worker had: how long after this moment another handled a record of it."""
+    def first_by_others(self, victim: str, since: float) -> dict[str, float]:
+        """Return how long after this time another worker handled a record of each of the victim's shards.
+
+        The result is empty until every one of these shards has been read by another worker.
+        """
         waits: dict[str, float] = {}
-        lost = {shard for shard, worker in self.owners(since).items() if worker == gone}
-        for one in self.handled():
-            if one.at >= since and one.shard in lost and one.worker != gone:
-                waits.setdefault(one.shard, one.at - since)
+        lost = {shard for shard, worker in self.owners(since).items() if worker == victim}
+        for entry in self.handled():
+            if entry.at >= since and entry.shard in lost and entry.worker != victim:
+                waits.setdefault(entry.shard, entry.at - since)
         return waits if waits.keys() == lost else {}
 
     def is_settled(self) -> bool:
-        """Each shard had one worker lately, and those who live have equal shares."""
+        """Return whether each shard has had one worker recently, and the live workers have equal shares."""
         since = time.monotonic() - RECENT
-        recent = {(one.shard, one.worker) for one in self.handled() if one.at >= since}
+        recent = {(entry.shard, entry.worker) for entry in self.handled() if entry.at >= since}
         counts = collections.Counter(worker for _, worker in recent)
         shares = [counts.pop(name, 0) for name in self.workers]
         return len(recent) == SHARDS == sum(shares) and max(shares) - min(shares) <= 1
@@ -191,20 +195,20 @@ class Fleet:
     def wait_settled(self) -> float:
         return self.wait_for(self.is_settled, SETTLE_LIMIT, "the workers share the shards")
 
-    def wait_for(self, is_so: Callable[[], object], limit: float, what: str) -> float:
-        """Until it is so; gives when that was."""
+    def wait_for(self, condition: Callable[[], object], limit: float, what: str) -> float:
+        """Wait until the condition holds, and return the time."""
         give_up_at = time.monotonic() + limit
-        while not is_so():
+        while not condition():
             dead = [worker for worker in self.workers.values() if worker.process.poll() is not None]
             if dead or time.monotonic() > give_up_at:
                 errors = "; ".join(f"{worker.name} ended: {worker.errors}" for worker in dead)
-                raise SystemExit(f"not within {limit:.0f} s: {what} {errors}")
+                raise SystemExit(f"timed out after {limit:.0f} s waiting until {what} {errors}")
             time.sleep(0.05)
         return time.monotonic()
 
     def kill_all(self) -> None:
-        for worker in [*self.workers.values(), *self._gone]:
-            worker.process.kill()  # also one that is stopped
+        for worker in [*self.workers.values(), *self._dead]:
+            worker.process.kill()  # works even if the worker is stopped by SIGSTOP
             worker.process.wait()
 
 

@@ -1,9 +1,9 @@
-"""How does a worker of the failover benchmark read, and what does it leave behind?
+"""A worker of the failover benchmark: reads the stream, and writes a journal of the records that it handled.
 
-A process of its own, told what to do by a JSON object. Each record that it handled is one line in its journal, written
-at once, so that what a killed worker did is all there: the time (CLOCK_MONOTONIC, which all processes of a machine
-share), the shard, the number of the record. The first line is the time alone: when interpreter and imports were ready,
-and its consumer was started. SIGTERM lets it close its consumer and end.
+A worker is a separate process. Its settings are a JSON object. Each record that it handled is one line in its journal,
+written at once, so that the journal of a killed worker is complete: the time (CLOCK_MONOTONIC, which all processes of a
+machine share), the shard, and the number of the record. The first line has only the time when the imports were done and
+the consumer was started. On SIGTERM the worker closes its consumer and ends.
 
     python benchmarks/failover_worker.py '{"stream": "bench", "store": "sqlite:////tmp/leases.db", ...}'
 """

@@ -1,13 +1,15 @@
 """Has a ratio to a peer fallen by more than a quarter since the report?
 
-Part of CI, on machines that others use too. Invariants:
+The guard is part of CI, on machines that also run other jobs. Invariants:
 
-- What counts is the least that each client needed in any try, ours and the peer's, and the ratio of the two. Other
-  jobs only ever add CPU time, so the more tries, the nearer both come to what they need; a real loss stays.
-- Whatever looks fallen is measured again, alone, up to five times in all. Nothing is measured again to see it fall.
-- The reference is the lower of the two ratios in ``docs/benchmarks.json``, of best rounds and of medians.
-- What is compared is listed here. If the report or a run lacks any of it, that is an error, and no pass.
-- The forms that it runs have rounds as long as the full ones, so that start-up and warm-up weigh the same.
+- The ratio is that of the lowest costs, the peer's and ours, over all tries. Other jobs can only add CPU time, so both
+  costs approach the true ones with each try; a real regression stays.
+- A part whose ratio seems to have fallen is measured again, alone, up to five times in all. A ratio that has not fallen
+  is not measured again.
+- The reference is the lower of the two ratios in ``docs/benchmarks.json``: that of the best rounds and that of the
+  medians.
+- The ratios to compare are listed here. If the report or a run lacks one of them, the guard ends with an error.
+- The rounds are as long as those of the full benchmarks, so that start-up and warm-up weigh the same.
 
     python benchmarks/guard.py
 """
@@ -23,21 +25,22 @@ from typing import NamedTuple
 
 from bench_report import FIGURES, HERE
 
-ALLOWED = 0.75  # of the ratio in the report
+ALLOWED = 0.75  # the lowest allowed fraction of the ratio in the report
 TRIES = 5
-LIMIT = 900.0  # seconds for one run, on the busiest of machines
+LIMIT = 900.0  # seconds for one run, even on a very busy machine
 WHAT_TO_DO = """\
-A ratio fell by more than a quarter, in every one of {tries} tries. Run `make bench-guard` again on a quiet machine. If
-it still fails, our code costs more than it did: find out why. If the loss is meant, `make bench-report` measures
-everything anew, and its figures become the reference: commit docs/benchmarks.json and docs/tested/benchmarks.md."""
+A ratio fell by more than a quarter in each of {tries} tries. Run `make bench-guard` again on a quiet machine. If it
+still fails, our code needs more CPU than before: find out why. If the regression is intended, run `make bench-report`,
+which measures everything again and sets the new reference. Commit docs/benchmarks.json and docs/tested/benchmarks.md.\
+"""
 
 
 class GuardError(Exception):
-    """The guard cannot compare what it has to."""
+    """A ratio that has to be compared is missing."""
 
 
 class Costs(NamedTuple):
-    """The least CPU that the peer and we needed, in one unit."""
+    """The lowest CPU costs of the peer and of ours, in the same unit."""
 
     peer: float
     ours: float
@@ -49,11 +52,11 @@ class Costs(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """Something that is measured by one run of a benchmark."""
+    """The ratios that one run of a benchmark measures."""
 
     bench: str
     arguments: tuple[str, ...]
-    ratios: tuple[str, ...]  # the names that it has to give
+    ratios: tuple[str, ...]  # the names of the ratios that the run must report
 
 
 def of_aggregation(*tasks: str) -> tuple[str, ...]:
@@ -84,7 +87,7 @@ Run = Callable[[Part], dict[str, Costs]]
 
 
 def run_part(part: Part) -> dict[str, Costs]:
-    """What one run gives, by the names of the ratios."""
+    """Run the benchmark of a part, and return the costs by the names of the ratios."""
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "found.json"
         line = [sys.executable, str(HERE / f"bench_{part.bench}.py"), *part.arguments, "--json", str(found)]
@@ -96,23 +99,25 @@ def run_part(part: Part) -> dict[str, Costs]:
 
 
 def costs_in(found: dict[str, list[dict[str, object]]]) -> dict[str, Costs]:
-    return {one["name"]: Costs(one["peer_cost"], one["our_cost"]) for one in found["ratios"]}
+    return {ratio["name"]: Costs(ratio["peer_cost"], ratio["our_cost"]) for ratio in found["ratios"]}
 
 
 def reference(benches: dict[str, dict[str, object]], part: Part) -> dict[str, float]:
-    """What the report says of all that the part compares."""
-    reported = {one["name"]: min(one["best"], one["median"]) for one in benches.get(part.bench, {}).get("ratios", [])}
+    """Return the ratios of a part in the report."""
+    reported = {
+        ratio["name"]: min(ratio["best"], ratio["median"]) for ratio in benches.get(part.bench, {}).get("ratios", [])
+    }
     missing = [name for name in part.ratios if name not in reported]
     if missing or not part.ratios:
         raise GuardError(
-            f"the report ({FIGURES.name}) has no ratio {missing} of bench_{part.bench}.py: if a case was renamed or is "
-            f"new, rename it in benchmarks/guard.py too, and run: make bench-report"
+            f"the report ({FIGURES.name}) has no ratio {missing} of bench_{part.bench}.py: if a case is new or was "
+            f"renamed, update benchmarks/guard.py and run: make bench-report"
         )
     return {name: reported[name] for name in part.ratios}
 
 
 def least(seen: dict[str, Costs], found: dict[str, Costs], part: Part) -> dict[str, Costs]:
-    """The least costs of all tries so far."""
+    """Return the lowest costs of all tries so far."""
     missing = [name for name in part.ratios if name not in found]
     if missing:
         raise GuardError(f"bench_{part.bench}.py {' '.join(part.arguments)} gave no ratio {missing}")
@@ -120,12 +125,12 @@ def least(seen: dict[str, Costs], found: dict[str, Costs], part: Part) -> dict[s
 
 
 def fallen(reported: dict[str, float], seen: dict[str, Costs]) -> list[str]:
-    """The ratios that are worse than allowed."""
+    """Return the names of the ratios that are lower than allowed."""
     return [name for name, costs in seen.items() if costs.ratio < reported[name] * ALLOWED]
 
 
 def guard(part: Part, reported: dict[str, float], run: Run = run_part) -> bool:
-    """Measure a part until nothing of it looks fallen, and say what was compared."""
+    """Measure a part until none of its ratios seems to have fallen; print the ratios, and return whether they held."""
     seen: dict[str, Costs] = {}
     worse: list[str] = []
     tries = 0
@@ -141,7 +146,7 @@ def guard(part: Part, reported: dict[str, float], run: Run = run_part) -> bool:
 
 
 def guard_all(benches: dict[str, dict[str, object]], run: Run = run_part) -> bool:
-    references = [reference(benches, part) for part in PARTS]  # an error is told before anything is measured
+    references = [reference(benches, part) for part in PARTS]  # raises before anything is measured
     print(
         f"How many times our CPU the peer needs; under {ALLOWED:.0%} of the report's figure, {TRIES} times over, fails"
     )
@@ -156,13 +161,13 @@ def guard_all(benches: dict[str, dict[str, object]], run: Run = run_part) -> boo
 
 
 def read_report(path: Path) -> dict[str, dict[str, object]]:
-    """The figures to compare with."""
+    """Return the figures of the report."""
     try:
         return json.loads(path.read_text())["benches"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise GuardError(
-            f"{path} is no report: {type(error).__name__} {error}. Restore it (git checkout docs/benchmarks.json), or "
-            "measure everything anew: make bench-report"
+            f"{path} is not a report: {type(error).__name__} {error}. Restore it (git checkout docs/benchmarks.json), "
+            "or measure everything again: make bench-report"
         ) from None
 
 

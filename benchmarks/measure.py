@@ -1,12 +1,14 @@
-"""How is the CPU of two clients compared on a machine that other jobs disturb?
+"""Compares the CPU of two clients on a machine that other jobs disturb.
 
-In bursts of a few calls, four in flight, whose CPU is `time.process_time`: all threads, user and system. Contention
-inflates that figure up to 2.4 times, so each burst stands between two runs of a fixed calibration loop and counts only
-if both took no more than 14 % over the quickest run ever seen. The contenders take turns burst by burst, so that a slow
-minute hits both. A burst lasts about 40 ms, or four calls where those take longer, or one where even four would take
-over 200 ms: so long a burst is hardly ever undisturbed, and its figure would flatter the other side. All contenders
-are judged by the same number of bursts, since a minimum falls as its sample grows. When the quiet bursts run short
-before the time does, the quietest of all serve, and the figures say so.
+The clients are measured in bursts of a few calls, four in flight. The CPU of a burst is `time.process_time`: all
+threads, user and system. Contention inflates that figure up to 2.4 times. So each burst is between two runs of a fixed
+calibration loop, and counts only if both took at most 14 % longer than the fastest run so far. The contenders take
+turns burst by burst, so that a slow minute affects both.
+
+A burst lasts about 40 ms, or four calls if those take longer, or one call if four would take over 200 ms: a long burst
+is hardly ever undisturbed, and its figure would favour the other side. All contenders are judged by the same number of
+bursts, because a minimum falls as its sample grows. If the time is over before there are enough quiet bursts, the
+quietest bursts are used, and the figures are marked as noisy.
 """
 
 import asyncio
@@ -27,17 +29,17 @@ CPUS_TRIED = 8
 
 @dataclass(frozen=True)
 class Plan:
-    """How long to go on: until every contender has `wanted` quiet bursts, or `budget` seconds are over."""
+    """How long to measure: until every contender has `wanted` quiet bursts, or `budget` seconds are over."""
 
     wanted: int
     budget: float
-    fewest: int = 3  # with fewer quiet bursts than this, the `wanted` quietest ones stand in
+    fewest: int = 3  # with fewer quiet bursts than this, the `wanted` quietest bursts are used instead
 
 
 @dataclass(frozen=True)
 class Burst:
     cpu: float  # seconds per call
-    disturbance: float  # the slower of the two calibrations around it
+    disturbance: float  # the time of the slower of the two calibrations around the burst
 
 
 @dataclass
@@ -53,19 +55,20 @@ class Figures:
     name: str
     best: float  # CPU seconds per call
     median: float
-    quiet: int  # undisturbed bursts
-    taken: int  # of so many
-    noisy: bool  # too few were quiet: the quietest were used
+    quiet: int  # number of undisturbed bursts
+    taken: int  # number of all bursts
+    noisy: bool  # whether too few bursts were quiet, so that the quietest were used
 
 
 class Calibration:
-    """The fixed loop, and its quickest run so far."""
+    """A fixed loop, and its fastest run so far."""
 
     def __init__(self) -> None:
         self.best = min(self._once() for _ in range(200))
 
     def measure(self) -> float:
-        # the first runs after a burst meet cold caches and a CPU slowed by wide vectors: the least tells of the machine
+        # The first runs after a burst have cold caches and a CPU slowed by wide vector instructions, so the minimum of
+        # several runs is what shows the load of the machine.
         took = min(self._once() for _ in range(6))
         self.best = min(self.best, took)
         return took
@@ -97,7 +100,7 @@ def pin_to_quietest_cpu() -> int | None:
 
 
 async def run_calls(contender: Contender, calls: int) -> float:
-    """Make so many calls, four in flight if there are, and give the CPU seconds that one took."""
+    """Make this many calls, four in flight if possible, and return the CPU seconds per call."""
     workers = min(IN_FLIGHT, calls)
 
     async def worker() -> None:
@@ -123,7 +126,7 @@ async def warm_up(contender: Contender) -> None:
 
 
 async def take_burst(contender: Contender, calibration: Calibration) -> None:
-    gc.collect()  # nobody pays for the garbage of the one before
+    gc.collect()  # so that no contender pays for the garbage of the previous one
     before = calibration.measure()
     cpu = await run_calls(contender, contender.calls)
     contender.bursts.append(Burst(cpu, max(before, calibration.measure())))
@@ -134,7 +137,7 @@ async def compare(contenders: list[Contender], calibration: Calibration, plan: P
     for contender in contenders:
         await warm_up(contender)
     gc.collect()
-    gc.freeze()  # nor for walking through the modules that another one loaded
+    gc.freeze()  # so that no contender pays for traversing the modules of another
     try:
         while time.monotonic() < ends_at:
             for contender in contenders:

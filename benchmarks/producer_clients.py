@@ -1,9 +1,10 @@
-"""How does each producer of the benchmark put records, and what does its process use for it?
+"""Puts records with each client of the producer benchmark, and measures the CPU of its process.
 
-One process per client, in the environment that the client needs: nothing here is imported that not all of them have.
-Each line on standard input is a round of so many records, answered by a line of JSON. The records come in slices:
-made outside of the measurement, put by one task (or thread) in a loop, and every delivery of the slice awaited and
-seen to be a success. What counts is the CPU of the whole process, user and system, inside the slices.
+Each client has its own process, in the environment that it needs, so this file imports only packages that all
+environments have. Each line on standard input starts a round of that many records; the process answers with a line of
+JSON. The records of a round come in slices, which are generated outside the measurement. One task (or thread) puts the
+records of a slice in a loop, then awaits every delivery and checks that it succeeded. The figure is the CPU of the
+whole process, user and system, inside the slices.
 
     python benchmarks/producer_clients.py --client aiokpl --url http://127.0.0.1:4567 --size 100 [--hot-keys 1000]
 """
@@ -25,8 +26,8 @@ from typing import TypeVar
 
 REGION, ACCESS_KEY, SECRET_KEY = "us-east-1", "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 STREAM = "bench"
-ENTRIES = 500  # of a call, where the caller makes the batches
-RECORDS_PER_SECOND, BYTES_PER_SECOND = 1e9, 1e12  # limits lifted
+ENTRIES = 500  # per call, for clients whose caller builds the batches
+RECORDS_PER_SECOND, BYTES_PER_SECOND = 1e9, 1e12  # high enough to lift the limits
 LIMIT = 120.0  # seconds for a delivery
 THREADS = 4
 
@@ -36,28 +37,28 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Job:
-    """What is put, and where."""
+    """The records to put, and the endpoint."""
 
     url: str
     size: int  # bytes of data
-    hot_keys: int  # 0: each record has a key of its own
+    hot_keys: int  # 0: each record has its own key
     slice_records: int
 
-    def slices(self, count: int, chance: random.Random) -> Iterator[list[Record]]:
+    def slices(self, count: int, rng: random.Random) -> Iterator[list[Record]]:
         hot = [f"user-{number:08}" for number in range(self.hot_keys)]
         for begin in range(0, count, self.slice_records):
             records = min(self.slice_records, count - begin)
-            keys = chance.choices(hot, k=records) if hot else [new_uuid(chance) for _ in range(records)]
-            whole = chance.randbytes(self.size * records)
-            yield [(key, whole[at : at + self.size]) for at, key in zip(range(0, len(whole), self.size), keys)]  # noqa: B905 - of one length, and both long
+            keys = rng.choices(hot, k=records) if hot else [new_uuid(rng) for _ in range(records)]
+            whole = rng.randbytes(self.size * records)
+            yield [(key, whole[at : at + self.size]) for at, key in zip(range(0, len(whole), self.size), keys)]  # noqa: B905 - both have the same length, and strict= would cost time
 
 
-def new_uuid(chance: random.Random) -> str:
-    return str(uuid.UUID(int=chance.getrandbits(128), version=4))
+def new_uuid(rng: random.Random) -> str:
+    return str(uuid.UUID(int=rng.getrandbits(128), version=4))
 
 
 class Meter:
-    """CPU and time inside its blocks, summed up."""
+    """Sums the CPU and the time of its `with` blocks."""
 
     def __init__(self) -> None:
         self.cpu = self.seconds = 0.0
@@ -82,7 +83,7 @@ def rounds() -> Iterator[int]:
         yield int(line)
 
 
-def say(**facts: object) -> None:
+def print_json(**facts: object) -> None:
     print(json.dumps(facts), flush=True)
 
 
@@ -92,26 +93,26 @@ def check(*, holds: bool) -> None:
 
 
 async def run_async(job: Job, put_slice: Callable[[list[Record]], Awaitable[None]]) -> None:
-    """Wait for rounds in a blocking way: between its rounds a client has nothing to do, and its loop stands still."""
-    chance = random.Random(job.size)
-    say(ready=type(asyncio.get_running_loop()).__module__ if "trio" not in sys.modules else "trio")
+    """Put rounds. Waiting for the next round blocks the loop, because a client has nothing to do between rounds."""
+    rng = random.Random(job.size)
+    print_json(ready=type(asyncio.get_running_loop()).__module__ if "trio" not in sys.modules else "trio")
     for count in rounds():
         meter = Meter()
-        for records in job.slices(count, chance):
+        for records in job.slices(count, rng):
             with meter:
                 await put_slice(records)
-        say(records=count, cpu=meter.cpu, seconds=meter.seconds)
+        print_json(records=count, cpu=meter.cpu, seconds=meter.seconds)
 
 
 def run_sync(job: Job, put_slice: Callable[[list[Record]], None]) -> None:
-    chance = random.Random(job.size)
-    say(ready="threads")
+    rng = random.Random(job.size)
+    print_json(ready="threads")
     for count in rounds():
         meter = Meter()
-        for records in job.slices(count, chance):
+        for records in job.slices(count, rng):
             with meter:
                 put_slice(records)
-        say(records=count, cpu=meter.cpu, seconds=meter.seconds)
+        print_json(records=count, cpu=meter.cpu, seconds=meter.seconds)
 
 
 # ---- shardline
@@ -170,7 +171,7 @@ def shardline_sync(job: Job) -> None:
 
 
 def shardline_threads(job: Job) -> None:
-    """Four threads that put into one producer."""
+    """Put from four threads into one producer."""
     from shardline.sync import Delivery, Producer
 
     with Producer(STREAM, **shardline_arguments(job)) as producer, ThreadPoolExecutor(THREADS) as pool:
@@ -187,7 +188,7 @@ def shardline_threads(job: Job) -> None:
 
 
 async def shardline_sixteen(job: Job) -> None:
-    """As many records an entry as they find company on a stream of a thousand shards."""
+    """Put 16 records per entry, as many as share an entry on a stream of a thousand shards."""
     await shardline_put(job, aggregate_max_count=16)
 
 
@@ -277,7 +278,7 @@ def botocore_arguments(job: Job) -> dict[str, str]:
 
 
 def run_uvloop(main: Callable[[Job], Coroutine[object, object, T]], job: Job) -> T:
-    """On uvloop, the better for aiokpl, if its environment has it."""
+    """Run on uvloop, with which aiokpl is faster, if the environment has it."""
     try:
         from uvloop import run
     except ImportError:
@@ -314,7 +315,7 @@ def main() -> None:
     options = vars(parser.parse_args())
     client = CLIENTS[options.pop("client")]
     client(Job(**options))
-    os._exit(0)  # some peers cannot end in peace
+    os._exit(0)  # some peers hang or fail while they shut down
 
 
 if __name__ == "__main__":

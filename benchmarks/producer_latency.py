@@ -1,9 +1,9 @@
-"""How long is a record under way at a steady pace, from when it was to be put until its delivery is known?
+"""Measures the latency of a record at a steady rate: from when it was due to be put until its delivery is known.
 
-A process of its own. Record i is due at i / rate, and its time runs from there, put or not: a stall of the client
-counts for every record that it delays. The records of the first second do not count. Every client has the settings
-that it comes with. aiobotocore has no batches of its own: what came together is sent every tenth of a second, which is
-how long the others let a record linger. Prints milliseconds, and what part of a core it took, as JSON.
+This script runs as a separate process. Record i is due at i / rate, and its latency counts from then, so that a stall
+of the client counts for every record that it delays. The records of the first second do not count. Every client has its
+default settings. aiobotocore does not batch: the benchmark sends what has arrived every tenth of a second, which is how
+long the others let a record linger. The script prints milliseconds and the used share of a core as JSON.
 
     python benchmarks/producer_latency.py --url http://127.0.0.1:4567 --kind asyncio|trio|sync|aiokpl|aiobotocore
 """
@@ -26,8 +26,8 @@ from producer_clients import (
     check,
     cpu_seconds,
     new_uuid,
+    print_json,
     run_uvloop,
-    say,
     shardline_arguments,
 )
 
@@ -41,12 +41,12 @@ Wait = Callable[[], Awaitable[None]]
 
 
 def make_records(count: int) -> list[Record]:
-    chance = random.Random(RATE)
-    return [(new_uuid(chance), chance.randbytes(SIZE)) for _ in range(count)]
+    rng = random.Random(RATE)
+    return [(new_uuid(rng), rng.randbytes(SIZE)) for _ in range(count)]
 
 
 async def pace(records: list[Record], put: Callable[[str, bytes], Awaitable[Wait]]) -> list[float]:
-    """Put each record when it is due, and see when what ``put`` gives says that it was delivered."""
+    """Put each record when it is due, and return the latencies. ``put`` returns a function that waits for delivery."""
     import anyio
 
     async def watch(wait: Wait, number: int) -> None:
@@ -91,7 +91,7 @@ async def measure_aiokpl(job: Job, records: list[Record]) -> list[float]:
 
             return wait
 
-        await (await put(*records[0]))()  # the first one opens task groups, which none of ours may enclose
+        await (await put(*records[0]))()  # the first put opens task groups, which must not be inside ours
         return await pace(records, put)
 
 
@@ -115,7 +115,7 @@ async def measure_aiobotocore(job: Job, records: list[Record]) -> list[float]:
             for _, _, ended in batch:
                 ended.set()
 
-        async def send_now_and_then() -> None:
+        async def send_periodically() -> None:
             while True:
                 await anyio.sleep(LINGER)
                 while gathered:
@@ -123,7 +123,7 @@ async def measure_aiobotocore(job: Job, records: list[Record]) -> list[float]:
                     del gathered[:ENTRIES]
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(send_now_and_then)
+            tasks.start_soon(send_periodically)
             took = await pace(records, put)
             tasks.cancel_scope.cancel()
     return took
@@ -151,7 +151,7 @@ def measure_sync(job: Job, records: list[Record]) -> list[float]:
 
 
 def schedule(count: int) -> tuple[list[float], list[float]]:
-    """When each record is due, and a place for how long it took."""
+    """Return when each record is due, and a list for the latencies."""
     begins_at = time.monotonic() + 0.1
     return [begins_at + number / RATE for number in range(count)], [math.inf] * count
 
@@ -187,7 +187,7 @@ def main() -> None:
     took = sorted(measure(options.kind, Job(options.url, SIZE, 0, 0), records)[RATE:])
     of_a_core = (cpu_seconds() - cpu) / (time.monotonic() - began_at)
     at = {name: took[min(len(took) - 1, int(len(took) * share))] for name, share in SHARES.items()}
-    say(of_a_core=of_a_core, **{name: seconds * 1e3 for name, seconds in at.items()})
+    print_json(of_a_core=of_a_core, **{name: seconds * 1e3 for name, seconds in at.items()})
     os._exit(0)
 
 

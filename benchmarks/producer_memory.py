@@ -1,8 +1,9 @@
-"""How much memory does a record take while it waits in a producer, its data and its key included?
+"""How much memory does a record take while it waits in a producer, including its data and key?
 
-A process of its own. Every record is made as it is put and its delivery dropped, so that whatever is left is the
-producer's. Nothing is sent meanwhile: the records linger for an hour, in aggregates that do not get full. Prints bytes
-per record as JSON: by tracemalloc, or with --resident by the growth of the process.
+This script runs as a separate process. Every record is created when it is put, and its delivery is dropped, so that the
+remaining memory belongs to the producer. Nothing is sent meanwhile: the records linger for an hour, in aggregates that
+do not fill up. The script prints bytes per record as JSON: by tracemalloc, or with --resident by the growth of the
+process.
 
     python benchmarks/producer_memory.py --url http://127.0.0.1:4567 [--client aiokpl] [--resident]
 """
@@ -16,13 +17,13 @@ import tracemalloc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from producer_clients import STREAM, Job, aiokpl_config, new_uuid, say, shardline_arguments
+from producer_clients import STREAM, Job, aiokpl_config, new_uuid, print_json, shardline_arguments
 
-RECORDS = {"shardline": 100_000, "aiokpl": 20_000}  # it takes fifty times as long for one
+RECORDS = {"shardline": 100_000, "aiokpl": 20_000}  # aiokpl takes fifty times as long per record
 WARM_UP = 2_000
 SIZE = 100
 HOUR = 3600.0
-LARGE = 1_000_000  # an aggregate that is not full before all are put
+LARGE = 1_000_000  # the size of an aggregate that is not full before all records are put
 
 Put = Callable[[bytes, str], Awaitable[object]]
 
@@ -32,19 +33,19 @@ def resident_bytes() -> int:
 
 
 async def measure(put: Put, outstanding: Callable[[], int], records: int, memory: Callable[[], int]) -> None:
-    chance = random.Random(SIZE)
+    rng = random.Random(SIZE)
     for _ in range(WARM_UP):
-        await put(chance.randbytes(SIZE), new_uuid(chance))
+        await put(rng.randbytes(SIZE), new_uuid(rng))
     gc.collect()
     before = memory()
     for _ in range(records):
-        await put(chance.randbytes(SIZE), new_uuid(chance))
+        await put(rng.randbytes(SIZE), new_uuid(rng))
     gc.collect()
     used = memory() - before
     if outstanding() != WARM_UP + records:
-        raise RuntimeError("not all records wait any more")
-    say(bytes_per_record=used / records)
-    os._exit(0)  # an hour is long
+        raise RuntimeError("some records are no longer waiting")
+    print_json(bytes_per_record=used / records)
+    os._exit(0)  # a normal exit would wait until the records have lingered for an hour
 
 
 async def fill_shardline(job: Job, memory: Callable[[], int]) -> None:

@@ -1,9 +1,10 @@
-"""What answers a producer as Kinesis does, so cheaply that only the producer's own CPU is left to measure?
+"""A server for producers, so cheap that a benchmark measures only the producer's CPU.
 
-A process of its own on loopback, plain HTTP/1.1 with keep-alive. One stream whose shards have always been there:
-ListShards and DescribeStreamSummary tell of them, and PutRecords names for each entry the shard that its key really
-belongs to, so that a producer that predicts shards finds itself right. Of a body only the keys are read; nothing is
-kept but the counts, which GET /counts tells. `--delay` holds back each PutRecords answer, or for good if negative.
+The sink is a separate process on loopback, with plain HTTP/1.1 and keep-alive. It has one stream that was never
+resharded. ListShards and DescribeStreamSummary describe its shards, and PutRecords returns for each entry the shard
+that its key belongs to, so that a producer that predicts shards is right. Only the keys of a body are read. The sink
+keeps only counts, which GET /counts returns. `--delay` delays each PutRecords answer; if it is negative, PutRecords is
+never answered.
 
     python benchmarks/producer_sink.py [--delay 0.002] [--shards 32]   # prints its URL, ends when its input does
 """
@@ -24,9 +25,9 @@ from urllib.parse import urlsplit
 import msgspec
 from sink import JSON, READ_BYTES, UNKNOWN_OPERATION, header, http_answer
 
-SHARDS = 32  # a power of two, as every number of shards here
+SHARDS = 32  # every number of shards here must be a power of two
 HASH_BITS = 128
-SEQUENCE_START = "4959033827149025660855969253836157109592"  # 16 digits of a counter follow
+SEQUENCE_START = "4959033827149025660855969253836157109592"  # followed by 16 digits of a counter
 STREAM_ARN = "arn:aws:kinesis:us-east-1:000000000000:bench"
 
 
@@ -77,12 +78,12 @@ def summary(shards: int) -> bytes:
 
 
 class Stream:
-    """The answers, and how much was asked."""
+    """The answers of the stream, and the counts of requests."""
 
     def __init__(self, shards: int) -> None:
         shard_ids = [f"shardId-{number:012}" for number in range(shards)]
         self._shard_bits = shards.bit_length() - 1
-        # results of entries, one for each shard: its number is filled in
+        # A template of an entry's result for each shard; the sequence number is filled in.
         self._results = [f'{{"SequenceNumber":"{SEQUENCE_START}%016d","ShardId":"{name}"}}' for name in shard_ids]
         self._fixed = {b"listshards": shard_list(shard_ids), b"describestreamsummary": summary(shards)}
         self._decoder = msgspec.json.Decoder(PutRecords)
@@ -121,13 +122,13 @@ class Stream:
 
 
 class StreamProtocol(asyncio.BufferedProtocol):
-    """One connection, whose requests come one after the other: a body is gathered in one buffer of its full length."""
+    """One connection without pipelining. A body is read into one buffer of its full length."""
 
     def __init__(self, stream: Stream, delay: float) -> None:
         self._stream = stream
         self._delay = delay
         self._view = memoryview(bytearray(READ_BYTES))
-        self._head = b""  # what came of it
+        self._head = b""  # the received part of the head
         self._operation = b""
         self._body: memoryview | None = None
         self._filled = 0
@@ -179,13 +180,13 @@ async def serve(delay: float, shards: int) -> None:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: StreamProtocol(stream, delay), "127.0.0.1", 0)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
-    # the one who started us closes it, or dies
+    # until the parent process closes it or ends
     await loop.run_in_executor(None, sys.stdin.read)
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What a sink has seen so far, or between two times."""
+    """The counts of a sink, in total or between two times."""
 
     requests: int
     entries: int
@@ -225,7 +226,7 @@ def running_producer_sink(delay: float = 0.0, shards: int = SHARDS) -> Iterator[
 def main() -> None:
     parser = argparse.ArgumentParser(description="Answer producers as a stream would, for benchmarks.")
     parser.add_argument("--delay", type=float, default=0.0, help="seconds before each PutRecords answer; -1: never")
-    parser.add_argument("--shards", type=int, default=SHARDS, help="how many, a power of two")
+    parser.add_argument("--shards", type=int, default=SHARDS, help="number of shards, a power of two")
     options = parser.parse_args()
     asyncio.run(serve(options.delay, options.shards))
 

@@ -1,8 +1,8 @@
-"""What did a benchmark find, told to people and kept for the report?
+"""Prints and collects the results of a benchmark.
 
-Every script of ``make bench`` prints its table by itself. Through here it also notes what it found: verdicts (a
-sentence, a target, met or not), ratios to a peer with the costs they are made of (which ``guard.py`` compares with the
-ratios of the report), and series (which the report plots). ``--json FILE`` writes them down.
+Every script of ``make bench`` prints its own table. With this module it also collects its results: verdicts (a
+sentence, a target, and whether it is met), ratios to a peer with both costs (``guard.py`` compares them with the ratios
+of the report), and series (the report plots them). ``--json FILE`` writes them to a file.
 """
 
 import argparse
@@ -16,37 +16,37 @@ _found: dict[str, list[dict[str, object]]] = {"verdicts": [], "ratios": [], "ser
 
 
 def verdict(what: str, target: str, *, met: bool, partly: bool = False, width: int = 67, of: str = "") -> bool:
-    """Print a line of the table, and note it, under its heading if that is ``of`` something."""
+    """Print a row of the table and collect it. ``of`` is the heading that precedes it in the report."""
     word = "met" if met else "MISSED, unclear: best and median differ" if partly else "MISSED"
-    _tell(what, target, word, width, of)
+    _add_row(what, target, word, width, of)
     return met
 
 
-def beside(what: str, *, width: int = 67, of: str = "") -> None:
-    """The same of a peer, which has no target."""
-    _tell(what, "", "the peer's", width, of)
+def peer_row(what: str, *, width: int = 67, of: str = "") -> None:
+    """Print and collect a row of a peer, which has no target."""
+    _add_row(what, "", "the peer's", width, of)
 
 
-def _tell(what: str, target: str, word: str, width: int, of: str) -> None:
+def _add_row(what: str, target: str, word: str, width: int, of: str) -> None:
     print(f"  {what:<{width}} {target:<22} {word}", flush=True)
     headed = f"{of}: {what}" if of else what
     _found["verdicts"].append({"what": " ".join(headed.split()), "target": target, "verdict": word})
 
 
 def note_verdict(what: str, target: str, *, met: bool) -> None:
-    """For scripts that print a row of their own."""
+    """Collect a verdict without printing it, for scripts that print their own rows."""
     _found["verdicts"].append({"what": what, "target": target, "verdict": "met" if met else "MISSED"})
 
 
 class Cost(NamedTuple):
-    """What one thing costs a client, in CPU: of its best round, and of the median one."""
+    """The CPU that a client needs, in its best round and in its median round."""
 
     best: float
     median: float
 
 
 def note_ratio(name: str, peer: Cost, ours: Cost) -> Cost:
-    """Note how many times as much the peer needs, and give it; the best costs are noted too, in whatever unit."""
+    """Return how many times our CPU the peer needs, and collect it with the best costs, in any unit."""
     ratio = Cost(peer.best / ours.best, peer.median / ours.median)
     best_costs = {"peer_cost": float(f"{peer.best:.5g}"), "our_cost": float(f"{ours.best:.5g}")}
     _found["ratios"].append(
@@ -56,12 +56,12 @@ def note_ratio(name: str, peer: Cost, ours: Cost) -> Cost:
 
 
 def note_series(name: str, axis: str, unit: str, points: dict[str, float]) -> None:
-    """A figure that was taken at several points of an axis."""
+    """Collect a figure that was measured at several points of an axis."""
     _found["series"].append({"name": name, "axis": axis, "unit": unit, "points": points})
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write down what was found")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
 
 
 def write(path: Path | None) -> None:
@@ -69,8 +69,8 @@ def write(path: Path | None) -> None:
         path.write_text(json.dumps({"python": platform.python_version(), **_found}, indent=1) + "\n")
 
 
-def forget_surroundings() -> None:
-    """Keep the AWS profile and the proxies of whoever runs this out of the figures."""
+def isolate_environment() -> None:
+    """Remove the user's AWS settings and proxies from the environment, so that they do not affect the figures."""
     for name in list(os.environ):
         if name.startswith("AWS_") or name.upper() in {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"}:
             del os.environ[name]

@@ -1,9 +1,9 @@
-"""What answers a Kinesis client so cheaply that only the client's own CPU is left to measure?
+"""A server with canned answers, so cheap that a benchmark measures only the client's CPU.
 
-A process of its own on loopback: HTTP/1.1 with keep-alive, plain or TLS 1.3. Every answer is made at the start,
-complete with its head, and chosen by target, content type and (GetRecords) shard iterator; a PutRecords body is
-counted, not kept. The answers are right only for the case that the process was started for: `entries` results for each
-PutRecords, whatever it holds.
+The sink is a separate process on loopback: HTTP/1.1 with keep-alive, plain or TLS 1.3. Every answer is built at the
+start, including its head, and chosen by target, content type and (for GetRecords) shard iterator. A PutRecords body is
+skipped, not kept. The answers fit only the case that the process was started for: each PutRecords gets `entries`
+results, whatever it contains.
 
     python benchmarks/sink.py --entries 500 --ca-path ca.pem      # prints its URL, ends when its standard input does
 """
@@ -63,25 +63,25 @@ def put_answers(entries: int) -> dict[tuple, bytes]:
 
 
 def page_answers(iterator: str, count: int, size: int) -> dict[tuple, bytes]:
-    chance = random.Random(size)
-    payloads = [chance.randbytes(size) for _ in range(count)]
-    next_iterator = base64.b64encode(chance.randbytes(159)).decode()
+    rng = random.Random(size)
+    payloads = [rng.randbytes(size) for _ in range(count)]
+    next_iterator = base64.b64encode(rng.randbytes(159)).decode()
 
     def page(data: list, arrived_at: object) -> dict:
         records = [
             {
                 "SequenceNumber": str(FIRST_SEQUENCE_NUMBER + 16 * i),
                 "ApproximateArrivalTimestamp": arrived_at,
-                "Data": one,
+                "Data": payload,
                 "PartitionKey": f"user-{i:08}",
             }
-            for i, one in enumerate(data)
+            for i, payload in enumerate(data)
         ]
         return {"Records": records, "NextShardIterator": next_iterator, "MillisBehindLatest": 0}
 
     encoded = [base64.b64encode(payload).decode() for payload in payloads]
     as_json = page(encoded, ARRIVED_AT_MS / 1000)
-    # milliseconds under the tag that means seconds: what the service does
+    # The service sends milliseconds under the CBOR tag for seconds.
     as_cbor = page(payloads, cbor2.CBORTag(1, ARRIVED_AT_MS))
     return both_protocols(b"getrecords", iterator.encode(), as_json, as_cbor)
 
@@ -100,14 +100,14 @@ def header(head: bytes, name: bytes) -> bytes:
 
 
 class SinkProtocol(asyncio.BufferedProtocol):
-    """One connection. Body bytes land in one reused buffer and are forgotten there."""
+    """One connection. Body bytes are read into one reused buffer and are not kept."""
 
     def __init__(self, answers: dict[tuple, bytes]) -> None:
         self._answers = answers
         self._view = memoryview(bytearray(READ_BYTES))
-        self._pending = b""  # what came of a request whose end, or iterator, is still to come
-        self._skip = 0  # bytes of a body still to come
-        self._due = b""  # the answer when they have
+        self._pending = b""  # the received part of a request whose head, or whose iterator, is not complete yet
+        self._skip = 0  # the number of bytes of the body that have not arrived yet
+        self._due = b""  # the answer to send when they have arrived
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -165,7 +165,7 @@ async def serve(entries: int, ca_path: Path | None) -> None:
     server = await loop.create_server(lambda: SinkProtocol(answers), "127.0.0.1", 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
     print(f"{'https' if context else 'http'}://127.0.0.1:{port}", flush=True)
-    # the one who started us closes it, or dies
+    # until the parent process closes it or ends
     await loop.run_in_executor(None, sys.stdin.read)
 
 

@@ -1,13 +1,13 @@
 """Measures two settings of the producer, for the plots of ``docs/guides/producer/throughput.md``.
 
-- ``linger``: at a steady 1,000 records of 100 B a second, answered in 2 ms by a sink of 32 shards, how long is a record
-  under way, and how many requests does it take?
-- ``aggregate_max_bytes``: as fast as it goes, four keys, limits lifted: what does a record cost, and how many of them
-  share a Kinesis record?
+- ``linger``: at a steady 1,000 records of 100 B per second, answered in 2 ms by a sink of 32 shards, what is a record's
+  latency, and how many requests are sent?
+- ``aggregate_max_bytes``: at full speed, with four keys and without limits, how much CPU does a record cost, and how
+  many records share a Kinesis record?
 
-Every point is a process of its own, as in ``bench_producer.py``; of its rounds the best counts, since other jobs on the
-machine only ever add. Writes ``docs/pictures/tuning.json``;
-``docs/pictures/draw.py`` makes the plots of it.
+Every point is a separate process, as in ``bench_producer.py``. The best of its rounds counts, because other jobs on the
+machine can only add CPU time. The script writes ``docs/pictures/tuning.json``, and ``docs/pictures/draw.py`` draws the
+plots.
 
     python benchmarks/tuning.py [--quick] [--only linger|aggregate_max_bytes]
 """
@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from producer_clients import Job, say, shardline_arguments, shardline_put
+from producer_clients import Job, print_json, shardline_arguments, shardline_put
 from producer_latency import RATE, SIZE, make_records, measure_producer
 from producer_sink import ProducerSink, running_producer_sink
 
@@ -35,22 +35,22 @@ HOT_KEYS, SLICE, ROUND = 4, 50_000, 100_000
 PARTS = ("linger", "aggregate_max_bytes")
 
 
-# ---- one point, in a process of its own
+# ---- one point, in a separate process
 
 
 def steady(url: str, linger: float, seconds: int) -> None:
-    """Put at a steady pace; say how long records were under way, in milliseconds."""
+    """Put at a steady rate, and print the latency of the records in milliseconds."""
     import anyio
 
     arguments = shardline_arguments(Job(url, SIZE, 0, 0), linger=linger)
     records = make_records((seconds + 1) * RATE)
     took = sorted(anyio.run(measure_producer, arguments, records)[RATE:])  # the first second does not count
-    say(p50=took[len(took) // 2] * 1e3, p99=took[len(took) * 99 // 100] * 1e3)
+    print_json(p50=took[len(took) // 2] * 1e3, p99=took[len(took) * 99 // 100] * 1e3)
     os._exit(0)
 
 
 def flat_out(url: str, aggregate_max_bytes: int) -> None:
-    """Put rounds as ``producer_clients.py`` does: one for each line of standard input."""
+    """Put a round of records for each line of standard input, as ``producer_clients.py`` does."""
     import anyio
 
     settings = {"aggregate_max_bytes": aggregate_max_bytes} if aggregate_max_bytes else {"aggregation": False}
@@ -70,14 +70,14 @@ def measure_linger(linger: float, seconds: int, rounds: int) -> dict[str, float]
     records = (seconds + 1) * RATE * rounds
     return {
         "linger_ms": linger * 1e3,
-        **{name: round(min(one[name] for one in found), 1) for name in ("p50", "p99")},
+        **{name: round(min(figures[name] for figures in found), 1) for name in ("p50", "p99")},
         "requests_per_second": round(counts.requests / records * RATE, 1),
     }
 
 
 @contextlib.contextmanager
 def running_client(size: int, sink: ProducerSink) -> Iterator[Callable[[int], dict[str, float]]]:
-    """A producer with aggregates of that size, in a process of its own: call it to put so many records."""
+    """Run a producer with aggregates of that size in a separate process; yield a function that puts records."""
     line = [sys.executable, str(HERE), "--url", sink.url, "--aggregate", str(size)]
     with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
 
@@ -97,24 +97,24 @@ def running_client(size: int, sink: ProducerSink) -> Iterator[Callable[[int], di
 
 
 def measure_aggregates(rounds: int) -> list[dict[str, float]]:
-    """The clients take turns, so that a slow minute hits all of them."""
+    """Measure all sizes in turns, so that a slow minute affects all of them."""
     with running_producer_sink() as sink, contextlib.ExitStack() as stack:
         clients = {size: stack.enter_context(running_client(size, sink)) for size in AGGREGATES}
         for run in clients.values():
-            run(ROUND // 4)  # does not count
+            run(ROUND // 4)  # a warm-up, which does not count
         found = [{size: run(ROUND) for size, run in clients.items()} for _ in range(rounds)]
     return [
         {
             "aggregate_max_bytes": size,
-            "cpu_us": round(min(one[size]["cpu_us"] for one in found), 2),
-            "records_per_entry": round(max(one[size]["records_per_entry"] for one in found), 1),
+            "cpu_us": round(min(costs[size]["cpu_us"] for costs in found), 2),
+            "records_per_entry": round(max(costs[size]["records_per_entry"] for costs in found), 1),
         }
         for size in AGGREGATES
     ]
 
 
 def measure(parts: Sequence[str], seconds: int, rounds: int) -> dict[str, object]:
-    """The figures that are there, with the parts that were measured now."""
+    """Measure the parts, and return the previous figures updated with them."""
     figures = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     figures |= {"command": "python benchmarks/tuning.py", "python": platform.python_version()}
     if "linger" in parts:
@@ -128,8 +128,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description="Measure two settings of the producer, for docs/guides/producer/throughput.md."
     )
-    parser.add_argument("--quick", action="store_true", help="shorter, and rougher; prints, and writes no file")
-    parser.add_argument("--only", choices=PARTS, help="measure this, and keep the other figures")
+    parser.add_argument(
+        "--quick", action="store_true", help="shorter and rougher; prints the figures, but writes no file"
+    )
+    parser.add_argument("--only", choices=PARTS, help="measure only this setting, and keep the other figures")
     parser.add_argument("--url", help=argparse.SUPPRESS)
     parser.add_argument("--linger", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=int, help=argparse.SUPPRESS)
