@@ -185,7 +185,7 @@ def test_an_error_is_json_where_that_was_asked_for(shardline, option):
     ended = shardline("streams", "describe", "nothing", *option, code=1)
     assert ended.stdout == b""
     error = json.loads(ended.stderr.splitlines()[-1])["error"]
-    assert error.pop("message").startswith("Stream nothing under account 000000000000 not found (asked in ")
+    assert error.pop("message").startswith("Stream nothing under account 000000000000 not found (searched in ")
     assert error == {"exit_code": 1, "code": "ResourceNotFoundException", "operation": "DescribeStreamSummary"}
 
 

@@ -155,8 +155,8 @@ def told(ended):
 def test_a_stream_that_is_not_there(shardline, kinesis):
     line = told(shardline("streams", "describe", "nothing", code=1))
     assert line == (
-        "Error: Stream nothing under account 000000000000 not found (asked in us-east-1 at "
-        f"{kinesis.endpoint_url}; `shardline streams list` shows what is there)"
+        "Error: Stream nothing under account 000000000000 not found (searched in us-east-1 at "
+        f"{kinesis.endpoint_url}; `shardline streams list` shows the existing streams)"
     )
     for command in (["put", "nothing", "x"], ["tail", "nothing"], ["streams", "delete", "nothing", "--yes"]):
         assert told(shardline(*command, code=1)).startswith(
@@ -168,7 +168,7 @@ def test_the_wrong_region_is_told_with_the_stream_that_is_not_there(shardline):
     arn = "arn:aws:kinesis:eu-west-1:000000000000:stream/elsewhere"
     line = told(shardline("streams", "describe", arn, "--region", "eu-west-1", code=1))
     assert "elsewhere" in line
-    assert "asked in eu-west-1" in line
+    assert "searched in eu-west-1" in line
     line = told(shardline("streams", "list", AWS_ENDPOINT_URL_KINESIS=None, AWS_REGION="mars-north-1", code=1))
     assert line.startswith("Error: ListStreams: the host kinesis.mars-north-1.amazonaws.com cannot be resolved")
 

@@ -42,7 +42,7 @@ def fleet_of(bench):
     def make(*workers):
         fleet = object.__new__(bench.Fleet)
         fleet.workers = {worker.name: worker for worker in workers}
-        fleet._gone = []
+        fleet._dead = []
         fleet._handled = []
         return fleet
 

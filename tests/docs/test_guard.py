@@ -154,7 +154,7 @@ def test_without_a_report_nothing_is_compared_and_that_is_no_loss(guard, text, t
         report.write_text(text)
     monkeypatch.setattr(guard, "FIGURES", report)
     assert guard.main() == 2
-    assert f"The guard cannot compare: {report} is no report: " in capsys.readouterr().err
+    assert f"The guard cannot compare: {report} is not a report: " in capsys.readouterr().err
 
 
 def test_everything_that_is_compared_is_in_the_report(guard):

@@ -1,1 +1,1 @@
-"""``shardline`` on the command line: one file per command (extra ``cli``)."""
+"""``shardline`` on the command line: one folder per command (extra ``cli``)."""

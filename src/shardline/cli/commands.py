@@ -61,7 +61,7 @@ def shardline() -> None:
     """Amazon Kinesis Data Streams on the command line.
 
     Set the endpoint and credentials with these options, or with AWS's own environment variables and files. The options
-    may stand before or after the command.
+    may come before or after the command.
 
     \b
     Examples:

@@ -107,7 +107,8 @@ def _sentence(error: ShardlineError | OSError, invocation: "Invocation") -> str:
     if isinstance(error, RequestError):
         if error.kind == "not-found":
             return (
-                f"{_end(error.message)} (asked in {invocation.place()}; `shardline streams list` shows what is there)"
+                f"{_end(error.message)} (searched in {invocation.place()}; "
+                "`shardline streams list` shows the existing streams)"
             )
         message = f"{error.operation}: {_end(error.message)}"
         if error.status is not None:

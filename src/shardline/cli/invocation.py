@@ -2,7 +2,7 @@
 
 Invariants:
 
-- These options may stand before or after the command's name; the last one counts.
+- These options may come before or after the command's name. If an option is repeated, the last one counts.
 - An error is one sentence on standard error, with its traceback only under ``-v``: see ``error_messages``.
 - Standard output carries only results: it can be piped. The library's log is shown only under ``-v``.
 """

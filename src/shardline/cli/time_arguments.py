@@ -62,7 +62,7 @@ def parse_start(text: str, now: float) -> Position:
     """Return the position of ``TRIM_HORIZON``, ``LATEST``, a time, an age or a sequence number.
 
     Raises:
-        UsageError: the text is none of these.
+        UsageError: the text is not a position.
     """
     named = _NAMED.get(text.upper())
     if named is not None:

@@ -5,8 +5,7 @@ lines, and ends with the verdict of an independent reader.
 
 Invariants:
 
-- The exit code is 0 only if the verdict is good; 1 if it is not good or if there is none; 130 after Ctrl-C; 143 after
-  SIGTERM.
+- The exit code is 0 only if the verdict is good; 1 if it is not good or missing; 130 after Ctrl-C; 143 after SIGTERM.
 - Ctrl-C, SIGTERM and SIGHUP end the demo at any time, after its processes have ended and its files are removed. A
   signal that was ignored at the start (``nohup``) stays ignored.
 - The demo uses none of the user's AWS settings and rejects options for them, because it runs its own Kinesis.

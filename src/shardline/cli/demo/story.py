@@ -150,7 +150,7 @@ async def _read_back(kinesis: LocalKinesis) -> list[Stored]:
 
 @final
 class _Story:
-    """The acts, one after the other."""
+    """Runs the acts in order, and keeps the scene up to date."""
 
     def __init__(
         self,

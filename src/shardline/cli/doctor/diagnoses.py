@@ -31,9 +31,9 @@ class Finding(NamedTuple):
     """The name of the check."""
     verdict: Verdict
     seen: str
-    """What was seen, or why the check was not made."""
+    """The observation, or the reason why the check was not made."""
     advice: str | None = None
-    """What to do. ``None`` if the check is ok or was not made."""
+    """The advice to the user. ``None`` if the check is ok or was not made."""
 
 
 def ok(check: str, seen: str) -> Finding:

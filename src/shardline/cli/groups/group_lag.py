@@ -30,7 +30,7 @@ class Lag(NamedTuple):
     """The lag of one shard."""
 
     millis: int | None = None
-    """How long the next record has been waiting; 0 if there is none; ``None`` if it is unknown."""
+    """How long the next record has been waiting; 0 if no record is waiting; ``None`` if it is unknown."""
     arrived_at: float | None = None
     """When the record of the checkpoint arrived, if there is one and it is still in the stream."""
     problem: str | None = None

@@ -74,8 +74,8 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Print what would be don
 def groups() -> None:
     """Show, reset and delete consumer groups.
 
-    The leases of a group say which worker reads which shard, and how far it is. --store is the URL of the store in
-    which the group's consumers keep them:
+    The leases of a group say which worker reads which shard, and up to which position. --store is the URL of the store
+    in which the group's consumers keep their leases:
 
     \b
       sqlite:///leases.db      sqlite:////absolute/leases.db
@@ -91,7 +91,7 @@ def groups() -> None:
     """
 
 
-# ---- looking
+# ---- list and describe
 
 
 @groups.command("list")
@@ -112,14 +112,14 @@ def list_(invocation: Invocation, /, *, store: str, watch: float) -> None:
       shardline groups list --store dynamodb://leases --output json | jq '.[].group'
     """
 
-    async def look() -> list[tuple[GroupOnStream, Watch]]:
+    async def watch_all() -> list[tuple[GroupOnStream, Watch]]:
         place = StorePlace.of(store, invocation)
         names = answered(await ask_groups(place))
         async with opened(place, *names) as stores:
             with _watching(watch):
                 return list(zip(names, await watch_groups(stores, watch), strict=True))
 
-    found = invocation.run(look)
+    found = invocation.run(watch_all)
     if invocation.is_json:
         invocation.print_json([group_report.group_object(name, seen) for name, seen in found])
     elif found:
@@ -164,7 +164,7 @@ def describe(invocation: Invocation, /, *, group: str, stream: str | None, store
       shardline groups describe billing --store redis://host/0 --output json | jq '.shards[].lag_ms'
     """
 
-    async def look() -> _Description:
+    async def read_group() -> _Description:
         place = StorePlace.of(store, invocation)
         name = await find_group(place, group, stream)
         async with opened(place, name) as stores:
@@ -181,7 +181,7 @@ def describe(invocation: Invocation, /, *, group: str, stream: str | None, store
             lags = await find_lags(client, str(name.stream), rows)
             return _Description(name, seen, shards, lags, is_recreated=bool(foreign))
 
-    name, seen, shards, lags, is_recreated = invocation.run(look)
+    name, seen, shards, lags, is_recreated = invocation.run(read_group)
     if invocation.is_json:
         description = group_report.group_object(name, seen) | {"recreated": is_recreated if lag else None}
         invocation.print_json(description | {"shards": group_report.shard_objects(seen, shards, lags)})
@@ -197,7 +197,7 @@ def describe(invocation: Invocation, /, *, group: str, stream: str | None, store
         notice(f"the lag of some shards is unknown: {problem}")
 
 
-# ---- changing
+# ---- reset and delete
 
 
 @groups.command()
@@ -269,13 +269,13 @@ def delete(invocation: Invocation, /, *, group: str, stream: str | None, yes: bo
     if not yes and not how["dry_run"] and not sys.stdin.isatty():
         raise WrongUsage("not a terminal: pass --yes to confirm")
 
-    async def look() -> tuple[GroupOnStream, list[Step]]:
+    async def plan_deletion() -> tuple[GroupOnStream, list[Step]]:
         name = await find_group(place, group, stream)
         async with opened(place, name) as (leases,):
             rows = await _rows_to_change(leases, **how)
         return name, [Step(shard_id, Action.DELETE, row, None) for shard_id, row in sorted(rows.items())]
 
-    name, steps = invocation.run(look)
+    name, steps = invocation.run(plan_deletion)
     if how["dry_run"]:
         _report(invocation, name, steps, None, verb="delete")
         return

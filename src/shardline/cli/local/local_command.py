@@ -109,7 +109,7 @@ def local(
       SHARDLINE_LOCAL_TOKEN=$(openssl rand -hex 16) shardline local
     """
     invocation = context.ensure_object(Invocation)
-    settings["region"] = region or invocation.region or _REGION  # --region may stand before the command's name
+    settings["region"] = region or invocation.region or _REGION  # --region may come before the command's name
     settings["token"] = _read_token(context, settings["token"], settings.pop("token_file"))
     with _signals() as stops:
         with _no_root_certificates():

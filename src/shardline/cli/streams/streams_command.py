@@ -362,8 +362,8 @@ async def _change_shards(invocation: Invocation, stream: str, settings: dict[str
         if settings["split"]:
             change = split_of(shards, shard_id_of(settings["split"]), settings["at"])
         else:
-            one, other = settings["merge"]
-            change = merge_of(shards, shard_id_of(one), shard_id_of(other))
+            first, second = settings["merge"]
+            change = merge_of(shards, shard_id_of(first), shard_id_of(second))
         if not settings["dry_run"]:
             await with_retries(lambda: _carry_out(client, stream, change), changes=True)
             if settings["wait"]:

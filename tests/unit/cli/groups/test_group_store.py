@@ -125,6 +125,6 @@ async def test_a_group_that_vanishes_meanwhile_is_alive_too():
         return found
 
     store.list_leases = list_leases
-    with pytest.raises(click.ClickException, match="someone wrote"):
+    with pytest.raises(click.ClickException, match="another process wrote"):
         await require_quiet(store, 1_000.0)
     assert await store.inner.apply(CreateLease(HELD)) == HELD

@@ -50,7 +50,7 @@ def test_a_pipe_is_read_as_it_comes_and_not_far_ahead():
         reader = BlockReader(read_end)
         writing = threading.Thread(target=write)
         writing.start()
-        while reader._blocks.qsize() < line_input._AHEAD:  # noqa: ASYNC110 - a queue that nobody waits for
+        while reader._blocks.qsize() < line_input._BLOCKS_AHEAD:  # noqa: ASYNC110 - a queue that nobody waits for
             await anyio.sleep(0.001)
         assert len(written) < 8, "it is not read to its end"
         read = b"".join([block async for block in reader.blocks()])
