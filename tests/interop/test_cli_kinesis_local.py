@@ -52,7 +52,9 @@ def test_streams_are_made_shown_resharded_and_removed(shardline, stream_name):
     shown = json.loads(shardline("streams", "describe", stream_name, "--output", "json"))
     assert (shown["open_shards"], shown["closed_shards"]) == (2, 3)
     assert shardline("streams", "delete", stream_name, "--yes") == f"deleted {stream_name}\n"
-    assert f"{stream_name} not found (searched in us-east-1 at " in shardline("streams", "describe", stream_name, code=1)
+    assert f"{stream_name} not found (searched in us-east-1 at " in shardline(
+        "streams", "describe", stream_name, code=1
+    )
 
 
 def test_records_are_put_and_read_through_a_reshard(shardline, stream_name):

@@ -53,9 +53,17 @@ def test_a_stream_without_open_shards_takes_nothing():
     ("loads", "verdict", "words"),
     [
         ({"a": Load(0, 0), "b": Load(0, 0)}, Verdict.OK, "at most 0 records/s"),
-        ({"a": Load(900, 10)}, Verdict.WARNING, "a receives about 900 records/s and 10 B/s (estimated from a sample): it is hot"),
+        (
+            {"a": Load(900, 10)},
+            Verdict.WARNING,
+            "a receives about 900 records/s and 10 B/s (estimated from a sample): it is hot",
+        ),
         ({"a": Load(5, 1_000_000)}, Verdict.WARNING, "it is hot"),
-        ({"a": Load(400, 10), "b": Load(5, 10), "c": Load(4, 9)}, Verdict.WARNING, "half of the shards receive at most 5"),
+        (
+            {"a": Load(400, 10), "b": Load(5, 10), "c": Load(4, 9)},
+            Verdict.WARNING,
+            "half of the shards receive at most 5",
+        ),
         ({"a": Load(9, 10), "b": Load(0, 0), "c": Load(0, 0)}, Verdict.OK, "at most 9 records/s"),
         ({"a": Load(300, 10), "b": Load(250, 10)}, Verdict.OK, "at most 300 records/s"),
         ({"a": Load(3, 10), "b": THROTTLED}, Verdict.OK, "a sample of 1 of 2 shards"),

@@ -41,7 +41,9 @@ def test_each_step_at_most_doubles_and_at_least_halves(current, target):
 
 
 def test_too_many_steps():
-    with pytest.raises(UsageError, match=r"that takes 11 steps that at most double or halve the shards, but the service allows only 10"):
+    with pytest.raises(
+        UsageError, match=r"that takes 11 steps that at most double or halve the shards, but the service allows only 10"
+    ):
         steps_to(1, 1025)
 
 
