@@ -8,7 +8,7 @@ PRELUDE = """
 import asyncio, faulthandler, gc, json, logging, random, signal, sys, time
 import trio, uvloop
 from shardline import Consumer, ConsumerConfig, Producer, ProducerConfig
-from shardline.aio.loop.asyncio_hosts import Flag, watch_of_loop
+from shardline.aio.loop.asyncio_hosts import Flag, supervisor_of_loop
 from shardline.aio.loop.host_tasks import make_flag
 
 kind, loop_kind, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -34,7 +34,7 @@ def run(main):
     async def protected():
         # asyncio may lose the next step of the program's own task as well: hosted, as ours are, it goes on
         over = Flag()
-        user = watch_of_loop().run(main(), "user", over.set)
+        user = supervisor_of_loop().run(main(), "user", over.set)
         await over.wait()
         user.task.result()
 

@@ -17,7 +17,7 @@ from tests.programs import command_for
 from tests.sim.interrupting import interrupted
 
 from shardline.aio.loop import asyncio_hosts
-from shardline.aio.loop.asyncio_hosts import Flag, Group, watch_of_loop
+from shardline.aio.loop.asyncio_hosts import Flag, Group, supervisor_of_loop
 
 WITHIN = "shardline/aio/loop/asyncio_hosts.py"
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ class Pressed(BaseException):
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch):
-    monkeypatch.setattr(asyncio_hosts, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(asyncio_hosts, "CHECK_INTERVAL", 0.02)
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
@@ -73,7 +73,7 @@ def test_a_task_whose_step_was_lost_goes_on(waits):
                 done.append(await future)
             done.append("went on")
 
-        watch_of_loop().run(work(), "the host", lambda: done.append("ended"))
+        supervisor_of_loop().run(work(), "the host", lambda: done.append("ended"))
         if waits != "for its begin":
             await asyncio.sleep(0)
             if waits == "for a future":
@@ -97,7 +97,7 @@ def test_the_end_of_the_loop_cancels_a_task_whose_step_was_lost():
             finally:
                 done.append("cancelled")
 
-        watch_of_loop().run(work(), "the host", lambda: done.append("ended"))
+        supervisor_of_loop().run(work(), "the host", lambda: done.append("ended"))
         await asyncio.sleep(0)
         lose("the host")
 
@@ -125,14 +125,14 @@ def test_a_wake_up_and_a_timer_that_were_lost_come_later(run, monkeypatch):
 
 def test_the_end_of_a_task_that_was_not_noted_is_noted_later(run, monkeypatch):
     async def main():
-        settle, calls = Group.settle, []
+        settle, calls = Group.collect_ended, []
 
         def settle_later(group):
             calls.append(group)
             if len(calls) > 2:  # the first is the look before the wait, the second the one that is lost
                 settle(group)
 
-        monkeypatch.setattr(Group, "settle", settle_later)
+        monkeypatch.setattr(Group, "collect_ended", settle_later)
         async with Group() as group:
             group.start_soon(asyncio.sleep, 0.01)
         return len(calls)
@@ -151,7 +151,7 @@ def test_on_end_is_called_until_it_has_returned(run):
             if len(calls) < 3:
                 raise Pressed
 
-        watch_of_loop().run(asyncio.sleep(0), "the host", on_end)
+        supervisor_of_loop().run(asyncio.sleep(0), "the host", on_end)
         await asyncio.sleep(0.3)
 
     run(main)
@@ -177,12 +177,12 @@ def test_a_task_that_no_cancellation_ends_is_abandoned(run):
 def test_an_idle_host_is_not_looked_at(run):
     async def main():
         flag = Flag()
-        watch = watch_of_loop()
-        watch.run(flag.wait(), "the host", lambda: None)
-        await until(lambda: watch._next is None)
+        supervisor = supervisor_of_loop()
+        supervisor.run(flag.wait(), "the host", lambda: None)
+        await until(lambda: supervisor._next_check is None)
         flag.set()
-        is_looked_at = watch._next is not None
-        await until(lambda: watch.is_over)
+        is_looked_at = supervisor._next_check is not None
+        await until(lambda: supervisor.is_over)
         return is_looked_at
 
     assert run(main)
@@ -193,9 +193,9 @@ def test_nor_one_outside_the_main_thread():
 
     async def main():
         flag = Flag()
-        watch_of_loop().run(flag.wait(0.01), "the host", flag.set)
+        supervisor_of_loop().run(flag.wait(0.01), "the host", flag.set)
         await flag.wait()
-        seen.append(watch_of_loop()._next)
+        seen.append(supervisor_of_loop()._next_check)
 
     thread = threading.Thread(target=asyncio.run, args=(main(),))
     thread.start()
@@ -216,7 +216,7 @@ def test_an_interrupt_at_any_place_of_it_leaves_nothing_hanging():
 
 def interrupt_everywhere():
     """Run a host with two tasks, a wait and a deadline; KeyboardInterrupt at each place where a signal can come."""
-    asyncio_hosts.LOOK_EVERY = 0.02
+    asyncio_hosts.CHECK_INTERVAL = 0.02
     places, mistakes = [], []
     for after in range(2_000):
         ended, started = [], []
@@ -237,7 +237,7 @@ def interrupt_everywhere():
                 ended.append(1)
                 over.set()
 
-            watch_of_loop().run(host(), "the host", on_end)
+            supervisor_of_loop().run(host(), "the host", on_end)
             await over.wait()
 
         began_at = time.monotonic()

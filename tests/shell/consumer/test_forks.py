@@ -30,7 +30,7 @@ def refused(*uses):
         try:
             use()
         except Closed as error:
-            assert str(error) == "this Consumer was made before a fork: make a new one in the child", error
+            assert str(error) == "this Consumer was created before a fork: create a new one in the child", error
         else:
             raise AssertionError(use)
 

@@ -280,8 +280,8 @@ class Yielding:
         ({"policy": "stop"}, "policy must be a FailurePolicy"),
         ({"policy": FailurePolicy(finally_="dead-letter")}, "needs dead_letter"),
         ({"dead_letter": 5}, "dead_letter must be"),
-        ({"dead_letter": "a/b"}, "for a file give a pathlib.Path"),
-        ({"batch": 0}, "a batch has"),
+        ({"dead_letter": "a/b"}, "to write to a file, pass a pathlib.Path"),
+        ({"batch": 0}, "the size of a batch"),
         ({"max_wait": "x"}, "max_wait"),
     ],
 )

@@ -369,7 +369,7 @@ async def test_idleness_is_counted_from_the_last_record_and_can_be_waited_for_ag
     ("arguments", "told"),
     [
         ({"group": "g"}, "a group needs a store"),
-        ({"store": "memory:"}, "a store goes with a group"),
+        ({"store": "memory:"}, "a store needs a group"),
         ({"group": "g", "store": "mysql://x"}, "a store is one of"),
         ({"start": "SHARD_END"}, "start must be"),
         ({"start": 5j}, "a position is"),
@@ -393,7 +393,7 @@ def test_a_wrong_argument_is_named(kind, arguments, told):
 def test_connection_arguments_go_with_no_client():
     from shardline import Client
 
-    with pytest.raises(UsageError, match="goes with no client"):
+    with pytest.raises(UsageError, match="cannot be combined with client="):
         Consumer("s", client=Client(region="eu-west-1"), region="eu-west-1")
 
 

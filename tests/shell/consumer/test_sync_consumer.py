@@ -355,7 +355,7 @@ def test_one_iteration_at_a_time(make_consumer, put, begin):
         thread = threading.Thread(target=lambda: got.append(next(waiting)))
         thread.start()
         eventually(lambda: waiting._taker.waiting)
-        with pytest.raises(UsageError, match="iterated already"):
+        with pytest.raises(UsageError, match="already being iterated"):
             iter(consumer)
         with pytest.raises(UsageError, match="another task or thread waits in this iterator"):
             next(waiting)  # it hung once

@@ -127,7 +127,7 @@ def test_one_that_could_not_be_made_has_a_repr(kind):
     )
     with pytest.raises(UsageError):
         made.__init__("")
-    assert repr(made) == "<Producer, not made>"
+    assert repr(made) == "<Producer, not initialized>"
 
 
 @EVERY_API

@@ -218,7 +218,7 @@ def work():
         try:
             use()
         except Closed as error:
-            assert "made before a fork" in str(error), error
+            assert "created before a fork" in str(error), error
         else:
             raise AssertionError(use)
     try:
@@ -326,7 +326,7 @@ async def main():
                 try:
                     use().send(None)
                 except Closed as error:
-                    assert "made before a fork" in str(error), error
+                    assert "created before a fork" in str(error), error
                 else:
                     raise AssertionError(use)
             try:
@@ -370,7 +370,7 @@ def test_a_worker_of_multiprocessing_is_refused_too(run_program):
         """
     )
     out, err = process.communicate(timeout=20)
-    assert "made before a fork: make a new one in the child" in out
+    assert "created before a fork: create a new one in the child" in out
     assert (err, process.returncode) == ("", 0)
 
 

@@ -269,8 +269,8 @@ async def test_ordered_is_refused_on_an_auto_stream(kinesis, make_producer, comp
                 while producer._intake.refusal is None:  # noqa: ASYNC110 - nothing tells
                     await anyio.sleep(0.005)
         else:
-            assert "ordered=True cannot be kept" in outcome.message
-        with pytest.raises(Closed, match="ordered=True cannot be kept"):
+            assert "ordered=True cannot be honoured" in outcome.message
+        with pytest.raises(Closed, match="ordered=True cannot be honoured"):
             await producer.put(b"y", key="k")
 
 

@@ -62,12 +62,12 @@ WRONG = {
     "hash key without key": (((None, b"x", "5"),), "goes with a key"),
     "wrapped": (
         (("k", aggregate([("a", b"x" * (1_048_575 - 35))])),),
-        r"at most 1048576 bytes with its key, this one has 104857\d, and \d\d to wrap it: its data is an aggregate itself",
+        r"at most 1048576 bytes with its key, this one has 104857\d, and needs \d\d more, because its data is itself an aggregate",
     ),
     "oversize": ((("k", b"x" * 1_048_576),), "at most 1048576 bytes with its key, this one has 1048577"),
     "oversize by its key": ((("\u00fc", b"x" * 1_048_575),), "this one has 1048577"),
-    "oversize without key": (((None, b"x" * 1_048_567),), "this one has 1048577 with the key that it gets"),
-    "wrapped without key": (((None, aggregate([("a", b"x" * (1_048_500 - 35))])),), r"and \d\d to wrap it"),
+    "oversize without key": (((None, b"x" * 1_048_567),), "this one has 1048577 with its generated key"),
+    "wrapped without key": (((None, aggregate([("a", b"x" * (1_048_500 - 35))])),), r"and needs \d\d more"),
 }
 RIGHT = {
     "empty data": ("k", b""),

@@ -359,7 +359,7 @@ async def test_a_machine_that_breaks_ends_everything_and_refuses_more(make_produ
             await producer.put(b"x", key="k")
         assert len(refused) == 1
         assert "a bug" in refused[0]
-    assert ("CRITICAL", "the producer broke; what was not delivered is given up") in complaints()
+    assert ("CRITICAL", "the producer stopped because of an internal error; undelivered records fail") in complaints()
 
 
 async def test_an_api_that_raises_is_a_failed_attempt(make_producer, complaints, kinesis):
@@ -378,7 +378,7 @@ async def test_an_api_that_raises_is_a_failed_attempt(make_producer, complaints,
         del client.api.put_records
     assert receipt.attempt_count == 3
     assert receipt.attempts[0].code == "Internal"
-    assert ("ERROR", "a request broke") in complaints()
+    assert ("ERROR", "internal error while sending a request") in complaints()
 
 
 # ---- what is forgotten
@@ -395,7 +395,7 @@ async def test_a_producer_that_is_dropped_says_so_and_delivers(make_producer, st
     assert all(outcome.delivered for outcome in outcomes)
     [(level, text)] = complaints()
     assert level == "ERROR"
-    assert "2 outstanding> was dropped without close()" in text
+    assert "2 outstanding> was garbage-collected without close()" in text
 
 
 async def test_a_producer_that_is_dropped_with_nothing_to_do_leaves_no_task(make_producer, eventually, monkeypatch):

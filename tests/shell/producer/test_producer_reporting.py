@@ -96,7 +96,7 @@ async def test_a_hook_may_put_again(make_producer, kinesis, stored):
 async def test_a_hook_that_does_not_end_does_not_hold_up_the_close_for_ever(
     make_producer, kinesis, complaints, monkeypatch
 ):
-    monkeypatch.setattr(driver_module, "HOOK_PATIENCE", 0.05)
+    monkeypatch.setattr(driver_module, "HOOK_TIMEOUT", 0.05)
     kinesis.faults.error(**DENIED)
     async with make_producer(on_failure=lambda _: anyio.sleep(100)) as producer:
         await producer.put(b"x", key="k")

@@ -32,7 +32,7 @@ async def test_all_of_them_fail_at_once_with_closed(make_producer, make_shared, 
     refused = []
 
     async def wait_for_room():
-        with pytest.raises(Closed, match="the Client that it uses was closed") as caught:
+        with pytest.raises(Closed, match="the Client that this Producer uses was closed") as caught:
             await full.put(b"4", key="k")
         refused.append(caught)
 
@@ -42,12 +42,12 @@ async def test_all_of_them_fail_at_once_with_closed(make_producer, make_shared, 
             await anyio.sleep(0.05)
             began = time.monotonic()
             await client.close()
-            with pytest.raises(Closed, match="the Client that it uses was closed"):
+            with pytest.raises(Closed, match="the Client that this Producer uses was closed"):
                 lingering.put_nowait(b"5", key="k")
             outcomes = [await delivery.outcome() for delivery in first]
             took = time.monotonic() - began
     assert [(outcome.code, outcome.message) for outcome in outcomes] == [
-        ("Closed", "the Client that it uses was closed")
+        ("Closed", "the Client that this Producer uses was closed")
     ] * 3
     assert [outcome.maybe_stored for outcome in outcomes] == [False, True, False]
     assert took < 2
@@ -57,7 +57,7 @@ async def test_all_of_them_fail_at_once_with_closed(make_producer, make_shared, 
         for producer in (lingering, sending, full):
             assert await producer.close() == []  # they have failed before
     assert [text for level, text in complaints() if level == "ERROR"] == [
-        "s: 1 record given up: Closed: the Client that it uses was closed"
+        "s: 1 record given up: Closed: the Client that this Producer uses was closed"
     ] * 3
 
 

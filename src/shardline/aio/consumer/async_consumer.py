@@ -1,9 +1,10 @@
-"""How does a program read a stream?
+"""The async ``Consumer``.
 
-``Consumer`` reads the shards of a stream, alone or as one worker of a group that shares them, and hands the records
-out: one by one, in batches, or to a handler.
+It reads the shards of a stream, alone or as one worker of a group that shares them, and hands out the records one by
+one, in batches, or to a handler.
 
-Everything below the arguments and docstrings is ``ConsumerSession``'s, which the blocking ``Consumer`` shares.
+This module has the public methods and their documentation. ``ConsumerSession``, which the blocking ``Consumer`` uses
+too, implements them.
 """
 
 import warnings
@@ -35,31 +36,31 @@ _NOT_STARTED: Final = "this Consumer is not started: use 'async with', or start(
 
 
 class ConsumerFacade:
-    """The half of ``Consumer`` that the async and the blocking class share."""
+    """The methods that the async and the blocking ``Consumer`` share."""
 
     _session: ConsumerSession
 
     def ack(self, record: Record | Batch, *, through: bool = False) -> bool:
-        """Say that a record, or a batch, is done. With ``ack="auto"`` asking for the next one says it too.
+        """Acknowledge a record or a batch. With ``ack="auto"``, asking for the next record does this, too.
 
         May be called from any thread.
 
         Args:
-            record: what is done.
-            through: all that was handed out before it is done as well.
+            record: the record or the batch that is done.
+            through: also acknowledge all records of the shard that were handed out before it.
 
         Returns:
-            Whether the lease is held. If not, the record comes again elsewhere.
+            Whether the lease is held. If not, another worker gets the record again.
 
         Raises:
-            UsageError: it is neither.
-            Closed: nothing was read here: it is not started.
+            UsageError: the argument is neither a record nor a batch.
+            Closed: the consumer was not started.
         """
         return self._session.ack(record, through=through)
 
     @property
     def is_ready(self) -> bool:
-        """Whether every shard that is ours is being read: what is put from now on will be seen."""
+        """Whether this worker reads all of its shards, so that it will see every record that is put from now on."""
         return self._session.is_ready
 
     @property
@@ -76,23 +77,25 @@ class Consumer(ConsumerFacade):
     """Reads a stream, on asyncio or trio::
 
         async with Consumer("orders", group="billing", store="sqlite:///leases.db") as consumer:
-            async for record in consumer:  # done when the next one is asked for
+            async for record in consumer:  # committed when you request the next record
                 handle(record.key, record.data)
 
     Args:
-        stream: its name or ARN.
-        group: the workers that share the stream under this name. Without one it is read alone, and nothing is kept.
+        stream: the name or ARN of the stream.
+        group: the name of the group of workers that share the stream. Without a group, this consumer reads all shards
+            and keeps no checkpoints.
         store: where a group keeps its leases: ``memory:``, ``sqlite:///path``, ``redis://``, ``dynamodb://table``.
         start: where a new group starts: ``"TRIM_HORIZON"``, ``"LATEST"``, a ``Position`` or an aware datetime.
-        config: the knobs.
-        client: a started ``Client`` to share; else one is made of the connection arguments.
-        deserializer: makes ``record.value`` of ``record.data``: ``json.loads``, say.
-        worker_id: this worker's name in the store; unset, a new one.
-        until: ``"latest"`` ends iteration when everything up to the newest record is done.
-        idle_timeout: iteration ends when nothing came for this long.
-        max_leases: how many shards this worker reads at most.
+        config: the settings.
+        client: a started ``Client`` to share. By default, the consumer creates one from the connection arguments.
+        deserializer: turns ``record.data`` into ``record.value``, for example ``json.loads``.
+        worker_id: this worker's name in the store. By default, a new unique name.
+        until: ``"latest"`` ends the iteration when all records up to the newest one are done.
+        idle_timeout: ends the iteration after this many seconds without a record.
+        max_leases: the maximum number of shards that this worker reads.
         sink: called with every event: see ``shardline.core.consumer.consumer_events``.
-        close_timeout: how long the way out waits for handlers, and to let go of the leases; ``None``: for ever.
+        close_timeout: how many seconds closing waits for handlers, and for the release of the leases. ``None`` means
+            without limit.
         connection: ``region``, ``endpoint_url``, ``profile``, ``session``, ``credentials``, ...: see ``Client``.
 
     Raises:
@@ -136,35 +139,33 @@ class Consumer(ConsumerFacade):
         )
         watch_forks(self)
 
-    # ---- life
+    # ---- start and close
 
     async def start(self) -> None:
-        """Connect and begin to read. Nothing is asked of the caller's task: ``close`` may come from another.
-
-        After a failure it may be tried again.
+        """Connect and start reading. Another task may call ``close``. After a failure, ``start`` may be called again.
 
         Raises:
             UsageError: no region, an unknown profile, ...: see ``Client``.
             StoreError: the lease store cannot be used.
-            Closed: it was closed before.
+            Closed: the consumer was closed before.
         """
         await self._session.start()
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - it returns, never raises
-        """Hand out no more, let handlers finish what they have, commit, and let go of the leases.
+        """Hand out no more records, let handlers finish the records they have, commit, and release the leases.
 
-        What was handed out counts as done (C5), unless another task still works on it: then that task is waited for.
-        Harmless when done before. A handler that calls it only ends its own run.
+        Records that were handed out count as done (C5). If another task still works on records, ``close`` waits for it.
+        Closing twice is harmless. If a handler calls ``close``, the run ends, and the handler does not wait for that.
 
         Args:
-            timeout: how long to wait for those at work; ``None``: ``close_timeout``.
+            timeout: how many seconds to wait for user code. ``None`` means ``close_timeout``.
         """
         await self._close(timeout, clean=True)
 
     async def _close(self, timeout: float | None, *, clean: bool) -> None:  # noqa: ASYNC109 - it returns, never raises
         session = self._session
         if is_handler_of(session):
-            await session.shut()  # run() waits for this very handler: it returns, and whoever closes does the rest
+            await session.shut()  # no more: run() waits for this very handler. The caller of run() closes later
         else:
             await session.close(running_task(), timeout, clean=clean)
 
@@ -186,25 +187,25 @@ class Consumer(ConsumerFacade):
     # ---- reading
 
     def __aiter__(self) -> RecordIterator:
-        """Records one by one; each is done when the next is asked for.
+        """Iterate over the records. A record is done when you request the next one.
 
         Raises:
-            UsageError: somebody waits in another iteration.
-            Closed: it is closed, or not started.
+            UsageError: another task waits in an iteration, or ``run`` is active.
+            Closed: the consumer is closed, or not started.
         """
         session = self._opened
         return RecordIterator(session, session.begin(running_task(), Iteration))
 
     def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> BatchIterator:
-        """Batches of one shard each; a batch is done when the next is asked for, or by ``batch.ack()``.
+        """Iterate over batches, each of one shard. A batch is done when you request the next, or ``batch.ack()`` it.
 
         Args:
-            max_records: how many a batch has at most; ``None``: as many as one request brought, up to 10,000.
-            max_wait: how long to wait for ``max_records``, once there is one.
+            max_records: the maximum size of a batch. ``None`` means the records of one request, up to 10,000.
+            max_wait: how many seconds to wait for ``max_records`` records, after the first one.
 
         Raises:
-            UsageError: an argument is wrong, or somebody waits in another iteration.
-            Closed: it is closed, or not started.
+            UsageError: an argument is wrong, another task waits in an iteration, or ``run`` is active.
+            Closed: the consumer is closed, or not started.
         """
         wait = check_batch(max_records, max_wait)
         session = self._opened
@@ -220,23 +221,24 @@ class Consumer(ConsumerFacade):
         policy: FailurePolicy | None = None,
         dead_letter: DeadLetterTarget | None = None,
     ) -> None:
-        """Call ``handler`` with every record, in order within a shard, shards side by side.
+        """Call ``handler`` with every record: in order within a shard, and concurrently for different shards.
+
+        It returns when the consumer is closed, or when a bounded run has ended.
 
         Args:
             handler: takes a record, or a ``Batch``. A plain function runs in a thread.
-            batch: hand over batches of up to this many records.
-            max_wait: how long to wait for ``batch`` records, once there is one.
-            policy: what becomes of a record whose handler fails. By default it is tried five times; then this raises.
-            dead_letter: where records go that failed for good: a callable, which gets a ``DeadLetter``, a stream's name
-                or ARN, a ``Producer``, or the ``pathlib.Path`` of a file. With it, a poisonous record stops nothing.
-
-        Returns:
-            When the consumer is closed, or a bounded run has come to its end.
+            batch: call the handler with batches of up to this many records.
+            max_wait: how many seconds to wait for ``batch`` records, after the first one.
+            policy: what to do with a record whose handler fails. By default, it is tried five times, then ``run``
+                raises.
+            dead_letter: the target for records that failed for good: a callable, which gets a ``DeadLetter``, a
+                stream's name or ARN, a ``Producer``, or the ``pathlib.Path`` of a file. With a target, a poisonous
+                record does not stop the run.
 
         Raises:
             HandlerFailed: a handler failed for good, and there is no ``dead_letter``.
-            UsageError: an argument is wrong, or somebody waits in another iteration.
-            Closed: it is closed, or not started.
+            UsageError: an argument is wrong, another task waits in an iteration, or ``run`` is active.
+            Closed: the consumer is closed, or not started.
         """
         self._session.check_loop()
         await run_handlers(
@@ -249,29 +251,29 @@ class Consumer(ConsumerFacade):
             dead_letter=dead_letter,
         )
 
-    # ---- looking
+    # ---- state
 
-    async def wait_ready(self, timeout: float | None = 30.0) -> None:  # noqa: ASYNC109 - it raises an error of ours
-        """Until ``is_ready``.
+    async def wait_ready(self, timeout: float | None = 30.0) -> None:  # noqa: ASYNC109 - it raises WaitTimeout
+        """Wait until ``is_ready``.
 
         Raises:
-            WaitTimeout: not within ``timeout`` seconds.
-            ShardlineError: it never will be: no such stream, access denied, ...
-            Closed: it is closed, or not started.
+            WaitTimeout: the consumer was not ready within ``timeout`` seconds.
+            ShardlineError: the consumer has failed: no such stream, access denied, ...
+            Closed: the consumer is closed, or not started.
         """
         self._session.check_loop()
         await self._session.wait_ready(timeout)
 
     def status(self) -> ConsumerStatus:
-        """Shards, owners, positions, lag and health, as this worker knows them."""
+        """Return the shards, owners, positions, lag and health, as this worker knows them."""
         return self._session.status()
 
     def handle_fork(self) -> None:
-        """In the child: see ``fork_and_exit``."""
+        """Refuse to work in the child of a fork: see ``fork_and_exit``."""
         self._session.handle_fork()
 
     def __del__(self) -> None:
-        session = getattr(self, "_session", None)  # none, if __init__ refused
+        session = getattr(self, "_session", None)  # missing if __init__ raised
         if session is not None and session.is_started and not session.is_closed:
             session.abandon()
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)

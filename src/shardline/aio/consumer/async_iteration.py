@@ -1,12 +1,12 @@
-"""Hands records to a task that iterates: one by one, or in batches.
+"""The async iterators over records and over batches.
 
 Invariants (C5 is defined in docs/guarantees.md):
 
-- C5: asking for the next record says that the last one is done; nothing else does, except a clean close.
-- A record costs no task switch, no lock and no acknowledgement of its own. An iterator asks its host once per page.
-- The event loop gets a turn every ``SLICE`` seconds, however fast user code asks: the renewal of leases depends on it.
-- A wait that was cancelled or interrupted has taken nothing and lost nothing: the cursor stays with the taker.
-- Once a lease is lost, or another worker asked for it, no more of its page is handed out.
+- C5: a record is done when user code asks for the next one, or closes the consumer cleanly, and not before.
+- A record costs no task switch, no lock and no acknowledgement of its own. An iterator asks the host once per page.
+- The event loop runs other tasks every ``SLICE`` seconds, however fast user code iterates. Lease renewal depends on it.
+- A wait that was cancelled or interrupted has taken no record and lost none: the cursor stays with the taker.
+- Once a lease is lost, or another worker asked for it, the rest of its page is not handed out.
 """
 
 from typing import final
@@ -22,7 +22,7 @@ from shardline.model.record import Record
 
 @final
 class RecordIterator:
-    """Records one by one."""
+    """Iterates over the records, one by one."""
 
     __slots__ = ("__weakref__", "_clock", "_cursor", "_session", "_taker")
 
@@ -41,7 +41,7 @@ class RecordIterator:
         place = cursor.place
         if place < cursor.end and self._clock() < cursor.slice_end:
             record = cursor.records[place]
-            cursor.place = place + 1  # last: the record is taken
+            cursor.place = place + 1  # the last step: from here on the record counts as taken
             return record
         session, taker = self._session, self._taker
         session.check_loop()
@@ -53,7 +53,7 @@ class RecordIterator:
             if cursor.is_open:
                 place = session.begin_slice(cursor)
                 record = cursor.records[place]
-                cursor.place = place + 1  # last
+                cursor.place = place + 1  # the last step, as above
                 return record
             await session.ask(taker)
             if taker.is_over:
@@ -64,7 +64,7 @@ class RecordIterator:
 
 @final
 class BatchIterator:
-    """Many records of one shard at once."""
+    """Iterates over batches, each of one shard."""
 
     __slots__ = ("__weakref__", "_session", "_taker")
 
@@ -81,13 +81,13 @@ class BatchIterator:
         session.check_loop()
         session.check_current(taker)
         if taker.cursor.is_open:
-            await anyio.lowlevel.checkpoint()  # it came for a wait that was interrupted
+            await anyio.lowlevel.checkpoint()  # an answer to an earlier, interrupted wait
         while True:
             cursor = taker.cursor
             if cursor.is_open:
                 batch = session.make_batch(cursor)
                 count = len(batch.records)
-                cursor.place = count  # last
+                cursor.place = count  # the last step: from here on the records count as taken
                 return batch
             await session.ask(taker)
             if taker.is_over:

@@ -1,9 +1,9 @@
-"""What is handed to a user who asks for many records at once?
+"""The batch: many records of one shard, handed out together.
 
 Invariants:
 
 - A batch holds records of one shard, in order, and at least one.
-- Acknowledging it twice, or late, is harmless: records of a lost lease are refused.
+- Acknowledging a batch twice, or late, is harmless. After the lease is lost, acknowledgements have no effect.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,24 +25,27 @@ class Batch(Sequence[Record]):
 
     @property
     def shard_id(self) -> str:
-        """The shard that all of them are of."""
+        """The shard of the records."""
         shard_id = self.records[0].shard_id
         assert shard_id is not None
         return shard_id
 
     @property
     def lease(self) -> LeaseInForce | None:
-        """The lease that they were read under: see ``Record.lease``."""
+        """The lease under which the records were read: see ``Record.lease``."""
         return self.records[0].lease
 
     @property
     def values(self) -> list[Any]:
-        """What the consumer's deserializer makes of each record: see ``Record.value``."""
-        deserializer = self.records[0].origin.deserializer  # one for all: without a property call a record
+        """The deserialized values of the records: see ``Record.value``."""
+        deserializer = self.records[0].origin.deserializer  # shared by all records: saves a property call per record
         return [record.data if deserializer is None else deserializer(record.data) for record in self.records]
 
     def ack(self) -> bool:
-        """The whole batch is done. Returns whether its lease is held; if not, the records come again elsewhere."""
+        """Acknowledge all records of the batch.
+
+        Return whether the lease is held. If not, another worker gets the records again.
+        """
         return self._acknowledge(self)
 
     def __len__(self) -> int:
@@ -59,5 +62,5 @@ class Batch(Sequence[Record]):
         return self.records[index]
 
     def __repr__(self) -> str:
-        """Without the data: that belongs in no log."""
+        """Show no data, because it must not get into logs."""
         return f"<Batch of {len(self.records)} records of {self.shard_id}>"

@@ -1,6 +1,6 @@
-"""Are the arguments of a consumer what they must be?
+"""Validates the arguments of a consumer.
 
-Each wrong one is a ``UsageError`` that names it, what was given, and what may be.
+A wrong argument raises a ``UsageError`` that names the argument, its value and the allowed values.
 """
 
 import inspect
@@ -27,7 +27,7 @@ _SHARED_WITH_DYNAMODB: Final = ("region", "profile", "session", "credentials", "
 
 
 def check_settings(config: object, worker_id: str | None, max_leases: int | None) -> tuple[ConsumerConfig, str]:
-    """The config with what was said beside it, and the worker's name."""
+    """Return the config, with the arguments that override it, and the worker's name."""
     if config is None:
         config = ConsumerConfig()
     if not isinstance(config, ConsumerConfig):
@@ -40,57 +40,60 @@ def check_settings(config: object, worker_id: str | None, max_leases: int | None
 
 
 def check_start(start: object) -> Position:
-    """Where a group may start: a place that every shard has."""
+    """Return where a new group starts. It must be a position that exists in every shard."""
     position = as_position(start)
     if position.kind not in _STARTS:
-        raise UsageError(f"start must be TRIM_HORIZON, LATEST or a time, which every shard has, not {position}")
+        raise UsageError(
+            f"start must be TRIM_HORIZON, LATEST or a time, because it applies to all shards, not {position}"
+        )
     return position
 
 
 def aws_access(connection: dict[str, Any], client: Client) -> AwsAccess:
-    """How a store in DynamoDB reaches AWS: as Kinesis is reached, but at its own endpoint."""
-    given = connection or client.access_settings()
-    return AwsAccess(time.time, **{name: given[name] for name in _SHARED_WITH_DYNAMODB if name in given})
+    """Return the AWS settings for a store in DynamoDB: those for Kinesis, except the endpoint."""
+    settings = connection or client.access_settings()
+    return AwsAccess(time.time, **{name: settings[name] for name in _SHARED_WITH_DYNAMODB if name in settings})
 
 
 def check_batch(size: object, max_wait: object) -> float:
-    """How long a batch waits for company."""
+    """Check both arguments, and return how long a batch waits to fill, in seconds."""
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-        raise UsageError(f"a batch has a whole number of records, 1 or more, or None, not {size!r}")
+        raise UsageError(f"the size of a batch must be a whole number of records, 1 or more, or None, not {size!r}")
     wait = check_timeout("max_wait", max_wait)
     if wait is None:
-        raise UsageError("max_wait is a number of seconds, 0 or more, not None: a batch does not wait for ever")
+        raise UsageError("max_wait must be a number of seconds, 0 or more, not None: a batch cannot wait forever")
     return wait
 
 
 def check_done(done: object) -> None:
     if not isinstance(done, Record | Batch):
-        raise UsageError(f"what is acknowledged is a Record or a Batch, not {type(done).__name__}")
+        raise UsageError(f"ack takes a Record or a Batch, not {type(done).__name__}")
 
 
 def check_handler(handler: object, policy: object, *, has_dead_letter: bool) -> FailurePolicy:
-    """The policy, with the last resort that was named."""
+    """Return the policy, which ends with dead letters if there is a target for them."""
     if not callable(handler):
         raise UsageError(f"handler must be callable, not {type(handler).__name__}")
     if is_generator_function(handler):
-        raise UsageError("handler must not be a generator function: calling one runs nothing of it; remove the yield")
+        raise UsageError("handler must not be a generator function, because calling it runs no code: remove the yield")
     if policy is None:
         policy = FailurePolicy()
     if not isinstance(policy, FailurePolicy):
         raise UsageError(f"policy must be a FailurePolicy, not {type(policy).__name__}")
     if policy.finally_ == "dead-letter" and not has_dead_letter:
-        raise UsageError("a policy that ends with dead letters needs dead_letter=, which says where they go")
+        raise UsageError("a policy that ends with dead letters needs dead_letter=, the target to write them to")
     return replace(policy, finally_="dead-letter") if has_dead_letter else policy
 
 
 def is_generator_function(handler: object) -> bool:
-    """Whether calling it, plain or async, only makes a generator."""
+    """Whether a call of the handler only creates a generator, plain or async."""
     kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    return any(is_kind(one) for is_kind in kinds for one in (handler, getattr(handler, "__call__", None)))  # noqa: B004 - its kind is asked
+    functions = (handler, getattr(handler, "__call__", None))  # noqa: B004 - whether it is a generator function, not whether it exists
+    return any(is_kind(function) for is_kind in kinds for function in functions)
 
 
 def check_bounds(until: object, idle_timeout: object) -> tuple[bool, float | None]:
-    """Where a run ends, if anywhere: whether at the latest record, and after how long without any."""
+    """Return the bounds of a run: whether it ends at the latest record, and after how long without records."""
     if until not in (None, "latest"):
         raise UsageError(f"until must be 'latest' or None, not {until!r}")
     return until is not None, check_timeout("idle_timeout", idle_timeout)
@@ -99,15 +102,15 @@ def check_bounds(until: object, idle_timeout: object) -> tuple[bool, float | Non
 def make_store(
     store: object, *, group: str | None, stream: str, worker_id: str, connection: dict[str, Any], client: Client
 ) -> LeaseStore:
-    """Where the leases are. Without a group there is nobody to share them with, and nothing to keep.
+    """Return the lease store. Without a group, leases are neither shared nor kept, so they are in memory.
 
     Raises:
         UsageError: a group without a store (a silent default would let two machines read everything twice), a store
-            without a group, or one that is none.
+            without a group, or an invalid store.
     """
     if group is None:
         if store is not None:
-            raise UsageError("a store goes with a group: name the group whose leases it keeps")
+            raise UsageError("a store needs a group: pass group=, the name of the group whose leases it keeps")
         return MemoryLeases(f"reader {worker_id}", stream)
     if store is None:
         raise UsageError(

@@ -1,20 +1,20 @@
 """The host of a consumer: the only code that calls the consumer's machines.
 
-One task polls the coordinator, carries its operations to the lease store and its requests to Kinesis, follows its
-events, and sleeps until the next deadline. Another serves the mail: what user code posts (``post``), in any thread, is
-carried out here. One task a shard reads. All of them run in one event loop, and none of them is user code.
+One task polls the coordinator, sends its operations to the lease store and its requests to Kinesis, carries out its
+events, and sleeps until the next deadline. A second task makes the calls that user code posts (``post``) from any
+thread. One further task per shard reads. All of them run in one event loop, and none of them runs user code.
 
 Invariants (L2 is defined in docs/guarantees.md):
 
-- L2: the clock counts suspension, and is read before anything is decided.
-- Every operation and request that was polled is answered to the machine exactly once, even when its task is cancelled
-  or breaks.
-- The host lets no exception out: what breaks it is the consumer's failure, for whoever asks for records next.
-- Before the coordinator is polled, the progress of user code is reported to it (``HandOut.handle_time``): no record
-  costs more than its share of that.
-- No mail is lost: it is taken before each pump too, so a caller that was interrupted between posting and waking the
-  host delays its message, at most until the next deadline.
-- After the host has ended, every taker is answered that it is over.
+- L2: the clock counts the time that the machine is suspended, and is read before every decision.
+- The machine gets exactly one response or failure for every operation and request that was polled, even if the task
+  that sends it is cancelled or raises.
+- No exception leaves the host. An exception that ends the host becomes the consumer's failure, and is raised by the
+  next call that asks for records.
+- The progress of user code is reported to the coordinator once per pump (``HandOut.handle_time``), not per record.
+- No message is lost. Messages are also taken before each pump, so an interrupt between posting a message and waking
+  the host delays the message, at most until the next deadline.
+- After the host has ended, every taker gets the answer that there are no more records.
 """
 
 import logging
@@ -30,14 +30,14 @@ import anyio.lowlevel
 
 from shardline.adapters.event_loop import call_soon_from_threads
 from shardline.aio.consumer.shard_reading import ShardReading
-from shardline.aio.loop.host_tasks import Breakage, Flag, HostTasks, LoopAffinity, make_flag
-from shardline.aio.loop.notifier import Bell
-from shardline.aio.loop.stall_watchdog import LoopWatch
+from shardline.aio.loop.host_tasks import CrashGuard, Flag, HostTasks, LoopAffinity, make_flag
+from shardline.aio.loop.notifier import Notifier
+from shardline.aio.loop.stall_watchdog import StallWatchdog
 from shardline.aio.reporting import CLOSED, ConsumerReporter
 from shardline.codec.shapes import ListShardsResponse
 from shardline.core.backoff import Backoff
 from shardline.core.clock import NEVER, Instant
-from shardline.core.consumer import consumer_events as told
+from shardline.core.consumer import consumer_events
 from shardline.core.consumer.coordinator import ScanLeases
 from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.handout import CancelHandler, HandOut, ReadingFailed, StopReading, WakeReader
@@ -55,11 +55,11 @@ from shardline.model.stream import StreamRef
 from shardline.ports import BatchingLeaseStore, KinesisApi, LeaseAnswer, LeaseStore
 
 _log: Final = logging.getLogger("shardline.consumer")
-_NO_ANSWER: Final = Failure(FailureKind.TRANSIENT, "Timeout", "no answer came within half a lease duration")
+_TIMED_OUT: Final = Failure(FailureKind.TRANSIENT, "Timeout", "the store did not answer within half a lease duration")
 _OPEN_BACKOFF: Final = (0.1, 5.0)
 
 Message: TypeAlias = Callable[[Instant], object]
-"""A call of the hand-out, to be made by the host. It is given the time."""
+"""A call to the hand-out that the host makes. Its argument is the current time."""
 
 
 @final
@@ -80,101 +80,105 @@ class ConsumerDriver:
         self.hand_out = hand_out
         self.coordinator = hand_out.coordinators[stream.name]
         self.clock = clock
-        self.changes = Bell()
-        """Rung when something may have changed for those who wait: ready, closing, ended, records given back."""
-        self._scopes: dict[Taker, anyio.CancelScope] = {}  # where the handlers run
-        self._in_loop = call_soon_from_threads()
+        self.changes = Notifier()
+        """Notified when the state may have changed: ready, closing, ended, or records returned by user code."""
+        self._scopes: dict[Taker, anyio.CancelScope] = {}  # the scopes in which the handlers run
+        self._call_soon = call_soon_from_threads()
         self._config = hand_out.config
         self._error: Exception | None = None
         self._mail: deque[Message] = deque()
         self._is_mail_due = False
-        self._news = Bell()
+        self._mail_arrived = Notifier()
         self._thread = threading.get_ident()
         self._reading: dict[HeldShard, ShardReading] = {}
-        self._chance = random.Random()  # noqa: S311 - no secret
+        self._random = random.Random()  # noqa: S311 - no secret
         self._deserializer = deserializer
         self._service_time = service_time
         self._reporter = reporter
         self._store = store
         self._batching = store if isinstance(store, BatchingLeaseStore) else None
-        self._watch = LoopWatch(reporter.name, self._config.lease_duration, self.clock)
+        self._watchdog = StallWatchdog(reporter.name, self._config.lease_duration, self.clock)
         self._stream = stream
         self._tasks: HostTasks | None = None
         self._api: KinesisApi | None = None
         self._wake: Flag | None = None
-        self._is_through = False
+        self._is_finished = False
         self._stopping = False
-        self.home = LoopAffinity("Consumer")
-        """The event loop that it runs in."""
+        self.loop_affinity = LoopAffinity("Consumer")
+        """The event loop in which the host runs."""
         self.is_disowned = False
-        """Whether it is a copy, in the child of a fork."""
+        """Whether this is the copy in a child process, after a fork."""
 
-    # ---- life
+    # ---- start and end
 
     async def run(self, api: KinesisApi, *, store_failure: Failure | None) -> None:
-        """The host task, until the coordinator is closed."""
+        """Run the host until the coordinator is closed."""
         self._api = api
         self._wake = make_flag()
-        self._watch.start()
+        self._watchdog.start()
         try:
-            with Breakage(self._break):
+            with CrashGuard(self._handle_crash):
                 async with HostTasks() as self._tasks:
                     self._tasks.start_soon(self._serve)
                     await self._open_store(store_failure)
                     await self._drive(self._tasks)
                     self._tasks.cancel_scope.cancel()
         finally:
-            self.make_sure_of_end()
+            self.finish()
 
-    def _break(self, error: BaseException) -> None:
-        _log.critical("the consumer broke", exc_info=error)
-        if not isinstance(error, Exception):  # a signal handler raised it, or a Ctrl-C: it is not the users' to handle
+    def _handle_crash(self, error: BaseException) -> None:
+        _log.critical("the consumer stopped because of an internal error", exc_info=error)
+        if not isinstance(error, Exception):  # from Ctrl-C or a signal handler: iterators and handlers must not get it
             error = Closed(f"this Consumer does not run any more: {error!r}")
         self._fail(error)
 
-    def make_sure_of_end(self) -> None:
-        """The host is over: answer everyone who waits. Done again if it was interrupted."""
-        if self._is_through:
+    def finish(self) -> None:
+        """Answer all takers that wait, once the host has ended. Called again if it was interrupted."""
+        if self._is_finished:
             return
-        self._watch.stop()
+        self._watchdog.stop()
         events = self.coordinator.take_events()
         for event in events:
-            if not isinstance(event, told.LeaseGained | told.HandOverAsked):  # nothing begins any more
-                self._follow(event)
+            # It is too late to start reading, or to hand over in good order.
+            if not isinstance(event, consumer_events.LeaseGained | consumer_events.HandOverAsked):
+                self._handle_event(event)
         self._report(events)
         self.hand_out.end(self.clock())
-        self._take_mail()  # last: whoever posts from now on sees that the host has ended
+        self._take_mail()  # last: callers that post from now on see that the host has ended
         self._reporter.log_rest()
-        self._is_through = True
+        self._is_finished = True
 
     def stop(self) -> None:
-        """End at once: leases that are still held will lapse."""
+        """Stop at once. Leases that are still held will lapse."""
         self._stopping = True
         self.wake()
         if self._tasks is not None:
             self._tasks.cancel_scope.cancel()
 
-    def stop_if_deserted(self) -> bool:
-        """Stop, if another event loop runs here and the host's runs no more. Says whether it is so.
+    def stop_if_loop_gone(self) -> bool:
+        """Stop the host if its event loop has ended and the caller is in another one. Return whether that is so.
 
         Raises:
-            UsageError: the host's runs, in another thread.
+            UsageError: the host's event loop is running, in another thread.
         """
-        is_deserted = self.home.is_deserted(has_ended=self.has_ended)
-        if is_deserted:
-            with suppress(RuntimeError):  # its loop is closed
+        is_loop_gone = self.loop_affinity.is_loop_gone(has_ended=self.has_ended)
+        if is_loop_gone:
+            with suppress(RuntimeError):  # the host's loop is closed
                 self.stop()
-        return is_deserted
+        return is_loop_gone
 
     def release(self, now: Instant) -> None:
-        """Commit what is acknowledged, let go of every lease, and end (L5). To be posted."""
+        """Commit the acknowledged records, release all leases, and end (L5). Call it through ``post``."""
         self.hand_out.close(now)
         self.hand_out.handle_time(now)
         self.coordinator.close()
         self.wake()
 
     def disown(self, error: Exception) -> None:
-        """We are in the child of a fork: all of it is the parent's. Nothing here may wait, or touch the event loop."""
+        """Refuse to work in the child of a fork, because everything belongs to the parent.
+
+        Must not wait, nor touch the event loop.
+        """
         self.is_disowned = True
         self.hand_out.disown(error)
 
@@ -184,7 +188,7 @@ class ConsumerDriver:
 
     @property
     def failure(self) -> Exception | None:
-        """Why nothing more is handed out, if something failed."""
+        """The error because of which no more records are handed out, or ``None``."""
         reason = self.hand_out.failure
         if self._error is None and reason is not None:
             if isinstance(reason, ReadingFailed):
@@ -197,46 +201,46 @@ class ConsumerDriver:
     # ---- mail
 
     def post(self, message: Message) -> None:
-        """Have the host make this call. In any thread, and in a signal handler."""
+        """Have the host make this call. Can be called from any thread, and from a signal handler."""
         self._mail.append(message)
         if self._is_mail_due:
             return
         is_woken = False
         try:
-            self._is_mail_due = True  # first: the host takes it back, perhaps in another thread
+            self._is_mail_due = True  # before waking the host, which resets it, perhaps in another thread
             if threading.get_ident() == self._thread:
-                self._news.ring()
+                self._mail_arrived.notify()
             else:
                 with suppress(RuntimeError):  # the loop has ended
-                    self._in_loop(self._news.ring)
+                    self._call_soon(self._mail_arrived.notify)
             is_woken = True
         finally:
-            if not is_woken:  # an interrupt: the next one wakes the host
+            if not is_woken:  # interrupted: let the next post wake the host
                 self._is_mail_due = False
 
     def enter(self, taker: Taker, scope: anyio.CancelScope) -> None:
-        """The handler of this taker runs in this scope, which is cancelled when its lease is gone (L2)."""
+        """Register the scope in which the taker's handler runs. It is cancelled when the lease is lost (L2)."""
         self._scopes[taker] = scope
         if taker.shard is not None and taker.shard.is_over:
             scope.cancel()
 
     def leave(self, taker: Taker) -> None:
-        """The handler's task is over."""
+        """Forget the scope of a handler whose task has ended."""
         self._scopes.pop(taker, None)
 
     async def _serve(self) -> None:
         while True:
             self._take_mail()
-            await self._news.wait()
+            await self._mail_arrived.wait()
 
     def _take_mail(self) -> None:
-        self._is_mail_due = False  # first: a message that comes from now on is seen below, or wakes the host again
+        self._is_mail_due = False  # first: a message posted after this is taken below, or wakes the host again
         while self._mail:
             self._mail.popleft()(self.clock())
-        self._settle()
+        self._pump_hand_out()
 
-    def _settle(self) -> None:
-        """Follow what the hand-out says. To be called after every call of it."""
+    def _pump_hand_out(self) -> None:
+        """Carry out the hand-out's outputs. Must follow every call to the hand-out."""
         hand_out = self.hand_out
         for action in hand_out.take_actions():
             match action:
@@ -254,16 +258,16 @@ class ConsumerDriver:
         self._report(hand_out.take_events())
         if hand_out.take_pump_due():
             self.wake()
-        self.changes.ring()
+        self.changes.notify()
 
     def wake(self) -> None:
-        """Something may have to be written or asked for."""
+        """Wake the host: there may be something to write or to request."""
         if self._wake is not None:
             self._wake.set()
 
     async def _open_store(self, failure: Failure | None) -> None:
-        """A store that cannot be reached yet is tried again; one that never will be ends the consumer."""
-        backoff = Backoff(*_OPEN_BACKOFF, self._chance)
+        """Retry until the store can be opened. A failure that is not retryable ends the consumer."""
+        backoff = Backoff(*_OPEN_BACKOFF, self._random)
         assert self._wake is not None
         while failure is not None and not self._stopping and not self.coordinator.is_closed:
             if not failure.retryable:
@@ -271,26 +275,26 @@ class ConsumerDriver:
                 return
             delay = backoff.next_delay()
             self._wake.clear()
-            self._watch.expect(self.clock() + delay)
-            self._report([told.StoreFailed(failure, backoff.failures)])
+            self._watchdog.expect(self.clock() + delay)
+            self._report([consumer_events.StoreFailed(failure, backoff.failures)])
             await self._wake.wait(delay)
             failure = await self._store.open()
 
     async def _drive(self, tasks: HostTasks) -> None:
         assert self._wake is not None
         while not self._stopping and not self.coordinator.is_closed:
-            self._wake.clear()  # before polling: a wake-up while we poll is not lost
+            self._wake.clear()  # before polling, so that a wake-up during the poll is not lost
             deadline = self._pump(tasks)
             now = self.clock()
             delay = min(deadline - now, self._config.lease_duration)
-            self._watch.expect(now + max(0.0, delay))
+            self._watchdog.expect(now + max(0.0, delay))
             if delay > 0:
                 await self._wake.wait(delay)
             else:
                 await anyio.lowlevel.checkpoint()
 
     def _pump(self, tasks: HostTasks) -> Instant:
-        """Do all there is to do now. Returns when to come again."""
+        """Do everything that is due, and return the next deadline."""
         self._take_mail()
         now, coordinator, hand_out = self.clock(), self.coordinator, self.hand_out
         hand_out.handle_time(now)
@@ -300,16 +304,16 @@ class ConsumerDriver:
                 tasks.start_soon(self._scan)
             else:
                 writes.append(operation)
-        for together in [writes] if self._batching is not None and writes else [[write] for write in writes]:
-            tasks.start_soon(self._write, together)
+        for batch in [writes] if self._batching is not None and writes else [[write] for write in writes]:
+            tasks.start_soon(self._write, batch)
         while (request := coordinator.poll_request(now)) is not None:
-            tasks.start_soon(self._ask, request)
+            tasks.start_soon(self._send, request)
         events = coordinator.take_events()
         for event in events:
-            self._follow(event)
+            self._handle_event(event)
         self._report(events)
         self._reporter.log_due()
-        self._settle()
+        self._pump_hand_out()
         return min(coordinator.next_deadline(), hand_out.next_deadline())
 
     # ---- the store and the service
@@ -317,12 +321,12 @@ class ConsumerDriver:
     async def _scan(self) -> None:
         answer: Any = CLOSED
         try:
-            with self._in_time() as limit:
+            with self._time_limit() as limit:
                 answer = await self._store.list_leases()
             if limit.cancelled_caught:
-                answer = _NO_ANSWER
-        except Exception as error:  # noqa: BLE001 - a store's bug: expected failures are values
-            answer = _broke(error)
+                answer = _TIMED_OUT
+        except Exception as error:  # noqa: BLE001 - a bug in a store: expected failures are values
+            answer = _internal_failure(error)
         finally:
             if isinstance(answer, Failure):
                 self.coordinator.handle_scan_failed(answer, self.clock())
@@ -331,18 +335,21 @@ class ConsumerDriver:
             self.wake()
 
     async def _write(self, operations: list[LeaseOperation]) -> None:
-        """Each is of another lease (L1). Where the store takes them together they are answered together."""
+        """Apply the operations, and report the results to the coordinator.
+
+        Each operation is for another lease (L1). They are applied together if the store can do that.
+        """
         answers: Sequence[LeaseAnswer] = [CLOSED] * len(operations)
         try:
-            with self._in_time() as limit:
+            with self._time_limit() as limit:
                 if self._batching is None:
                     answers = [await self._store.apply(operation) for operation in operations]
                 else:
                     answers = await self._batching.apply_many(operations)
             if limit.cancelled_caught:
-                answers = [_NO_ANSWER] * len(operations)
-        except Exception as error:  # noqa: BLE001 - a store's bug: expected failures are values
-            answers = [_broke(error)] * len(operations)
+                answers = [_TIMED_OUT] * len(operations)
+        except Exception as error:  # noqa: BLE001 - a bug in a store: expected failures are values
+            answers = [_internal_failure(error)] * len(operations)
         finally:
             coordinator, now = self.coordinator, self.clock()
             for operation, answer in zip(operations, answers, strict=True):
@@ -352,11 +359,11 @@ class ConsumerDriver:
                     coordinator.handle_applied(operation, answer, now)
             self.wake()
 
-    def _in_time(self) -> anyio.CancelScope:
-        """What takes longer is not waited for: the leases must be renewed by other means."""
+    def _time_limit(self) -> anyio.CancelScope:
+        """Return a scope that cancels a store's call in time to renew the leases by a further call."""
         return anyio.move_on_after(self._config.lease_duration / 2)
 
-    async def _ask(self, request: ListShards | DescribeStreamSummary) -> None:
+    async def _send(self, request: ListShards | DescribeStreamSummary) -> None:
         assert self._api is not None
         answer: Any = CLOSED
         try:
@@ -364,9 +371,9 @@ class ConsumerDriver:
                 answer = await self._api.list_shards(request)
             else:
                 answer = await self._api.describe_stream_summary(request)
-        except Exception as error:  # noqa: BLE001 - an adapter's bug: expected failures are values
-            _log.exception("a request broke")
-            answer = _broke(error)
+        except Exception as error:  # noqa: BLE001 - a bug in an adapter: expected failures are values
+            _log.exception("internal error while sending a request")
+            answer = _internal_failure(error)
         finally:
             now = self.clock()
             self.coordinator.handle_service_time(self._service_time(), now)
@@ -382,19 +389,23 @@ class ConsumerDriver:
 
     # ---- events
 
-    def _follow(self, event: told.Event) -> None:
+    def _handle_event(self, event: consumer_events.Event) -> None:
         hand_out, stream, now = self.hand_out, self._stream.name, self.clock()
         match event:
-            case told.LeaseGained():
-                self._start(event)
-            case told.HandOverAsked(shard_id):
+            case consumer_events.LeaseGained():
+                self._start_reading(event)
+            case consumer_events.HandOverAsked(shard_id):
                 hand_out.handle_hand_over_asked(stream, shard_id, now)
-            case told.HandOverOverdue(shard_id) | told.LeaseLost(shard_id) | told.LeaseReleased(shard_id):
+            case (
+                consumer_events.HandOverOverdue(shard_id)
+                | consumer_events.LeaseLost(shard_id)
+                | consumer_events.LeaseReleased(shard_id)
+            ):
                 hand_out.handle_gone(stream, shard_id, now)
-            case told.StreamRecreated(why):
+            case consumer_events.StreamRecreated(why):
                 if self.coordinator.topology.is_halted:
                     self._fail(StreamRecreated(f"the stream {self._stream} was deleted and re-created: {why}"))
-            case told.ConsumerFailed(operation, failure):
+            case consumer_events.ConsumerFailed(operation, failure):
                 is_store = operation in STORE_OPERATIONS
                 self._fail(store_error(operation, failure) if is_store else to_error(failure, operation))
             case _:
@@ -403,7 +414,7 @@ class ConsumerDriver:
     def _fail(self, error: Exception) -> None:
         self.hand_out.fail(error, self.clock())
 
-    def _start(self, event: told.LeaseGained) -> None:
+    def _start_reading(self, event: consumer_events.LeaseGained) -> None:
         config, now = self._config, self.clock()
         deaggregator = Deaggregator(
             self._stream.name,
@@ -419,7 +430,7 @@ class ConsumerDriver:
             event.start,
             budget=self.hand_out.budget,
             pace=ReadPace(
-                config.calls_per_second, config.bytes_per_second, config.idle_poll_interval, self._chance, now
+                config.calls_per_second, config.bytes_per_second, config.idle_poll_interval, self._random, now
             ),
             deaggregator=deaggregator,
             trims=self.coordinator.trims,
@@ -445,11 +456,11 @@ class ConsumerDriver:
         summary = self.coordinator.topology.discovery.summary
         return summary is not None and summary.record_distribution == "AUTO"
 
-    # ---- what the readers tell
+    # ---- inputs from the readers
 
     def handle_pages(self, shard: HeldShard, pages: list[Page]) -> None:
         self.hand_out.handle_pages(shard, pages, self.clock())
-        self._settle()
+        self._pump_hand_out()
 
     def handle_read(self, events: list[ReaderEvent]) -> None:
         self._report(events)
@@ -458,16 +469,16 @@ class ConsumerDriver:
             self.wake()
 
     def handle_reader_over(self, shard: HeldShard) -> None:
-        """It ended, or cannot go on."""
+        """Handle a reader that has ended or failed."""
         self.hand_out.handle_reader_over(shard, self.clock())
-        self._settle()
+        self._pump_hand_out()
 
-    def _report(self, events: Sequence[told.Event]) -> None:
+    def _report(self, events: Sequence[consumer_events.Event]) -> None:
         if events:
             self._reporter.report(events)
 
 
-def _broke(error: Exception) -> Failure:
+def _internal_failure(error: Exception) -> Failure:
     return Failure(FailureKind.TRANSIENT, "Internal", f"{type(error).__name__}: {error}")
 
 

@@ -1,20 +1,21 @@
-"""What the async and the blocking ``Consumer`` have in common: from the arguments to the last commit.
+"""The implementation that the async and the blocking ``Consumer`` share, from the arguments to the last commit.
 
-A session starts the host (``ConsumerDriver``), gives each iteration and run its taker, carries the questions of user
+A session starts the host (``ConsumerDriver``), creates a taker for each iteration and run, passes the requests of user
 code to the host and the answers back, and closes the consumer in good order.
 
 Invariants (C5 and L5 are defined in docs/guarantees.md):
 
-- ``start`` enters no cancel scope of the caller: another task may close the consumer.
-- However the host ends, everything that the consumer owns is closed, and whoever waits for the end is woken. The host
-  holds no reference to a ``Consumer``: one that was forgotten is collected, warns, and lets go of its leases.
-- C5: a clean close counts as asking for the next record. Records that another task or thread has are waited for; it is
-  done with them when it asks again. A task that has ended is not waited for: its records are done if it returned, and
-  come again if it failed.
-- L5: leases are let go on the way out, within the time that ``close`` has.
-- One iteration at a time: with two, asking in one would acknowledge the records of the other. A new one is refused
-  while a caller waits in the older one, or while a run is on; otherwise the older one is over.
-- User code only writes to its taker and posts to the host. An interrupted or cancelled wait has taken nothing.
+- ``start`` enters no cancel scope of the caller, so another task may close the consumer.
+- However the host ends, everything that the consumer owns is closed, and all callers that wait for the end are woken.
+  The host holds no reference to a ``Consumer``: a consumer that was never closed is garbage-collected, warns, and
+  releases its leases.
+- C5: a clean close counts as asking for the next record. ``close`` waits for another task or thread that has records;
+  they are done when it asks for the next record. If that task has ended, ``close`` does not wait: its records are done
+  if it returned, and are delivered again if it failed.
+- L5: ``close`` releases the leases, within its timeout.
+- One iteration at a time. With two, asking in one would acknowledge the records of the other. A new iteration is
+  refused while a caller waits in the older one, or while ``run`` is active; otherwise it ends the older one.
+- User code only writes to its taker and posts to the host. An interrupted or cancelled wait has taken no record.
 """
 
 import math
@@ -44,7 +45,7 @@ from shardline.aio.loop.boot_clock import boot_time
 from shardline.aio.loop.fork_and_exit import CONSUMER_FORKED
 from shardline.aio.loop.host_tasks import Flag, has_ended, has_ended_well, make_flag, running_task, spawn
 from shardline.aio.loop.latch import Latch
-from shardline.aio.loop.notifier import Bell
+from shardline.aio.loop.notifier import Notifier
 from shardline.aio.producer.validation import check_callable, check_client, check_timeout
 from shardline.aio.reporting import ConsumerReporter, ConsumerSink
 from shardline.core.clock import NEVER
@@ -64,38 +65,42 @@ from shardline.model.stream import parse_stream
 from shardline.ports import KclLeaseStore, LeaseStore
 
 _CLOSED: Final = "this Consumer is closed"
-_REPLACED: Final = "this iteration is over: another one of the same Consumer was begun"
-_IN_USE: Final = "this Consumer is iterated already: one iteration at a time, for asking acknowledges"
-_ASKED: Final = "another task or thread waits in this iterator: only one may iterate, for asking acknowledges"
-_LATEST_MARGIN: Final = 1.0  # L6
-_POLL: Final = 0.05
-_RELEASE_LEAST: Final = 2.0  # seconds that letting go has, however short the timeout is
+_REPLACED: Final = "this iteration is over: a newer iteration of the same Consumer replaced it"
+_IN_USE: Final = (
+    "this Consumer is already being iterated: only one iteration at a time, because the next request acknowledges"
+)
+_CALLER_WAITS: Final = (
+    "another task or thread waits in this iterator: only one may iterate, because the next request acknowledges"
+)
+_LATEST_MARGIN: Final = 1.0  # seconds before the service's time: LATEST is pinned there (L6)
+_POLL_INTERVAL: Final = 0.05
+_MIN_RELEASE_TIME: Final = 2.0  # seconds to release the leases, even if the timeout is shorter
 
 _T = TypeVar("_T", bound=Taker)
 
 
 @final
-class _TaskWait:
-    """A task that waits for an answer."""
+class _TaskWaiter:
+    """One task's wait for an answer of the host."""
 
-    __slots__ = ("bell", "caller")
+    __slots__ = ("caller", "notifier")
 
     def __init__(self) -> None:
         self.caller = running_task()
-        self.bell = Bell()
+        self.notifier = Notifier()
 
     def wake(self) -> None:
-        self.bell.ring()
+        self.notifier.notify()
 
 
-def _is_gone(caller: object) -> bool:
-    """Whether this task or thread is over."""
+def _caller_has_ended(caller: object) -> bool:
+    """Whether this task or thread has ended."""
     return not caller.is_alive() if isinstance(caller, threading.Thread) else has_ended(caller)
 
 
 @final
 class ConsumerSession:
-    """One consumer, whichever facade it has. The arguments are those of ``Consumer``."""
+    """One consumer, behind the async or the blocking facade. Takes the arguments of ``Consumer``."""
 
     def __init__(
         self,
@@ -135,18 +140,18 @@ class ConsumerSession:
             client=self.client,
         )
         self._owned_store = self._store if store is None or isinstance(store, str) else None
-        self._not_started = not_started
+        self._not_started_message = not_started
         self._starting = anyio.Lock()
         self._ended: Flag | None = None
         self._driver: ConsumerDriver | None = None
-        self._hand_out: HandOut | None = None  # the driver's; after a fork it is still there to be looked at
+        self._hand_out: HandOut | None = None  # the driver's; kept after a fork, for status()
         self._service_time: Callable[[], float] = time.time
         self.is_closed = False
-        self._why_closed = _CLOSED
+        self._closed_message = _CLOSED
         self._taker: Taker | None = None
-        self._iterator: Callable[[], object] = lambda: None  # none
+        self._iterator: Callable[[], object] = lambda: None  # a weak reference, see attach
         self.run_scope: anyio.CancelScope | None = None
-        """Where ``Consumer.run`` runs, while it does."""
+        """The scope of ``Consumer.run`` while it is active. ``run_handlers`` writes it."""
 
     # ---- start
 
@@ -159,8 +164,8 @@ class ConsumerSession:
                 await self._start()
             finally:
                 if self._driver is None:
-                    await self._let_go()
-                    if self._owns_client:  # the next attempt has another: one that was closed stays so
+                    await self._close_owned()
+                    if self._owns_client:  # a closed client cannot be started again: the next attempt needs a new one
                         self.client = Client(**self._connection)
 
     async def _start(self) -> None:
@@ -171,18 +176,18 @@ class ConsumerSession:
         if failure is not None and not failure.retryable:
             raise store_error("OpenStore", failure)
         if self._start_at == LATEST:
-            await api.describe_stream_summary(DescribeStreamSummary(self.stream))  # it tells the service's time
-        if self.is_closed:  # meanwhile
-            raise Closed(self._why_closed)
+            await api.describe_stream_summary(DescribeStreamSummary(self.stream))  # the response has the service's time
+        if self.is_closed:  # closed during the calls above
+            raise Closed(self._closed_message)
         self._service_time = api.service_time
         driver = self._make_driver(api.service_time)
         self._ended = ended = make_flag()
 
-        def make_sure_of_end() -> None:
-            driver.make_sure_of_end()
+        def finish() -> None:
+            driver.finish()
             ended.set()
 
-        spawn(self._host(driver, api, failure, ended), "shardline consumer", make_sure_of_end)
+        spawn(self._host(driver, api, failure, ended), "shardline consumer", finish)
         self._driver, self._hand_out = driver, driver.hand_out
 
     def _make_driver(self, service_time: Callable[[], float]) -> ConsumerDriver:
@@ -221,12 +226,12 @@ class ConsumerSession:
         finally:
             try:
                 if not driver.is_disowned:
-                    await self._let_go()
+                    await self._close_owned()
             finally:
                 ended.set()
 
-    async def _let_go(self) -> None:
-        """Close what is ours."""
+    async def _close_owned(self) -> None:
+        """Close the store and the client, if this session created them."""
         with anyio.CancelScope(shield=True):
             try:
                 if self._owned_store is not None:
@@ -239,14 +244,14 @@ class ConsumerSession:
 
     def check_open(self) -> None:
         if self.is_closed:
-            raise Closed(self._why_closed)
+            raise Closed(self._closed_message)
         if self._driver is None:
-            raise Closed(self._not_started)
+            raise Closed(self._not_started_message)
 
     def check_loop(self) -> None:
-        """Refuse a task of another event loop than the host's."""
+        """Refuse a call from another event loop than the host's."""
         if self._driver is not None:
-            self._driver.home.check()
+            self._driver.loop_affinity.check()
 
     @property
     def driver(self) -> ConsumerDriver:
@@ -278,7 +283,7 @@ class ConsumerSession:
         now = 0.0 if machine is None else self.service_now()
         return consumer_status(str(self.stream), self.group, self.worker_id, machine, now, is_closed=self.is_closed)
 
-    async def wait_ready(self, timeout: float | None) -> None:  # noqa: ASYNC109 - it raises an error of ours
+    async def wait_ready(self, timeout: float | None) -> None:  # noqa: ASYNC109 - it raises WaitTimeout
         limit = check_timeout("timeout", timeout)
         with anyio.move_on_after(limit):
             while True:
@@ -294,25 +299,25 @@ class ConsumerSession:
     # ---- takers
 
     def begin(self, caller: object, make: Callable[[HandOut, int], _T]) -> _T:
-        """A new iteration or run: it asks for the next, and what an older one left in the user's hands is done.
+        """Begin an iteration or a run. Records that an older iteration left in the user's hands are then done.
 
         Raises:
-            UsageError: a caller waits for a record at this moment, or ``run`` does.
+            UsageError: another caller waits for a record, or ``run`` is active.
             Closed: the consumer is closed, or not started.
         """
         driver, older = self.driver, self._taker
-        is_awaited = older is not None and not older.is_over and older.is_awaited(caller, _is_gone)
+        is_awaited = older is not None and not older.is_over and older.is_awaited(caller, _caller_has_ended)
         if is_awaited or self.run_scope is not None:
             raise UsageError(_IN_USE)
         taker = make(driver.hand_out, 1 if older is None else older.number + 1)
         self._taker = taker
         if older is not None:
-            older.cursor.slice_end = -NEVER  # the older iterator looks again, and finds that it was replaced
+            older.cursor.slice_end = -NEVER  # ends its fast path, so that it finds that it was replaced
         driver.post(partial(driver.hand_out.begin, taker))
         return taker
 
     def attach(self, iterator: object) -> None:
-        """The iterator of the current taker. Once it is collected nobody can ask for more."""
+        """Keep a weak reference to the current taker's iterator. After it is collected, no caller can ask for more."""
         self._iterator = ref(iterator)
 
     def check_current(self, taker: Taker) -> None:
@@ -321,13 +326,15 @@ class ConsumerSession:
             raise UsageError(_REPLACED)
 
     def check_failure(self) -> None:
-        """Raise what ended the consumer, if something did."""
+        """Raise the error that ended the consumer, if any."""
         if self._driver is not None and self._driver.failure is not None:
             raise self._driver.failure
 
     def begin_slice(self, cursor: Cursor) -> int:
-        """The next record of an open cursor is about to be taken. Returns its place. The caller takes it by one store,
-        after which it makes no call: an interrupt after the store would lose the record.
+        """Prepare to take the next record of an open cursor, and return its place.
+
+        The caller then takes the record with a single store, and makes no call after it: an interrupt after the store
+        would lose the record.
         """
         place = cursor.place
         hand_out(cursor.records[place : place + 1], self.service_now())
@@ -335,59 +342,59 @@ class ConsumerSession:
         return place
 
     def make_batch(self, cursor: Cursor) -> Batch:
-        """The records of an open cursor, which are about to be taken at once."""
+        """Return all records of an open cursor as a batch. The caller then takes them with a single store."""
         batch = Batch(list(cursor.records), self.ack)
         hand_out(batch.records, self.service_now())
         cursor.begin_slice(boot_time())
         return batch
 
     def service_now(self) -> float:
-        """The service's time, in seconds since 1970. In any thread."""
+        """Return the service's time, in seconds since 1970. Can be called from any thread."""
         return service_now(self._service_time(), time.time())
 
     async def ask(self, taker: Taker) -> None:
-        """Ask the host for more, and wait for the answer."""
-        mine = _TaskWait()
-        driver, number = self._enter(taker, mine)
+        """Ask the host for more records, and wait for the answer."""
+        waiter = _TaskWaiter()
+        driver, number = self._enter(taker, waiter)
         try:
             while taker.answered < number and not driver.has_ended:
-                await mine.bell.wait()
+                await waiter.notifier.wait()
         finally:
-            taker.leave(mine)
-        taker.is_over = taker.is_over or taker.answered < number  # the host has ended
+            taker.leave(waiter)
+        taker.is_over = taker.is_over or taker.answered < number  # unanswered: the host has ended
 
     def ask_blocking(self, taker: Taker) -> None:
-        """The same, in a thread."""
-        mine = Latch()
-        driver, number = self._enter(taker, mine)
+        """Like ``ask``, for a thread without an event loop."""
+        waiter = Latch()
+        driver, number = self._enter(taker, waiter)
         try:
             while taker.answered < number and not driver.has_ended:
-                mine.wait()
+                waiter.wait()
         finally:
-            taker.leave(mine)
-        taker.is_over = taker.is_over or taker.answered < number  # the host has ended
+            taker.leave(waiter)
+        taker.is_over = taker.is_over or taker.answered < number  # unanswered: the host has ended
 
-    def _enter(self, taker: Taker, mine: _TaskWait | Latch) -> tuple[ConsumerDriver, int]:
+    def _enter(self, taker: Taker, waiter: _TaskWaiter | Latch) -> tuple[ConsumerDriver, int]:
         driver = self._driver
-        if driver is None:  # in the child of a fork
-            raise Closed(self._why_closed)
-        if not taker.enter(mine, _is_gone):
-            raise UsageError(_ASKED)
+        if driver is None:  # this is the child of a fork
+            raise Closed(self._closed_message)
+        if not taker.enter(waiter, _caller_has_ended):
+            raise UsageError(_CALLER_WAITS)
         number = taker.asked
         driver.post(partial(driver.hand_out.ask, taker, number))
         return driver, number
 
     def post(self, message: Message) -> None:
-        """Have the host make this call."""
+        """Have the host make this call. Does nothing if there is no host."""
         if self._driver is not None:
             self._driver.post(message)
 
     def ack(self, done: Record | Batch, *, through: bool = False) -> bool:
-        """Say that a record or a batch is done. Returns whether its lease is held."""
+        """Acknowledge a record or a batch. Return whether its lease is held."""
         check_done(done)
         driver = self._driver
         if driver is None:
-            raise Closed(self._why_closed if self.is_closed else self._not_started)
+            raise Closed(self._closed_message if self.is_closed else self._not_started_message)
         if isinstance(done, Record):
             driver.post(partial(driver.hand_out.ack, done, through=through))
         else:
@@ -398,61 +405,61 @@ class ConsumerSession:
     # ---- close
 
     async def shut(self) -> None:
-        """Hand out no more. When this returns, the host has seen it."""
+        """Have the host hand out no more records, and wait until it has complied."""
         driver = self._driver
         if driver is not None:
             driver.post(driver.hand_out.close)
             while not driver.hand_out.is_closing and not driver.has_ended:
-                await driver.changes.wait(_POLL)
+                await driver.changes.wait(_POLL_INTERVAL)
 
     async def close(self, caller: object, timeout: float | None, *, clean: bool) -> None:  # noqa: ASYNC109 - it returns
-        """Hand out no more, let user code finish what it has, commit, and let go of the leases.
+        """Hand out no more records, let user code finish the records it has, commit, and release the leases.
 
         Args:
-            caller: the task or thread that closes: it is done with what it has, if the close is clean.
-            timeout: how long to wait for others; ``None``: ``close_timeout``.
-            clean: whether the records in hand are done.
+            caller: the task or thread that closes. If the close is clean, the records that it has are done.
+            timeout: how long to wait for other tasks and threads. ``None`` means ``close_timeout``.
+            clean: whether the records in hand count as done.
         """
         limit = self._close_timeout if timeout is None else check_timeout("timeout", timeout)
         driver, ended = self._driver, self._ended
-        is_deserted = driver is not None and driver.stop_if_deserted()
-        first, self.is_closed = not self.is_closed, True
-        if driver is None or ended is None or is_deserted:
+        is_loop_gone = driver is not None and driver.stop_if_loop_gone()
+        is_first, self.is_closed = not self.is_closed, True
+        if driver is None or ended is None or is_loop_gone:
             return
         with anyio.CancelScope(shield=True):
-            if first:
+            if is_first:
                 until = time.monotonic() + (math.inf if limit is None else limit)
                 try:
                     await self.shut()
-                    await self._end_users(driver, caller, until, clean=clean)
+                    await self._end_user_code(driver, caller, until, clean=clean)
                     driver.post(driver.release)
-                    with anyio.move_on_after(max(until - time.monotonic(), _RELEASE_LEAST)):
+                    with anyio.move_on_after(max(until - time.monotonic(), _MIN_RELEASE_TIME)):
                         await ended.wait()
                 finally:
                     driver.stop()
             await ended.wait()
 
-    async def _end_users(self, driver: ConsumerDriver, caller: object, until: float, *, clean: bool) -> None:
-        """Wait for the user code of others, if the close is clean; then take back what it has."""
+    async def _end_user_code(self, driver: ConsumerDriver, caller: object, until: float, *, clean: bool) -> None:
+        """Wait for user code of other tasks, if the close is clean. Then decide which records in hand are done."""
         while clean and self.run_scope is not None and time.monotonic() < until:
-            await driver.changes.wait(_POLL)
+            await driver.changes.wait(_POLL_INTERVAL)
         if self.run_scope is not None:
             self.run_scope.cancel()
         taker = self._taker
         if taker is None:
             return
         while clean and self._is_at_work(taker, caller) and time.monotonic() < until:
-            await driver.changes.wait(_POLL)
+            await driver.changes.wait(_POLL_INTERVAL)
         is_done = self._iterator() is None or taker.caller is caller or has_ended_well(taker.caller)
         driver.post(partial(driver.hand_out.settle, taker, done=clean and is_done))
 
     def _is_at_work(self, taker: Taker, caller: object) -> bool:
-        """Whether another task or thread has records. One that has ended works on nothing."""
-        is_alive = self._iterator() is not None and taker.caller is not caller and not _is_gone(taker.caller)
+        """Whether a task or thread other than the caller is alive and has records."""
+        is_alive = self._iterator() is not None and taker.caller is not caller and not _caller_has_ended(taker.caller)
         return taker.has_records and is_alive
 
     def abandon(self) -> None:
-        """Nobody has the consumer any more: let go of the leases. In any thread."""
+        """Release the leases of a consumer that was garbage-collected. Can be called from any thread."""
         driver = self._driver
         if driver is not None:
             driver.post(driver.release)
@@ -462,11 +469,11 @@ class ConsumerSession:
         return f"<Consumer of {self.stream}{group}, {health(self._hand_out, is_closed=self.is_closed)}>"
 
     def handle_fork(self) -> None:
-        """In the child: what was started is the parent's, what was not is ours, under a new name."""
+        """In the child of a fork, refuse to work if the consumer was started; otherwise choose a new worker id."""
         if self._driver is not None:
             self._driver.disown(Closed(CONSUMER_FORKED))
             self._driver = None
-            self.is_closed, self._why_closed = True, CONSUMER_FORKED
+            self.is_closed, self._closed_message = True, CONSUMER_FORKED
         elif self.config.worker_id is None:
             self.worker_id = new_worker_id()
 

@@ -1,10 +1,10 @@
-"""How does a consumer stand: which shards, who reads them, how far, how late?
+"""The status of a consumer: its shards, their owners, checkpoints and lag, and its health.
 
 Invariants:
 
 - ``handling_lag`` is the age of the oldest record that is not done, wherever it is: in hand, prefetched or unread.
-  ``reading_lag`` stays at 0 while a slow handler falls behind, and is no alarm.
-- Looking changes nothing that the group or the user could see.
+  ``reading_lag`` stays at 0 while a slow handler falls behind, so it is not suited for an alarm.
+- Reading the status changes nothing that the group or the user could notice.
 """
 
 import time
@@ -29,34 +29,35 @@ ShardState: TypeAlias = Literal["reading", "handing-over", "ending", "other", "f
 @final
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """One shard, as this worker knows it."""
+    """The status of one shard, as this worker knows it."""
 
     shard_id: str
     state: ShardState
-    """``reading``: by us; ``handing-over``, ``ending``: by us, and not for long; ``other``: another worker reads it;
-    ``free``: nobody does yet; ``waiting``: for its parents; ``finished``; ``unknown``: it has no lease."""
+    """``reading``: this worker reads the shard. ``handing-over``: this worker is about to release it. ``ending``: this
+    worker has read it to its end. ``other``: another worker reads it. ``free``: no worker reads it yet. ``waiting``:
+    its parents are not finished. ``finished``: all its records are done. ``unknown``: it has no lease."""
     owner: str | None
     checkpoint: Position | None
-    """What is committed. All records at or before it are done."""
+    """The committed position. All records at or before it are done."""
     reading_lag: float | None
-    """How many seconds the last page that we read was behind the end of the shard. ``None``: nothing was read yet."""
+    """How many seconds the last page was behind the end of the shard. ``None`` if this worker has read no page yet."""
     parents: tuple[str, ...]
     children: tuple[str, ...]
     prefetched: int = 0
-    """How many records were read and wait for your code."""
+    """How many records were read and are not handed out yet."""
     token: int | None = None
-    """The fencing token, if it is ours."""
+    """The fencing token, if this worker holds the lease."""
     out_of_range: int = 0
-    """How many records of aggregates lay outside of the shard's hash range."""
+    """How many records of aggregates were outside the shard's hash range."""
     handling_lag: float | None = None
-    """How many seconds ago the oldest record arrived that is not done; 0 if there is none, ``None`` if not known."""
+    """The age of the oldest record that is not done, in seconds. 0 if all are done, ``None`` if it is not known."""
     in_hand: int = 0
-    """How many records your code has: it was handed them, and is not done with them."""
+    """How many records are handed out and not done."""
     handler_started_at: float | None = None
-    """Since when your code has had the same records, in seconds since 1970; ``None`` if it has none."""
+    """When your code got the records that it has, in seconds since 1970. ``None`` if it has none."""
     unacknowledged: int = 0
-    """With manual acknowledgements: how many records are handed out and not acknowledged, or wait behind one that is
-    not. At ``max_unacknowledged`` no more of the shard are handed out or read."""
+    """With manual acknowledgements: how many records are handed out and not acknowledged, or are acknowledged and wait
+    for an older record. At ``max_unacknowledged``, no more records of the shard are handed out or read."""
     stream: str = ""
     """The name of the stream."""
 
@@ -69,7 +70,7 @@ class ShardStatus:
 @final
 @dataclass(frozen=True, slots=True)
 class ConsumerStatus:
-    """A consumer and its group."""
+    """The status of a consumer and its group."""
 
     stream: str
     group: str | None
@@ -84,16 +85,16 @@ class ConsumerStatus:
     dead_letters: int = 0
     """How many records were written as dead letters."""
     failed_records: int = 0
-    """How many records ended a ``run`` with ``HandlerFailed``. They come again."""
+    """How many records ended a ``run`` with ``HandlerFailed``. They will be delivered again."""
 
     @property
     def handling_lag(self) -> float | None:
-        """The largest of the shards that we read: the age of the oldest record that is not done. The one to watch."""
+        """The age of the oldest record that is not done, in all shards that this worker reads. Alert on it."""
         return max((shard.handling_lag for shard in self.shards if shard.handling_lag is not None), default=None)
 
     @property
     def reading_lag(self) -> float | None:
-        """The largest of the shards that we read. A slow handler does not show in it."""
+        """The largest ``reading_lag`` of the shards that this worker reads. It ignores slow handlers."""
         return max((shard.reading_lag for shard in self.shards if shard.reading_lag is not None), default=None)
 
     @property
@@ -103,25 +104,25 @@ class ConsumerStatus:
 
     @property
     def in_hand(self) -> int:
-        """How many records your code has."""
+        """How many records are handed out and not done."""
         return sum(shard.in_hand for shard in self.shards)
 
     @property
     def handler_started_at(self) -> float | None:
-        """Since when the handler that has worked the longest on the same records has had them."""
+        """When the longest-running handler got the records that it has, in seconds since 1970."""
         started = [shard.handler_started_at for shard in self.shards if shard.handler_started_at is not None]
         return min(started, default=None)
 
     @property
     def is_resharding(self) -> bool:
-        """Whether a shard that has children is not finished."""
+        """Whether any shard that has children is not finished."""
         return any(shard.children and shard.state not in ("finished", "unknown") for shard in self.shards)
 
 
 def consumer_status(
     stream: str, group: str | None, worker_id: str, hand_out: HandOut | None, service_now: float, *, is_closed: bool
 ) -> ConsumerStatus:
-    """All of it. ``service_now``: the service's time, in seconds since 1970."""
+    """Return the status of a consumer. ``service_now`` is the service's time, in seconds since 1970."""
     return ConsumerStatus(
         stream=stream,
         group=group,
@@ -149,7 +150,7 @@ def health(hand_out: HandOut | None, *, is_closed: bool) -> Health:
 
 
 def _shard_statuses(hand_out: HandOut, service_now: float) -> tuple[ShardStatus, ...]:
-    """Every shard that is known, by stream and name."""
+    """Return the status of every known shard, sorted by stream and shard id."""
     return tuple(
         _status(hand_out, group, (stream, shard_id), service_now)
         for stream, group in sorted(hand_out.coordinators.items())
@@ -158,7 +159,7 @@ def _shard_statuses(hand_out: HandOut, service_now: float) -> tuple[ShardStatus,
 
 
 def _owners(hand_out: HandOut) -> dict[str, int]:
-    """The workers that hold leases, and how many."""
+    """Return how many leases each worker holds."""
     counts: dict[str, int] = {}
     for group in hand_out.coordinators.values():
         for row in group.view.rows.values():
@@ -187,12 +188,12 @@ def _status(hand_out: HandOut, group: Coordinator, key: ShardKey, service_now: f
 
 
 def _with_records(known: ShardStatus, hand_out: HandOut, shard: HeldShard, service_now: float) -> ShardStatus:
-    """A shard that we hold: what of it was read, what waits, and what the user's code has."""
+    """Add to the status of a held shard which of its records were read, prefetched and handed out."""
     state, tracker = hand_out.look(shard), None if shard.holding is None else shard.holding.tracker
     done, unreported = 0, 0
     if shard.cursor is not None:
         done = shard.cursor.done
-        # With manual acknowledgements the tracker counts what was reported; user code may have taken more since.
+        # With manual acknowledgements, the tracker counts reported records; user code may have taken more since.
         unreported = shard.cursor.place - shard.cursor.reported if shard.is_manual else 0
     since = hand_out.watch.since(shard.key) or state.since if shard.is_manual else state.since
     return replace(
@@ -208,7 +209,7 @@ def _with_records(known: ShardStatus, hand_out: HandOut, shard: HeldShard, servi
 
 
 def _handling_lag(shard: HeldShard, state: HandlingState, service_now: float) -> float | None:
-    """The age of the oldest record that is not done, wherever it is."""
+    """Return the age of the oldest record that is not done: handed out, prefetched or unread."""
     holding = shard.holding
     unacknowledged = None if holding is None else holding.tracker.oldest_unacknowledged
     arrivals = [record.arrived_at for record in (state.oldest, shard.next_record) if record is not None]

@@ -2,10 +2,10 @@
 
 Invariants:
 
-- A dead letter is written when ``write`` returns: the callable returned, every record has its receipt, or the
-  lines are on the disk. Until then it is not, and an exception says so.
-- A record in a stream of dead letters has its own data and key: it can be put back as it is. A line in a file is a
-  record in the format of ``codec.record_lines``, with the reason: ``shardline put --retry`` puts it back.
+- ``write`` returns only when the dead letter is safe: the callable has returned, every record has its receipt, or the
+  lines are on the disk. Otherwise it raises.
+- A record in a stream of dead letters keeps its data and its key, so that it can be put back unchanged. A line in a
+  file is a record in the format of ``codec.record_lines``, with the reason; ``shardline put --retry`` puts it back.
 """
 
 import os
@@ -26,44 +26,44 @@ from shardline.errors import UsageError
 from shardline.model.stream import parse_stream
 
 DeadLetterTarget: TypeAlias = Callable[[DeadLetter], object] | str | Path | Producer
-"""What to do with them: call this, put them into the stream of this name or ARN, append them to this file."""
+"""Where dead letters go: to a callable, to a stream (its name, its ARN or a ``Producer``), or to the end of a file."""
 
 
 @final
-class DeadLetterOffice(NamedTuple):
-    """Writes dead letters."""
+class DeadLetterWriter(NamedTuple):
+    """The two functions that write dead letters to a target, and close it."""
 
     write: Callable[[DeadLetter], Awaitable[None]]
     close: Callable[[], Awaitable[object]]
 
 
-def dead_letter_office(target: object, client: Client) -> DeadLetterOffice:
-    """What ``target`` means.
+def dead_letter_writer(target: object, client: Client) -> DeadLetterWriter:
+    """Return the writer for a ``DeadLetterTarget``.
 
     Raises:
-        UsageError: it is none of ``DeadLetterTarget``.
+        UsageError: ``target`` is not a ``DeadLetterTarget``.
     """
     if isinstance(target, Producer):
-        return DeadLetterOffice(partial(_put, target), _keep)
+        return DeadLetterWriter(partial(_put, target), _leave_open)
     if isinstance(target, Path):
-        return DeadLetterOffice(partial(_append, target.absolute()), _keep)
+        return DeadLetterWriter(partial(_append, target.absolute()), _leave_open)
     if isinstance(target, str):
         try:
             parse_stream(target)
         except UsageError as error:
-            raise UsageError(f"dead_letter: {error}; for a file give a pathlib.Path") from None
+            raise UsageError(f"dead_letter: {error}; to write to a file, pass a pathlib.Path") from None
         producer = Producer(target, client=client)
-        return DeadLetterOffice(partial(_put, producer, is_owned=True), producer.close)
+        return DeadLetterWriter(partial(_put, producer, is_owned=True), producer.close)
     if not callable(target):
         raise UsageError(
             "dead_letter must be a callable, a stream's name or ARN, a Producer, or a pathlib.Path, "
             f"not {type(target).__name__}"
         )
-    return DeadLetterOffice(partial(_call, cast("Callable[[DeadLetter], object]", target)), _keep)
+    return DeadLetterWriter(partial(_call, cast("Callable[[DeadLetter], object]", target)), _leave_open)
 
 
-async def _keep() -> None:
-    """The target is the user's, or a file, which is closed after every letter."""
+async def _leave_open() -> None:
+    """Close nothing: the target belongs to the user, or is a file, which is closed after every dead letter."""
 
 
 async def _call(target: Callable[[DeadLetter], object], letter: DeadLetter) -> None:
@@ -90,7 +90,10 @@ async def _append(path: Path, letter: DeadLetter) -> None:
 
 
 def records_of(letter: DeadLetter) -> list[PlainRecord]:
-    """The records as they can be put again. Without a key there is no explicit hash key: no put takes one."""
+    """Return the records in a form that can be put again.
+
+    A record without a key loses its explicit hash key, because ``put`` refuses an explicit hash key without a key.
+    """
     return [
         PlainRecord(record.key, record.data, record.explicit_hash_key if record.key else None)
         for record in letter.records
@@ -98,7 +101,7 @@ def records_of(letter: DeadLetter) -> list[PlainRecord]:
 
 
 def dead_letter_lines(letter: DeadLetter, now: float) -> bytes:
-    """A line for each record."""
+    """Return one line per record, in the format of ``codec.record_lines``."""
     message = _message(letter.error)
     return b"".join(
         line_of(
@@ -118,7 +121,7 @@ def dead_letter_lines(letter: DeadLetter, now: float) -> bytes:
 
 
 def _message(error: object) -> str:
-    """Why. An exception is the user's: its text may fail to be made, or hold what UTF-8 has no bytes for."""
+    """Return the error's text. An exception's ``__str__`` may raise, or return characters that UTF-8 cannot encode."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - the dead letter matters more than its reason

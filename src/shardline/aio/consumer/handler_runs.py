@@ -1,13 +1,13 @@
-"""Runs the user's handlers: one task a shard does the steps that the core decides (``core/consumer/handler_task``).
+"""Runs the user's handlers: one task per shard takes the steps that ``core/consumer/handler_task`` decides.
 
-A coroutine function is awaited in the task. Any other handler runs in a thread, many records a trip.
+A coroutine function is awaited in the task. Any other handler runs in a thread, for many records in a row.
 
 Invariants (C5 and L2 are defined in docs/guarantees.md):
 
-- An exit that a handler raises (``sys.exit()``) ends the run, and comes out of it in the caller's task. Out of the
-  handler's own task, asyncio would end its loop at once, and the leases would be left to lapse.
-- L2: losing a lease cancels the handler of its shard and no other. A thread cannot be cancelled: it ends after the
-  record that it works on, because its cursor is closed, and the host hears when it has returned.
+- A ``SystemExit`` that a handler raises (``sys.exit()``) ends the run, and is raised again in the caller's task. If it
+  left the handler's own task, asyncio would stop its loop at once, and the leases would not be released.
+- L2: losing a lease cancels the handler of its shard and no other. A thread cannot be cancelled: it stops after the
+  current record, because its cursor is closed, and notifies the host when it has returned.
 """
 
 import inspect
@@ -24,7 +24,7 @@ import anyio.to_thread
 from shardline.aio.consumer.batches import Batch
 from shardline.aio.consumer.consumer_arguments import check_batch, check_handler
 from shardline.aio.consumer.consumer_session import ConsumerSession
-from shardline.aio.consumer.dead_letters import DeadLetterOffice, DeadLetterTarget, dead_letter_office
+from shardline.aio.consumer.dead_letters import DeadLetterTarget, DeadLetterWriter, dead_letter_writer
 from shardline.aio.loop.boot_clock import boot_time
 from shardline.aio.loop.callbacks import MAY_FAIL, is_cancelled
 from shardline.core.clock import NEVER, Instant
@@ -37,14 +37,14 @@ from shardline.model.record import Record, hand_out
 
 Handler = Callable[[Any], object]
 
-_THREADS: Final = 64
+_MAX_THREADS: Final = 64
 _DONE: Final = Outcome()
-_working_for: Final = ContextVar[ConsumerSession | None]("shardline_working_for", default=None)
+_current_session: Final = ContextVar[ConsumerSession | None]("shardline_current_session", default=None)
 
 
 def is_handler_of(session: ConsumerSession) -> bool:
-    """Whether the caller is a handler of this consumer, in its task or its thread: the run waits for its end."""
-    return _working_for.get() is session
+    """Whether the caller is a handler of this consumer, so that it must not wait for the end of the run."""
+    return _current_session.get() is session
 
 
 async def run_handlers(
@@ -57,45 +57,47 @@ async def run_handlers(
     policy: FailurePolicy | None,
     dead_letter: DeadLetterTarget | None,
 ) -> None:
-    """``Consumer.run``, for either facade. ``caller``: the task or thread that called it."""
+    """Implement ``Consumer.run`` for both facades. ``caller`` is the task or thread that called it."""
     wait = check_batch(batch, max_wait)
     chosen = check_handler(handler, policy, has_dead_letter=dead_letter is not None)
-    office = None if dead_letter is None else dead_letter_office(dead_letter, session.client)
-    chance = random.Random()  # noqa: S311 - no secret
-    run = session.begin(caller, partial(Run, policy=chosen, chance=chance, batch=batch, max_wait=wait))
+    dead_letters = None if dead_letter is None else dead_letter_writer(dead_letter, session.client)
+    generator = random.Random()  # noqa: S311 - no secret
+    run = session.begin(caller, partial(Run, policy=chosen, chance=generator, batch=batch, max_wait=wait))
     try:
         with anyio.CancelScope() as session.run_scope:
-            await HandlerRun(session, run, handler, office).run()
+            await HandlerRun(session, run, handler, dead_letters).run()
     finally:
         session.run_scope = None
-        session.post(_nothing)  # whoever closes the consumer looks again
-        if office is not None:
+        session.post(_just_wake)  # close() may wait for the end of the run
+        if dead_letters is not None:
             with anyio.CancelScope(shield=True):
-                await office.close()
+                await dead_letters.close()
 
 
 @final
 class HandlerRun:
-    """One ``Consumer.run``."""
+    """One call of ``Consumer.run``."""
 
-    def __init__(self, session: ConsumerSession, run: Run, handler: Handler, office: DeadLetterOffice | None) -> None:
+    def __init__(
+        self, session: ConsumerSession, run: Run, handler: Handler, dead_letters: DeadLetterWriter | None
+    ) -> None:
         self.session = session
         self.driver = session.driver
-        self.run_ = run
+        self.taker = run
         self.handler = handler
-        self.office = office
+        self.dead_letters = dead_letters
         self.is_async = _is_async(handler)
-        self.threads = anyio.CapacityLimiter(_THREADS)
+        self.threads = anyio.CapacityLimiter(_MAX_THREADS)
         self.exit: SystemExit | KeyboardInterrupt | None = None
-        """The exit that a handler raised."""
+        """The first exit that a handler raised. ``_run_task`` writes it."""
 
     async def run(self) -> None:
-        """Until the consumer is closed, or a bounded run has come to its end.
+        """Run the handlers until the consumer is closed, or a bounded run has ended.
 
         Raises:
-            HandlerFailed: the policy gave up.
+            HandlerFailed: a handler failed, and the policy stops the run.
         """
-        session, run = self.session, self.run_
+        session, run = self.session, self.taker
         try:
             async with anyio.create_task_group() as tasks:
                 while True:
@@ -105,7 +107,7 @@ class HandlerRun:
                     for task in run.new_tasks:
                         tasks.start_soon(self._run_task, ShardHandler(self, task), tasks.cancel_scope)
         except ExceptionGroup as group:
-            error = _first(group)
+            error = _first_error(group)
             raise error from error.__cause__
         finally:
             session.post(partial(session.hand_out.leave, run))
@@ -123,55 +125,55 @@ class HandlerRun:
 
 @final
 class ShardHandler:
-    """The handler at work on one lease."""
+    """Runs the handler for the records of one lease, in one task."""
 
     def __init__(self, run: HandlerRun, task: HandlerTask) -> None:
         self._run = run
         self._task = task
         self._session = run.session
         self._is_in_thread = False
-        self._has_left = False
-        self._handed_at: Instant = -NEVER  # when a hand-out was noted last
+        self._task_has_ended = False
+        self._lag_noted_at: Instant = -NEVER  # when _note_lag last noted a hand-out
 
     async def run(self) -> None:
         session, task, driver = self._session, self._task, self._run.driver
-        _working_for.set(session)
+        _current_session.set(session)
         try:
             with anyio.CancelScope() as scope:
                 driver.enter(task, scope)
                 await session.ask(task)
                 while task.step is not None and not task.is_over:
-                    task.outcome = await self._do(task.step)
+                    task.outcome = await self._take_step(task.step)
                     await session.ask(task)
         finally:
             driver.leave(task)
-            self._has_left = True  # first: a thread that ends from now on says so
+            self._task_has_ended = True  # before the post: a thread that returns after this notifies the host itself
             session.post(self._leave)
 
     def _leave(self, now: Instant) -> None:
-        """In the host: what is not done comes again. A thread that was left behind is still at work."""
+        """Called by the host. Records that are not done are delivered again, once an abandoned thread has returned."""
         self._session.hand_out.leave(self._task, now, is_at_work=self._is_in_thread)
 
     # ---- steps
 
-    async def _do(self, step: Step) -> Outcome:
+    async def _take_step(self, step: Step) -> Outcome:
         match step:
             case Handle(cursor):
                 return await (self._handle_each(cursor) if self._run.is_async else self._handle_in_thread(cursor))
             case Attempt(records):
                 return await self._attempt(records)
             case Bury(letter):
-                office = self._run.office
-                assert office is not None, "a policy that ends with dead letters has a target"
-                self._task.cursor.taken_at = boot_time()  # the target may hang as well
+                dead_letters = self._run.dead_letters
+                assert dead_letters is not None, "a policy that ends with dead letters has a target"
+                self._task.cursor.taken_at = boot_time()  # so that a target that hangs is noticed as a stuck handler
                 try:
-                    await office.write(letter)
-                except Exception as error:  # noqa: BLE001 - the policy's business
+                    await dead_letters.write(letter)
+                except Exception as error:  # noqa: BLE001 - the policy decides what follows
                     return Outcome(error, summarize_error(error, letter.records))
                 return _DONE
             case _:
                 cause = step.error if isinstance(step.error, BaseException) else None
-                raise HandlerFailed(step.shard_id, step.records, self._run.run_.policy.attempts) from cause
+                raise HandlerFailed(step.shard_id, step.records, self._run.taker.policy.attempts) from cause
 
     async def _handle_each(self, cursor: Cursor) -> Outcome:
         handler = cast("Callable[[Record], Awaitable[object]]", self._run.handler)
@@ -184,7 +186,7 @@ class ShardHandler:
                 cursor.slice_end = now + SLICE
                 if not cursor.is_open:
                     break
-            self._note(records[place : place + 1], now)
+            self._note_lag(records[place : place + 1], now)
             cursor.taken_at = now
             cursor.place = place + 1
             try:
@@ -197,21 +199,21 @@ class ShardHandler:
         return _DONE
 
     async def _handle_in_thread(self, cursor: Cursor) -> Outcome:
-        """Many records a trip: the thread goes on until the cursor is closed or a call fails."""
+        """Handle many records per thread: a thread continues until the cursor is closed or a call fails."""
         while cursor.is_open:
-            result = await self._in_thread(self._trip, cursor)
+            result = await self._run_in_thread(self._handle_page, cursor)
             outcome = await self._finish(result, [cursor.records[cursor.place - 1]])
             if outcome.error is not None:
                 return outcome
         return _DONE
 
-    def _trip(self, cursor: Cursor) -> object:
-        """In the thread. Returns the awaitable that the handler returned, if any."""
+    def _handle_page(self, cursor: Cursor) -> object:
+        """Call the handler with one record after another, in a thread. If it returns an awaitable, return that."""
         handler = self._run.handler
         while cursor.is_open:
             now = boot_time()
             record = cursor.take(now)
-            self._note((record,), now)
+            self._note_lag((record,), now)
             result = handler(record)
             if result is not None and inspect.isawaitable(result):
                 return result
@@ -219,25 +221,29 @@ class ShardHandler:
 
     async def _attempt(self, records: list[Record]) -> Outcome:
         run = self._run
-        given = records[0] if run.run_.limit is None else Batch(records, self._session.ack)
-        self._handed_at = -NEVER
+        argument = records[0] if run.taker.limit is None else Batch(records, self._session.ack)
+        self._lag_noted_at = -NEVER
         try:
-            result = self._call(given, records) if run.is_async else await self._in_thread(self._call, given, records)
+            result = (
+                self._call(argument, records)
+                if run.is_async
+                else await self._run_in_thread(self._call, argument, records)
+            )
         except MAY_FAIL as error:
             if is_cancelled(error):
                 raise
             result = error
         return await self._finish(result, records)
 
-    def _call(self, given: Record | Batch, records: Sequence[Record]) -> object:
-        """Perhaps in a thread. Returns the awaitable that the handler returned, if any."""
+    def _call(self, argument: Record | Batch, records: Sequence[Record]) -> object:
+        """Call the handler, perhaps in a thread. Return the awaitable that it returned, if any."""
         self._task.cursor.taken_at = now = boot_time()
-        self._note(records, now)
-        result = self._run.handler(given)
+        self._note_lag(records, now)
+        result = self._run.handler(argument)
         return result if inspect.isawaitable(result) else None
 
     async def _finish(self, result: object, records: Sequence[Record]) -> Outcome:
-        """Await the awaitable that a handler returned; describe the exception that it raised."""
+        """Await the awaitable that a handler returned, and describe the exception that was raised, if any."""
         if result is not None and not isinstance(result, MAY_FAIL):
             self._task.cursor.taken_at = boot_time()
             try:
@@ -250,40 +256,40 @@ class ShardHandler:
                 result = None
         return _DONE if result is None else Outcome(result, summarize_error(result, records))
 
-    def _note(self, records: Sequence[Record], now: Instant) -> None:
-        """The handler is called with these records now: their lag counts until then. In the thread that calls it."""
-        if now >= self._handed_at + SLICE / 2 or len(records) > 1:
-            self._handed_at = now
+    def _note_lag(self, records: Sequence[Record], now: Instant) -> None:
+        """Note the lag of records when the handler gets them. Runs in the thread that calls the handler."""
+        if now >= self._lag_noted_at + SLICE / 2 or len(records) > 1:
+            self._lag_noted_at = now
             hand_out(records, self._session.service_now())
 
-    async def _in_thread(self, work: Callable[..., object], *arguments: object) -> object:
-        """Run it in a thread, which is left behind if we are cancelled. What it raises is returned."""
+    async def _run_in_thread(self, work: Callable[..., object], *arguments: object) -> object:
+        """Run ``work`` in a thread. Return its result or exception. If the task is cancelled, abandon the thread."""
 
-        def trip() -> tuple[object]:  # wrapped: trio refuses a coroutine as a thread's result
+        def work_in_thread() -> tuple[object]:  # a tuple, because trio refuses a coroutine as a thread's result
             self._is_in_thread = True
             try:
-                return (None if self._has_left else work(*arguments),)
+                return (None if self._task_has_ended else work(*arguments),)
             except MAY_FAIL as error:
                 return (error,)
             finally:
                 self._is_in_thread = False
-                if self._has_left:
+                if self._task_has_ended:
                     self._session.post(partial(self._session.hand_out.handle_work_ended, self._task))
 
-        (result,) = await anyio.to_thread.run_sync(trip, abandon_on_cancel=True, limiter=self._run.threads)
+        (result,) = await anyio.to_thread.run_sync(work_in_thread, abandon_on_cancel=True, limiter=self._run.threads)
         return result
 
 
-def _nothing(now: Instant) -> None:
-    """A message that only wakes the host."""
+def _just_wake(now: Instant) -> None:
+    """Do nothing: the message only wakes the host."""
 
 
 def _is_async(handler: Handler) -> bool:
-    call = getattr(handler, "__call__", None)  # noqa: B004 - its kind is asked, not whether there is one
+    call = getattr(handler, "__call__", None)  # noqa: B004 - whether it is a coroutine function, not whether it exists
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
 
 
-def _first(group: ExceptionGroup[Exception]) -> Exception:
-    """The error to raise of those that ended the tasks: the first."""
+def _first_error(group: ExceptionGroup[Exception]) -> Exception:
+    """Return the first error of a group, which may be nested."""
     found = group.exceptions[0]
-    return _first(cast("ExceptionGroup[Exception]", found)) if isinstance(found, ExceptionGroup) else found
+    return _first_error(cast("ExceptionGroup[Exception]", found)) if isinstance(found, ExceptionGroup) else found

@@ -1,9 +1,9 @@
-"""Reads one shard: sends the requests of its reader, answers them, and brings the pages to the hand-out.
+"""Reads one shard: sends the requests of its reader, passes on the responses, and brings the pages to the hand-out.
 
 Invariants:
 
-- Every request is answered to the reader exactly once, unless the task was cancelled: then the reader is stopped.
-- A slow, idle or failing shard waits in its own task: it delays no other.
+- The reader gets exactly one response or failure per request, unless the task is cancelled, which stops the reader.
+- A slow, idle or failing shard waits in its own task, so it delays no other shard.
 """
 
 import logging
@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, final
 import anyio
 import anyio.lowlevel
 
-from shardline.aio.loop.notifier import Bell
+from shardline.aio.loop.notifier import Notifier
 from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse
 from shardline.core.clock import Instant
 from shardline.core.consumer.deaggregator import Deaggregator
@@ -28,7 +28,7 @@ _log: Final = logging.getLogger("shardline.consumer")
 
 
 class ReadingEvents(Protocol):
-    """The host, which receives what was read."""
+    """The inputs of the host: pages, events, and the end of a reader."""
 
     def handle_pages(self, shard: HeldShard, pages: list[Page]) -> None: ...
     def handle_read(self, events: list[ReaderEvent]) -> None: ...
@@ -53,14 +53,14 @@ class ShardReading:
         self._clock = clock
         self._deserializer = deserializer
         self._scope = anyio.CancelScope()
-        self._room = Bell()
+        self._room_freed = Notifier()
 
     def wake(self) -> None:
-        """There is room for a page."""
-        self._room.ring()
+        """Notify the task that there is room for a page."""
+        self._room_freed.notify()
 
     def stop(self) -> None:
-        """End, even in the middle of a request: the reader is stopped."""
+        """Cancel the task, even in the middle of a request."""
         self._scope.cancel()
 
     async def run(self, api: KinesisApi, host: ReadingEvents) -> None:
@@ -71,17 +71,19 @@ class ShardReading:
                 now = clock()
                 request = reader.poll_request(now)
                 if request is not None:
-                    self._answer(await self._send(api, request))
+                    self._handle_response(await self._send(api, request))
                     host.handle_read(reader.take_events())
                 else:
-                    await self._room.wait(max(0.0, reader.next_deadline() - now))
+                    await self._room_freed.wait(max(0.0, reader.next_deadline() - now))
                 while pages := reader.take_pages():
                     for page in pages:
                         if page.records:
-                            page.records[0].origin.deserializer = self._deserializer  # one origin a page
+                            page.records[
+                                0
+                            ].origin.deserializer = self._deserializer  # all records of a page share one origin
                     host.handle_pages(self.shard, pages)
                     if reader.has_unopened:
-                        await anyio.lowlevel.checkpoint()  # opening a slice takes its time
+                        await anyio.lowlevel.checkpoint()  # opening aggregates takes CPU time: let other tasks run
         if not self.shard.is_stopping:
             host.handle_reader_over(self.shard)
 
@@ -92,15 +94,15 @@ class ShardReading:
             if isinstance(request, GetRecords):
                 return await api.get_records(request)
             return await api.get_shard_iterator(request)
-        except Exception as error:  # noqa: BLE001 - an adapter's bug: expected failures are values
-            _log.exception("a request broke")
+        except Exception as error:  # noqa: BLE001 - a bug in an adapter: expected failures are values
+            _log.exception("internal error while sending a request")
             return Failure(FailureKind.TRANSIENT, "Internal", f"{type(error).__name__}: {error}")
 
-    def _answer(self, answer: GetShardIteratorResponse | GetRecordsResponse | Failure) -> None:
+    def _handle_response(self, response: GetShardIteratorResponse | GetRecordsResponse | Failure) -> None:
         reader, now = self._reader, self._clock()
-        if isinstance(answer, Failure):
-            reader.handle_failure(answer, now)
-        elif isinstance(answer, GetShardIteratorResponse):
-            reader.handle_iterator(answer, now)
+        if isinstance(response, Failure):
+            reader.handle_failure(response, now)
+        elif isinstance(response, GetShardIteratorResponse):
+            reader.handle_iterator(response, now)
         else:
-            reader.handle_page(answer, now)
+            reader.handle_page(response, now)

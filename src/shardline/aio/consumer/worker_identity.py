@@ -1,9 +1,9 @@
-"""Under which name does a worker hold its leases, and which of its lives is this?
+"""Generates the name under which a worker holds its leases, and the id of its incarnation.
 
 Invariants:
 
-- No two consumers have the same name unless the user gives it: a container's PID is 1 in all of them, and a
-  restarted process must not pass for the one that died.
+- Two consumers have the same name only if the user chose it. Host and PID are not enough: the PID is 1 in every
+  container, and a restarted process must not be taken for the one that died.
 - No two consumers have the same incarnation, whatever their names are.
 """
 
@@ -16,11 +16,11 @@ _HOST_MAX_LENGTH: Final = 200
 
 
 def new_worker_id() -> str:
-    """Host, process, and chance: the first two are for those who look."""
+    """Return a new name: host and PID, which help people to find the worker, and a random part."""
     host = "".join(character for character in socket.gethostname() if character.isprintable())[:_HOST_MAX_LENGTH]
     return f"{host or 'host'}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 def new_incarnation() -> str:
-    """What tells this consumer from every other of its name."""
+    """Return a new id, which distinguishes this consumer from all others with the same name."""
     return secrets.token_hex(8)

@@ -1,21 +1,22 @@
 """Runs host tasks on asyncio so that an exception raised by a signal handler cannot leave them hanging.
 
-A handler that was set with ``signal.signal`` runs in the main thread, between any two bytecodes, and the exception that
-it raises comes out there. In the code of a task it ends the task. In the event loop's own code it may destroy a single
-thing that asyncio never repeats: the next step of a task (the handle was taken from the queue, but not run), or a
-callback (a timer, the end of a task, a wake-up). The task concerned would wait forever, and ``asyncio.run``, which
+A handler that was set with ``signal.signal`` runs in the main thread, between any two bytecodes, and its exception is
+raised there. If it is raised in the code of a task, it ends the task. If it is raised in the event loop's own code, it
+may destroy something that asyncio never repeats: the next step of a task (its handle was taken from the queue, but not
+run), or a callback (a timer, the end of a task, a wake-up). That task would wait forever, and ``asyncio.run``, which
 waits for every task, would never return.
 
-So a look at everything that is waited for, about once a second, does what was lost once more. The look is a timer of
-the same event loop: the exception can hit either the look or the thing that it looks at, and each arms the other again.
+So a supervisor checks everything that is waited for, about once a second, and repeats what was lost. The check is a
+timer of the same event loop. The exception can hit either the check or a checked task, and each schedules the other
+again.
 
 Invariants:
 
-- A task whose next step was lost goes on, in another ``asyncio.Task``, where the step would have taken it. (A cancel
-  scope of anyio's that is open in it refuses to go on elsewhere: the call that opened it fails.)
-- A wait whose condition holds comes to its end, and so does a wait whose time is up.
-- ``on_end`` of a host is called once the host has ended, until it has returned once.
-- A loop in which only an idle host sleeps is not woken. Nor does a look take place outside the main thread, where no
+- A task whose next step was lost continues with that step, in another ``asyncio.Task``. (If an anyio cancel scope is
+  open in it, the call that opened the scope fails, because anyio refuses to leave a scope in another task.)
+- A wait ends when its condition holds, or when its time is up.
+- ``on_end`` of a host is called after the host has ended, and is repeated until it has returned once.
+- A loop in which only idle hosts sleep is not woken by checks. Nor are there checks outside the main thread, where no
   signal handler runs.
 """
 
@@ -28,14 +29,14 @@ from contextvars import copy_context
 from types import TracebackType
 from typing import Any, Final, cast, final
 
-LOOK_EVERY: Final = 1.0  # seconds
-_ABANDON_AFTER: Final = 10  # looks at a task that was cancelled and does not end
+CHECK_INTERVAL: Final = 1.0  # seconds
+_ABANDON_AFTER: Final = 10  # checks that find a cancelled task still running
 _FOREVER: Final = float("inf")
 
 
 @final
-class _Hosted(Coroutine[Any, Any, None]):
-    """A coroutine that counts its steps, knows what it waits for, and can change its task."""
+class _HostedTask(Coroutine[Any, Any, None]):
+    """A coroutine that counts its steps, knows which future it waits for, and can continue in another task."""
 
     def __init__(
         self,
@@ -48,16 +49,16 @@ class _Hosted(Coroutine[Any, Any, None]):
         self._name = name
         self._on_done = on_done
         self._context = copy_context()
-        self._waits_for: Any = None  # a future; None: the next step is queued
-        self._due_step: int | None = None  # the step that was queued at the last look
-        self._looks_since_cancel = 0
+        self._waits_for: Any = None  # a future, or None if the next step is queued
+        self._queued_step: int | None = None  # the step that was queued at the last check
+        self._checks_since_cancel = 0
         self.steps = 0
         self.on_end = on_end
-        """Only a host has it. Called when the task has ended, however it did."""
+        """Called when the task has ended, in whatever way. ``None`` for tasks of a group, which are not hosts."""
         self.task: asyncio.Task[Any] | None = None
         self._is_cancelled = False
 
-    def begin(self) -> None:
+    def start_task(self) -> None:
         """Take the next step in a new task."""
         self.task = asyncio.get_running_loop().create_task(self, name=self._name, context=self._context)
         self.task.add_done_callback(self._on_done)
@@ -71,13 +72,13 @@ class _Hosted(Coroutine[Any, Any, None]):
     def is_done(self) -> bool:
         return self.task is not None and self.task.done()
 
-    # ---- as a coroutine
+    # ---- the coroutine protocol
 
     def send(self, value: Any, /) -> Any:
         return self._step(self._work.send, value)
 
     def throw(self, *error: Any) -> Any:
-        if self._state == inspect.CORO_CREATED:  # cancelled before it began: it begins, so that its finally is run
+        if self._state == inspect.CORO_CREATED:  # cancelled before its first step: take that, so that its finally runs
             self._step(self._work.send, None)
         return self._step(self._work.throw, *error)
 
@@ -88,23 +89,24 @@ class _Hosted(Coroutine[Any, Any, None]):
     def _step(self, step: Callable[..., Any], *arguments: Any) -> Any:
         self.steps += 1
         with self:
-            self.task = asyncio.current_task()  # begin may have been interrupted before it could say so
+            self.task = asyncio.current_task()  # start_task may have been interrupted before it wrote this
             self._waits_for = None
             self._waits_for = step(*arguments)
         return self._waits_for
 
     def __enter__(self) -> None:
-        """A step begins."""
+        """Begin a step. ``__exit__`` handles the exception that may end it."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         if error is None:
             return False
-        if self._state == inspect.CORO_SUSPENDED:  # it was raised here, and the coroutine would not learn of it
+        if self._state == inspect.CORO_SUSPENDED:  # raised in this class: pass it on to the coroutine
             self._waits_for = self._work.throw(error)
             return True
-        asyncio.get_running_loop().call_soon(self._on_done, None)  # begin may have been interrupted before it could
+        # start_task may have been interrupted before it added the callback.
+        asyncio.get_running_loop().call_soon(self._on_done, None)
         return False
 
     def close(self) -> None:
@@ -114,67 +116,67 @@ class _Hosted(Coroutine[Any, Any, None]):
         return self._work.__await__()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._work, name)  # cr_frame and the like: who prints a task's stack asks for them
+        return getattr(self._work, name)  # cr_frame and others, which code that prints a task's stack needs
 
-    # ---- at a look
+    # ---- checks
 
-    def look(self) -> bool:
-        """Take the next step, if that was lost. Cancel once more what was cancelled and goes on, then abandon it.
+    def check(self) -> bool:
+        """Repeat the next step if it was lost. Cancel a cancelled task again if it is still running, then abandon it.
 
-        Returns whether there is more to look at: a host that only sleeps is woken by others.
+        Return whether the task needs further checks. A sleeping host needs none, because others wake it.
         """
         if self.is_done:
             return False
         task = self.task
         if task is not None and task.cancelling():
             self._is_cancelled = True
-        is_due = self._waits_for is None or self._waits_for.done()
-        if is_due and self._due_step == self.steps:  # it was queued at the last look, and asyncio's queue is in order
-            self.begin()
-            _end(task)
-        self._due_step = self.steps if is_due else None
+        is_queued = self._waits_for is None or self._waits_for.done()
+        if is_queued and self._queued_step == self.steps:  # asyncio runs its queue in order: the step is lost
+            self.start_task()
+            _mark_done(task)
+        self._queued_step = self.steps if is_queued else None
         if self._is_cancelled:
-            self._looks_since_cancel += 1
-            if self._looks_since_cancel >= _ABANDON_AFTER:
-                with suppress(RuntimeError, ValueError):  # it goes on waiting, or it runs at this moment
+            self._checks_since_cancel += 1
+            if self._checks_since_cancel >= _ABANDON_AFTER:
+                with suppress(RuntimeError, ValueError):  # the coroutine ignores GeneratorExit, or runs at this moment
                     self.close()
-                _end(self.task)
-            elif self._looks_since_cancel > 1:
+                _mark_done(self.task)
+            elif self._checks_since_cancel > 1:
                 self.cancel()
-        return is_due or self._is_cancelled or self.on_end is None
+        return is_queued or self._is_cancelled or self.on_end is None
 
 
-def _end(task: "asyncio.Task[Any] | None") -> None:
-    """Declare that it is done: a task that takes no step never ends, and ``asyncio.run`` waits for every task."""
+def _mark_done(task: "asyncio.Task[Any] | None") -> None:
+    """Mark a task as done. Without further steps it never ends, and ``asyncio.run`` waits for every task."""
     if task is not None and not task.done():
         asyncio.Future[Any].set_result(task, None)
 
 
 @final
-class Watch:
-    """Everything of ours that runs or waits in one event loop."""
+class Supervisor:
+    """Supervises all tasks, groups and flags of this library in one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._hosted: set[_Hosted] = set()
+        self._hosted: set[_HostedTask] = set()
         self._groups: set[Group] = set()
         self.flags: set[Flag] = set()
-        """The flags that are waited for; written by themselves."""
-        self._next: asyncio.TimerHandle | None = None
-        self._steps = 0  # of all, at the last look
+        """The flags that tasks wait for. Each ``Flag`` adds and removes itself."""
+        self._next_check: asyncio.TimerHandle | None = None
+        self._steps = 0  # the sum over all tasks, at the last check
         self._is_interruptible = threading.current_thread() is threading.main_thread()
 
-    def run(self, work: Coroutine[Any, Any, None], name: str, on_end: Callable[[], None] | None = None) -> _Hosted:
-        """Run it in a task. ``on_end``: called when it has ended, however it did."""
-        hosted = _Hosted(work, name, self._settle, on_end)
-        self._hosted.add(hosted)  # first: if the rest is interrupted, a look begins it
-        self.look_soon()
-        hosted.begin()
+    def run(self, work: Coroutine[Any, Any, None], name: str, on_end: Callable[[], None] | None = None) -> _HostedTask:
+        """Run ``work`` in a task. ``on_end`` is called when it has ended, in whatever way."""
+        hosted = _HostedTask(work, name, self._collect_ended, on_end)
+        self._hosted.add(hosted)  # first: if the rest is interrupted, a check starts the task
+        self.ensure_check()
+        hosted.start_task()
         return hosted
 
     @property
     def is_over(self) -> bool:
-        """Whether every task has ended, or never began."""
+        """Whether every task has ended, or was never started."""
         return all(hosted.task is None or hosted.is_done for hosted in self._hosted)
 
     def enter(self, group: "Group") -> None:
@@ -183,78 +185,80 @@ class Watch:
     def leave(self, group: "Group") -> None:
         self._groups.discard(group)
 
-    def _settle(self, _: object = None) -> None:
-        """Take note of what has ended."""
+    def _collect_ended(self, _: object = None) -> None:
+        """Remove the tasks that have ended, and call their ``on_end``."""
         for hosted in [*self._hosted]:
             if hosted.is_done:
                 if hosted.on_end is not None:
                     hosted.on_end()
                 self._hosted.discard(hosted)
         for group in [*self._groups]:
-            group.settle()
+            group.collect_ended()
 
-    # ---- the look
+    # ---- checks
 
-    def look_soon(self) -> None:
-        """Something has begun, or was woken: see to it that a look comes."""
+    def ensure_check(self) -> None:
+        """Ensure that a check is scheduled within ``CHECK_INTERVAL``."""
         if self._is_interruptible:
             now = self._loop.time()
-            if self._next is None or not now - LOOK_EVERY < self._next.when() <= now + LOOK_EVERY:  # lost, or far off
-                self._look_at(now + LOOK_EVERY)
+            if (
+                self._next_check is None or not now - CHECK_INTERVAL < self._next_check.when() <= now + CHECK_INTERVAL
+            ):  # lost, or later
+                self._schedule_check(now + CHECK_INTERVAL)
 
-    def _look_at(self, at: float) -> None:
-        if self._next is not None:
-            self._next.cancel()
-        self._next = self._loop.call_at(at, self._look)
+    def _schedule_check(self, at: float) -> None:
+        if self._next_check is not None:
+            self._next_check.cancel()
+        self._next_check = self._loop.call_at(at, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now = self._loop.time()
-        self._look_at(now + LOOK_EVERY)  # first: the rest may be interrupted
-        is_busy = sum([hosted.look() for hosted in self._hosted]) > 0
-        self._settle()
+        self._schedule_check(now + CHECK_INTERVAL)  # first: the rest may be interrupted
+        is_busy = sum([hosted.check() for hosted in self._hosted]) > 0
+        self._collect_ended()
         for flag in [*self.flags]:
-            flag.look(now)
+            flag.check(now)
         steps = sum([hosted.steps for hosted in self._hosted])
         if steps == self._steps and not is_busy:
-            self._rest()
+            self._check_less_often()
         self._steps = steps
 
-    def _rest(self) -> None:
-        """Only hosts are left, and they sleep: look again when one of them has overslept."""
-        assert self._next is not None
+    def _check_less_often(self) -> None:
+        """Check again when the first sleeping host is overdue, because all hosts sleep and no other task runs."""
+        assert self._next_check is not None
         until = min([flag.until for flag in self.flags], default=_FOREVER)
         if until < _FOREVER:
-            self._look_at(until + LOOK_EVERY)
+            self._schedule_check(until + CHECK_INTERVAL)
         else:
-            self._next.cancel()
-            self._next = None
+            self._next_check.cancel()
+            self._next_check = None
 
 
-_watches: Final[dict[asyncio.AbstractEventLoop, Watch]] = {}
+_supervisors: Final[dict[asyncio.AbstractEventLoop, Supervisor]] = {}
 
 
-def watch_of_loop() -> Watch:
-    """That of the running event loop."""
+def supervisor_of_loop() -> Supervisor:
+    """Return the supervisor of the running event loop."""
     loop = asyncio.get_running_loop()
-    watch = _watches.get(loop)
-    if watch is None:
-        for other, watch in [*_watches.items()]:
-            if other.is_closed() and watch.is_over:
-                _watches.pop(other, None)
-        watch = _watches[loop] = Watch(loop)
-    return watch
+    supervisor = _supervisors.get(loop)
+    if supervisor is None:
+        for other, supervisor in [*_supervisors.items()]:
+            if other.is_closed() and supervisor.is_over:
+                _supervisors.pop(other, None)
+        supervisor = _supervisors[loop] = Supervisor(loop)
+    return supervisor
 
 
 @final
 class Flag:
-    """As ``asyncio.Event``, with a limit, and for waits that must come to their end."""
+    """Like ``asyncio.Event``, with a time limit, for waits that must end even if a wake-up is lost."""
 
     def __init__(self) -> None:
-        self._watch = watch_of_loop()
+        self._supervisor = supervisor_of_loop()
         self._waiting: set[asyncio.Future[None]] = set()
         self._is_set = False
         self.until = _FOREVER
-        """When the first wait ends by itself, or earlier."""
+        """A time at or before the end of the first time limit of all waits."""
 
     def is_set(self) -> bool:
         return self._is_set
@@ -265,7 +269,7 @@ class Flag:
     def set(self) -> None:
         self._is_set = True
         if self._waiting:
-            self._watch.look_soon()
+            self._supervisor.ensure_check()
             self._wake()
 
     def _wake(self) -> None:
@@ -273,50 +277,50 @@ class Flag:
             if not future.done():
                 future.set_result(None)
 
-    def look(self, now: float) -> None:
-        """Wake the tasks once more if they should be awake."""
+    def check(self, now: float) -> None:
+        """Wake the waiting tasks again if the flag is set, or if a time limit has passed."""
         if self._is_set or now > self.until:
             self._wake()
 
     async def wait(self, limit: float = _FOREVER) -> None:
-        """Until it is set, or ``limit`` seconds have passed. With several waits, any of them may end earlier."""
+        """Wait until the flag is set, for at most ``limit`` seconds. Several waits all end at the first limit."""
         if self._is_set:
             return
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         timer = None
         self._waiting.add(future)
-        self._watch.flags.add(self)
+        self._supervisor.flags.add(self)
         if limit < _FOREVER:
             self.until = min(self.until, loop.time() + limit)
             timer = loop.call_later(limit, self._wake)
-            self._watch.look_soon()
+            self._supervisor.ensure_check()
         try:
             await future
         finally:
             self._waiting.discard(future)
             if not self._waiting:
                 self.until = _FOREVER
-                self._watch.flags.discard(self)
+                self._supervisor.flags.discard(self)
             if timer is not None:
                 timer.cancel()
 
 
 @final
 class Group:
-    """A task group: ``async with`` waits for its tasks; the first that fails cancels the block and the other tasks."""
+    """A task group: ``async with`` waits for its tasks. The first failure cancels the block and the other tasks."""
 
     def __init__(self) -> None:
-        self._watch = watch_of_loop()
+        self._supervisor = supervisor_of_loop()
         self._owner: asyncio.Task[Any] | None = None
-        self._running: set[_Hosted] = set()
+        self._running: set[_HostedTask] = set()
         self._errors: list[BaseException] = []
         self._is_cancelled = False
         self._is_block_over = False
         self._cancels_of_owner = 0
         self._emptied = Flag()
         self.deadline = _FOREVER
-        """When the tasks are cancelled, if the block has ended before."""
+        """When to cancel tasks that are still running after the end of the block. The user of the group writes it."""
         self.cancelled_caught = False
         """Whether a task, or the block, was cancelled by ``cancel`` or by the deadline."""
 
@@ -326,12 +330,12 @@ class Group:
 
     async def __aenter__(self) -> "Group":
         self._owner = asyncio.current_task()
-        self._watch.enter(self)
+        self._supervisor.enter(self)
         return self
 
     def start_soon(self, call: Callable[..., Any], *arguments: Any) -> None:
         self._emptied.clear()
-        hosted = self._watch.run(call(*arguments), "shardline host task")
+        hosted = self._supervisor.run(call(*arguments), "shardline host task")
         self._running.add(hosted)
         if self._is_cancelled:
             hosted.cancel()
@@ -345,8 +349,8 @@ class Group:
             self._cancels_of_owner += 1
             owner.cancel()
 
-    def settle(self) -> None:
-        """Take note of the tasks that have ended."""
+    def collect_ended(self) -> None:
+        """Remove the tasks that have ended, and keep their errors."""
         for hosted in [*self._running]:
             task = hosted.task
             if task is not None and task.done():
@@ -371,7 +375,7 @@ class Group:
                 return False
             error = await self._wait_for_tasks(error)
         finally:
-            self._watch.leave(self)
+            self._supervisor.leave(self)
         is_ours = self._take_back_cancels()
         if isinstance(error, asyncio.CancelledError):
             if not is_ours and not self._errors:
@@ -386,11 +390,11 @@ class Group:
         return True
 
     async def _wait_for_tasks(self, error: BaseException | None) -> BaseException | None:
-        self.settle()
+        self.collect_ended()
         while self._running or (self._cancels_of_owner and error is None):
             try:
                 if not self._running:
-                    await asyncio.sleep(0)  # the block ended before our cancellation came
+                    await asyncio.sleep(0)  # let the cancellation arrive: the block ended before it
                     break
                 limit = _FOREVER if self._is_cancelled else self.deadline - asyncio.get_running_loop().time()
                 await self._emptied.wait(max(0.0, limit))
@@ -403,7 +407,7 @@ class Group:
         return error
 
     def _take_back_cancels(self) -> bool:
-        """Whether ``cancel`` alone cancelled the owner."""
+        """Undo the cancellations that ``cancel`` requested. Return whether the owner was cancelled by nothing else."""
         is_ours = False
         while self._cancels_of_owner and self._owner is not None:
             self._cancels_of_owner -= 1

@@ -1,9 +1,9 @@
-"""What time is it, for leases?
+"""The clock that leases are measured with.
 
 Invariants:
 
-- It counts the time that the machine was suspended, where the system can tell (CLOCK_BOOTTIME): a lease that
-  lapsed while a laptop slept has lapsed (L2 of docs/guarantees.md). Python's monotonic clock stands still then.
+- Where the system supports it (CLOCK_BOOTTIME), the clock counts the time that the machine was suspended, unlike
+  Python's monotonic clock. So a lease lapses even while a laptop sleeps (L2 of docs/guarantees.md).
 - It never goes back.
 """
 
@@ -13,7 +13,7 @@ import time
 if sys.platform == "linux":
 
     def boot_time() -> float:
-        """Seconds since the machine was started."""
+        """Return the seconds since the machine was started, including suspension."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 else:

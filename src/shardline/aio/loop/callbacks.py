@@ -1,13 +1,13 @@
-"""What becomes of what the user's code raises, where nobody of the user's could catch it?
+"""Contains exceptions of the user's callbacks, hooks and sinks.
 
-Callbacks, hooks and sinks are called by tasks and threads that belong to nobody who calls. Whatever came out of them
-would end those: with asyncio the producer, with trio the whole run.
+Hosts call them in tasks and threads of their own, where the user cannot catch an exception. It would end the host: on
+asyncio the producer, on trio the whole run.
 
 Invariants:
 
-- Whatever it raises, ``SystemExit`` included, is told, and ends nothing.
-- Only a Ctrl-C is the program's: it gets it from its event loop, as if it had come a moment later.
-- A coroutine of the user's that raises ``CancelledError`` while nobody cancels it has failed.
+- Any exception, ``SystemExit`` included, is reported, and does not end the host.
+- Ctrl-C is the exception: the program gets it from its event loop, as if it had been pressed a moment later.
+- A user's coroutine that raises ``CancelledError`` although its task was not cancelled has failed.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from typing import Final, cast, final
 from shardline.adapters.event_loop import is_trio
 
 MAY_FAIL: Final = (Exception, asyncio.CancelledError)
-"""What code of the user's may fail with. Where it is awaited, a ``CancelledError`` may be ours: ``is_cancelled``."""
+"""The exceptions with which user code may fail. In an awaited call, ``is_cancelled`` tells a cancellation apart."""
 
 
 def is_cancelled(error: object) -> bool:
-    """Whether this ``CancelledError`` is a cancellation of the running task: else it is of something else."""
+    """Whether the error is the cancellation of the running task, and not a ``CancelledError`` of another origin."""
     if not isinstance(error, asyncio.CancelledError) or is_trio():
         return False
     task = asyncio.current_task()
@@ -33,17 +33,17 @@ def is_cancelled(error: object) -> bool:
 
 @final
 class Contained:
-    """``with Contained(complain):`` whatever the code in it raises is told to ``complain``.
+    """``with Contained(report):`` passes exceptions of the block to ``report`` and suppresses them.
 
     Args:
-        complain: called with what was raised.
-        awaits: whether it is awaited in the block: then cancellation is not the user's.
+        report: called with the exception.
+        awaits: whether the block awaits. Then cancellations are not suppressed.
     """
 
-    __slots__ = ("_awaits", "_complain")
+    __slots__ = ("_awaits", "_report")
 
-    def __init__(self, complain: Callable[[BaseException], object], *, awaits: bool = False) -> None:
-        self._complain = complain
+    def __init__(self, report: Callable[[BaseException], object], *, awaits: bool = False) -> None:
+        self._report = report
         self._awaits = awaits
 
     def __enter__(self) -> None:
@@ -57,14 +57,14 @@ class Contained:
         if _is_interrupt(error) and threading.current_thread() is threading.main_thread():
             _interrupt_program(error)
         else:
-            self._complain(error)
+            self._report(error)
         return True
 
 
 def _is_from_outside(error: BaseException) -> bool:
-    """Whether it came into a coroutine by its task, and not out of the user's code."""
+    """Whether the event loop threw the exception into the coroutine: a cancellation, or the coroutine's end."""
     if is_trio():
-        import trio  # noqa: PLC0415 - an extra: only where it is in use
+        import trio  # noqa: PLC0415 - an extra: imported only where it is used
 
         return isinstance(error, trio.Cancelled | GeneratorExit)
     return isinstance(error, GeneratorExit) or is_cancelled(error)
@@ -72,16 +72,17 @@ def _is_from_outside(error: BaseException) -> bool:
 
 def _is_interrupt(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
-        return any(_is_interrupt(one) for one in cast("BaseExceptionGroup[BaseException]", error).exceptions)
+        return any(_is_interrupt(member) for member in cast("BaseExceptionGroup[BaseException]", error).exceptions)
     return isinstance(error, KeyboardInterrupt)
 
 
 def _interrupt_program(error: BaseException) -> None:
+    """Raise the Ctrl-C in the program."""
 
     def interrupt() -> None:
         raise error
 
     if is_trio():
-        signal.raise_signal(signal.SIGINT)  # in a protected task: it is delivered to the main one
+        signal.raise_signal(signal.SIGINT)  # in a protected task: trio delivers it to the main task
     else:
-        asyncio.get_running_loop().call_soon(interrupt)  # it comes out of the loop, and ends no task
+        asyncio.get_running_loop().call_soon(interrupt)  # outside of any task, so that it ends the loop and no task

@@ -1,15 +1,16 @@
-"""Tells producers and consumers of a fork, and reports producers that are left at exit.
+"""Notifies producers and consumers of a fork, and reports producers that were not closed before the program exits.
 
 Invariants:
 
-- A producer that is left at exit with undelivered records is logged at CRITICAL.
-- After a fork the child's copy of a started producer or consumer refuses to work: its event loop, threads, connections
-  and leases are the parent's, and the parent keeps them, whatever the child does with its copy.
-- Records under way are the parent's too: in the child their deliveries end, so that nothing there waits for them.
-- A consumer that was not started before the fork is the child's own, under a new name: two workers of one name would
-  each take the other's leases for its own.
-- A fork takes no lock: it may come while other threads are in the middle of anything. The child's copy makes its locks
-  anew, and finds the records of its intake whatever the host was doing (``shardline.core.producer.intake``).
+- A producer that has undelivered records when the program exits is logged at CRITICAL.
+- After a fork, the child's copy of a started producer or consumer refuses to work. Its event loop, threads, connections
+  and leases belong to the parent, and stay intact whatever the child does with its copy.
+- Outstanding records belong to the parent, too. In the child, their deliveries fail, so that no caller there waits.
+- A consumer that was not started before the fork works in the child, under a new name. If it kept its name, each of the
+  two workers would take the other's leases for its own.
+- The code that runs after a fork acquires no lock, because another thread may have held it during the fork. The child's
+  copy creates new locks, and finds the records of its intake whatever the host was doing
+  (``shardline.core.producer.intake``).
 """
 
 import atexit
@@ -22,13 +23,13 @@ from weakref import WeakSet, ref
 
 from shardline.core.producer.producer_record import BufferedRecord, Undelivered
 
-PRODUCER_FORKED: Final = "this Producer was made before a fork: make a new one in the child"
-CONSUMER_FORKED: Final = "this Consumer was made before a fork: make a new one in the child"
+PRODUCER_FORKED: Final = "this Producer was created before a fork: create a new one in the child"
+CONSUMER_FORKED: Final = "this Consumer was created before a fork: create a new one in the child"
 _log: Final = logging.getLogger("shardline.producer")
 
 
 class Watched(Protocol):
-    """A producer of either kind."""
+    """An async or a blocking producer."""
 
     @property
     def outstanding(self) -> int: ...
@@ -37,10 +38,10 @@ class Watched(Protocol):
 
 
 class Forkable(Protocol):
-    """A consumer of either kind."""
+    """An async or a blocking consumer."""
 
     def handle_fork(self) -> None:
-        """We are in the child."""
+        """Handle a fork, in the child."""
         ...
 
 
@@ -49,22 +50,22 @@ _consumers: Final[WeakSet[Forkable]] = WeakSet()
 
 
 def weakly(producer: Watched) -> Callable[[str], None]:
-    """How a host tells its producer that it has ended, without keeping it alive."""
+    """Return ``producer.refuse_after_end``, without keeping the producer alive. The host calls it when it has ended."""
     reference = ref(producer)
 
-    def tell(reason: str) -> None:
+    def refuse(reason: str) -> None:
         alive = reference()
         if alive is not None:
             alive.refuse_after_end(reason)
 
-    return tell
+    return refuse
 
 
 def disown(records: list[BufferedRecord]) -> None:
-    """In the child: the parent delivers these records, or fails to."""
+    """Fail the deliveries of these records, in the child. The parent still sends the records."""
     for record in records:
         if record.ending is None:
-            record.ending = Undelivered("Forked", "it is the parent process that delivers it", maybe_stored=True)
+            record.ending = Undelivered("Forked", "only the parent process delivers this record", maybe_stored=True)
 
 
 def watch(producer: Watched) -> None:
@@ -79,7 +80,7 @@ def watch_forks(consumer: Forkable) -> None:
 
 def _watched() -> list[Watched]:
     while True:
-        with suppress(RuntimeError):  # another thread started one meanwhile
+        with suppress(RuntimeError):  # another thread added a producer meanwhile: try again
             return list(_alive)
 
 
@@ -93,8 +94,8 @@ def _refuse_in_child() -> None:
     for producer in _watched():
         try:
             producer.refuse_after_fork()
-        except Exception:  # noqa: BLE001 - the others are notified all the same
-            _log.exception("a producer was forked while it was at work")
+        except Exception:  # noqa: BLE001 - the other producers must be notified, too
+            _log.exception("internal error in a producer after a fork")
     _alive.clear()
     for consumer in list(_consumers):
         consumer.handle_fork()

@@ -1,14 +1,14 @@
 """Runs producers and consumers in host tasks, and ties each of them to the event loop that it was started in.
 
-A host task belongs to no caller: it is a task of asyncio's own, or a system task of trio.
+A host task does not belong to the caller that starts it: it is a separate asyncio task, or a system task of trio.
 
 Invariants:
 
-- A host enters no cancel scope of a caller: a producer may be closed by another task than the one that started it.
-- Calls from another event loop are refused, with the reason: they would wait for a wake-up that cannot come.
-- A producer or consumer whose loop runs no more can be closed from anywhere.
-- Ctrl-C interrupts the program's own code, never a host or a task of its ``HostTasks``: the main task gets it. On trio
-  a ``KeyboardInterrupt`` in a system task would end the whole run with an internal error. asyncio needs less:
+- A host enters no cancel scope of a caller, so a producer may be closed by another task than the one that started it.
+- Calls from another event loop are refused, with the reason, because their wait would never end.
+- A producer or consumer whose event loop has ended can be closed from anywhere.
+- Ctrl-C interrupts the program's main task, never a host or a task of its ``HostTasks``. On trio, a
+  ``KeyboardInterrupt`` in a system task would end the whole run with an internal error. On asyncio, nothing is needed:
   ``asyncio.run`` cancels the main task.
 """
 
@@ -24,19 +24,19 @@ import anyio
 
 from shardline.adapters.event_loop import CallSoon, call_soon_from_threads, is_trio, running_loop
 from shardline.aio.loop.asyncio_hosts import Flag as AsyncioFlag
-from shardline.aio.loop.asyncio_hosts import Group, watch_of_loop
+from shardline.aio.loop.asyncio_hosts import Group, supervisor_of_loop
 from shardline.errors import Closed, UsageError
 
 # ---- hosts
 
 
 def spawn(task: Coroutine[Any, Any, None], name: str, on_end: Callable[[], None]) -> CallSoon:
-    """Run a task that belongs to no caller. Returns a function that makes a call in its event loop, from any thread.
+    """Run a host task. Return a function that any thread can use to schedule a call in the task's event loop.
 
-    ``on_end`` is called when the task has ended, and may be called twice: a signal handler may raise anywhere.
+    ``on_end`` is called when the task has ended. It may be called twice, because a signal handler may interrupt it.
     """
     if is_trio():
-        import trio  # noqa: PLC0415 - an extra: only where it is in use
+        import trio  # noqa: PLC0415 - an extra: imported only where it is used
 
         async def run() -> None:
             try:
@@ -46,12 +46,12 @@ def spawn(task: Coroutine[Any, Any, None], name: str, on_end: Callable[[], None]
 
         trio.lowlevel.spawn_system_task(run, name=name)
     else:
-        watch_of_loop().run(task, name, on_end)
+        supervisor_of_loop().run(task, name, on_end)
     return call_soon_from_threads()
 
 
 class Flag(Protocol):
-    """An event with a limit, native to the event loop."""
+    """An event of the running event loop, whose ``wait`` has a time limit."""
 
     def is_set(self) -> bool: ...
     def set(self) -> None: ...
@@ -72,24 +72,24 @@ class _TrioFlag:
         self._event.set()
 
     def clear(self) -> None:
-        import trio  # noqa: PLC0415 - an extra: only where it is in use
+        import trio  # noqa: PLC0415 - an extra: imported only where it is used
 
         self._event = trio.Event()
 
     async def wait(self, limit: float = math.inf) -> None:
-        import trio  # noqa: PLC0415 - an extra: only where it is in use
+        import trio  # noqa: PLC0415 - an extra: imported only where it is used
 
         with trio.move_on_after(limit):
             await self._event.wait()
 
 
 def make_flag() -> Flag:
-    """A flag for tasks of the running event loop."""
+    """Return a flag for tasks of the running event loop."""
     return _TrioFlag() if is_trio() else AsyncioFlag()
 
 
 class Scope(Protocol):
-    """A cancel scope of anyio's, or trio's own."""
+    """A cancel scope of anyio or of trio."""
 
     deadline: float
 
@@ -108,15 +108,15 @@ class _Group(Protocol):
 class HostTasks:
     """``async with HostTasks() as tasks:`` opens a task group whose tasks Ctrl-C does not interrupt.
 
-    On trio it is trio's own nursery: protection holds for one function, and anyio wraps tasks in functions of its own.
+    On trio it uses a nursery directly: trio protects a single function, and anyio's task groups wrap tasks in another.
     """
 
     def __init__(self) -> None:
         self._manager: Any
         if is_trio():
-            import trio  # noqa: PLC0415 - an extra: only where it is in use
+            import trio  # noqa: PLC0415 - an extra: imported only where it is used
 
-            trio.lowlevel.enable_ki_protection(_uninterrupted)
+            trio.lowlevel.enable_ki_protection(_run_protected)
             self._manager = trio.open_nursery(strict_exception_groups=True)
         else:
             self._manager = Group()
@@ -136,23 +136,23 @@ class HostTasks:
 
     def start_soon(self, call: Callable[..., Awaitable[object]], *arguments: Any) -> None:
         if is_trio():
-            self._group.start_soon(_uninterrupted, call, *arguments)
-        else:  # what interrupts a task of asyncio's may have broken what it worked on: it breaks the group
+            self._group.start_soon(_run_protected, call, *arguments)
+        else:  # an interrupt may leave the task's data inconsistent, so on asyncio it ends the group
             self._group.start_soon(call, *arguments)
 
 
-async def _uninterrupted(call: Callable[..., Awaitable[object]], *arguments: Any) -> None:
+async def _run_protected(call: Callable[..., Awaitable[object]], *arguments: Any) -> None:
     try:
         await call(*arguments)
-    except* KeyboardInterrupt:  # it hit a task that the call had started: protection is not inherited
-        signal.raise_signal(signal.SIGINT)  # here it is delivered to the main task
+    except* KeyboardInterrupt:  # from a task that the call started: protection is not inherited
+        signal.raise_signal(signal.SIGINT)  # trio delivers it to the main task
 
 
 @final
-class Breakage:
-    """``with Breakage(call):`` calls it with the exception that ended the block, unless that is a cancellation.
+class CrashGuard:
+    """``with CrashGuard(call):`` passes the exception that ends the block to ``call``, unless it is a cancellation.
 
-    An ``Exception`` goes no further. Whatever else a signal handler raises does.
+    It suppresses an ``Exception``. Any other exception, such as one raised by a signal handler, is raised again.
     """
 
     def __init__(self, call: Callable[[BaseException], object]) -> None:
@@ -170,57 +170,57 @@ class Breakage:
 
 
 def _is_cancellation(error: BaseException) -> bool:
-    """Whether it only says that its task was cancelled, or its coroutine closed."""
+    """Whether the exception only means that the task was cancelled, or that the coroutine was closed."""
     if isinstance(error, BaseExceptionGroup):
-        several: tuple[BaseException, ...] = cast("Any", error).exceptions
-        return all(map(_is_cancellation, several))
+        members: tuple[BaseException, ...] = cast("Any", error).exceptions
+        return all(map(_is_cancellation, members))
     return isinstance(error, (anyio.get_cancelled_exc_class(), GeneratorExit))
 
 
 # ---- tasks of callers
 
 
-class _Turn:
-    """Gives the other tasks of asyncio a turn: the same as ``asyncio.sleep(0)``, in a fifth of a checkpoint's time."""
+class _Yield:
+    """Lets other asyncio tasks run, as ``asyncio.sleep(0)`` does, in a fifth of the time of an anyio checkpoint."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
 
 
-_TURN: Final = _Turn()
+_YIELD: Final = _Yield()
 
 
 def native_checkpoint() -> Callable[[], Awaitable[None]]:
-    """A function that gives the other tasks of the running event loop a turn, and lets cancellation through."""
+    """Return a function that lets other tasks of the running event loop run, and that can be cancelled."""
     if is_trio():
-        import trio  # noqa: PLC0415 - an extra: only where it is in use
+        import trio  # noqa: PLC0415 - an extra: imported only where it is used
 
         return trio.lowlevel.checkpoint
-    return lambda: _TURN
+    return lambda: _YIELD
 
 
 def running_task() -> object:
-    """The task that runs now. It is the object, not its id: an id may be reused as soon as the task has ended."""
+    """Return the current task: the object, because its id may be reused once the task has ended."""
     if is_trio():
-        import trio  # noqa: PLC0415 - an extra: only where it is in use
+        import trio  # noqa: PLC0415 - an extra: imported only where it is used
 
         return trio.lowlevel.current_task()
     return asyncio.current_task()
 
 
 def has_ended(task: object) -> bool:
-    """Whether this is a task, and it is over."""
+    """Whether the object is a task that has ended."""
     if isinstance(task, asyncio.Task):
         return cast("asyncio.Task[object]", task).done()
-    coroutine: object = getattr(task, "coro", None)  # trio's
+    coroutine: object = getattr(task, "coro", None)  # a trio task has it
     return inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
 
 
 def has_ended_well(task: object) -> bool:
-    """Whether the task is over, and returned. On trio an exception of a task ends the block that started it."""
+    """Whether the task has returned. On trio, a task that failed counts too: its exception ends the block around it."""
     if isinstance(task, asyncio.Task):
         ended = cast("asyncio.Task[object]", task)
-        # Not exception(): that would mark the exception as retrieved, and asyncio would not log it any more.
+        # Not exception(): it marks the exception as retrieved, and asyncio would no longer log it.
         return ended.done() and not ended.cancelled() and not ended.get_stack(limit=1)
     return has_ended(task)
 
@@ -230,17 +230,17 @@ def has_ended_well(task: object) -> bool:
 
 @final
 class LoopAffinity:
-    """The event loop that runs where this is made."""
+    """The event loop that was running when this object was created."""
 
     def __init__(self, owner: str) -> None:
         self._loop = running_loop()
-        self._why = (
-            f"this {owner} belongs to the event loop in which it was started: use it there, or make a new one here"
+        self._message = (
+            f"this {owner} belongs to the event loop in which it was started: use it there, or create a new one here"
         )
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether another loop runs here, or this one is closed."""
+        """Whether the caller is in another event loop, or this one is closed."""
         loop = self._loop
         return running_loop() not in {loop, None} or (isinstance(loop, asyncio.AbstractEventLoop) and loop.is_closed())
 
@@ -248,38 +248,42 @@ class LoopAffinity:
         """Refuse a call from another event loop.
 
         Raises:
-            UsageError: this is another event loop.
-            Closed: the loop that it belongs to runs no more.
+            UsageError: the caller is in another event loop.
+            Closed: the caller is in another event loop, and this one has ended.
         """
         if self.is_elsewhere:
             loop = self._loop
             is_over = isinstance(loop, asyncio.AbstractEventLoop) and not loop.is_running()
-            raise Closed(self._why) if is_over else UsageError(self._why)
+            raise Closed(self._message) if is_over else UsageError(self._message)
 
     def checker(self) -> Callable[[], object]:
-        """The cheapest call whose result is the same object as ``here`` in this event loop, and nowhere else.
+        """Return the cheapest function that returns ``here`` in this event loop, and another object elsewhere.
 
-        In an event loop of the other kind it raises ``RuntimeError``.
+        In an event loop of the other library (asyncio, trio), the function raises ``RuntimeError``.
         """
         if is_trio():
-            import trio  # noqa: PLC0415 - an extra: only where it is in use
+            import trio  # noqa: PLC0415 - an extra: imported only where it is used
 
             return trio.lowlevel.current_trio_token
         return asyncio.get_running_loop
 
     @property
     def here(self) -> object:
+        """The event loop, or its token on trio."""
         return self._loop
 
-    def is_deserted(self, *, has_ended: bool) -> bool:
-        """Whether this is another event loop, and the host's runs no more. ``has_ended``: the host itself has ended.
+    def is_loop_gone(self, *, has_ended: bool) -> bool:
+        """Whether the caller is in another event loop, and the host's loop has ended.
+
+        Args:
+            has_ended: whether the host itself has ended.
 
         Raises:
-            UsageError: it runs, in another thread.
+            UsageError: the host's event loop is running, in another thread.
         """
         if not self.is_elsewhere:
             return False
         loop = self._loop
         if not has_ended and (not isinstance(loop, asyncio.AbstractEventLoop) or loop.is_running()):
-            raise UsageError(self._why)
+            raise UsageError(self._message)
         return True

@@ -1,12 +1,12 @@
-"""Lets one thread wait for another, where signals may come.
+"""Lets one thread wait for another, even if signal handlers interrupt it.
 
-Events, conditions and futures of the library have a lock of their own inside. A thread that a signal interrupts may
-hold it: a handler that waits for the other thread then waits forever, and one that raises may leave it locked.
+The standard library's events, conditions and futures contain a lock. A thread that is interrupted by a signal may hold
+that lock: a signal handler that waits for the other thread then waits forever, and one that raises may leave it locked.
 
 Invariants:
 
-- Whoever wakes a thread never waits, whatever that thread does or did.
-- A wait that is interrupted leaves nothing behind.
+- Waking a thread never blocks, whatever that thread does.
+- An interrupted wait leaves nothing locked.
 """
 
 import threading
@@ -16,7 +16,7 @@ from typing import final
 
 @final
 class Latch:
-    """The thread that makes it waits, and another one wakes it. It is a plain lock."""
+    """A plain lock. The thread that creates it waits, and another thread wakes it."""
 
     __slots__ = ("_lock", "caller")
 
@@ -26,10 +26,10 @@ class Latch:
         self._lock.acquire()
 
     def wake(self) -> None:
-        """Let the wait end, now or when it comes."""
-        with suppress(RuntimeError):  # it was woken before
+        """End the wait. If it has not begun, it will end at once."""
+        with suppress(RuntimeError):  # already woken
             self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until it is woken; false if that is not so after ``timeout`` seconds."""
+        """Wait to be woken. Return false after ``timeout`` seconds."""
         return self._lock.acquire(timeout=-1 if timeout is None else max(0.0, min(timeout, threading.TIMEOUT_MAX)))

@@ -1,12 +1,12 @@
-"""How does a task wait for news without being told which?
+"""Wakes tasks that wait for something to change.
 
 Invariants:
 
-- A ring wakes everyone who waits, once; it is not remembered. Whoever waits looks first: nothing here yields
-  between looking and waiting.
-- A waiter that is cancelled, or whose time is up, leaves, and harms nobody.
-- A signal handler that raises leaves no task asleep: each waits by a flag of its own (``asyncio_hosts``), and
-  stays on the list until it is awake.
+- A notification wakes all tasks that wait at that moment, and is not remembered. A task therefore checks its condition
+  first, and does not yield to the event loop between the check and the wait.
+- A waiter that is cancelled or times out is removed, and affects no other waiter.
+- A signal handler that raises leaves no task asleep: each task waits for a flag of its own (``asyncio_hosts``), which
+  stays on the list until the task is awake.
 """
 
 from typing import Final, final
@@ -17,20 +17,21 @@ _LONGEST_WAIT: Final = 3600.0
 
 
 @final
-class Bell:
-    """Rung when something has changed."""
+class Notifier:
+    """Notified when something has changed. It does not say what."""
 
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
         self._waiting: list[Flag] = []
 
-    def ring(self) -> None:
+    def notify(self) -> None:
+        """Wake all tasks that wait now."""
         for flag in [*self._waiting]:
             flag.set()
 
     async def wait(self, limit: float = _LONGEST_WAIT) -> None:
-        """Until it is rung, or ``limit`` seconds have passed."""
+        """Wait for the next notification, for at most ``limit`` seconds."""
         flag = make_flag()
         self._waiting.append(flag)
         try:

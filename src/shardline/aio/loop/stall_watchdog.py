@@ -1,13 +1,13 @@
-"""Is the event loop still turning?
+"""Logs a warning while user code blocks the event loop.
 
-A thread of its own looks whether the host task came back when it said it would. A loop that is blocked by the user's
-code renews no lease, and cannot say so itself before it is too late.
+A blocked event loop renews no leases, and cannot report it in time. So a thread checks whether the host task has woken
+up when it was expected to.
 
 Invariants:
 
-- A loop that is late by a quarter of the lease duration is reported while it is still blocked, once each time,
-  with the place in the code where it stands. No values: they may be the user's data.
-- The thread ends with the consumer, and keeps no program from ending.
+- A loop that is late by a quarter of the lease duration is reported while it is still blocked, once per stall, with
+  the line of code that blocks it. No values are logged, because they may be the user's data.
+- The thread ends with the consumer, and does not keep the program from exiting.
 """
 
 import logging
@@ -18,51 +18,51 @@ from collections.abc import Callable
 from typing import Final, final
 
 _log: Final = logging.getLogger("shardline.consumer")
-_SHARE: Final = 0.25  # of a lease duration
+_MAX_DELAY: Final = 0.25  # as a share of the lease duration
 _FRAMES: Final = 3
 
 
 @final
-class LoopWatch:
-    """Watches the event loop of the thread that makes it."""
+class StallWatchdog:
+    """Watches the event loop of the thread that creates it."""
 
     def __init__(self, name: str, lease_duration: float, clock: Callable[[], float]) -> None:
         self._name = name
-        self._patience = lease_duration * _SHARE
+        self._max_delay = lease_duration * _MAX_DELAY
         self._clock = clock
-        self._watched = threading.get_ident()
+        self._watched_thread = threading.get_ident()
         self._expected_at = clock()
-        self._told_at: float | None = None  # the appointment that was missed and reported
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="shardline loop watch", daemon=True)
+        self._reported: float | None = None  # the value of _expected_at that was reported last
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="shardline stall watchdog", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Does not wait for the thread."""
-        self._over.set()
+        """Stop the thread. Does not wait for its end."""
+        self._stopped.set()
 
     def expect(self, at: float) -> None:
-        """The host will be back by then."""
+        """Expect the host to run again at this time. Called by the host before it sleeps."""
         self._expected_at = at
 
-    def look(self) -> None:
-        """Report the loop if it is late."""
+    def check(self) -> None:
+        """Report the event loop if it is late."""
         expected_at = self._expected_at
         late = self._clock() - expected_at
-        if late > self._patience and self._told_at != expected_at:
-            self._told_at = expected_at
+        if late > self._max_delay and self._reported != expected_at:
+            self._reported = expected_at
             place = "unknown"
-            # The documented way to see where another thread stands.
+            # sys documents this function for debugging deadlocks in other threads.
             frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-            frame = frames.get(self._watched)
+            frame = frames.get(self._watched_thread)
             if frame is not None:
                 stack = traceback.extract_stack(frame)[-_FRAMES:]
-                place = " < ".join(f"{one.name} ({one.filename}:{one.lineno})" for one in reversed(stack))
-            told = "%s: the event loop is blocked for %.1f s, leases are in danger; at %s"
-            _log.warning(told, self._name, late, place)
+                place = " < ".join(f"{caller.name} ({caller.filename}:{caller.lineno})" for caller in reversed(stack))
+            message = "%s: the event loop has been blocked for %.1f s and renews no leases; it is at %s"
+            _log.warning(message, self._name, late, place)
 
     def _run(self) -> None:
-        while not self._over.wait(self._patience / 2):
-            self.look()
+        while not self._stopped.wait(self._max_delay / 2):
+            self.check()

@@ -1,16 +1,17 @@
-"""How does a program put records?
+"""The async ``Producer``.
 
-``Producer`` batches, aggregates, predicts shards, keeps their limits and retries, as the KPL does. A put waits for room
-in the buffer and for nothing else; the ``Delivery`` that it returns tells what came of the record.
+It batches, aggregates, predicts shards, respects their limits and retries, as the KPL does. ``put`` blocks only while
+the buffer is full, and returns a ``Delivery``, which resolves to a receipt or to an error.
 
 Invariants:
 
-- A put checks a record, reserves room, appends it to the machine's intake, and wakes the host if that sleeps. It does
-  nothing else: all that follows happens in the host.
-- P7: ``put`` yields to the event loop every ``YIELD_EVERY`` records, before it accepts: a cancelled put put nothing.
-- P10: ``close`` stops intake, drains within its timeout, and hands back what was not delivered, shielded from
-  cancellation; a second cancellation ends it at once, and the host task with it.
-- ``start`` enters no cancel scope of the caller: ``close`` may be called from another task.
+- A put validates a record, reserves room, appends the record to the machine's intake, and wakes the host if it sleeps.
+  Everything else happens in the host.
+- P7: ``put`` yields to the event loop every ``YIELD_EVERY`` records, before it accepts a record. A cancelled put has
+  put nothing.
+- P10: ``close`` stops intake, drains within its timeout, and returns the undelivered records. It is shielded from
+  cancellation; a second cancellation ends it, and the host task, at once.
+- ``start`` enters no cancel scope of the caller, so another task may call ``close``.
 """
 
 import time
@@ -49,15 +50,16 @@ class Producer(ProducerFacade[RoomQueue]):
             receipt = await delivery
 
     Args:
-        stream: its name or ARN.
-        config: the knobs.
-        client: a started ``Client`` to share; else one is made of the connection arguments.
-        serializer: turns what is put into bytes.
-        on_failure: called with every ``Delivery`` that was finally given up: a dead-letter hook. May be async.
+        stream: the name or ARN of the stream.
+        config: the settings.
+        client: a started ``Client`` to share. By default, the producer creates one from the connection arguments.
+        serializer: turns the data of a record into bytes.
+        on_failure: called with every ``Delivery`` that failed for good: a dead-letter hook. May be async.
         sink: called with every event: see ``shardline.core.producer_events``.
-        close_timeout: how long the end of the ``async with`` block waits for deliveries; ``None``: as long as it takes.
-        drain_on_cancel: whether a block that is left by cancellation waits as well; else what is undelivered is handed
-            back at once.
+        close_timeout: how many seconds the end of the ``async with`` block waits for deliveries. ``None`` means without
+            limit.
+        drain_on_cancel: whether the end of the block also waits for deliveries if it is cancelled. If not, undelivered
+            records fail at once.
         connection: ``region``, ``endpoint_url``, ``profile``, ``session``, ``credentials``, ...: see ``Client``.
 
     Raises:
@@ -99,14 +101,14 @@ class Producer(ProducerFacade[RoomQueue]):
         self._starting = anyio.Lock()
         self._intake.serializes = self._serializer is not None
 
-    # ---- life
+    # ---- start and close
 
     async def start(self) -> None:
-        """Connect and begin. Nothing is asked of the caller's task: ``close`` may come from another.
+        """Connect and start the host task. Another task may call ``close``.
 
         Raises:
             UsageError: no region, an unknown profile, ...: see ``Client``.
-            Closed: it was closed before.
+            Closed: the producer was closed before.
         """
         async with self._starting:
             if self._is_started or self._closed:
@@ -114,14 +116,14 @@ class Producer(ProducerFacade[RoomQueue]):
                 return
             if self._owns_client:
                 await self._client.start()
-            if self._closed:  # meanwhile
+            if self._closed:  # closed while the client started
                 if self._owns_client:
                     await self._client.close()
                 self._check_open()
             api = self._client.api
             driver = self._driver
-            driver.home = home = LoopAffinity("Producer")
-            self._loop, self._running_loop = home.here, home.checker()
+            driver.loop_affinity = affinity = LoopAffinity("Producer")
+            self._loop, self._running_loop = affinity.here, affinity.checker()
             self._ended = ended = make_flag()
             self._checkpoint = native_checkpoint()
             hosted = host_producer(driver, api, self._client, ended, owns_client=self._owns_client)
@@ -129,28 +131,29 @@ class Producer(ProducerFacade[RoomQueue]):
             self._admit()
 
     async def close(self, timeout: float | None = None) -> list[Delivery]:  # noqa: ASYNC109 - it returns, never raises
-        """Accept no more, deliver what there is within ``timeout`` seconds, and end. Returns the undelivered.
+        """Accept no more records, deliver the outstanding ones within ``timeout`` seconds, and stop.
 
-        Harmless when done before. What is returned has failed with the code ``Closed``, unless it failed earlier.
+        Return the undelivered records. They failed with the code ``Closed``, unless they failed earlier. Closing twice
+        is harmless.
         """
         limit = self._close_timeout if timeout is None else check_timeout("timeout", timeout)
         driver, ended = self._driver, self._ended
         left = (self._left or self._intake.unfinished()) if self._is_started else self._left
-        is_deserted = self._is_started and driver.give_up_if_deserted()
-        if is_deserted:
+        is_loop_gone = self._is_started and driver.abandon_if_loop_gone()
+        if is_loop_gone:
             self._left = left
-        first = self._refuse_puts()
-        if ended is None or is_deserted or not self._is_started:
+        is_first = self._refuse_puts()
+        if ended is None or is_loop_gone or not self._is_started:
             return undelivered(self._left)
         with anyio.CancelScope(shield=True):
             try:
                 self._room.wake_all()
-                if first:
+                if is_first:
                     self._left = left
-                    if limit != 0:  # else nothing more is sent: what is handed back would be stored all the same
-                        await driver.settle(limit, left)
+                    if limit != 0:  # at 0, send nothing more: the returned records would be stored anyway
+                        await driver.flush_and_wait(limit, left)
             finally:
-                if first or limit == 0:  # who has no time cuts short who has
+                if is_first or limit == 0:  # a close with no time left cuts a longer one short
                     driver.stop()
             if not driver.is_hook_running_here:
                 await ended.wait()
@@ -168,15 +171,15 @@ class Producer(ProducerFacade[RoomQueue]):
     # ---- putting
 
     async def put(self, data: Any, *, key: str | None = None, explicit_hash_key: str | None = None) -> Delivery:
-        """Put one record. Waits for room in the buffer, and for nothing else.
+        """Put one record. Blocks only while the buffer is full.
 
         Args:
-            data: the payload: bytes, or what the serializer takes.
-            key: the partition key; ``None`` lets the producer choose the shard.
-            explicit_hash_key: a decimal that takes the place of the key's hash.
+            data: the payload: bytes, or any value that the serializer accepts.
+            key: the partition key. ``None`` lets the producer choose the shard.
+            explicit_hash_key: a decimal number that replaces the key's hash.
 
         Raises:
-            UsageError: the record is wrong, or too large for the stream. Nothing was accepted.
+            UsageError: the record is invalid, or too large for the stream. It was not accepted.
             Closed: the producer is closed, or not started.
         """
         self._until_yield -= 1
@@ -186,7 +189,7 @@ class Producer(ProducerFacade[RoomQueue]):
             await self._checkpoint()
         try:
             is_here = self._running_loop() is self._loop
-        except RuntimeError:  # an event loop of another kind
+        except RuntimeError:  # an event loop of the other library
             is_here = False
         intake = self._intake
         if (
@@ -196,28 +199,28 @@ class Producer(ProducerFacade[RoomQueue]):
             and explicit_hash_key is None
             and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
             and key.isascii()
-        ):  # nearly all, with as few calls as can be
+        ):  # the common case, with as few calls as possible
             delivery = Delivery(data, key, None, _clock() + self._ttl)
             size = len(data) + len(key)
-            # From here to the append nothing is called: no signal handler or finalizer can come between (P1, P7).
+            # No calls from here to the append, so that no signal handler or finalizer can run in between (P1, P7).
             if intake.reserved_records < intake.gate_records and intake.reserved_bytes + size <= intake.quiet_bytes:
                 intake.reserved_records += 1
                 intake.reserved_bytes += size
                 intake.records.append(delivery)
                 return delivery
-        delivery = self._checked(data, key, explicit_hash_key)
+        delivery = self._make_delivery(data, key, explicit_hash_key)
         if not self._accept(delivery):
             await self._room.wait_in_turn(partial(self._accept, delivery))
         return delivery
 
     def put_nowait(self, data: Any, *, key: str | None = None, explicit_hash_key: str | None = None) -> Delivery:
-        """As ``put``, without waiting.
+        """Like ``put``, without waiting.
 
         Raises:
-            BufferFull: there is no room. Nothing was accepted.
-            UsageError, Closed: as ``put``.
+            BufferFull: there is no room. The record was not accepted.
+            UsageError, Closed: see ``put``.
         """
-        delivery = self._checked(data, key, explicit_hash_key)
+        delivery = self._make_delivery(data, key, explicit_hash_key)
         if not self._accept(delivery):
             raise self._full()
         return delivery
@@ -227,11 +230,12 @@ class Producer(ProducerFacade[RoomQueue]):
     ) -> list[Delivery]:
         """Put many records: tuples of (key or None, data) or (key, data, explicit hash key).
 
-        All are checked before the first is accepted. If it is cancelled, what was accepted stays accepted.
+        All records are validated before the first is accepted. If the call is cancelled, the records that were already
+        accepted stay accepted.
 
         Raises:
-            UsageError: a record is wrong; the message says which. Nothing was accepted.
-            Closed: as ``put``. If it is closed meanwhile, what was accepted stays accepted.
+            UsageError: a record is invalid; the message says which. No record was accepted.
+            Closed: see ``put``. If the producer is closed during the call, accepted records stay accepted.
         """
         self._check_open()
         deliveries = [
@@ -249,49 +253,50 @@ class Producer(ProducerFacade[RoomQueue]):
                     await self._room.wait_in_turn(partial(self._accept, delivery))
         return deliveries
 
-    def _checked(self, data: Any, key: str | None, explicit_hash_key: str | None) -> Delivery:
+    def _make_delivery(self, data: Any, key: str | None, explicit_hash_key: str | None) -> Delivery:
         if self._serializer is not None:
             data = serialized(self._serializer, data)
         self._check_open()
         return Delivery(*check_record(data, key, explicit_hash_key, self._intake.record_max_bytes), 0.0)
 
     def _accept(self, delivery: Delivery, in_turn: bool = False) -> bool:
-        """Put it into the intake. Says whether there was room."""
+        """Put the record into the intake. Return whether there was room."""
         delivery.expires_at = _clock() + self._ttl
         return self._put(self._intake.put, delivery, payload_bytes(delivery), in_turn)
 
     def _wake(self) -> None:
-        """From wherever this is, also a signal handler that runs while the event loop waits for events."""
+        """Wake the host from any thread, or from a signal handler that runs while the event loop waits for events."""
         assert self._in_loop is not None
         with suppress(RuntimeError):  # the loop has ended, and with it the host
             self._in_loop(self._driver.wake)
-            self._in_loop(self._driver.wake)  # twice: a signal handler that raises can make asyncio lose one of them
+            self._in_loop(self._driver.wake)  # twice: a signal handler that raises can make asyncio lose one
 
     def _check_open(self) -> None:
         super()._check_open()
-        if self._driver.home is not None:
-            self._driver.home.check()
+        if self._driver.loop_affinity is not None:
+            self._driver.loop_affinity.check()
 
-    # ---- waiting, and looking
+    # ---- waiting and state
 
     async def flush(self, timeout: float | None = None) -> list[Delivery]:  # noqa: ASYNC109 - it returns, never raises
-        """Send what was put before the call, without lingering, and wait until it has ended.
+        """Send the records that were put before the call, without lingering, and wait until they have resolved.
 
-        It keeps the rate limits. Returns what is not delivered after ``timeout`` seconds (``None``: as long as it
-        takes): still on its way, or given up meanwhile. What failed before is not in it: see ``on_failure``.
+        The rate limits apply. Return the records that are not delivered after ``timeout`` seconds (``None`` means
+        without limit), because they are outstanding or failed during the call. Records that failed earlier are not
+        returned: see ``on_failure``.
         """
         self._check_open()
         snapshot: list[Any] = self._intake.unfinished()
-        await self._driver.settle(check_timeout("timeout", timeout), snapshot)
+        await self._driver.flush_and_wait(check_timeout("timeout", timeout), snapshot)
         return undelivered(snapshot)
 
-    async def wait_ready(self, timeout: float | None = 30.0) -> None:  # noqa: ASYNC109 - it raises an error of ours
-        """Until the producer has seen its stream. Call it at the start, to learn of a misspelt name or missing rights.
+    async def wait_ready(self, timeout: float | None = 30.0) -> None:  # noqa: ASYNC109 - it raises WaitTimeout
+        """Wait until the producer has reached its stream. Call it at start-up to detect a wrong name or missing rights.
 
         Raises:
-            WaitTimeout: not within ``timeout`` seconds.
-            ShardlineError: it never will: no such stream, access denied, wrong credentials, ...
-            Closed: it is closed, or not started.
+            WaitTimeout: the producer was not ready within ``timeout`` seconds.
+            ShardlineError: the stream cannot be reached: no such stream, access denied, wrong credentials, ...
+            Closed: the producer is closed, or not started.
         """
         limit = check_timeout("timeout", timeout)
         self._check_open()
@@ -299,5 +304,5 @@ class Producer(ProducerFacade[RoomQueue]):
         self._check_open()
 
     def stats(self) -> ProducerStats:
-        """Counts and the state of every shard."""
+        """Return the counts, and the state of every shard."""
         return self._machine.stats(_clock())

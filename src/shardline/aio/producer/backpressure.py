@@ -2,10 +2,11 @@
 
 Invariants:
 
-- P7: only the first in the line tries, and it stays first until it has succeeded or leaves: nobody overtakes it. A
-  waiter that leaves, also by cancellation, wakes the next.
-- No count of those that wait can get out of step, for the line itself is all that there is. The host wakes the first
-  whenever it has looked at the machine and there is room: an interrupt that ends a waiter at any point stops no other.
+- P7: only the first waiter in the line tries to put, and it stays first until it succeeds or leaves. No other waiter
+  overtakes it. A waiter that leaves, even by cancellation, wakes the next one.
+- There is no separate count of waiters that could become wrong: the line itself is the only state. The host wakes the
+  first waiter whenever it has polled the machine and there is room, so an interrupt that ends a waiter at any point
+  does not block the others.
 """
 
 from collections.abc import Callable
@@ -17,13 +18,13 @@ from shardline.core.producer.intake import Intake
 
 
 @final
-class _Turn:
-    """A place in the line."""
+class _Place:
+    """A task's place in the line."""
 
     __slots__ = ("wake",)
 
     def __init__(self) -> None:
-        self.wake: Callable[[], None] = lambda: None  # until it waits there is nothing to wake
+        self.wake: Callable[[], None] = lambda: None  # wait replaces it
 
     async def wait(self) -> None:
         self.wake, waiting = native_waiter()
@@ -31,32 +32,32 @@ class _Turn:
 
 
 class Line:
-    """Those who wait for room, in the order of their arrival."""
+    """The waiters for room, in the order of their arrival."""
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
         self._line = intake.waiters
 
-    def enter(self, turn: object) -> None:
-        """Wait behind those who came before."""
-        self._line.append(turn)
+    def enter(self, place: object) -> None:
+        """Join the end of the line."""
+        self._line.append(place)
         self._intake.update_gate()
 
     def move_up(self) -> None:
-        """A putter has left the line: there may be room for the next one as well."""
+        """Wake the next waiter after one has left the line, because there may be more room."""
         self._intake.update_gate()
         self.notify()
 
     def notify(self) -> None:
-        """There may be room: the first in the line tries."""
+        """Wake the first waiter in the line if there is room, or if puts are refused."""
         if self._line and (self._intake.has_room or self._intake.refusal is not None):
-            with suppress(IndexError):  # it left, in another thread
+            with suppress(IndexError):  # the last waiter left, in another thread
                 self._line[0].wake()
 
     def wake_all(self) -> None:
-        """Nobody needs to wait any more."""
-        for turn in list(self._line):
-            turn.wake()
+        """Wake all waiters, because puts are refused from now on."""
+        for place in list(self._line):
+            place.wake()
 
 
 @final
@@ -64,13 +65,13 @@ class RoomQueue(Line):
     """The tasks that wait for room."""
 
     async def wait_in_turn(self, attempt: Callable[[bool], bool]) -> None:
-        """Wait until ``attempt`` succeeds. Its argument says whether this task is first; it raises to end the wait."""
-        turn = _Turn()
+        """Wait until ``attempt(is_first)`` returns true. It raises to end the wait."""
+        place = _Place()
         try:
-            self.enter(turn)
-            while not attempt(self._line[0] is turn):
-                await turn.wait()
+            self.enter(place)
+            while not attempt(self._line[0] is place):
+                await place.wait()
         finally:
-            if turn in self._line:
-                self._line.remove(turn)  # not in a method: it could be interrupted before it begins
+            if place in self._line:
+                self._line.remove(place)  # inline: an interrupt could prevent the call of a method
             self.move_up()

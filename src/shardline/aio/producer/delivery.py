@@ -1,13 +1,13 @@
-"""What does a caller hold of a record that was put, and how does it learn the outcome?
+"""The delivery: the result of ``put``, which resolves to a receipt or to an error.
 
 Invariants:
 
-- P1: a delivery ends exactly once, and says so to everyone who waits, however many, however often.
-- P11: it is the record itself, no second object; waiting makes one waiter per wait, native to the event loop. A shared
-  one would be cancelled for all by one.
-- A waiter that is cancelled leaves, and harms nobody; a delivery that nobody waits for may be dropped.
-- What a callback raises is the callback's business: it is logged, and stops nothing. One that is called at
-  once is the caller's code, and ends as that does: an exit or an interrupt goes through.
+- P1: a delivery resolves exactly once, and wakes every waiter, however many there are.
+- P11: a delivery is the record itself, not a second object. Each wait creates its own waiter, native to the event loop,
+  because one caller that cancels a shared waiter would cancel it for all.
+- A cancelled waiter is removed, and affects no other waiter. A delivery may be dropped without waiting for it.
+- Exceptions of a callback are logged, and stop nothing else. If the delivery has already resolved, the callback is
+  called at once, in the caller's own code: an exit or an interrupt that it raises is then not suppressed.
 """
 
 import asyncio
@@ -24,23 +24,23 @@ _log: Final = logging.getLogger("shardline.producer")
 
 
 class SettledRecord(BufferedRecord):
-    """What the async and the blocking delivery have in common."""
+    """The methods that the async and the blocking delivery share."""
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, well or badly."""
+        """Whether the delivery has resolved, to a receipt or to an error."""
         return self.ending is not None
 
     @property
     def delivered(self) -> bool:
-        """Whether it is in the stream, with a receipt."""
+        """Whether the record is in the stream, with a receipt."""
         return self.ending is not None and type(self.ending) is not Undelivered
 
     def receipt(self) -> Receipt:
-        """Where it lies, once it is there.
+        """Return the receipt of a delivery that has resolved.
 
         Raises:
-            DeliveryFailed: it was given up.
+            DeliveryFailed: the record was not delivered.
         """
         outcome = self.conclusion
         assert outcome is not None
@@ -49,8 +49,8 @@ class SettledRecord(BufferedRecord):
         raise DeliveryFailed(self, outcome)
 
     def when_done(self, call: Callable[[], object]) -> None:
-        """Call it when this has ended: at once if it has."""
-        pending = [call]  # taken out by whoever calls it: list.pop is atomic
+        """Call ``call`` once, when the delivery has resolved; at once if it already has."""
+        pending = [call]  # popped by the code that calls it: list.pop is atomic, so it is called once
 
         def once() -> None:
             try:
@@ -59,15 +59,15 @@ class SettledRecord(BufferedRecord):
                 return
             try:
                 taken()
-            except MAY_FAIL as error:  # a callback may ask a cancelled future
-                _complain(error)
+            except MAY_FAIL as error:  # CancelledError too: a callback may read the result of a cancelled future
+                _log_failure(error)
 
         def once_contained() -> None:
-            with Contained(_complain):
+            with Contained(_log_failure):
                 once()
 
         self.add_waiter(once_contained)
-        if self.ending is not None:  # entered first, looked then: the ending may come from another thread
+        if self.ending is not None:  # checked after adding the waiter: another thread may resolve the delivery
             once()
 
     def add_waiter(self, wake: Callable[[], None]) -> None:
@@ -80,31 +80,31 @@ class SettledRecord(BufferedRecord):
             self.waiters.remove(wake)
 
     def __repr__(self) -> str:
-        """Without the data: that belongs in no log."""
+        """Show no data, because it must not get into logs."""
         state = "pending" if self.ending is None else "delivered" if self.delivered else "undelivered"
         return f"<{type(self).__name__} key={self.key!r} {state}>"
 
 
 @final
 class Delivery(SettledRecord):
-    """A record on its way. ``await`` it for the receipt; drop it if you do not care."""
+    """A record that was put. ``await`` it for the receipt, or drop it if you do not need that."""
 
     def __await__(self) -> Generator[Any, None, Receipt]:
-        """The receipt, when it is delivered.
+        """Wait for the delivery, and return the receipt.
 
         Raises:
-            DeliveryFailed: it was given up; the exception carries the record and every attempt.
+            DeliveryFailed: the record was not delivered. The exception has the record and every attempt.
         """
         if self.ending is None:
             yield from self._wait().__await__()
         landing = self.ending
-        if type(landing) is Landing and self.history is None:  # nearly all, with as few calls as can be
+        if type(landing) is Landing and self.history is None:  # the common case, with as few calls as possible
             number = self.sequence_number or landing.sequence_number
             return Receipt(landing.shard_id, number, self.sub_sequence, landing.sent)
         return self.receipt()
 
     async def outcome(self) -> Receipt | Undelivered:
-        """As ``await``, but a failure is a value: an ``Undelivered``."""
+        """Like ``await``, but return an ``Undelivered`` instead of raising ``DeliveryFailed``."""
         if self.ending is None:
             await self._wait()
         conclusion = self.conclusion
@@ -112,11 +112,11 @@ class Delivery(SettledRecord):
         return conclusion
 
     def add_done_callback(self, callback: "Callable[[Delivery], object]") -> None:
-        """Call ``callback(delivery)`` when it ends; at once if it has."""
+        """Call ``callback(delivery)`` when the delivery has resolved; at once if it already has."""
         self.when_done(lambda: callback(self))
 
     async def _wait(self) -> None:
-        """Until it has ended, by a waiter of one's own (P11)."""
+        """Wait until the delivery has resolved, with a waiter of its own (P11)."""
         wake, waiting = native_waiter()
         self.add_waiter(wake)
         try:
@@ -125,21 +125,21 @@ class Delivery(SettledRecord):
             self.remove_waiter(wake)
 
 
-def _complain(error: BaseException) -> None:
+def _log_failure(error: BaseException) -> None:
     _log.error("a delivery's callback failed", exc_info=error)
 
 
 def wake_waiters(record: BufferedRecord) -> None:
-    """It has ended: tell everyone who waits."""
+    """Wake all waiters of a record that has resolved."""
     for wake in [*(record.waiters or ())]:
         wake()
-    record.waiters = None  # last: after an interrupt all of them are woken again
+    record.waiters = None  # last: if this is interrupted, all waiters are woken again
 
 
 def native_waiter() -> tuple[Callable[[], None], Any]:
-    """What wakes a task of the running event loop, and what it awaits."""
+    """Return a function that wakes one task of the running event loop, and an awaitable that waits for it."""
     if is_trio():
-        import trio  # noqa: PLC0415 - an extra: only where it is in use
+        import trio  # noqa: PLC0415 - an extra: imported only where it is used
 
         event = trio.Event()
         return event.set, event.wait()

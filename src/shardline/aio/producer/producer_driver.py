@@ -1,19 +1,21 @@
-"""How is the producer's machine driven?
+"""The host of a producer: the only code that calls the producer's machine.
 
-One host task polls the machine, sends what it gives, sleeps until its next deadline or until it is woken, and tells
-everyone what came of it. The blocking producer uses the same driver, in a thread of its own.
+One host task polls the machine, sends its requests, sleeps until its next deadline or until it is woken, wakes the
+callers whose records are delivered or failed, and reports the events. The blocking producer runs the same driver in a
+thread of its own.
 
 Invariants:
 
-- P1: every request that was polled is answered to the machine exactly once, also when its task is cancelled or breaks;
-  when the host ends, however it ends, every delivery ends.
-- Only the host enters the machine, so that it needs no lock. Other code puts into the intake, and asks the rest
-  of the event loop that the host runs in.
-- The host lets no exception out: what breaks it ends the deliveries and is logged.
-- Between two requests, and two slices of records that are sorted, the host yields: each takes milliseconds.
-- When the host ends, however it ends, nothing more is accepted: ``on_end`` is called first.
-- Every record that was given up is handed to ``on_failure``, whatever it raises. An async one has
-  ``HOOK_PATIENCE`` seconds to come to its end after everything else has.
+- P1: the machine gets exactly one response or failure for every request that was polled, even if the task that sends it
+  is cancelled or raises. When the host ends, in whatever way, every delivery resolves.
+- Only the host calls the machine, so the machine needs no lock. Other code puts into the intake, and schedules all
+  other calls in the host's event loop.
+- No exception leaves the host. An exception that ends the host is logged, and the undelivered records fail.
+- The host yields between two requests, and between two slices of records that it sorts, because each takes
+  milliseconds.
+- When the host ends, in whatever way, it calls ``on_end`` first, after which no more records are accepted.
+- Every record that failed is passed to ``on_failure``, even if earlier calls raised. Async hooks have ``HOOK_TIMEOUT``
+  seconds to finish after everything else has ended.
 """
 
 import logging
@@ -29,8 +31,8 @@ import anyio.lowlevel
 
 from shardline.aio.client import Client
 from shardline.aio.loop.callbacks import Contained
-from shardline.aio.loop.host_tasks import Breakage, Flag, HostTasks, LoopAffinity, make_flag
-from shardline.aio.loop.notifier import Bell
+from shardline.aio.loop.host_tasks import CrashGuard, Flag, HostTasks, LoopAffinity, make_flag
+from shardline.aio.loop.notifier import Notifier
 from shardline.aio.producer.delivery import wake_waiters
 from shardline.aio.reporting import ProducerReporter
 from shardline.core.failures import Failure, FailureKind, to_error
@@ -40,20 +42,20 @@ from shardline.core.requests import PutRecords
 from shardline.errors import UsageError, WaitTimeout
 from shardline.ports import KinesisApi
 
-HOOK_PATIENCE: Final = 5.0
+HOOK_TIMEOUT: Final = 5.0
 _log: Final = logging.getLogger("shardline.producer")
 _CLOSED: Final = "the producer was closed before it could be delivered"
 _LOOP_ENDED: Final = "the event loop ended before the producer was closed"
-_CLIENT_CLOSED: Final = "the Client that it uses was closed"
-_NO_ORDER: Final = "the stream distributes records by itself (AUTO record distribution): ordered=True cannot be kept"
-_hook_of: Final = ContextVar["Driver | None"]("shardline_hook_of", default=None)
+_CLIENT_CLOSED: Final = "the Client that this Producer uses was closed"
+_NO_ORDER: Final = "the stream uses AUTO record distribution, which ignores keys: ordered=True cannot be honoured"
+_current_driver: Final = ContextVar["Driver | None"]("shardline_current_driver", default=None)
 
 T = TypeVar("T")
 
 
 @final
 class Driver:
-    """Feeds one machine."""
+    """Drives one machine."""
 
     def __init__(
         self,
@@ -66,67 +68,70 @@ class Driver:
     ) -> None:
         self.machine = machine
         self.failure: str | None = None
-        """What broke the host, if anything did."""
+        """The error that ended the host, or ``None``."""
         self._reporter = reporter
         self._on_failure = on_failure
         self._on_room = on_room
         self._on_end = on_end
-        self._wake: Flag | None = None  # made by the host: this may be another event loop's thread
+        self._wake: Flag | None = None  # created by the host: __init__ may run in another thread
         self._tasks: HostTasks | None = None
         self._hooks: HostTasks | None = None
         self._stopping = False
         self._has_ended = False
-        self._answers = Bell()  # rung when a question about the stream was answered, and at the end
-        self.home: LoopAffinity | None = None
-        """The event loop in which the host runs; not known before it does."""
+        self._readiness_changed = Notifier()  # notified after each response about the stream, and at the end
+        self.loop_affinity: LoopAffinity | None = None
+        """The event loop in which the host runs. ``None`` until it is started."""
         self.orphaned = False
-        """Nobody can close it any more: it ends when it has delivered everything."""
+        """Whether the producer was garbage-collected. The host then ends when all records have resolved."""
 
     def wake(self) -> None:
-        """Something may have to be sent. To be called in the event loop."""
+        """Wake the host: there may be something to send. Must be called in the event loop."""
         if self._wake is not None:
             self._wake.set()
 
     def stop(self) -> None:
-        """End: what is not delivered by now is given up."""
+        """Stop at once. Records that are not delivered yet fail."""
         self._stopping = True
         self.wake()
         if self._tasks is not None:
             self._tasks.cancel_scope.cancel()
 
-    def lose_client(self) -> None:
-        """The ``Client`` was closed: nothing more is accepted, and every delivery ends. In the event loop."""
+    def handle_client_closed(self) -> None:
+        """Stop, because the ``Client`` was closed. Must be called in the event loop."""
         if not self._stopping:
             self.failure = _CLIENT_CLOSED
             self._on_end(_CLIENT_CLOSED)
             self.stop()
 
-    def orphan(self, in_loop: Callable[[Callable[[], None]], object] | None) -> None:
-        """Nobody can close it any more. ``in_loop``: makes a call in the event loop."""
-        self.orphaned = True
-        if in_loop is not None:
-            with suppress(RuntimeError):  # the loop has ended
-                in_loop(self.wake)
+    def orphan(self, call_soon: Callable[[Callable[[], None]], object] | None) -> None:
+        """Let the host end by itself, because the producer was garbage-collected.
 
-    def give_up_if_deserted(self) -> bool:
-        """Where the host's event loop runs no more, end every delivery here and now. Says whether it is so.
+        ``call_soon`` schedules a call in the host's event loop.
+        """
+        self.orphaned = True
+        if call_soon is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                call_soon(self.wake)
+
+    def abandon_if_loop_gone(self) -> bool:
+        """Fail all deliveries if the host's event loop has ended. Return whether that is so.
 
         Raises:
-            UsageError: the host runs in another thread.
+            UsageError: the host's event loop is running, in another thread.
         """
-        if self.home is None or not self.home.is_deserted(has_ended=self._has_ended):
+        if self.loop_affinity is None or not self.loop_affinity.is_loop_gone(has_ended=self._has_ended):
             return False
         if not self._has_ended:
             self._end()
         return True
 
     def flush(self) -> None:
-        """Send what was put, without lingering. To be called in the event loop."""
+        """Send the records that were put, without lingering. Must be called in the event loop."""
         self.machine.flush()
         self.wake()
 
-    async def settle(self, limit: float | None, snapshot: list[Any]) -> None:
-        """Send without lingering, and wait until these have ended: for ``limit`` seconds at most."""
+    async def flush_and_wait(self, limit: float | None, snapshot: list[Any]) -> None:
+        """Send without lingering, and wait until the deliveries have resolved, for at most ``limit`` seconds."""
         self.flush()
         with anyio.move_on_after(limit):
             for delivery in snapshot:
@@ -134,51 +139,53 @@ class Driver:
                     await delivery.outcome()
 
     async def wait_ready(self, limit: float | None, stream: str) -> None:
-        """Until the machine knows that it can reach its stream, or the host has ended. In the event loop.
+        """Wait until the machine knows that it can reach its stream, or the host has ended. Call it in the event loop.
 
         Raises:
-            WaitTimeout: not within ``limit`` seconds.
-            ShardlineError: it never will be.
+            WaitTimeout: the machine was not ready within ``limit`` seconds.
+            ShardlineError: the stream cannot be reached, and waiting will not help.
         """
         readiness = self.machine.readiness
         with anyio.move_on_after(limit):
             while not (readiness.is_ready or self._has_ended):
                 if readiness.is_hopeless and readiness.failure is not None:
                     raise to_error(readiness.failure, "ListShards")
-                await self._answers.wait()
+                await self._readiness_changed.wait()
             return
         why = "" if readiness.failure is None else f": {to_error(readiness.failure, 'ListShards')}"
         raise WaitTimeout(f"the producer of {stream} is not ready after {limit:g} s{why}")
 
     @property
     def is_hook_running_here(self) -> bool:
-        """Whether the caller is an ``on_failure`` of ours, for whose end the host waits."""
-        return _hook_of.get() is self
+        """Whether the caller is an ``on_failure`` hook of this producer. The host waits for its end."""
+        return _current_driver.get() is self
 
     async def run(self, api: KinesisApi) -> None:
-        """The host task."""
-        self.home = self.home or LoopAffinity("Producer")
+        """Run the host until the producer is closed."""
+        self.loop_affinity = self.loop_affinity or LoopAffinity("Producer")
         async with HostTasks() as self._hooks:
             try:
-                with Breakage(self._break):
+                with CrashGuard(self._handle_crash):
                     async with HostTasks() as self._tasks:
                         await self._drive(api, self._tasks)
                         self._tasks.cancel_scope.cancel()
             finally:
                 self._end()
-            self._hooks.cancel_scope.deadline = anyio.current_time() + HOOK_PATIENCE
+            self._hooks.cancel_scope.deadline = anyio.current_time() + HOOK_TIMEOUT
         if self._hooks.cancel_scope.cancelled_caught:
-            self._reporter.complain("on_failure", TimeoutError(f"not done {HOOK_PATIENCE:g} s after the end"))
+            self._reporter.complain(
+                "on_failure", TimeoutError(f"not done {HOOK_TIMEOUT:g} s after the producer has ended")
+            )
 
-    def _break(self, error: BaseException) -> None:
-        cause = _first_of(error)
+    def _handle_crash(self, error: BaseException) -> None:
+        cause = _first_error(error)
         self.failure = f"{type(cause).__name__}: {cause}"
-        _log.critical("the producer broke; what was not delivered is given up", exc_info=error)
+        _log.critical("the producer stopped because of an internal error; undelivered records fail", exc_info=error)
 
     async def _drive(self, api: KinesisApi, tasks: HostTasks) -> None:
         self._wake = make_flag()
         while not self._stopping:
-            self._wake.clear()  # before polling: a wake-up while we poll is not lost
+            self._wake.clear()  # before polling, so that a wake-up during the poll is not lost
             delay = await self._pump(api, tasks)
             if self.machine.refuses_order:
                 raise UsageError(_NO_ORDER)
@@ -187,7 +194,7 @@ class Driver:
             await self._wake.wait(delay)
 
     async def _pump(self, api: KinesisApi, tasks: HostTasks) -> float:
-        """Send all that is to go now. Returns for how long there is nothing to do."""
+        """Send everything that is due. Return the seconds until the next deadline."""
         machine = self.machine
         while True:
             now = time.monotonic()
@@ -196,12 +203,12 @@ class Driver:
             summary = machine.poll_summary(now)
             put = machine.poll_put(now)
             deadline = machine.next_deadline()
-            self._tell()  # what expired
+            self._report_outcomes()  # of records that have expired
             self._on_room()
             if listing is not None:
-                tasks.start_soon(self._ask, api.list_shards, listing, machine.handle_list_shards)
+                tasks.start_soon(self._query, api.list_shards, listing, machine.handle_list_shards)
             if summary is not None:
-                tasks.start_soon(self._ask, api.describe_stream_summary, summary, machine.handle_summary)
+                tasks.start_soon(self._query, api.describe_stream_summary, summary, machine.handle_summary)
             if put is not None:
                 tasks.start_soon(self._put, api, *put)
             elif listing is None and summary is None and deadline > now:
@@ -209,19 +216,19 @@ class Driver:
             await anyio.lowlevel.checkpoint()
 
     async def _put(self, api: KinesisApi, number: int, request: PutRecords) -> None:
-        def answer(answer: Any, now: float) -> None:
-            self.machine.handle_put(number, answer, now)
+        def handle(response: Any, now: float) -> None:
+            self.machine.handle_put(number, response, now)
 
-        await self._call(api.put_records, request, answer)
+        await self._call(api.put_records, request, handle)
 
-    async def _ask(
+    async def _query(
         self,
         send: Callable[[Any], Awaitable[T | Failure]],
         request: Any,
         handle: Callable[[T | Failure, float], None],
     ) -> None:
         await self._call(send, request, handle)
-        self._answers.ring()
+        self._readiness_changed.notify()
 
     async def _call(
         self,
@@ -229,20 +236,22 @@ class Driver:
         request: Any,
         handle: Callable[[T | Failure, float], None],
     ) -> None:
-        """Send a request and answer the machine, whatever happens (P1)."""
-        answer: T | Failure = Failure(FailureKind.TRANSIENT, "Cancelled", "the producer was closed during the request")
+        """Send a request, and pass the response or a failure to the machine, whatever happens (P1)."""
+        response: T | Failure = Failure(
+            FailureKind.TRANSIENT, "Cancelled", "the producer was closed during the request"
+        )
         try:
-            answer = await send(request)
-        except Exception as error:  # noqa: BLE001 - an adapter's bug: expected failures are values
-            _log.exception("a request broke")
-            answer = Failure(FailureKind.TRANSIENT, "Internal", f"{type(error).__name__}: {error}")
+            response = await send(request)
+        except Exception as error:  # noqa: BLE001 - a bug in an adapter: expected failures are values
+            _log.exception("internal error while sending a request")
+            response = Failure(FailureKind.TRANSIENT, "Internal", f"{type(error).__name__}: {error}")
         finally:
-            handle(answer, time.monotonic())
-            self._tell()
+            handle(response, time.monotonic())
+            self._report_outcomes()
             self.wake()
 
-    def _tell(self) -> None:
-        """Wake waiters, call hooks, report. The end of the driver finishes what an interrupt cut short."""
+    def _report_outcomes(self) -> None:
+        """Wake waiters, call hooks and report events. If an interrupt cuts this short, ``_end`` does the rest."""
         finished, failed = self.machine.ledger.finished, self.machine.ledger.failed
         while finished:
             wake_waiters(finished[0])
@@ -257,45 +266,45 @@ class Driver:
     def _call_on_failure(self, record: BufferedRecord) -> None:
         if self._on_failure is None:
             return
-        with Contained(self._complain):
+        with Contained(self._report_hook):
             result = self._on_failure(record)
             if isawaitable(result):
                 assert self._hooks is not None
                 self._hooks.start_soon(self._await_hook, result)
 
     async def _await_hook(self, result: Awaitable[object]) -> None:
-        _hook_of.set(self)
-        with Contained(self._complain, awaits=True):
+        _current_driver.set(self)
+        with Contained(self._report_hook, awaits=True):
             await result
 
-    def _complain(self, error: BaseException) -> None:
+    def _report_hook(self, error: BaseException) -> None:
         self._reporter.complain("on_failure", error)
 
     def _end(self) -> None:
-        """Every delivery ends, whatever ended the host (P1)."""
+        """Resolve every delivery, whatever ended the host (P1)."""
         reason = self.failure or (_CLOSED if self._stopping or self.orphaned else _LOOP_ENDED)
         self._stopping = True
         try:
             self._on_end(reason)
             self.machine.abandon("Closed", reason)
-        except Exception:  # noqa: BLE001 - the deliveries end all the same
-            _log.exception("the producer's machine broke")
+        except Exception:  # noqa: BLE001 - the deliveries must resolve anyway
+            _log.exception("internal error while the producer ended")
         self.machine.give_up_lost(reason)
-        self._tell()
+        self._report_outcomes()
         self._reporter.log_rest()
         self._has_ended = True
-        self._answers.ring()
+        self._readiness_changed.notify()
 
-    def make_sure_of_end(self) -> None:
-        """The host's task is over: see to it that its end was not interrupted."""
+    def finish(self) -> None:
+        """Do what ``_end`` left undone if it was interrupted. Called when the host's task has ended."""
         if not self._has_ended:
             self._end()
 
 
 async def host_producer(driver: Driver, api: Any, client: Client, ended: Flag, *, owns_client: bool) -> None:
-    """The task that owns a producer's requests. It holds no reference to the ``Producer``."""
+    """Run the host task of a producer. It holds no reference to the ``Producer``."""
     try:
-        with client.used_by(driver.lose_client):
+        with client.used_by(driver.handle_client_closed):
             await driver.run(api)
     finally:
         try:
@@ -307,14 +316,14 @@ async def host_producer(driver: Driver, api: Any, client: Client, ended: Flag, *
 
 
 def end_host(driver: Driver, ended: Flag) -> None:
-    """The task is over: do what its end left undone, if that was interrupted."""
-    driver.make_sure_of_end()
+    """Do what the end of the host task left undone if it was interrupted."""
+    driver.finish()
     ended.set()
 
 
-def _first_of(error: BaseException) -> BaseException:
-    """What broke first, taken out of the groups that task groups make."""
+def _first_error(error: BaseException) -> BaseException:
+    """Return the first error of a group, which may be nested."""
     while isinstance(error, BaseExceptionGroup):
-        several: tuple[BaseException, ...] = cast("Any", error).exceptions
-        error = several[0]
+        members: tuple[BaseException, ...] = cast("Any", error).exceptions
+        error = members[0]
     return error

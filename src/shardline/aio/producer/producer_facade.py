@@ -1,10 +1,12 @@
-"""Holds the half of ``Producer`` that the async and the blocking class share: arguments, machine, driver and end.
+"""The base class of the async and the blocking ``Producer``: arguments, machine, driver and end.
 
 Invariants:
 
-- P1: a put that a signal handler ends by raising wakes the host: its record may be in the intake already.
-- A producer that was forgotten is logged, and delivers what it has while its event loop runs.
-- After a fork the child's copy refuses, and so does a producer whose host has ended: see ``fork_and_exit``.
+- P1: a put that is interrupted by a signal handler's exception wakes the host, because its record may already be in the
+  intake.
+- A producer that is garbage-collected without ``close()`` is logged. Its host still delivers the outstanding records,
+  while its event loop runs.
+- After a fork, the child's copy refuses puts, and so does a producer whose host has ended: see ``fork_and_exit``.
 """
 
 import logging
@@ -35,11 +37,11 @@ _L = TypeVar("_L", bound=Line)
 
 
 class ProducerFacade(ABC, Generic[_L]):
-    """The arguments are those of ``Producer``; ``room``: makes the line of those who wait for room."""
+    """The base class. Takes the arguments of ``Producer``, and ``room``, which creates the line of waiters for room."""
 
-    _is_started: bool = False  # of the class: __del__ also sees what __init__ refused
+    _is_started: bool = False  # a class attribute, because __del__ also runs if __init__ raised
     _closed: bool = False
-    _in_loop: Callable[[Callable[[], None]], object] | None = None  # makes a call in the host's event loop
+    _in_loop: Callable[[Callable[[], None]], object] | None = None  # schedules a call in the host's event loop
     _block: ClassVar[str]
     _lives_with: ClassVar[str]
 
@@ -75,7 +77,7 @@ class ProducerFacade(ABC, Generic[_L]):
         )
 
     def _admit(self) -> None:
-        """The host runs."""
+        """Accept puts from now on, because the host runs."""
         for sentence in self._config.untranslated:
             _log.warning("KPL property %s", sentence)
         watch(self)
@@ -83,21 +85,21 @@ class ProducerFacade(ABC, Generic[_L]):
         self._intake.admit()
 
     def _refuse_puts(self) -> bool:
-        """It is closed. Says whether it was open before."""
+        """Refuse puts, because the producer is closed. Return whether this is the first close."""
         is_first, self._closed = not self._closed, True
         if self._intake.refusal != PRODUCER_FORKED:
             self._intake.refuse("this Producer is closed")
         return is_first
 
     def _exit_timeout(self, kind: type[BaseException] | None) -> float | None:
-        """How long the way out of a block waits that ended with this exception."""
+        """Return the timeout of the close at the end of a block that raised this kind of exception."""
         is_interrupted = kind is not None and not issubclass(kind, Exception)
         return 0.0 if is_interrupted and not self._drain_on_cancel else None
 
     # ---- putting
 
     def _date(self, deliveries: Iterable[SettledRecord]) -> int:
-        """Their life begins. Returns how many bytes they count."""
+        """Set when the records expire. Return the sum of their bytes."""
         expires_at, size = _clock() + self._ttl, 0
         for delivery in deliveries:
             delivery.expires_at = expires_at
@@ -105,7 +107,7 @@ class ProducerFacade(ABC, Generic[_L]):
         return size
 
     def _put(self, put: Callable[..., Put], *arguments: Any) -> bool:
-        """Put into the intake. Says whether there was room."""
+        """Call a put method of the intake. Return whether there was room."""
         try:
             result = put(*arguments)
             if result is Put.WAKE:
@@ -119,7 +121,7 @@ class ProducerFacade(ABC, Generic[_L]):
 
     @abstractmethod
     def _wake(self) -> None:
-        """Wake the host, from wherever this is."""
+        """Wake the host, from any thread or signal handler."""
 
     def _full(self) -> BufferFull:
         return BufferFull(f"the buffer is full: {self.outstanding} records, {self._intake.buffered_bytes} bytes")
@@ -128,29 +130,29 @@ class ProducerFacade(ABC, Generic[_L]):
         if self._intake.refusal is not None:
             raise Closed(self._intake.refusal)
 
-    # ---- looking
+    # ---- state
 
     @property
     def outstanding(self) -> int:
-        """Records that were put and have not ended."""
+        """How many records were put and have not resolved."""
         return self._intake.outstanding
 
     def __repr__(self) -> str:
         if not hasattr(self, "_intake"):
-            return "<Producer, not made>"  # __init__ raised
+            return "<Producer, not initialized>"  # __init__ raised
         state = "open" if self._intake.refusal is None else "closed" if self._is_started else "not started"
         return f"<Producer {self._stream}, {state}, {self.outstanding} outstanding>"
 
-    # ---- what was forgotten
+    # ---- forks, and the end of the host
 
     def refuse_after_fork(self) -> None:
-        """In the child: the event loop, the connections and the records are the parent's."""
+        """Refuse puts in the child of a fork: the event loop, connections and records belong to the parent."""
         self._closed, self._is_started = True, False
         self._intake.refuse(PRODUCER_FORKED)
         disown(self._intake.unfinished())
 
     def refuse_after_end(self, reason: str) -> None:
-        """The host has ended: nothing that is put now would ever be sent."""
+        """Refuse puts after the host has ended, because they would never be sent."""
         if self._intake.refusal is None:
             self._intake.refuse(f"this Producer does not run any more: {reason}")
         self._room.wake_all()
@@ -158,16 +160,16 @@ class ProducerFacade(ABC, Generic[_L]):
     def __del__(self) -> None:
         if self._closed or not self._is_started:
             return
-        # When the interpreter ends, a network thread was stopped wherever it was, maybe with a lock of the log in its
-        # hands: logging now could wait forever. Lost records were logged before that, at exit.
+        # While the interpreter shuts down, a network thread may have been stopped while it held a lock of the logging
+        # module, so logging could wait forever. Lost records were logged before that, at exit.
         if not sys.is_finalizing():
             if self.outstanding:
-                message = "%s was dropped without close(): its records are delivered only while the %s runs"
-                _log.error(message, repr(self), self._lives_with)  # not %r: the log would keep it alive
+                message = "%s was garbage-collected without close(): its records are delivered only while the %s runs"
+                _log.error(message, repr(self), self._lives_with)  # not %r: a log record would keep the producer alive
             self._driver.orphan(self._in_loop)
         warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
 
 def undelivered(deliveries: list[Any]) -> list[Any]:
-    """Those that are on their way, or were given up."""
+    """Return the deliveries that are outstanding or have failed."""
     return [delivery for delivery in deliveries if not delivery.delivered]
