@@ -1,8 +1,8 @@
-"""How do docstrings become Markdown? An extension of griffe, for ``docs/api.md``.
+"""Turns docstrings into Markdown: an extension of griffe, for the pages in ``docs/reference/api``.
 
-- The code announces an example as reStructuredText does, by two colons; Markdown would show both.
-- It cites its invariants by number, as in (P7): those are for who reads the code.
-- ``ProducerConfig`` says what its fields mean, and their defaults, in their metadata.
+- In docstrings, two colons introduce an example, as in reStructuredText. Markdown needs one.
+- Docstrings cite invariants by number, as in (P7). The numbers help readers of the code only, so they are removed.
+- The meanings and defaults of the fields of ``ProducerConfig`` are in the fields' metadata.
 """
 
 import re
@@ -13,21 +13,21 @@ from griffe import Attribute, Docstring, Extension, Object
 
 from shardline import ProducerConfig
 
-ANNOUNCED = re.compile(r"::$", re.MULTILINE)
-CITED = re.compile(r" \([A-Z]{1,2}\d+\)")
-KNOBS = {f"{ProducerConfig.__module__}.ProducerConfig.{knob.name}": knob for knob in fields(ProducerConfig)}
+TWO_COLONS = re.compile(r"::$", re.MULTILINE)
+INVARIANT = re.compile(r" \([A-Z]{1,2}\d+\)")
+SETTINGS = {f"{ProducerConfig.__module__}.ProducerConfig.{setting.name}": setting for setting in fields(ProducerConfig)}
 
 
 class PlainDocstrings(Extension):
-    """Docstrings as Markdown."""
+    """Rewrites docstrings as Markdown."""
 
     def on_attribute(self, *, attr: Attribute, **_: Any) -> None:
-        knob = KNOBS.get(attr.path)
-        if knob is not None and knob.metadata:
-            about = knob.metadata["about"]
+        setting = SETTINGS.get(attr.path)
+        if setting is not None and setting.metadata:
+            about = setting.metadata["about"]
             attr.docstring = Docstring(f"{about[0].upper()}{about[1:]}.", parent=attr)
-            attr.value = repr(knob.default)
+            attr.value = repr(setting.default)
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
         if obj.docstring is not None:
-            obj.docstring.value = CITED.sub("", ANNOUNCED.sub(":", obj.docstring.value))
+            obj.docstring.value = INVARIANT.sub("", TWO_COLONS.sub(":", obj.docstring.value))

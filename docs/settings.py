@@ -2,7 +2,7 @@
 
 Names, defaults, ranges and meanings come from the code: from the fields of the configs and from the signatures of the
 constructors. The advice (when to change a setting, and what that costs) is written here.
-``tests/docs/test_settings_pages.py`` fails when a page is not current, or when a setting has no advice.
+``tests/docs/test_settings_pages.py`` fails if a page is out of date, or if a setting has no advice.
 """
 
 import ast
@@ -22,7 +22,7 @@ NO_LIMIT = 10**12
 
 
 class Advice(NamedTuple):
-    """When to change a setting."""
+    """A sentence about when to change a setting, or what that costs."""
 
     lead: str
     text: str
@@ -53,7 +53,7 @@ def cost(text: str) -> Advice:
 
 
 class Group(NamedTuple):
-    """Settings that belong together: their names, in the order of the page, with the advice."""
+    """Settings that belong together, in the order of the page, each with its advice."""
 
     heading: str
     settings: dict[str, list[Advice]]
@@ -174,7 +174,7 @@ PRODUCER = [
     ),
 ]
 PRODUCER_ARGUMENTS = {
-    "serializer": "Turns what you put into bytes. Without it, `put` takes bytes.",
+    "serializer": "Turns the data of a record into bytes. Without it, `put` takes bytes.",
     "on_failure": "A callback for every record that failed. It may be `async`.",
     "sink": "A callback for every event.",
     "close_timeout": "How long the end of the block waits for deliveries. `None`: until all are done.",
@@ -367,16 +367,16 @@ A call waits up to `read_timeout` for a slow lookup, such as a `credential_proce
 
 
 def number(value: float, *, in_bytes: bool) -> str:
-    """A number as people write it."""
+    """Return the number as people write it."""
     if in_bytes and value >= MIB and value % MIB == 0:
         return f"{int(value) // MIB} MiB"
-    if in_bytes and value >= KIB and value % KIB == 0 and value != 51_200:  # known by this number
+    if in_bytes and value >= KIB and value % KIB == 0 and value != 51_200:  # AWS users know this number
         return f"{int(value) // KIB:,} KiB"
     return f"{value:,.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else f"{value:,}"
 
 
 def shown(name: str, value: Any) -> str:
-    """A default as a page shows it."""
+    """Return a default as the page shows it."""
     if isinstance(value, str):
         return f'`"{value}"`'
     if value is None or isinstance(value, bool):
@@ -402,7 +402,7 @@ def is_allowed(name: str, value: object) -> bool:
 
 
 def consumer_range(name: str) -> str:
-    """The range that the setting's own check reports for a wrong value."""
+    """Return the range, taken from the message of the setting's own check for a wrong value."""
     message = ""
     try:
         _CHECKS[name](name, b"")
@@ -420,7 +420,7 @@ def consumer_range(name: str) -> str:
 
 
 def meanings(kind: type) -> dict[str, str]:
-    """The docstring under each field of a dataclass."""
+    """Return the docstring of each field of a dataclass."""
     [definition] = ast.parse(getsource(kind)).body
     body = definition.body if isinstance(definition, ast.ClassDef) else []
     found = {}
@@ -432,18 +432,20 @@ def meanings(kind: type) -> dict[str, str]:
 
 
 def plain(text: str) -> str:
-    """A docstring as a line of Markdown."""
+    """Return a docstring as one line of Markdown."""
     return " ".join(text.split()).replace("``", "`")
 
 
 def code_names(text: str, names: set[str]) -> str:
-    """The text, with the names of settings and of put as code."""
+    """Return the text, with the given names as code."""
     return re.sub(r"(?<![`\w])(\w+)(?![`\w])", lambda word: f"`{word[1]}`" if word[1] in names else word[1], text)
 
 
 def entry(name: str, default: str, allowed: str, meaning: str, advice: list[Advice]) -> str:
     lines = [f"### `{name}`", "", meaning, "", f"Default: {default}. Allowed: {allowed}.", ""]
-    lines += [f"- **{one.lead}** {one.text}" if one.lead != "Cost" else f"- **Cost:** {one.text}" for one in advice]
+    lines += [
+        f"- **{item.lead}** {item.text}" if item.lead != "Cost" else f"- **Cost:** {item.text}" for item in advice
+    ]
     return "\n".join([*lines, ""])
 
 
@@ -499,7 +501,10 @@ def consumer_page() -> str:
 
 def policy_rows() -> list[tuple[str, ...]]:
     words = meanings(FailurePolicy)
-    return [(f"`{one.name}`", shown(one.name, one.default), words[one.name]) for one in fields(FailurePolicy)]
+    return [
+        (f"`{setting.name}`", shown(setting.name, setting.default), words[setting.name])
+        for setting in fields(FailurePolicy)
+    ]
 
 
 def client_page() -> str:
@@ -512,17 +517,22 @@ def client_page() -> str:
 
 
 def undocumented() -> set[str]:
-    """Settings and arguments that the pages lack, and entries of the pages that the code lacks."""
+    """Return the settings and arguments that are missing on the pages, or that only the pages have."""
 
     def arguments(function: Any) -> set[str]:
         kinds = (Parameter.POSITIONAL_ONLY, Parameter.VAR_KEYWORD)
-        given = signature(function).parameters.values()
-        return {one.name for one in given if one.kind not in kinds} - {"self", "stream", "config", "client"}
+        parameters = signature(function).parameters.values()
+        return {parameter.name for parameter in parameters if parameter.kind not in kinds} - {
+            "self",
+            "stream",
+            "config",
+            "client",
+        }
 
     pairs = [
-        ({one.name for one in fields(ProducerConfig) if one.metadata}, [*_names(PRODUCER)]),
-        ({one.name for one in fields(ConsumerConfig)}, [*_names(CONSUMER)]),
-        ({one.name for one in fields(FailurePolicy)}, POLICY),
+        ({setting.name for setting in fields(ProducerConfig) if setting.metadata}, [*_names(PRODUCER)]),
+        ({setting.name for setting in fields(ConsumerConfig)}, [*_names(CONSUMER)]),
+        ({setting.name for setting in fields(FailurePolicy)}, POLICY),
         (arguments(Producer.__init__), [*PRODUCER_ARGUMENTS]),
         (arguments(Consumer.__init__), [*CONSUMER_ARGUMENTS]),
         (arguments(Client.__init__), [*CLIENT]),
@@ -538,7 +548,7 @@ PAGES = {"producer.md": producer_page, "consumer.md": consumer_page, "client.md"
 
 
 def written() -> dict[str, str]:
-    """Every page, by its file's name."""
+    """Return every page, by the name of its file."""
     return {name: page() for name, page in PAGES.items()}
 
 

@@ -1,7 +1,7 @@
-"""Writes the tables of the pages that come from the code: ``python docs/tables.py``.
+"""Writes the tables that are generated from the code: ``python docs/tables.py``.
 
-A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``. ``tests/docs/test_tables.py`` fails when a table is
-not current. The settings pages have a script of their own, ``settings.py``.
+In a page, a table is between ``<!-- table: NAME -->`` and ``<!-- end -->``. ``tests/docs/test_tables.py`` fails if a table
+is out of date. Another script, ``settings.py``, writes the settings pages.
 """
 
 # ruff: noqa: E501, SLF001 - rows of tables; some tables are private to their modules
@@ -15,7 +15,7 @@ from typing import get_args
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from settings import shown, table  # noqa: E402 - beside this file, and no package
+from settings import shown, table  # noqa: E402 - in this directory, which is not a package
 
 from shardline import ConsumerConfig, ProducerConfig  # noqa: E402
 from shardline.core import producer_events  # noqa: E402
@@ -37,13 +37,13 @@ PRODUCER_EVENTS = {
     "ShardsChanged": "The producer has a new shard map.",
     "ShardMapFailed": "Listing the shards failed. The producer retries.",
     "StreamUnknown": "DescribeStreamSummary failed. The producer assumes the default limit for records.",
-    "DistributionChanged": "Whether the service chooses the shards itself (AUTO). If it does, nothing is aggregated.",
-    "AggregationStopped": "Records are stored in unexpected shards, and the producer may not ask why. It stops aggregating.",
+    "DistributionChanged": "AUTO record distribution is now on or off. While it is on, nothing is aggregated.",
+    "AggregationStopped": "Records are stored in unexpected shards, and DescribeStreamSummary failed. The producer stops aggregating.",
 }
 CONSUMER_EVENTS = {
     "LeaseGained": "This worker owns the shard and reads it from `start`.",
     "HandOverAsked": "Another worker asked for the shard. You have until `until` to finish the records in hand.",
-    "HandOverOverdue": "You did not finish in time. Your handler for the shard was cancelled, and the lease is released.",
+    "HandOverOverdue": "Your code did not finish in time. Your handler for the shard was cancelled, and the lease is released.",
     "LeaseLost": "The lease is lost, and your handler for the shard was cancelled. Another worker may be reading it.",
     "LeaseReleased": "The worker released the lease: at its end, after a hand-over, or because the shard is finished.",
     "StreamRecreated": "The stream was deleted and re-created. The consumer stops reading.",
@@ -59,7 +59,7 @@ CONSUMER_EVENTS = {
     "ProgressLost": "The lease store came back empty. The group begins again at `start`.",
     "ListingFailed": "Listing the shards, or describing the stream, failed. The worker retries at `retry_at`.",
     "WorkerIdShared": "Another live process has the same `worker_id`. It owns this shard.",
-    "Stalled": "The event loop or the machine stood still for so long that leases are in danger.",
+    "Stalled": "The event loop was blocked, or the machine suspended, for so long that leases may lapse.",
     "HandlerRetried": "Your handler failed. It gets the records, or a part of the batch, again at `retry_at`.",
     "RecordsDeadLettered": "Your handler failed for the last time. The records are dead letters; handling continues.",
     "DeadLetterFailed": "A dead letter could not be written. The worker retries at `retry_at` (NEVER: `run` ends).",
@@ -68,7 +68,7 @@ CONSUMER_EVENTS = {
     "HandlerRecovered": "Code that was stuck has continued, or its shard was released.",
 }
 
-# The KPL's default, and aiokpl's name, of each property with a counterpart here.
+# The KPL's default of each property that Shardline has, too.
 KPL_DEFAULTS = {
     "AggregationEnabled": "true",
     "AggregationMaxCount": "4,294,967,295",
@@ -82,7 +82,7 @@ KPL_DEFAULTS = {
     "RecordMaxBufferedTime": "100 ms",
     "RecordTtl": "30,000 ms",
 }
-# Settings without a counterpart in the KPL, and what the KPL does instead.
+# Settings that the KPL does not have, and its behaviour.
 NOT_IN_THE_KPL = {
     "shard_burst_bytes": "fixed at 256 KiB",
     "buffer_max_bytes": "none: memory is not bounded",
@@ -124,7 +124,7 @@ AIOKPL = {
     "metrics_level, metrics_upload_interval_ms, metrics_sink": "`sink=` of `Producer`",
     "drain_interval_ms": "none: nothing is polled",
 }  # fmt: skip
-# The KCL 3's setting, its default, and the counterpart here.
+# The KCL 3's setting, its default, and the counterpart in Shardline.
 KCL = [
     ("applicationName", "", '`group=`, and the name of the table in `store="dynamodb://..."`'),
     ("streamName, StreamTracker", "", "the first argument: one consumer per stream"),
@@ -153,7 +153,7 @@ KCL = [
     ("none", "", "`store_patience`"),
     ("none", "", "`max_unacknowledged`"),
 ]  # fmt: skip
-# async-kinesis' argument, its default, and the counterpart here.
+# async-kinesis' argument, its default, and the counterpart in Shardline.
 ASYNC_KINESIS = [
     ("stream_name", "", "the first argument"),
     ("session", "None", "`session=`, of botocore or boto3"),
@@ -213,11 +213,11 @@ def named(names: list[str] | tuple[str, ...]) -> str:
 
 
 def kpl_table() -> str:
-    """The properties that are translated, then the settings that the KPL lacks."""
+    """Return the table of the properties that are translated, then of the settings that the KPL does not have."""
     settings: dict[str, tuple[str, ...]] = {name: (ours,) for name, (ours, _) in kpl_properties._SETTINGS.items()}
     settings["RateLimit"] = ("records_per_second", "bytes_per_second")
     rows = [
-        (f"`{name}`", KPL_DEFAULTS[name], named(ours), ", ".join(PRODUCER_DEFAULTS[one] for one in ours))
+        (f"`{name}`", KPL_DEFAULTS[name], named(ours), ", ".join(PRODUCER_DEFAULTS[setting] for setting in ours))
         for name, ours in sorted(settings.items())
     ]
     rows += [(instead, "", f"`{name}`", PRODUCER_DEFAULTS[name]) for name, instead in NOT_IN_THE_KPL.items()]
@@ -237,7 +237,7 @@ def aiokpl_table() -> str:
 
 
 def with_defaults(text: str, defaults: dict[str, str]) -> str:
-    """The text, with the default behind each setting."""
+    """Return the text, with the default after the name of each setting."""
     return re.sub(r"`(\w+)`", lambda name: f"{name[0]} ({defaults[name[1]]})" if name[1] in defaults else name[0], text)
 
 
@@ -280,7 +280,7 @@ PAGES = {
 
 
 def written(page: str) -> str:
-    """The page, with every table as the code has it."""
+    """Return the page, with up-to-date tables."""
     return REGION.sub(lambda found: f"{found[1]}{found[2]}{TABLES[found[1]]()}", page)
 
 

@@ -61,7 +61,7 @@ def test_an_interrupt_at_any_place_of_a_task_goes_to_the_main_one(within):
         places.add(where)
         assert sorted(done) == ["Ctrl-C", "host", "one", "two"], where
     assert where is None
-    assert any("uninterrupted" in place for place in places) == (within == PLACES[0])
+    assert any("_run_protected" in place for place in places) == (within == PLACES[0])
 
 
 @pytest.mark.anyio

@@ -54,7 +54,7 @@ async def test_nothing_works_after_the_close(server, make_client):
         await client.put_records("orders", ENTRIES)
     with pytest.raises(Closed, match="is closed"):
         client.subscribe_to_shard(*SUBSCRIPTION)
-    with pytest.raises(Closed, match="make a new one"):
+    with pytest.raises(Closed, match="create a new one"):
         await client.start()
     assert server.connections == 0
 

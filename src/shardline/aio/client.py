@@ -1,7 +1,7 @@
-"""How does a program call Kinesis?
+"""The client for Kinesis.
 
-``Client`` is shared by many producers, consumers and direct callers. One call is one request: nothing is retried behind
-the caller's back. A failure is raised as a ``ServiceError`` or ``TransportError`` that carries all its facts.
+Many producers, consumers and direct callers can share a ``Client``. One call is one request: the client does not retry.
+A failure is raised as a ``ServiceError`` or ``TransportError``, which has all details.
 """
 
 import ssl
@@ -29,7 +29,7 @@ from shardline.model.position import Position, as_position
 from shardline.model.record import Entry, check_entries
 from shardline.model.stream import parse_consumer_arn, parse_stream
 
-_ITERATOR_LONGEST: Final = 4 * ITERATOR_MAX_LENGTH  # emulators exceed the service's 512
+_ITERATOR_MAX_LENGTH: Final = 4 * ITERATOR_MAX_LENGTH  # emulators exceed the service's 512
 
 
 @final
@@ -39,23 +39,23 @@ class Client(ControlPlane):
         async with Client(region="eu-west-1") as client:
             await client.put_records("orders", [Entry(b"...", "user-1")])
 
-    What is not given comes from the ordinary AWS chain and environment.
+    Arguments that you omit are taken from the AWS chain and environment.
 
     Args:
-        region: such as ``"eu-west-1"``.
-        endpoint_url: talk to this address, whatever the rules say.
+        region: the AWS region, such as ``"eu-west-1"``.
+        endpoint_url: the address of the service. It overrides AWS's endpoint rules.
         profile: a profile of the AWS config files.
-        session: a ``boto3.Session`` or botocore session to take settings and credentials from.
+        session: a ``boto3.Session`` or botocore session that supplies settings and credentials.
         credentials: fixed credentials.
-        protocol: ``"json"`` (the default) or ``"cbor"``: fewer bytes and less CPU for large records.
+        protocol: ``"json"`` (the default) or ``"cbor"``, which needs fewer bytes, and less CPU for large records.
         verify: ``True``, ``False`` (do not verify certificates), the path of a CA file, or an ``ssl.SSLContext``.
-        connect_timeout: seconds until a connection must stand.
-        read_timeout: seconds of silence after which a request is given up.
-        max_connections: how many connections may be open at a time; further requests wait for one.
-        proxies: proxy URLs by scheme; unset, ``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` apply.
-        use_fips: use the FIPS endpoint; unset, the AWS settings decide.
-        use_dualstack: use the dual-stack endpoint; unset, the AWS settings decide.
-        http2: speak HTTP/2 where the endpoint does (extra ``http2``).
+        connect_timeout: seconds in which a connection must be established.
+        read_timeout: seconds without data after which a request fails.
+        max_connections: the maximum number of open connections. Further requests wait for one.
+        proxies: proxy URLs by scheme. By default, ``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` apply.
+        use_fips: use the FIPS endpoint. By default, the AWS settings decide.
+        use_dualstack: use the dual-stack endpoint. By default, the AWS settings decide.
+        http2: use HTTP/2 if the endpoint supports it (extra ``http2``).
 
     Raises:
         UsageError: an argument is wrong.
@@ -100,27 +100,27 @@ class Client(ControlPlane):
         self._connection: Connection | None = None
         self._closed = False
         self._starting = anyio.Lock()
-        # Weak: one that its reader has dropped must not keep its connection until the end.
+        # Weak, so that a subscription that its reader has dropped does not keep its connection.
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._users: list[Callable[[], None]] = []
 
     async def start(self) -> None:
-        """Look up the settings that were left open. Nothing is sent yet.
+        """Look up the settings that were omitted. Sends no request to Kinesis.
 
         Raises:
             UsageError: no region, an unknown profile, an unreadable CA file, a missing extra.
-            Closed: it was closed before.
+            Closed: the client was closed before.
         """
-        async with self._starting:  # two tasks may start it: the second would lose the first's connection
+        async with self._starting:  # if two tasks start it, the second must not replace the first's connection
             if self._connection is None and not self._closed:
                 self._connection = await connect(self._settings)
             if self._closed:
-                await self.close()  # a close that came while the settings were looked up found nothing to close
-                raise Closed("this Client is closed: make a new one")
+                await self.close()  # closed during the look-up, when there was no connection to close yet
+                raise Closed("this Client is closed: create a new one")
 
     @contextmanager
     def used_by(self, on_close: Callable[[], None]) -> Generator[None]:
-        """While a producer uses it: ``on_close`` is called when it is closed, in this event loop."""
+        """Call ``on_close``, in this event loop, if the client is closed within the block. For producers."""
         self._users.append(on_close)
         try:
             if self._closed:
@@ -130,15 +130,15 @@ class Client(ControlPlane):
             self._users.remove(on_close)
 
     async def close(self) -> None:
-        """End subscriptions and close the connections. Harmless when done before.
+        """End the subscriptions and close the connections. Closing twice is harmless.
 
-        Requests under way fail as if their connection had broken. Producers that use it end: what they have not
-        delivered fails with the code ``Closed``.
+        Requests in flight fail as if their connection had broken. Producers that use the client stop, and their
+        undelivered records fail with the code ``Closed``.
         """
         self._closed = True
         for on_close in [*self._users]:
             on_close()
-        with anyio.CancelScope(shield=True):  # also at the end of a cancelled block; nothing here waits for the network
+        with anyio.CancelScope(shield=True):  # so that a cancelled block closes too; nothing here waits for the network
             try:
                 for subscription in list(self._subscriptions):
                     await subscription.aclose()
@@ -162,16 +162,16 @@ class Client(ControlPlane):
 
     @property
     def api(self) -> KinesisHttp:
-        """The service as a port: failures are values there. For shells and for callers who prefer that."""
+        """The low-level API, which returns failures as values instead of raising them."""
         return self._open().api
 
     @property
     def region(self) -> str:
-        """The region in use, once started."""
+        """The region in use. Known after ``start``."""
         return self._open().region
 
     def access_settings(self) -> dict[str, Any]:
-        """What was said of region and identity: a lease store in DynamoDB goes by the same."""
+        """Return the settings for region and identity, which a lease store in DynamoDB shares."""
         names = ("region", "profile", "session", "credentials", "use_fips", "use_dualstack")
         return {name: getattr(self._settings, name) for name in names}
 
@@ -185,7 +185,7 @@ class Client(ControlPlane):
     async def put_records(
         self, stream: str, entries: Iterable[Entry | tuple[bytes, str | None] | tuple[bytes, str | None, str | None]]
     ) -> PutRecordsResponse:
-        """Send up to 500 entries in one request. Some of them may be refused: look at each result's ``error_code``."""
+        """Send up to 500 entries in one request. The service may refuse some: check ``error_code`` of each result."""
         request = PutRecords(parse_stream(stream), check_entries(entries))
         return value_of(await self.api.put_records(request), "PutRecords")
 
@@ -207,22 +207,22 @@ class Client(ControlPlane):
             params["ExplicitHashKey"] = explicit_hash_key
         if sequence_number_for_ordering is not None:
             params["SequenceNumberForOrdering"] = sequence_number_for_ordering
-        return await self._ask("PutRecord", params, PutRecordResponse)
+        return await self._typed_call("PutRecord", params, PutRecordResponse)
 
     async def get_shard_iterator(self, stream: str, shard_id: str, position: Position | str | datetime | float) -> str:
-        """An iterator that reads from ``position`` on: a ``Position``, ``"TRIM_HORIZON"``, ``"LATEST"`` or a time."""
-        start = _starting(position)
+        """Return an iterator that starts at a ``Position``, ``"TRIM_HORIZON"``, ``"LATEST"`` or a time."""
+        start = _start_position(position)
         request = GetShardIterator(parse_stream(stream), _text("shard_id", shard_id), start)
         return value_of(await self.api.get_shard_iterator(request), "GetShardIterator").shard_iterator
 
     async def get_records(
         self, iterator: str, *, limit: int | None = None, stream: str | None = None
     ) -> GetRecordsResponse:
-        """The next page of a shard. ``stream`` (an ARN) matters for cross-account access alone."""
-        if not isinstance(iterator, str) or not 0 < len(iterator) <= _ITERATOR_LONGEST:
-            raise UsageError("iterator must be what get_shard_iterator or the page before gave")
-        whole = limit is None or (isinstance(limit, int) and not isinstance(limit, bool))
-        if not whole or (limit is not None and not 1 <= limit <= GET_RECORDS_MAX_RECORDS):
+        """Return the next page of a shard. Only cross-account access needs ``stream``, an ARN."""
+        if not isinstance(iterator, str) or not 0 < len(iterator) <= _ITERATOR_MAX_LENGTH:
+            raise UsageError("iterator must be a value from get_shard_iterator, or from the previous page")
+        is_whole = limit is None or (isinstance(limit, int) and not isinstance(limit, bool))
+        if not is_whole or (limit is not None and not 1 <= limit <= GET_RECORDS_MAX_RECORDS):
             raise UsageError(f"limit must be a whole number from 1 to {GET_RECORDS_MAX_RECORDS}, not {limit!r}")
         request = GetRecords(iterator, limit, None if stream is None else parse_stream(stream))
         return value_of(await self.api.get_records(request), "GetRecords")
@@ -230,18 +230,19 @@ class Client(ControlPlane):
     def subscribe_to_shard(
         self, consumer_arn: str, shard_id: str, position: Position | str | datetime | float
     ) -> Subscription:
-        """The events of one subscription, as an async iterator (and an async context manager, which closes it at once).
+        """Subscribe to a shard. Return an async iterator of events, which is also an async context manager.
 
-        It ends after at most 5 minutes: subscribe again after the last event's ``continuation_sequence_number``.
+        A subscription ends after at most 5 minutes. Subscribe again after the last event's
+        ``continuation_sequence_number``.
         """
         parse_consumer_arn(consumer_arn)
-        request = SubscribeToShard(consumer_arn, _text("shard_id", shard_id), _starting(position))
+        request = SubscribeToShard(consumer_arn, _text("shard_id", shard_id), _start_position(position))
         subscription = Subscription(self.api.subscribe_to_shard(request), self._subscriptions.discard)
         self._subscriptions.add(subscription)
         return subscription
 
     async def call(self, operation: str, params: Mapping[str, object] | None = None) -> dict[str, object]:
-        """Any operation by its AWS name, with AWS's member names: bytes for blobs, aware datetimes for times."""
+        """Call any operation by its AWS name, with AWS's member names. Blobs are bytes, times are aware datetimes."""
         if not isinstance(operation, str) or not operation.isascii() or not operation.isalpha():
             raise UsageError(f"operation must be an AWS operation name such as 'DescribeLimits', not {operation!r}")
         if operation == "SubscribeToShard":
@@ -254,10 +255,10 @@ class Client(ControlPlane):
             raise UsageError(f"{operation}: {error}") from None
 
 
-def _starting(position: object) -> Position:
+def _start_position(position: object) -> Position:
     start = as_position(position)
     if not start.can_start:
-        raise UsageError(f"{start} is where a finished shard stands: nothing can be read from there")
+        raise UsageError(f"{start} is the position of a finished shard: reading cannot start there")
     return start
 
 

@@ -1,6 +1,7 @@
-"""From the caller's arguments and AWS's settings, how is the connection to the service put together?
+"""Builds the connection to the service from the caller's arguments and the AWS settings.
 
-The one place that picks adapters. What reads a file or asks the network for settings runs in a worker thread.
+This is the only module that chooses adapters. Code that reads settings from files or the network runs in a worker
+thread.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ _USER_AGENT: Final = f"shardline/{__version__} python/{sys.version_info.major}.{
 @final
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings(AwsWishes):
-    """How to reach the service, as the caller said it. Nothing is looked up yet."""
+    """The caller's connection arguments, validated. Omitted settings are looked up later."""
 
     protocol: Literal["json", "cbor"] = "json"
 
@@ -45,29 +46,29 @@ class ConnectionSettings(AwsWishes):
         if self.credentials is not None and not isinstance(self.credentials, Credentials):
             raise UsageError(f"credentials must be a shardline.Credentials, not {type(self.credentials).__name__}")
         for name in ("use_fips", "use_dualstack"):
-            wanted = getattr(self, name)
-            if wanted is not None and not isinstance(wanted, bool):
-                raise UsageError(f"{name} must be True, False or None, not {wanted!r}")
-            if wanted and self.endpoint_url is not None:  # ignoring it in silence would break a promise of compliance
-                raise UsageError(f"{name} goes with no endpoint_url: that one says where to connect")
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, bool):
+                raise UsageError(f"{name} must be True, False or None, not {value!r}")
+            if value and self.endpoint_url is not None:  # ignoring it silently would break a promise of compliance
+                raise UsageError(f"{name} cannot be combined with endpoint_url, which decides where to connect")
         if self.profile is not None and (self.session is not None or self.credentials is not None):
-            raise UsageError("profile goes with neither session nor credentials: each of them says who calls")
+            raise UsageError("profile cannot be combined with session or credentials: each of them decides who calls")
 
 
 def current_backend() -> Literal["asyncio", "trio"]:
-    """The kind of event loop that runs the calling task.
+    """Return the library whose event loop runs the calling task.
 
     Raises:
-        UsageError: none does.
+        UsageError: the caller is not in an event loop.
     """
-    # Another thread may be in the middle of importing trio: then its modules are there, and empty.
+    # While another thread imports trio, its modules exist, but are empty.
     in_trio_task = getattr(sys.modules.get("trio.lowlevel"), "in_trio_task", None)
     if in_trio_task is not None and in_trio_task():
         return "trio"
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        raise UsageError("a Client is opened inside a running asyncio or trio loop") from None
+        raise UsageError("a Client must be started inside a running asyncio or trio loop") from None
     return "asyncio"
 
 
@@ -85,19 +86,19 @@ def _make_transport(settings: HttpSettings, ssl_context: ssl.SSLContext | None) 
 @final
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """An open connection to the service: the API and what it was resolved to."""
+    """An open connection to the service: the API, and the region that was looked up."""
 
     api: KinesisHttp
     region: str
 
 
 async def connect(settings: ConnectionSettings) -> Connection:
-    """Put the adapters together.
+    """Choose and connect the adapters.
 
     Raises:
-        UsageError: the settings lead nowhere.
+        UsageError: the settings are incomplete or contradictory.
     """
-    # Not in a thread of anyio's pool: the program's exit waits for those, and an interrupt can keep them from ending.
+    # Not in anyio's thread pool: a program's exit waits for those threads, and an interrupt can keep them from ending.
     service = await BlockingCalls[AwsService]().ask("service", lambda: find_service(SERVICE, settings))
     codec: BodyCodec = awsjson if settings.protocol == "json" else awscbor
     transport = _make_transport(settings.http, service.ssl_context)

@@ -1,6 +1,6 @@
-"""How does a program make, change and look at streams?
+"""The methods of ``Client`` that create, change and describe streams.
 
-The control-plane half of ``Client``. Methods are the AWS operations in snake case; a stream is a name or an ARN.
+Methods have the names of AWS's operations, in snake case. A stream is a name or an ARN.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -31,28 +31,28 @@ from shardline.model.stream import StreamRef, parse_consumer_arn, parse_stream
 
 T = TypeVar("T")
 
-_ENDLESS: Final = "BadAnswer", "the listing"
+_LISTING: Final = "BadAnswer", "the listing"
 
 
 class ControlPlane:
-    """What ``Client`` inherits: everything but records."""
+    """The base class of ``Client``: all operations except those on records."""
 
     @property
     def api(self) -> KinesisHttp:
-        """The service as a port: failures are values there. For shells and for callers who prefer that."""
-        raise AssertionError("Client says")
+        """The low-level API, which returns failures as values instead of raising them."""
+        raise AssertionError("Client defines it")
 
     async def describe_stream_summary(self, stream: str) -> StreamSummary:
         ref = parse_stream(stream)
         return value_of(await self.api.describe_stream_summary(DescribeStreamSummary(ref)), "DescribeStreamSummary")
 
     async def list_shards(self, stream: str, shard_filter: ShardFilter | str | None = None) -> list[Shard]:
-        """All shards, page by page, open and closed ones. ``shard_filter`` as in ``"AT_LATEST"`` (the open ones)."""
+        """Return all shards, open and closed. The ``shard_filter`` ``"AT_LATEST"`` selects the open ones."""
         ref = parse_stream(stream)
         wanted = ShardFilter(shard_filter) if isinstance(shard_filter, str) else shard_filter
         shards: list[Shard] = []
         token: str | None = None
-        tokens = PageTokens(*_ENDLESS)
+        tokens = PageTokens(*_LISTING)
         while True:
             request = ListShards(ref, wanted, token, LIST_SHARDS_MAX_RESULTS)
             page = value_of(await self.api.list_shards(request), "ListShards")
@@ -62,7 +62,7 @@ class ControlPlane:
                 return shards
 
     async def list_streams(self) -> list[StreamListing]:
-        """All streams of the account and region, page by page."""
+        """Return all streams of the account and region."""
         streams: list[StreamListing] = []
         async for page in self._pages("ListStreams", {}, ListStreamsResponse, _next_streams):
             streams.extend(page.stream_summaries or [StreamListing(name=name) for name in page.stream_names])
@@ -77,45 +77,45 @@ class ControlPlane:
         tags: Mapping[str, str] | None = None,
         wait: Wait = False,
     ) -> None:
-        """Create a stream with ``shards`` shards (1 unless said), or on demand.
+        """Create a stream.
 
         Args:
             name: the new stream's name.
-            shards: how many shards; not with ``mode="ON_DEMAND"``, which decides itself.
+            shards: the number of shards (default 1). Not allowed with ``mode="ON_DEMAND"``.
             mode: the capacity mode.
-            tags: tags to set on it.
-            wait: ``True`` (up to 300 s) or seconds: return when the stream is ACTIVE.
+            tags: the tags of the stream.
+            wait: wait until the stream is ACTIVE: ``True`` (up to 300 s), or a number of seconds.
         """
         ref = parse_stream(name)
         if ref.arn is not None:
-            raise UsageError("a stream is created by its name: its ARN does not exist yet")
+            raise UsageError("create_stream takes a name, not an ARN: a stream has no ARN before it is created")
         if mode not in {"PROVISIONED", "ON_DEMAND"}:
             raise UsageError(f"mode must be 'PROVISIONED' or 'ON_DEMAND', not {mode!r}")
         params: dict[str, object] = {"StreamName": ref.name}
         if mode == "ON_DEMAND":
             if shards is not None:
-                raise UsageError("an on-demand stream takes no number of shards: leave shards out")
+                raise UsageError("an on-demand stream has no fixed number of shards: omit shards")
             params["StreamModeDetails"] = {"StreamMode": mode}
         else:
             params["ShardCount"] = _count("shards", 1 if shards is None else shards)
         if tags:
             params["Tags"] = dict(tags)
         limit = wait_limit(wait)
-        await self._tell("CreateStream", params)
+        await self._send("CreateStream", params)
         await self._wait_until_active(ref, limit)
 
     async def delete_stream(self, stream: str, *, enforce_consumer_deletion: bool = False, wait: Wait = False) -> None:
-        """Delete a stream; with ``wait`` return when it is gone."""
+        """Delete a stream. With ``wait``, return when it no longer exists."""
         ref = parse_stream(stream)
         limit = wait_limit(wait)
         params = stream_members(ref)
         if enforce_consumer_deletion:
             params["EnforceConsumerDeletion"] = True
-        await self._tell("DeleteStream", params)
+        await self._send("DeleteStream", params)
         await wait_until(None, limit, f"stream {ref.name}", self._status_of(ref))
 
     async def split_shard(self, stream: str, shard_id: str, at: int | str | None = None, *, wait: Wait = False) -> None:
-        """Split a shard at the hash key ``at`` (the first of the upper child), in its middle unless said."""
+        """Split a shard at the hash key ``at``, the first one of the upper child (default: in the middle)."""
         ref = parse_stream(stream)
         limit = wait_limit(wait)
         if at is None:
@@ -124,33 +124,33 @@ class ControlPlane:
                 raise UsageError(f"the stream {ref} has no shard {shard_id!r}")
             at = found[0].hash_range.middle
         starting = str(parse_explicit_hash_key(str(at)))
-        await self._tell("SplitShard", stream_members(ref) | {"ShardToSplit": shard_id, "NewStartingHashKey": starting})
+        await self._send("SplitShard", stream_members(ref) | {"ShardToSplit": shard_id, "NewStartingHashKey": starting})
         await self._wait_until_active(ref, limit)
 
     async def merge_shards(self, stream: str, shard_id: str, adjacent_id: str, *, wait: Wait = False) -> None:
-        """Merge two shards whose hash ranges touch."""
+        """Merge two shards with adjacent hash ranges."""
         ref = parse_stream(stream)
         limit = wait_limit(wait)
         members = {"ShardToMerge": shard_id, "AdjacentShardToMerge": adjacent_id}
-        await self._tell("MergeShards", stream_members(ref) | members)
+        await self._send("MergeShards", stream_members(ref) | members)
         await self._wait_until_active(ref, limit)
 
     async def update_shard_count(self, stream: str, count: int, *, wait: Wait = False) -> ShardCountUpdate:
-        """Scale a stream uniformly to ``count`` open shards (at most double, at least half of what it has)."""
+        """Scale a stream uniformly to ``count`` open shards: at least half, at most double the current number."""
         ref = parse_stream(stream)
         limit = wait_limit(wait)
         members = {"TargetShardCount": _count("count", count), "ScalingType": "UNIFORM_SCALING"}
-        update = await self._ask("UpdateShardCount", stream_members(ref) | members, ShardCountUpdate)
+        update = await self._typed_call("UpdateShardCount", stream_members(ref) | members, ShardCountUpdate)
         await self._wait_until_active(ref, limit)
         return update
 
     async def register_stream_consumer(self, stream: str, name: str, *, wait: Wait = False) -> StreamConsumer:
-        """Register a consumer for enhanced fan-out; with ``wait`` return when it is ACTIVE."""
+        """Register a consumer for enhanced fan-out. With ``wait``, return when it is ACTIVE."""
         arn = await self._arn_of(stream)
         limit = wait_limit(wait)
         members = {"StreamARN": arn, "ConsumerName": name}
-        answer = await self._ask("RegisterStreamConsumer", members, RegisterStreamConsumerResponse)
-        consumer = answer.consumer
+        response = await self._typed_call("RegisterStreamConsumer", members, RegisterStreamConsumerResponse)
+        consumer = response.consumer
         if limit is None:
             return consumer
         members = {"ConsumerARN": consumer.arn}
@@ -165,18 +165,20 @@ class ControlPlane:
     async def describe_stream_consumer(
         self, consumer_arn: str | None = None, *, stream: str | None = None, name: str | None = None
     ) -> StreamConsumer:
-        """A registered consumer, by its ARN or by stream and name."""
+        """Describe a registered consumer, given its ARN, or its stream and name."""
         members = await self._consumer_members(consumer_arn, stream, name)
-        return (await self._ask("DescribeStreamConsumer", members, DescribeStreamConsumerResponse)).consumer_description
+        return (
+            await self._typed_call("DescribeStreamConsumer", members, DescribeStreamConsumerResponse)
+        ).consumer_description
 
     async def deregister_stream_consumer(
         self, consumer_arn: str | None = None, *, stream: str | None = None, name: str | None = None
     ) -> None:
-        """End a registered consumer, by its ARN or by stream and name."""
-        await self._tell("DeregisterStreamConsumer", await self._consumer_members(consumer_arn, stream, name))
+        """Deregister a consumer, given its ARN, or its stream and name."""
+        await self._send("DeregisterStreamConsumer", await self._consumer_members(consumer_arn, stream, name))
 
     async def list_stream_consumers(self, stream: str) -> list[StreamConsumer]:
-        """All registered consumers of a stream, page by page."""
+        """Return all registered consumers of a stream."""
         consumers: list[StreamConsumer] = []
         params = {"StreamARN": await self._arn_of(stream)}
         async for page in self._pages(
@@ -186,29 +188,29 @@ class ControlPlane:
         return consumers
 
     async def update_max_record_size(self, stream: str, kib: int) -> None:
-        """Set the largest record that the stream takes: 1024 to 10240 KiB."""
+        """Set the maximum record size of the stream: 1024 to 10240 KiB."""
         if not isinstance(kib, int) or not 1024 <= kib <= 10_240:  # noqa: PLR2004 - [MODEL] MaxRecordSizeInKiB
             raise UsageError(f"kib must be a whole number from 1024 to 10240, not {kib!r}")
-        await self._tell("UpdateMaxRecordSize", {"StreamARN": await self._arn_of(stream), "MaxRecordSizeInKiB": kib})
+        await self._send("UpdateMaxRecordSize", {"StreamARN": await self._arn_of(stream), "MaxRecordSizeInKiB": kib})
 
     async def increase_stream_retention_period(self, stream: str, hours: int) -> None:
         members = {"RetentionPeriodHours": _count("hours", hours)}
-        await self._tell("IncreaseStreamRetentionPeriod", stream_members(parse_stream(stream)) | members)
+        await self._send("IncreaseStreamRetentionPeriod", stream_members(parse_stream(stream)) | members)
 
     async def decrease_stream_retention_period(self, stream: str, hours: int) -> None:
         members = {"RetentionPeriodHours": _count("hours", hours)}
-        await self._tell("DecreaseStreamRetentionPeriod", stream_members(parse_stream(stream)) | members)
+        await self._send("DecreaseStreamRetentionPeriod", stream_members(parse_stream(stream)) | members)
 
     async def add_tags_to_stream(self, stream: str, tags: Mapping[str, str]) -> None:
-        await self._tell("AddTagsToStream", stream_members(parse_stream(stream)) | {"Tags": dict(tags)})
+        await self._send("AddTagsToStream", stream_members(parse_stream(stream)) | {"Tags": dict(tags)})
 
     async def remove_tags_from_stream(self, stream: str, keys: Iterable[str]) -> None:
         if isinstance(keys, str):
             raise UsageError("keys must be a list of tag keys, not one str")
-        await self._tell("RemoveTagsFromStream", stream_members(parse_stream(stream)) | {"TagKeys": list(keys)})
+        await self._send("RemoveTagsFromStream", stream_members(parse_stream(stream)) | {"TagKeys": list(keys)})
 
     async def list_tags_for_stream(self, stream: str) -> dict[str, str]:
-        """All tags of a stream, page by page."""
+        """Return all tags of a stream."""
         tags: dict[str, str] = {}
         params = stream_members(parse_stream(stream))
         async for page in self._pages("ListTagsForStream", params, ListTagsForStreamResponse, _next_tags):
@@ -222,25 +224,25 @@ class ControlPlane:
         shape: type[T],
         follow: Callable[[T], tuple[str, str | None]],
     ) -> AsyncIterator[T]:
-        """Every page of a listing. ``follow`` names the member that asks for the next one, and its value."""
-        tokens, more = PageTokens(*_ENDLESS), params
+        """Iterate over the pages of a listing. ``follow`` returns the next page's request member and value."""
+        tokens, page_params = PageTokens(*_LISTING), params
         while True:
-            page = await self._ask(operation, more, shape)
+            page = await self._typed_call(operation, page_params, shape)
             yield page
             member, value = follow(page)
             token = value_of(tokens.follow(value), operation)
             if token is None:
                 return
-            more = {**params, member: token}
+            page_params = {**params, member: token}
 
-    async def _ask(self, operation: str, params: Mapping[str, object], shape: type[T]) -> T:
+    async def _typed_call(self, operation: str, params: Mapping[str, object], shape: type[T]) -> T:
         try:
             return value_of(await self.api.typed_call(operation, params, shape), operation)
         except BodyError as error:
             raise UsageError(f"{operation}: {error}") from None
 
-    async def _tell(self, operation: str, params: Mapping[str, object]) -> None:
-        await self._ask(operation, params, dict[str, object])
+    async def _send(self, operation: str, params: Mapping[str, object]) -> None:
+        await self._typed_call(operation, params, dict[str, object])
 
     async def _wait_until_active(self, ref: StreamRef, limit: float | None) -> None:
         await wait_until("ACTIVE", limit, f"stream {ref.name}", self._status_of(ref))
@@ -253,7 +255,7 @@ class ControlPlane:
         return status
 
     async def _arn_of(self, stream: str) -> str:
-        """The ARN, for operations that take no name: looked up if only the name was given."""
+        """Return the ARN, for operations that do not accept a name. Look it up if ``stream`` is a name."""
         ref = parse_stream(stream)
         return ref.arn if ref.arn is not None else (await self.describe_stream_summary(stream)).arn
 
@@ -263,7 +265,7 @@ class ControlPlane:
             return {"ConsumerARN": arn}
         if arn is None and stream is not None and name is not None:
             return {"StreamARN": await self._arn_of(stream), "ConsumerName": name}
-        raise UsageError("name a consumer by its ARN alone, or by stream= and name= together")
+        raise UsageError("identify a consumer by its ARN alone, or by both stream= and name=")
 
 
 def _next_streams(page: ListStreamsResponse) -> tuple[str, str | None]:
@@ -276,14 +278,14 @@ def _next_tags(page: ListTagsForStreamResponse) -> tuple[str, str | None]:
     return "ExclusiveStartTagKey", page.tags[-1].key if page.has_more_tags and page.tags else None
 
 
-def value_of(answer: T | Failure, operation: str) -> T:
-    """The public edge: a failure becomes an exception."""
-    if isinstance(answer, Failure):
-        raise to_error(answer, operation)
-    return answer
+def value_of(response: T | Failure, operation: str) -> T:
+    """Return the response, or raise the failure as an exception."""
+    if isinstance(response, Failure):
+        raise to_error(response, operation)
+    return response
 
 
 def _count(name: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UsageError(f"{name} must be a whole number from 1, not {value!r}")
+        raise UsageError(f"{name} must be a whole number, 1 or more, not {value!r}")
     return value

@@ -2,13 +2,13 @@
 
 Invariants:
 
-- A sink or a hook that raises harms nothing: it is logged, at most once a minute.
-- Failures are logged once per distinct (what, code, message) and period, with a count, and with an example where there
-  is one. If there are too many distinct failures, the rest share one line.
-- Nothing secret is logged: no data, no keys. What a handler raised is logged without the words of its records
+- An exception of a sink or a hook stops nothing else. It is logged, at most once a minute.
+- Failures are logged once per distinct (what, code, message) and period, with a count, and with an example if there is
+  one. If there are too many distinct failures, the rest share one line.
+- No secrets are logged: no data and no keys. Exceptions of a handler are logged without the contents of its records
   (``handler_errors``).
-- Events which mean that records may be missing are always logged, at ERROR.
-- A request that ``close`` itself cut short is no failure of the store or the service, and is not reported.
+- Events that mean that records may be missing are always logged, at ERROR.
+- A request that ``close`` itself cancelled is not a failure of the store or the service, and is not reported.
 """
 
 import logging
@@ -16,40 +16,40 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
 from shardline.aio.loop.callbacks import Contained
-from shardline.core import producer_events as produced
+from shardline.core import producer_events
 from shardline.core.clock import NEVER
-from shardline.core.consumer import consumer_events as consumed
+from shardline.core.consumer import consumer_events
 from shardline.core.consumer.store_outages import StoreTrouble, trouble_of
 from shardline.core.failures import Failure, FailureKind
 from shardline.ports import EventSink
 
-ConsumerSink: TypeAlias = Callable[[consumed.Event], object]
+ConsumerSink: TypeAlias = Callable[[consumer_events.Event], object]
 """Takes the events of a consumer: see ``shardline.core.consumer.consumer_events``."""
 
 CLOSED: Final = Failure(FailureKind.TRANSIENT, "Cancelled", "the consumer was closed during the request")
-"""The outcome of a request that ``close`` cut short: it is not reported."""
+"""The outcome of a request that ``close`` cancelled. It is not reported."""
 
 _Line: TypeAlias = tuple[int, str]  # level and text
 
 _PERIOD: Final = 10.0  # seconds in which the same failure is logged once
-_COMPLAINT_PERIOD: Final = 60.0
+_USER_ERROR_PERIOD: Final = 60.0
 _DISTINCT_MAX: Final = 100  # different failures remembered in a period
 
 _STORE_FAILED: Final = {
-    StoreTrouble.UNREACHABLE: ("the lease store failed; reading goes on until the leases lapse", logging.WARNING),
+    StoreTrouble.UNREACHABLE: ("the lease store failed; reading continues until the leases lapse", logging.WARNING),
     StoreTrouble.GONE: (
-        "the lease store cannot be used; the consumer ends unless it is back within a lease duration",
+        "the lease store cannot be used; the consumer stops unless the store is back within a lease duration",
         logging.ERROR,
     ),
     StoreTrouble.REFUSED: (
-        "the lease store denies access; the consumer ends unless it can be used again within store_patience",
+        "the lease store denies access; the consumer stops unless access is restored within store_patience",
         logging.ERROR,
     ),
 }
 
 
 class _Failures(NamedTuple):
-    """Failures that are alike. ``what`` may have a place for their number: ``%d records``."""
+    """The key of failures that share a log line. ``what`` may have a placeholder for their number: ``%d records``."""
 
     level: int
     what: str
@@ -59,24 +59,24 @@ class _Failures(NamedTuple):
 
 @final
 class RateLimitedLog:
-    """The log of one producer or consumer, which counts failures that are alike.
+    """The log of one producer or consumer, which counts equal failures.
 
     Args:
-        log: the logger that the lines go to.
-        name: how each line begins.
-        goes_on: how a complaint about the user's code ends.
-        clock: the time.
+        log: the logger.
+        name: the beginning of each line.
+        consequence: the end of a line about an exception of user code.
+        clock: returns the current time.
     """
 
-    def __init__(self, log: logging.Logger, name: str, goes_on: str, clock: Callable[[], float]) -> None:
+    def __init__(self, log: logging.Logger, name: str, consequence: str, clock: Callable[[], float]) -> None:
         self._log = log
         self._name = name
-        self._goes_on = goes_on
+        self._consequence = consequence
         self._clock = clock
         self._counts: dict[_Failures, int] = {}
-        self._examples: dict[_Failures, str] = {}  # of those that are counted
+        self._examples: dict[_Failures, str] = {}  # the last example of each counted failure
         self._logged_at: dict[_Failures, float] = {}
-        self._complained_at: dict[str, float] = {}
+        self._user_errors_logged_at: dict[str, float] = {}
 
     def write(self, line: _Line | None) -> None:
         """Log a line at once."""
@@ -106,18 +106,18 @@ class RateLimitedLog:
         """Log every counted failure that is not logged yet."""
         self._write(list(self._counts), self._clock())
 
-    def hand_on(self, sink: Callable[[Any], object] | None, event: object) -> None:
-        """Call the user's sink, which may raise."""
+    def call_sink(self, sink: Callable[[Any], object] | None, event: object) -> None:
+        """Pass an event to the user's sink, which may raise."""
         if sink is not None:
-            with Contained(lambda error: self.complain("the sink", error)):
+            with Contained(lambda error: self.log_user_error("the sink", error)):
                 sink(event)
 
-    def complain(self, what: str, error: BaseException) -> None:
-        """Log that code of the user's failed: no other place reports it."""
+    def log_user_error(self, what: str, error: BaseException) -> None:
+        """Log an exception of user code. It is reported nowhere else."""
         now = self._clock()
-        if now - self._complained_at.get(what, -_COMPLAINT_PERIOD) >= _COMPLAINT_PERIOD:
-            self._complained_at[what] = now
-            self._log.error("%s: %s failed; %s", self._name, what, self._goes_on, exc_info=error)
+        if now - self._user_errors_logged_at.get(what, -_USER_ERROR_PERIOD) >= _USER_ERROR_PERIOD:
+            self._user_errors_logged_at[what] = now
+            self._log.error("%s: %s failed; %s", self._name, what, self._consequence, exc_info=error)
 
     def _write(self, keys: list[_Failures], now: float) -> None:
         for key in keys:
@@ -140,46 +140,46 @@ class ProducerReporter:
     def __init__(self, stream: str, sink: EventSink | None, clock: Callable[[], float]) -> None:
         self._sink = sink
         log = logging.getLogger("shardline.producer")
-        self._log = RateLimitedLog(log, stream, "delivery goes on", clock)
-        self.complain = self._log.complain
+        self._log = RateLimitedLog(log, stream, "delivery continues", clock)
+        self.log_user_error = self._log.log_user_error
         self.log_rest = self._log.log_rest
 
-    def report(self, events: list[produced.Event]) -> None:
+    def report(self, events: list[producer_events.Event]) -> None:
         for event in events:
             self._log_event(event)
-            self._log.hand_on(self._sink, event)
+            self._log.call_sink(self._sink, event)
         self._log.log_due()
 
-    def _log_event(self, event: produced.Event) -> None:
+    def _log_event(self, event: producer_events.Event) -> None:
         match event:
-            case produced.RecordsFailed():
+            case producer_events.RecordsFailed():
                 self._log.count("%d records given up", event.code, event.message, event.records, level=logging.ERROR)
-            case produced.RecordsRetried():
+            case producer_events.RecordsRetried():
                 self._log.count("%d records sent again", event.code, event.message, event.records)
-            case produced.ShardMapFailed(failure):
+            case producer_events.ShardMapFailed(failure):
                 what = "listing shards failed; aggregation is paused until it succeeds"
                 self._log.count(what, failure.code, failure.message)
             case _:
                 self._log.write(_producer_line(event))
 
 
-def _producer_line(event: produced.Event) -> _Line | None:
+def _producer_line(event: producer_events.Event) -> _Line | None:
     match event:
-        case produced.ShardsChanged():
+        case producer_events.ShardsChanged():
             changes = f"{len(event.opened)} new, {len(event.vanished)} gone"
             return logging.INFO, f"{event.open_shards} open shards ({changes})"
-        case produced.StreamUnknown(failure):
+        case producer_events.StreamUnknown(failure):
             return logging.WARNING, (
-                f"DescribeStreamSummary failed ({failure.code}: {failure.message}): the record limit is taken to be "
-                "1 MiB; set record_max_bytes if it is another"
+                f"DescribeStreamSummary failed ({failure.code}: {failure.message}): assuming that a record may have "
+                "1 MiB; set record_max_bytes if the stream has another limit"
             )
-        case produced.DistributionChanged(auto):
-            how = "by itself (AUTO): nothing is aggregated" if auto else "by partition key"
+        case producer_events.DistributionChanged(auto):
+            how = "by AUTO record distribution: nothing is aggregated" if auto else "by partition key"
             return logging.WARNING, f"the stream distributes records {how}"
-        case produced.AggregationStopped(failure):
+        case producer_events.AggregationStopped(failure):
             return logging.WARNING, (
-                "entries land in other shards than their keys say, and DescribeStreamSummary failed "
-                f"({failure.code}: {failure.message}): nothing is aggregated any more"
+                "records are stored in unexpected shards, and DescribeStreamSummary failed "
+                f"({failure.code}: {failure.message}): aggregation stops"
             )
         case _:
             return None
@@ -192,124 +192,126 @@ class ConsumerReporter:
     def __init__(self, name: str, sink: ConsumerSink | None, clock: Callable[[], float]) -> None:
         self.name = name
         self._sink = sink
-        self._log = RateLimitedLog(logging.getLogger("shardline.consumer"), name, "reading goes on", clock)
+        self._log = RateLimitedLog(logging.getLogger("shardline.consumer"), name, "reading continues", clock)
         self.log_due = self._log.log_due
         self.log_rest = self._log.log_rest
 
-    def report(self, events: Sequence[consumed.Event]) -> None:
+    def report(self, events: Sequence[consumer_events.Event]) -> None:
         for event in events:
             if getattr(event, "failure", None) is CLOSED:
                 self._log.write((logging.DEBUG, CLOSED.message))
                 continue
             self._log_event(event)
-            self._log.hand_on(self._sink, event)
+            self._log.call_sink(self._sink, event)
         self._log.log_due()
 
-    def _log_event(self, event: consumed.Event) -> None:
+    def _log_event(self, event: consumer_events.Event) -> None:
         match event:
-            case consumed.ReadFailed(shard_id, operation, failure, retry_at):
-                final_word = " and is not tried again" if retry_at == NEVER else ""
-                self._log.count(f"{operation} of {shard_id} failed{final_word}", failure.code, failure.message)
-            case consumed.StoreFailed(failure):
+            case consumer_events.ReadFailed(shard_id, operation, failure, retry_at):
+                suffix = " and is not retried" if retry_at == NEVER else ""
+                self._log.count(f"{operation} of {shard_id} failed{suffix}", failure.code, failure.message)
+            case consumer_events.StoreFailed(failure):
                 what, level = _STORE_FAILED[trouble_of(failure)]
                 self._log.count(what, failure.code, failure.message, level=level)
-            case consumed.ListingFailed(operation, failure):
+            case consumer_events.ListingFailed(operation, failure):
                 self._log.count(f"{operation} failed", failure.code, failure.message)
             case (
-                consumed.HandlerRetried()
-                | consumed.RecordsDeadLettered()
-                | consumed.DeadLetterFailed()
-                | consumed.HandlingStopped()
+                consumer_events.HandlerRetried()
+                | consumer_events.RecordsDeadLettered()
+                | consumer_events.DeadLetterFailed()
+                | consumer_events.HandlingStopped()
             ):
                 self._count_failure(event)
             case _:
                 self._log.write(_lease_line(event) or _consumer_line(event))
 
-    def _count_failure(self, event: consumed.HandlingEvent) -> None:
-        """Handlers fail alike: their failures share lines. One of the records is named as an example."""
+    def _count_failure(self, event: consumer_events.HandlingEvent) -> None:
+        """Count a failure of a handler. Equal failures share a line, which names one of the records as an example."""
         level = logging.ERROR
-        if isinstance(event, consumed.HandlerRetried):
+        if isinstance(event, consumer_events.HandlerRetried):
             level, what = logging.WARNING, "the handler failed; retrying %d records"
-        elif isinstance(event, consumed.RecordsDeadLettered):
+        elif isinstance(event, consumer_events.RecordsDeadLettered):
             what = "the handler failed for good; wrote %d records as dead letters"
-        elif isinstance(event, consumed.HandlingStopped):
+        elif isinstance(event, consumer_events.HandlingStopped):
             what = "the handler failed for good; stopping the run, %d records will come again"
         elif event.retry_at == NEVER:
             what = "dead letters cannot be written; stopping the run, %d records will come again"
         else:
-            level, what = logging.WARNING, "could not write %d records as dead letters; trying again"
+            level, what = logging.WARNING, "could not write %d records as dead letters; retrying"
         times = "once" if event.attempts == 1 else f"{event.attempts} times"
         record = f"{event.sequence_number}/{event.sub_sequence} of {event.shard_id}"
         example = f"at {event.place}; last: record {record}, tried {times}"
         self._log.count(what, event.error_type, event.message, event.records, level=level, example=example)
 
 
-def _lease_line(event: consumed.Event) -> _Line | None:
-    """About the leases, and the user's code that has the records."""
+def _lease_line(event: consumer_events.Event) -> _Line | None:
+    """Return the line for an event about leases, or about the user's handlers."""
     match event:
-        case consumed.LeaseGained():
-            return logging.INFO, f"{event.shard_id} is ours, read from {event.start}"
-        case consumed.LeaseReleased(shard_id, finished):
-            return logging.INFO, f"{shard_id} {'is finished' if finished else 'was let go'}"
-        case consumed.LeaseLost(shard_id, why):
-            return logging.WARNING, f"{shard_id} was lost: {why}"
-        case consumed.HandOverAsked(shard_id, by):
+        case consumer_events.LeaseGained():
+            return logging.INFO, f"took the lease of {event.shard_id}, reading from {event.start}"
+        case consumer_events.LeaseReleased(shard_id, finished):
+            return logging.INFO, f"{shard_id} {'is finished' if finished else 'was released'}"
+        case consumer_events.LeaseLost(shard_id, why):
+            return logging.WARNING, f"the lease of {shard_id} was lost: {why}"
+        case consumer_events.HandOverAsked(shard_id, by):
             return logging.INFO, f"{by} asks for {shard_id}"
-        case consumed.HandOverOverdue(shard_id):
-            return logging.WARNING, f"{shard_id} is handed over, and its handler was not done: it is cancelled"
-        case consumed.StoreRecovered(failures):
-            return logging.WARNING, f"the lease store answers again, after {failures} failures"
-        case consumed.TooManyUnacknowledged(shard_id, count):
-            return logging.WARNING, (
-                f"{count} records of {shard_id} are not acknowledged: no more are handed out until some are "
-                "(max_unacknowledged)"
+        case consumer_events.HandOverOverdue(shard_id):
+            return (
+                logging.WARNING,
+                f"{shard_id} is handed over before its handler has finished: the handler is cancelled",
             )
-        case consumed.HandlerStuck(shard_id, sequence_number, sub_sequence, _, seconds):
+        case consumer_events.StoreRecovered(failures):
+            return logging.WARNING, f"the lease store answers again, after {failures} failures"
+        case consumer_events.TooManyUnacknowledged(shard_id, count):
+            return logging.WARNING, (
+                f"{count} records of {shard_id} are not acknowledged: acknowledge some to get more (max_unacknowledged)"
+            )
+        case consumer_events.HandlerStuck(shard_id, sequence_number, sub_sequence, _, seconds):
             return logging.WARNING, (
                 f"the handler of {shard_id} has had record {sequence_number}/{sub_sequence} for {seconds:.1f} s: "
                 "it is stuck, or very slow"
             )
-        case consumed.HandlerRecovered(shard_id, seconds):
-            return logging.WARNING, f"the handler of {shard_id} goes on, after {seconds:.1f} s"
+        case consumer_events.HandlerRecovered(shard_id, seconds):
+            return logging.WARNING, f"the handler of {shard_id} continues, after {seconds:.1f} s"
         case _:
             return None
 
 
-def _consumer_line(event: consumed.Event) -> _Line | None:
-    """About lost records, the stream, or this process."""
+def _consumer_line(event: consumer_events.Event) -> _Line | None:
+    """Return the line for an event about lost records, the stream, or this process."""
     match event:
-        case consumed.RecordsTrimmed(shard_id, why):
+        case consumer_events.RecordsTrimmed(shard_id, why):
             return logging.ERROR, f"retention may have removed records of {shard_id} before they were read: {why}"
-        case consumed.ShardTrimmed(shard_id):
+        case consumer_events.ShardTrimmed(shard_id):
             return (
                 logging.ERROR,
-                f"{shard_id} went out of retention before it was finished: its unread records are gone",
+                f"the retention of {shard_id} ended before it was finished: its unread records are lost",
             )
-        case consumed.PositionLost(shard_id, position, failure):
+        case consumer_events.PositionLost(shard_id, position, failure):
             return logging.ERROR, (
                 f"the service refuses to read {shard_id} from {position} ({failure.code}: {failure.message}): "
-                "it is read from TRIM_HORIZON"
+                "reading restarts at TRIM_HORIZON"
             )
-        case consumed.ProgressLost(shards):
+        case consumer_events.ProgressLost(shards):
             return logging.ERROR, (
                 "progress was lost: the lease store came back empty, without the checkpoints of "
                 f"{'1 shard' if shards == 1 else f'{shards} shards'}; the group begins again at its start position"
             )
-        case consumed.StreamMissing(failure):
+        case consumer_events.StreamMissing(failure):
             why = f"{failure.code}: {failure.message}"
             return logging.ERROR, f"the stream is missing ({why}); the consumer waits until it is re-created"
-        case consumed.StreamRecreated(why):
+        case consumer_events.StreamRecreated(why):
             return logging.ERROR, f"the stream was deleted and re-created: {why}"
-        case consumed.ConsumerFailed(operation, failure):
+        case consumer_events.ConsumerFailed(operation, failure):
             return logging.ERROR, f"{operation} failed for good: {failure.code}: {failure.message}"
-        case consumed.Stalled(seconds):
+        case consumer_events.Stalled(seconds):
             return logging.WARNING, (
-                f"the event loop was blocked, or the machine suspended, for {seconds:.1f} s: leases are in danger"
+                f"the event loop was blocked, or the machine suspended, for {seconds:.1f} s: leases may lapse"
             )
-        case consumed.WorkerIdShared(shard_id, worker_id):
+        case consumer_events.WorkerIdShared(shard_id, worker_id):
             return logging.ERROR, (
-                f"another live process uses the worker_id {worker_id!r} and holds {shard_id}: neither takes what the "
-                "other holds; give each process a worker_id of its own, or set none"
+                f"another live process uses the worker_id {worker_id!r} and holds {shard_id}: neither takes the "
+                "other's shards; give each process its own worker_id, or omit it"
             )
         case _:
             return None

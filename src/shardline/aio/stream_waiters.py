@@ -1,12 +1,12 @@
-"""When has a change of a stream or consumer come to pass?
+"""Waits until the service has carried out a change of a stream or consumer.
 
-The service accepts a change at once and carries it out later. This polls its status.
+The service accepts a change at once and carries it out later. The functions here poll the status.
 
 Invariants:
 
-- Throttling, quotas and broken connections do not end a wait; an error that stays does.
-- A thing that is awaited ACTIVE may not be visible at first: not found counts as not yet.
-- A wait takes its whole limit, and no longer.
+- Throttling, quotas and broken connections do not end a wait. Errors that are not retryable do.
+- While waiting for ACTIVE, "not found" is no error: a new stream or consumer may not be visible at first.
+- A wait uses its whole time limit, and no more.
 """
 
 from collections.abc import Awaitable, Callable
@@ -26,10 +26,10 @@ _LONGEST_PAUSE: Final = 1.0
 
 
 def wait_limit(wait: object) -> float | None:
-    """How long to wait, ``None`` for not at all.
+    """Return how many seconds to wait, or ``None`` to not wait at all.
 
     Raises:
-        UsageError: it is neither a boolean nor a positive number.
+        UsageError: ``wait`` is neither a boolean nor a positive number.
     """
     if isinstance(wait, bool):
         return _DEFAULT_LIMIT if wait else None
@@ -41,24 +41,24 @@ def wait_limit(wait: object) -> float | None:
 async def wait_until(
     wanted: str | None, limit: float | None, what: str, status: Callable[[], Awaitable[str | Failure]]
 ) -> None:
-    """Return when ``status`` gives ``wanted`` (``None``: not found), at once where there is no ``limit``.
+    """Wait until ``status`` returns ``wanted``, or "not found" if that is ``None``. Without ``limit``, do not wait.
 
     Raises:
-        WaitTimeout: it did not within ``limit`` seconds.
-        ServiceError: an error that waiting does not cure.
+        WaitTimeout: the status was another one for ``limit`` seconds.
+        ServiceError: an error that is not retryable.
     """
     if limit is None:
         return
     pause = _FIRST_PAUSE
     last = "not known"
-    with anyio.move_on_after(limit):  # Around the requests too, which may take longer
+    with anyio.move_on_after(limit):  # includes the requests, which may take longer
         while True:
             seen = await status()
             if isinstance(seen, Failure):
-                gone = seen.kind is FailureKind.NOT_FOUND
-                if gone and wanted is None:
+                is_gone = seen.kind is FailureKind.NOT_FOUND
+                if is_gone and wanted is None:
                     return
-                if not gone and not seen.retryable:
+                if not is_gone and not seen.retryable:
                     raise to_error(seen, f"waiting for {what}")
                 last = seen.code
             elif seen == wanted:

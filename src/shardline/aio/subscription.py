@@ -1,13 +1,13 @@
-"""How are the events of an enhanced fan-out subscription handed to the caller?
+"""The events of an enhanced fan-out subscription, as an async iterator.
 
 Invariants:
 
-- A subscription is opened by the first ``anext`` (or ``async with``) and closed by its end, an error, a cancelled
-  ``anext`` or ``aclose``, which may come from another task: the one that waits for an event then sees the end.
-- It ends when the service ends it (after at most 5 minutes): continue with a new one after the last
+- The first ``anext`` (or ``async with``) opens a subscription. Its end, an error, a cancelled ``anext`` or ``aclose``
+  closes it. If another task calls ``aclose``, the iteration of the task that waits for an event ends.
+- The service ends a subscription after at most 5 minutes. The caller continues with a new one, after the last
   ``continuation_sequence_number``.
-- When it is closed its connection is, also under cancellation. One that is dropped unclosed gives its connection
-  back when it is collected.
+- Closing a subscription closes its connection, even under cancellation. A subscription that is dropped without closing
+  it releases its connection when it is garbage-collected.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ _OPERATION: Final = "SubscribeToShard"
 
 @final
 class Subscription:
-    """An async iterator of ``SubscribeToShardEvent``; as ``async with`` it closes at once when the block is left."""
+    """An async iterator of ``SubscribeToShardEvent``. With ``async with``, the end of the block closes it."""
 
     def __init__(
         self,
@@ -39,16 +39,16 @@ class Subscription:
         self._events: ShardEvents | None = None
         self._opened = False
         self._closed = False
-        self._inside: anyio.CancelScope | None = None
-        """Around the task that opens or waits for an event."""
-        self._left: anyio.Event | None = None
+        self._scope: anyio.CancelScope | None = None
+        """The scope of the task that opens the subscription or waits for an event."""
+        self._step_ended: anyio.Event | None = None
 
     def __aiter__(self) -> Self:
         return self
 
     async def __aenter__(self) -> Self:
         if not self._opened and not self._closed:
-            await self._step(wanted=False)
+            await self._step(wants_event=False)
         return self
 
     async def __aexit__(
@@ -57,43 +57,47 @@ class Subscription:
         await self.aclose()
 
     async def __anext__(self) -> SubscribeToShardEvent:
-        event = None if self._closed else await self._step(wanted=True)
+        event = None if self._closed else await self._step(wants_event=True)
         if event is None:
             raise StopAsyncIteration
         return event
 
     async def aclose(self) -> None:
-        """End the subscription. Harmless when it has ended."""
+        """End the subscription. Harmless if it has ended."""
         if self._closed:
             return
         self._closed = True
         self._on_close(self)
-        if self._inside is None or self._left is None:
-            await self._shut()
-        else:  # the task inside leaves and closes: a connection is not closed under its reader
-            self._inside.cancel()
-            await self._left.wait()
+        if self._scope is None or self._step_ended is None:
+            await self._close()
+        else:  # the task that reads closes the connection itself, because it must not be closed during a read
+            self._scope.cancel()
+            await self._step_ended.wait()
 
-    async def _step(self, *, wanted: bool) -> SubscribeToShardEvent | None:
-        """Open if need be, then get the next event if one is ``wanted``. Whatever else comes of it closes."""
-        if self._inside is not None:
-            raise UsageError("a Subscription is read by one task at a time")
-        self._inside, self._left = scope, left = anyio.CancelScope(), anyio.Event()
+    async def _step(self, *, wants_event: bool) -> SubscribeToShardEvent | None:
+        """Open the subscription if necessary, and return the next event if ``wants_event``. Close it at its end, or if
+        this fails.
+        """
+        if self._scope is not None:
+            raise UsageError("only one task at a time may read a Subscription")
+        self._scope, self._step_ended = scope, step_ended = anyio.CancelScope(), anyio.Event()
         event: SubscribeToShardEvent | Failure | None = None
-        goes_on = False
+        continues = False
         try:
             with scope:
                 event = await self._open() if self._events is None else None
-                if event is None and wanted and self._events is not None:
+                if event is None and wants_event and self._events is not None:
                     event = await self._events.next_event()
-                goes_on = not self._closed and not isinstance(event, Failure) and (event is not None or not wanted)
+                continues = (
+                    not self._closed and not isinstance(event, Failure) and (event is not None or not wants_event)
+                )
         finally:
-            self._inside = None
+            self._scope = None
             try:
-                if not goes_on:
-                    await self._shut()
+                if not continues:
+                    await self._close()
             finally:
-                left.set()
+                step_ended.set()
         if isinstance(event, Failure):
             raise to_error(event, _OPERATION)
         return event
@@ -106,7 +110,7 @@ class Subscription:
         self._events = events
         return None
 
-    async def _shut(self) -> None:
+    async def _close(self) -> None:
         self._closed = True
         self._on_close(self)
         self._events = None

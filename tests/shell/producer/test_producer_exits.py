@@ -332,7 +332,7 @@ async def main():
             try:
                 producer.put_nowait(b"x", key="k")
             except Closed as error:
-                assert "make a new one in the child" in str(error)
+                assert "create a new one in the child" in str(error)
             else:
                 raise AssertionError
             assert delivery.done and delivery.ending.code == "Forked"

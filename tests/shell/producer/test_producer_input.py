@@ -59,7 +59,7 @@ WRONG = {
     "hash key with zeroes": ((("k", b"x", "007"),), "plain decimal"),
     "empty hash key": ((("k", b"x", ""),), "plain decimal"),
     "hash key of other digits": ((("k", b"x", "\u0663"),), "plain decimal"),
-    "hash key without key": (((None, b"x", "5"),), "goes with a key"),
+    "hash key without key": (((None, b"x", "5"),), "needs a key"),
     "wrapped": (
         (("k", aggregate([("a", b"x" * (1_048_575 - 35))])),),
         r"at most 1048576 bytes with its key, this one has 104857\d, and needs \d\d more, because its data is itself an aggregate",

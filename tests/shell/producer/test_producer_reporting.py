@@ -81,7 +81,7 @@ async def test_a_hook_that_raises_harms_nothing_and_is_told_once(make_producer, 
         assert (await (await producer.put(b"x", key="k"))).attempt_count == 1
     assert sorted(handed, key=id) == sorted(deliveries, key=id)
     told = [text for _, text in complaints() if "on_failure" in text]
-    assert told == ["s: on_failure failed; delivery goes on"]
+    assert told == ["s: on_failure failed; delivery continues"]
 
 
 async def test_a_hook_may_put_again(make_producer, kinesis, stored):
@@ -103,7 +103,7 @@ async def test_a_hook_that_does_not_end_does_not_hold_up_the_close_for_ever(
         await producer.flush()
         with anyio.fail_after(10):
             await producer.close()
-    assert ("ERROR", "s: on_failure failed; delivery goes on") in complaints()
+    assert ("ERROR", "s: on_failure failed; delivery continues") in complaints()
 
 
 async def test_a_hook_may_close_the_producer(make_producer, kinesis):
@@ -154,7 +154,7 @@ async def test_a_sink_that_raises_harms_nothing(make_producer, complaints, store
         assert await producer.flush() == []
         assert all(delivery.delivered for delivery in deliveries)
     assert len(calls) >= 3
-    assert [text for _, text in complaints()] == ["s: the sink failed; delivery goes on"]
+    assert [text for _, text in complaints()] == ["s: the sink failed; delivery continues"]
     assert len(stored()) == 100
 
 

@@ -89,11 +89,11 @@ def test_a_sink_that_raises_is_logged_once_a_minute(log, clock, lines, error):
         raise error
 
     for _ in range(3):
-        log.hand_on(broken, "event")
-    log.complain("the hook", error)
+        log.call_sink(broken, "event")
+    log.log_user_error("the hook", error)
     assert lines() == [("ERROR", "s: the sink failed; life goes on"), ("ERROR", "s: the hook failed; life goes on")]
     clock.now += 61
-    log.hand_on(broken, "event")
+    log.call_sink(broken, "event")
     assert len(lines()) == 3
 
 
@@ -108,9 +108,9 @@ def test_a_sink_that_raises_is_logged_once_a_minute(log, clock, lines, error):
         (produced.ShardMapFailed(DENIED), "WARNING", "listing shards failed; aggregation is paused until it succeeds"),
         (produced.ShardsChanged(4, ("a", "b"), ("c",)), "INFO", "4 open shards (2 new, 1 gone)"),
         (produced.StreamUnknown(DENIED), "WARNING", "set record_max_bytes"),
-        (produced.DistributionChanged(auto=True), "WARNING", "by itself (AUTO): nothing is aggregated"),
+        (produced.DistributionChanged(auto=True), "WARNING", "by AUTO record distribution: nothing is aggregated"),
         (produced.DistributionChanged(auto=False), "WARNING", "by partition key"),
-        (produced.AggregationStopped(DENIED), "WARNING", "(AccessDeniedException: not you): nothing is aggregated"),
+        (produced.AggregationStopped(DENIED), "WARNING", "(AccessDeniedException: not you): aggregation stops"),
         (produced.RecordsDelivered(1, 1), None, ""),
         (
             consumed.LeaseGained("s-1", Grant("s-1", 1, NEVER), TRIM_HORIZON, Checkpoint(TRIM_HORIZON), None),
@@ -118,27 +118,27 @@ def test_a_sink_that_raises_is_logged_once_a_minute(log, clock, lines, error):
             "s-1",
         ),
         (consumed.LeaseReleased("s-1", finished=True), "INFO", "s-1 is finished"),
-        (consumed.LeaseReleased("s-1", finished=False), "INFO", "s-1 was let go"),
+        (consumed.LeaseReleased("s-1", finished=False), "INFO", "s-1 was released"),
         (consumed.LeaseLost("s-1", "it lapsed"), "WARNING", "s-1 was lost: it lapsed"),
         (consumed.HandOverAsked("s-1", "other", 1.0), "INFO", "other asks for s-1"),
-        (consumed.HandOverOverdue("s-1"), "WARNING", "its handler was not done: it is cancelled"),
+        (consumed.HandOverOverdue("s-1"), "WARNING", "before its handler has finished: the handler is cancelled"),
         (consumed.TooManyUnacknowledged("s-1", 7), "WARNING", "7 records of s-1 are not acknowledged"),
         (consumed.HandlerStuck("s-1", "49", 2, 9, 3.14), "WARNING", "s-1 has had record 49/2 for 3.1 s"),
-        (consumed.HandlerRecovered("s-1", 3.14), "WARNING", "the handler of s-1 goes on, after 3.1 s"),
+        (consumed.HandlerRecovered("s-1", 3.14), "WARNING", "the handler of s-1 continues, after 3.1 s"),
         (consumed.ReadFailed("s-1", "GetRecords", DENIED, 1.0), "WARNING", "GetRecords of s-1 failed: AccessDenied"),
-        (consumed.ReadFailed("s-1", "GetRecords", DENIED, NEVER), "WARNING", "failed and is not tried again"),
+        (consumed.ReadFailed("s-1", "GetRecords", DENIED, NEVER), "WARNING", "failed and is not retried"),
         (consumed.StoreFailed(DENIED, 1), "ERROR", "the lease store denies access"),
         (consumed.StoreRecovered(3), "WARNING", "answers again, after 3 failures"),
         (consumed.ListingFailed("ListShards", DENIED, 1.0), "WARNING", "ListShards failed: AccessDenied"),
         (consumed.RecordsTrimmed("s-1", "too old"), "ERROR", "may have removed records of s-1"),
-        (consumed.ShardTrimmed("s-1"), "ERROR", "its unread records are gone"),
-        (consumed.PositionLost("s-1", TRIM_HORIZON, DENIED), "ERROR", "it is read from TRIM_HORIZON"),
+        (consumed.ShardTrimmed("s-1"), "ERROR", "its unread records are lost"),
+        (consumed.PositionLost("s-1", TRIM_HORIZON, DENIED), "ERROR", "reading restarts at TRIM_HORIZON"),
         (consumed.ProgressLost(1), "ERROR", "the checkpoints of 1 shard;"),
         (consumed.ProgressLost(2), "ERROR", "the checkpoints of 2 shards;"),
         (consumed.StreamMissing(DENIED), "ERROR", "waits until it is re-created"),
         (consumed.StreamRecreated("other shards"), "ERROR", "deleted and re-created: other shards"),
         (consumed.ConsumerFailed("ListShards", DENIED), "ERROR", "ListShards failed for good"),
-        (consumed.Stalled(12.0), "WARNING", "for 12.0 s: leases are in danger"),
+        (consumed.Stalled(12.0), "WARNING", "for 12.0 s: leases may lapse"),
         (consumed.WorkerIdShared("s-1", "w"), "ERROR", "uses the worker_id 'w' and holds s-1"),
         (consumed.HandlerRetried("s-1", "4", 0, 1, 1, "E", "m", "x.py:1", 2.0), "WARNING", "retrying 1 record: E: m"),
         (consumed.RecordsDeadLettered("s-1", "4", 0, 3, 2, "E", "m", "x"), "ERROR", "wrote 3 records as dead letters"),

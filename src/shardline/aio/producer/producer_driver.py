@@ -173,7 +173,7 @@ class Driver:
                 self._end()
             self._hooks.cancel_scope.deadline = anyio.current_time() + HOOK_TIMEOUT
         if self._hooks.cancel_scope.cancelled_caught:
-            self._reporter.complain(
+            self._reporter.log_user_error(
                 "on_failure", TimeoutError(f"not done {HOOK_TIMEOUT:g} s after the producer has ended")
             )
 
@@ -278,7 +278,7 @@ class Driver:
             await result
 
     def _report_hook(self, error: BaseException) -> None:
-        self._reporter.complain("on_failure", error)
+        self._reporter.log_user_error("on_failure", error)
 
     def _end(self) -> None:
         """Resolve every delivery, whatever ended the host (P1)."""
