@@ -88,7 +88,7 @@ def check_handler(handler: object, policy: object, *, has_dead_letter: bool) -> 
 def is_generator_function(handler: object) -> bool:
     """Whether a call of the handler only creates a generator, plain or async."""
     kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    functions = (handler, getattr(handler, "__call__", None))  # noqa: B004 - whether it is a generator function, not whether it exists
+    functions = (handler, getattr(handler, "__call__", None))  # noqa: B004 - its kind matters, not its existence
     return any(is_kind(function) for is_kind in kinds for function in functions)
 
 

@@ -66,12 +66,9 @@ from shardline.ports import KclLeaseStore, LeaseStore
 
 _CLOSED: Final = "this Consumer is closed"
 _REPLACED: Final = "this iteration is over: a newer iteration of the same Consumer replaced it"
-_IN_USE: Final = (
-    "this Consumer is already being iterated: only one iteration at a time, because the next request acknowledges"
-)
-_CALLER_WAITS: Final = (
-    "another task or thread waits in this iterator: only one may iterate, because the next request acknowledges"
-)
+_WHY_ONE: Final = "because each request for a record acknowledges the last one"
+_IN_USE: Final = f"this Consumer is already being iterated: only one iteration at a time, {_WHY_ONE}"
+_CALLER_WAITS: Final = f"another task or thread waits in this iterator: only one may iterate, {_WHY_ONE}"
 _LATEST_MARGIN: Final = 1.0  # seconds before the service's time: LATEST is pinned there (L6)
 _POLL_INTERVAL: Final = 0.05
 _MIN_RELEASE_TIME: Final = 2.0  # seconds to release the leases, even if the timeout is shorter

@@ -285,7 +285,7 @@ def _just_wake(now: Instant) -> None:
 
 
 def _is_async(handler: Handler) -> bool:
-    call = getattr(handler, "__call__", None)  # noqa: B004 - whether it is a coroutine function, not whether it exists
+    call = getattr(handler, "__call__", None)  # noqa: B004 - its kind matters, not its existence
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
 
 

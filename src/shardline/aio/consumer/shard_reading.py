@@ -77,10 +77,8 @@ class ShardReading:
                     await self._room_freed.wait(max(0.0, reader.next_deadline() - now))
                 while pages := reader.take_pages():
                     for page in pages:
-                        if page.records:
-                            page.records[
-                                0
-                            ].origin.deserializer = self._deserializer  # all records of a page share one origin
+                        if page.records:  # all records of a page share one origin
+                            page.records[0].origin.deserializer = self._deserializer
                     host.handle_pages(self.shard, pages)
                     if reader.has_unopened:
                         await anyio.lowlevel.checkpoint()  # opening aggregates takes CPU time: let other tasks run
