@@ -5,7 +5,8 @@ written to a file, so that it does not hold up the others. On SIGTERM (and Ctrl-
 orders, commits, and releases its shards.
 
 If the environment variable ``ALIVE_FILE`` names a file, the worker touches that file while it is healthy, for a
-liveness probe: see the page on deploying.
+liveness probe. The file of ``READY_FILE`` exists while the worker reads all of its shards, for a readiness probe. See
+the page on deploying.
 """
 
 import asyncio
@@ -36,7 +37,28 @@ async def touch_while_healthy(consumer: Consumer, file: Path, every: float = 2.0
         await asyncio.sleep(every)
 
 
-async def main(stream: str, group: str, store: str, dead_letters: Path, alive_file: Path | None = None) -> None:
+async def keep_file_while_ready(consumer: Consumer, file: Path, every: float = 1.0) -> None:
+    """Create the file when the worker reads all of its shards, and remove it when it does not."""
+    try:
+        while consumer.status().health not in ("failed", "closing", "closed"):
+            if consumer.is_ready:
+                file.touch()  # noqa: ASYNC240 - in memory, and quick
+            else:
+                file.unlink(missing_ok=True)  # noqa: ASYNC240
+            await asyncio.sleep(every)
+    finally:
+        file.unlink(missing_ok=True)  # noqa: ASYNC240
+
+
+async def main(
+    stream: str,
+    group: str,
+    store: str,
+    dead_letters: Path,
+    *,
+    alive_file: Path | None = None,
+    ready_file: Path | None = None,
+) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -45,6 +67,9 @@ async def main(stream: str, group: str, store: str, dead_letters: Path, alive_fi
     helpers: list[asyncio.Task[None]] = []
     if alive_file is not None:
         helpers.append(asyncio.create_task(touch_while_healthy(consumer, alive_file)))
+
+    if ready_file is not None:
+        helpers.append(asyncio.create_task(keep_file_while_ready(consumer, ready_file)))
 
     async def close_when_stopped() -> None:
         await stop.wait()
@@ -63,11 +88,11 @@ async def main(stream: str, group: str, store: str, dead_letters: Path, alive_fi
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
-    alive = Path(os.environ["ALIVE_FILE"]) if "ALIVE_FILE" in os.environ else None
+    alive, ready = (Path(os.environ[name]) if name in os.environ else None for name in ("ALIVE_FILE", "READY_FILE"))
     if alive is not None:
         alive.touch()  # fails at the start if the file cannot be written
     try:
-        asyncio.run(main(*sys.argv[1:4], Path(sys.argv[4]), alive))
+        asyncio.run(main(*sys.argv[1:4], Path(sys.argv[4]), alive_file=alive, ready_file=ready))
     finally:
         if alive is not None:
             alive.unlink(missing_ok=True)

@@ -24,12 +24,12 @@ DECIDES = [ROOT / "pyproject.toml", CONSTRAINTS, Path(__file__).resolve()]
 OLDEST_PYTHON = (3, 11)
 OLDEST_PIP_WITH_GROUPS = (25, 1)
 
-ALL_EXTRAS = ("trio", "http2", "tls", "cli", "redis")
+ALL_EXTRAS = ("local", "trio", "http2", "tls", "cli", "redis")
 
 # name: (extras of the package, dependency groups, what a person would call the set). No extras at all means that the
 # package itself is not needed.
 SETS = {
-    "demo": (("cli",), (), "Shardline and its command line"),
+    "demo": (("cli", "local"), (), "Shardline, its command line and the embedded Kinesis"),
     "test": (ALL_EXTRAS, ("test",), "Shardline and its tests"),
     "types": (ALL_EXTRAS, ("types",), "the type checkers"),
     "bench": (ALL_EXTRAS, ("bench",), "the benchmarks"),

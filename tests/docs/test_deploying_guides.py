@@ -97,8 +97,8 @@ def test_the_function_that_puts(kinesis, monkeypatch):
 
 def test_the_image_starts_the_worker_so_that_it_gets_signals():
     [recipe] = pages.blocks_of(CONTAINERS, "dockerfile")
-    [command] = re.findall(r"^CMD (.+)$", recipe, re.MULTILINE)
-    words = json.loads(command)  # the list form: no shell that keeps SIGTERM for itself
+    commands = re.findall(r"^(?:ENTRYPOINT|CMD) (.+)$", recipe, re.MULTILINE)
+    words = [word for command in commands for word in json.loads(command)]  # lists: no shell keeps SIGTERM for itself
     assert words[:2] == ["python", "/app/worker.py"]
     usage = run_path(str(ROOT / "examples" / "worker.py"))["__doc__"].splitlines()[0]
     assert len(words) - 2 == len(re.findall(r"\b[A-Z_]{4,}\b", usage)), usage
@@ -108,7 +108,9 @@ def test_the_image_starts_the_worker_so_that_it_gets_signals():
 
 def test_the_deployment_waits_for_longer_than_the_worker_takes():
     [text] = pages.blocks_of(CONTAINERS, "yaml")
-    spec = yaml.safe_load(text)["spec"]
+    deployment = yaml.safe_load(text)
+    assert deployment in yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / "worker.yaml").read_text())
+    spec = deployment["spec"]
     [timeout] = re.findall(r"consumer\.close\(timeout=(\d+)\)", (ROOT / "examples" / "worker.py").read_text())
     assert spec["template"]["spec"]["terminationGracePeriodSeconds"] > int(timeout)
     assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
@@ -133,7 +135,7 @@ async def hang(record):
 
 worker.handle = hang
 worker.CONFIG = ConsumerConfig(stuck_after=1)
-asyncio.run(worker.main("orders", "g", {store!r}, Path({letters!r}), Path({alive!r})))
+asyncio.run(worker.main("orders", "g", {store!r}, Path({letters!r}), alive_file=Path({alive!r})))
 """
 
 
@@ -144,9 +146,10 @@ class Pod:
         self.alive = directory / "alive"
         self.release = directory / "release"
         self.directory = directory
-        assert {one["name"] for one in SPEC["env"]} == {"ALIVE_FILE"}
+        self.ready = directory / "ready"
+        assert {one["name"] for one in SPEC["env"]} == {"AWS_REGION", "ALIVE_FILE", "READY_FILE"}
         base = {"PATH": os.environ["PATH"], "HOME": str(directory), "PYTHONUNBUFFERED": "1"}
-        self.environment = base | environment | {"ALIVE_FILE": str(self.alive)}
+        self.environment = base | environment | {"ALIVE_FILE": str(self.alive), "READY_FILE": str(self.ready)}
         self.process = None
 
     def start(self, *command):
@@ -232,6 +235,17 @@ def test_a_worker_that_starts_is_alive_though_kinesis_does_not_answer(pod):
             pod.age_file()
             pod.becomes("livenessProbe", healthy=True)
     assert SPEC["startupProbe"]["periodSeconds"] * SPEC["startupProbe"]["failureThreshold"] >= 60
+
+
+def test_a_worker_is_ready_while_it_reads_its_shards(pod, kinesis):
+    with kinesis.outage():
+        pod.start()
+        pod.becomes("livenessProbe", healthy=True)
+        assert not pod.probe("readinessProbe"), "it has not reached Kinesis yet"
+    pod.becomes("readinessProbe", healthy=True)
+    pod.process.send_signal(signal.SIGTERM)
+    assert pod.process.wait(20) == 0
+    assert not pod.probe("readinessProbe")
 
 
 def test_a_worker_that_was_stopped_by_a_signal_is_not_alive(pod):

@@ -4,7 +4,6 @@ import http.client
 import json
 import os
 import re
-import shlex
 import socket
 import subprocess
 import sys
@@ -15,6 +14,8 @@ import yaml
 from tests.docs import pages
 
 from shardline.testing import LocalKinesis
+
+DEPLOY = Path(__file__).parents[2] / "deploy" / "local"
 
 
 def block(language, mark):
@@ -98,13 +99,21 @@ def served(command, environment, hosts):
 
 def test_other_containers_reach_the_server_by_the_name_of_its_service(environment):
     services = yaml.safe_load(block("yaml", "healthcheck"))["services"]
-    command = services["kinesis"]["command"].rpartition("exec ")[2].rstrip("'")
+    assert services == yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    image = services["kinesis"]["build"]
+    recipe = (DEPLOY / image["context"] / image["dockerfile"]).read_text()
+    command = json.loads(re.search(r"^ENTRYPOINT (\[.*\])$", recipe, re.MULTILINE)[1]) + services["kinesis"]["command"]
     hosts = [services["worker"]["environment"]["AWS_ENDPOINT_URL_KINESIS"].removeprefix("http://"), "127.0.0.1:4567"]
-    assert served(shlex.split(command), environment, [*hosts, "evil.example"]) == [200, 200, 403]
+    assert served(command, environment, [*hosts, "evil.example"]) == [200, 200, 403]
 
 
 def test_the_image_is_reached_by_the_name_that_it_allows(environment):
     recipe = block("dockerfile", "ENTRYPOINT")
+    written = (DEPLOY / "Dockerfile").read_text()
+    assert recipe.splitlines() == [line for line in written.splitlines() if not line.startswith("#")]
+    [check] = re.findall(r"^  CMD (\[.*\])$", recipe, re.MULTILINE)
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    assert json.loads(check) == compose["services"]["kinesis"]["healthcheck"]["test"][1:]
     command = json.loads(re.search(r"^ENTRYPOINT (\[.*\])$", recipe, re.MULTILINE)[1])
     hosts = ["kinesis:4567", "other", "localhost", "evil.example"]
     assert served([*command, "--allow-host", "other"], environment, hosts) == [200, 200, 200, 403]

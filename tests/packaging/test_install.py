@@ -25,12 +25,12 @@ def arguments_of(*names):
     return install["requirements_of"](names)
 
 
-def test_the_demo_installs_the_command_line_alone_and_compiles_nothing():
-    assert arguments_of("demo") == ["--only-binary", ":all:", "--editable", ".[cli]"]
+def test_the_demo_installs_what_it_needs_alone_and_compiles_nothing():
+    assert arguments_of("demo") == ["--only-binary", ":all:", "--editable", ".[cli,local]"]
 
 
 def test_sets_are_installed_together():
-    assert arguments_of("demo", "docs") == ["--editable", ".[cli]", "--group", "docs"]
+    assert arguments_of("demo", "docs") == ["--editable", ".[cli,local]", "--group", "docs"]
     assert arguments_of("lint", "build") == ["--group", "build", "--group", "lint"]
 
 

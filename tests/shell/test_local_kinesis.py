@@ -17,9 +17,9 @@ import anyio
 import boto3
 import pytest
 from botocore.config import Config
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, EndpointConnectionError
 
-from shardline import Closed, UsageError
+from shardline import Closed, TransportError, UsageError
 from shardline.server import running_server as running
 from shardline.server.running_server import RunningServer
 from shardline.server.storage import Storage
@@ -726,3 +726,97 @@ def test_a_server_whose_clock_was_moved_has_a_certificate_that_is_valid_today():
     kinesis.clock.advance(10 * 365 * 86_400)
     with kinesis, contextlib.closing(boto(kinesis)) as client:
         assert client.list_streams()["StreamNames"] == ["s"]
+
+
+# ---- outages and shared servers
+
+
+def test_an_outage_refuses_connections_and_keeps_everything_else():
+    with LocalKinesis(stream="orders") as kinesis:
+        url = kinesis.endpoint_url
+        client = boto3.client("kinesis", **kinesis.boto3_arguments, config=ONCE)
+        client.put_record(StreamName="orders", Data=b"before", PartitionKey="k")
+        kinesis.clock.freeze()
+        now = kinesis.clock.now()
+        fault = kinesis.faults.throttle(operation="PutRecord", count=1)
+        with kinesis.outage():
+            with pytest.raises(EndpointConnectionError):
+                client.put_record(StreamName="orders", Data=b"lost", PartitionKey="k")
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 5)
+            assert kinesis.streams["orders"].record_count == 1, "the server can still be looked at"
+        assert (kinesis.endpoint_url, kinesis.clock.now(), fault.hits) == (url, now, 0)
+        with pytest.raises(client.exceptions.ProvisionedThroughputExceededException):
+            client.put_record(StreamName="orders", Data=b"throttled", PartitionKey="k")
+        client.put_record(StreamName="orders", Data=b"after", PartitionKey="k")
+        assert [record.data for record in kinesis.streams["orders"].records] == [b"before", b"after"]
+
+
+def test_an_outage_resets_a_connection_in_the_middle_of_its_answer():
+    with LocalKinesis(stream="orders") as kinesis:
+        fault = kinesis.faults.latency(300, operation="ListStreams")
+        port = int(kinesis.endpoint_url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), 30) as waiting:
+            waiting.sendall(
+                b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-amz-json-1.1\r\n"
+                b"X-Amz-Target: Kinesis_20131202.ListStreams\r\nContent-Length: 2\r\n\r\n{}"
+            )
+            while not fault.hits:
+                time.sleep(0.01)
+            with kinesis.outage(), contextlib.suppress(ConnectionResetError):
+                assert waiting.recv(100) == b""
+
+
+def test_an_outage_ends_whatever_happens_inside():
+    with LocalKinesis(stream="orders") as kinesis:
+        with pytest.raises(RuntimeError, match="inside"), kinesis.outage():
+            raise RuntimeError("inside")
+        put(kinesis, stream="orders")
+
+
+def test_a_server_can_be_stopped_in_an_outage_and_there_is_none_without_a_server():
+    kinesis = LocalKinesis(stream="orders")
+    with pytest.raises(Closed), kinesis.outage():
+        pytest.fail("the server does not run")
+    kinesis.start()
+    with pytest.raises(Closed), kinesis.outage():
+        kinesis.stop()
+    with kinesis:
+        assert list(kinesis.streams) == ["orders"]
+
+
+@pytest.mark.anyio
+async def test_an_outage_in_async_code():
+    async with LocalKinesis(stream="orders") as kinesis, kinesis.client() as client:
+        async with kinesis.outage():
+            with pytest.raises(TransportError):
+                await client.list_shards("orders")
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            async with kinesis.outage():
+                pytest.fail("cancelled before the block")
+        assert len(await client.list_shards("orders")) == 1, "no outage is left behind"
+
+
+def test_a_reset_leaves_nothing_but_the_first_streams_and_the_time():
+    with LocalKinesis(stream="orders", delays=Delays(delete=60)) as kinesis:
+        client = boto3.client("kinesis", **kinesis.boto3_arguments)
+        client.put_record(StreamName="orders", Data=b"x", PartitionKey="k")
+        kinesis.create_stream("other")
+        client.register_stream_consumer(StreamARN=kinesis.streams["other"].arn, ConsumerName="reader")
+        kinesis.faults.throttle(operation="PutRecord")
+        kinesis.clock.advance(1_000)
+        now = kinesis.clock.now()
+        kinesis.reset()
+        assert list(kinesis.streams) == ["orders"]
+        assert (kinesis.streams["orders"].record_count, kinesis.requests.total) == (0, 0)
+        assert kinesis.clock.now() >= now
+        client.put_record(StreamName="orders", Data=b"y", PartitionKey="k")
+    with pytest.raises(Closed):
+        kinesis.reset()
+
+
+def test_the_missing_extra_of_the_server_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "shardline.server.http_server", None)
+    with pytest.raises(UsageError, match=r"^the embedded Kinesis needs an extra: pip install 'shardline\[local\]'$"):
+        LocalKinesis()

@@ -40,6 +40,10 @@ class HttpServer:
         self.port = 0
         self._server: asyncio.Server | None = None
 
+    @property
+    def is_serving(self) -> bool:
+        return self._server is not None
+
     async def start(self, host: str, port: int, ssl_context: ssl.SSLContext | None = None) -> None:
         if ssl_context is not None:
             ssl_context.set_alpn_protocols(ALPN_PROTOCOLS)

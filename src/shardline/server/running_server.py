@@ -15,21 +15,20 @@ Invariants:
 import asyncio
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, final
 
-from shardline.errors import UsageError
+from shardline.errors import Closed, UsageError
 from shardline.server.access import Access
 from shardline.server.certificates import Certificate, make_certificate
 from shardline.server.control import Control
 from shardline.server.endpoint import Endpoint
 from shardline.server.front import Front
-from shardline.server.http_server import HttpServer
 from shardline.server.model.faults import Faults
 from shardline.server.model.service import Service
 from shardline.server.model.settings import ServiceSettings
@@ -40,6 +39,7 @@ from shardline.server.signatures import Signatures
 from shardline.server.storage import Storage
 
 if TYPE_CHECKING:
+    from shardline.server.http_server import HttpServer
     from shardline.server.wakeups import Wakeups
 
 T = TypeVar("T")
@@ -92,6 +92,7 @@ class RunningServer:
         """
         self._settings = settings
         self._prepare = prepare
+        self._make_http = _load_http_server()
         self.clock = ServerClock()
         self.faults = Faults(Random(settings.seed), self.clock.now)  # noqa: S311 - a seed on purpose
         self.requests = RequestLog()
@@ -110,6 +111,7 @@ class RunningServer:
         self._is_ending = False
         self._wakeups: Wakeups | None = None
         self.http: HttpServer | None = None
+        self._main: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
 
     @property
@@ -153,6 +155,31 @@ class RunningServer:
             failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
+
+    def disconnect(self) -> None:
+        """Refuse connections and reset those that are open, until ``reconnect``. The service keeps its state.
+
+        Raises:
+            Closed: the server does not run.
+        """
+        self._await(self._cut_off)
+
+    def reconnect(self) -> None:
+        """Serve again, at the same address.
+
+        Raises:
+            UsageError: another program has taken the port.
+            Closed: the server does not run.
+        """
+        self._await(self._bind)
+
+    def _await(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a coroutine in the server's thread, and wait for it."""
+        with self._gate:
+            if self._loop is None:
+                raise Closed("this server does not run")
+            done = asyncio.run_coroutine_threadsafe(work(), self._loop)
+        done.result(_START_TIMEOUT)
 
     def call(self, work: Callable[[], T]) -> T:
         """Run ``work`` in the server's thread and return its result. If the server is not running, run it here."""
@@ -208,8 +235,9 @@ class RunningServer:
 
     async def _serve(self, started: "Future[None]") -> None:
         stopping = asyncio.Event()
+        self._main = asyncio.current_task()
         with ExitStack() as stack:
-            server = await self._open(stack)
+            await self._open(stack)
             try:
                 with self._gate:
                     self._loop, self._stopping = asyncio.get_running_loop(), stopping
@@ -221,32 +249,42 @@ class RunningServer:
                 with self._gate:
                     self._loop = None
                 await asyncio.sleep(0)  # runs the callbacks that `call` has scheduled before
-                for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                    task.cancel()  # the tasks of connections: aiohttp would wait for them
-                await server.close()
+                await self._cut_off()
 
-    async def _open(self, stack: ExitStack) -> HttpServer:
+    async def _cut_off(self) -> None:
+        """Close the port, and end every connection at once."""
+        assert self.http is not None, "serving"
+        for task in asyncio.all_tasks() - {asyncio.current_task(), self._main}:
+            task.cancel()  # the tasks of connections: aiohttp would wait for them
+        await self.http.close()
+
+    async def _open(self, stack: ExitStack) -> None:
         """Assemble the server, bind its port and start serving."""
         settings = self._settings
-        context = None
         if settings.tls:
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="shardline-"))
             # Clients check the certificate against the machine's clock, even if a test has moved the server's clock.
             self.certificate = make_certificate(
                 Path(directory), settings.host, self.clock.machine_now(), settings.access.names
             )
-            context = self.certificate.context
-        server = self._make_server(stack)
+        self._make_server(stack)
         self._prepare_state()
-        port = settings.port or self.port
+        await self._bind()
+
+    async def _bind(self) -> None:
+        """Listen, at the same address as before if there was one."""
+        assert self.http is not None, "put together"
+        if self.http.is_serving:  # an outage that was cancelled before it began
+            return
+        host, port = self._settings.host, self._settings.port or self.port
+        context = None if self.certificate is None else self.certificate.context
         try:
-            await server.start(settings.host, port, context)
+            await self.http.start(host, port, context)
         except OSError as error:
-            await server.close()
+            await self.http.close()
             reason = (error.strerror or str(error)).lower()
-            raise UsageError(f"cannot serve on {settings.host} port {port}: {reason}") from None
-        self.port = server.port
-        return server
+            raise UsageError(f"cannot serve on {host} port {port}: {reason}") from None
+        self.port = self.http.port
 
     def _prepare_state(self) -> None:
         if self._prepare is not None and self.service is not None:
@@ -256,7 +294,7 @@ class RunningServer:
             if self._storage is not None:
                 self._storage.keep()
 
-    def _make_server(self, stack: ExitStack) -> HttpServer:
+    def _make_server(self, stack: ExitStack) -> None:
         """Create the model, its persistence, its faults and the HTTP shell, and connect them."""
         settings = self._settings
         chance = Random(settings.seed)  # noqa: S311 - a seed on purpose
@@ -277,8 +315,7 @@ class RunningServer:
         self.service, self._wakeups = service, endpoint.wakeups
         control = Control(service, self.clock, faults=self.faults, requests=self.requests)
         front = Front(endpoint, access=settings.access, control=control)
-        self.http = HttpServer(front)
-        return self.http
+        self.http = self._make_http(front)
 
     def _carry_out(self, work: Callable[[], T], done: "Future[T]") -> None:
         try:
@@ -287,3 +324,16 @@ class RunningServer:
             done.set_exception(error)
         if self._wakeups is not None:
             self._wakeups.wake_touched()
+
+
+def _load_http_server() -> "type[HttpServer]":
+    """Import the half of the server that speaks HTTP, which needs the extra ``local``.
+
+    Raises:
+        UsageError: the extra is not installed.
+    """
+    try:
+        from shardline.server.http_server import HttpServer  # noqa: PLC0415 - aiohttp is an extra
+    except ImportError:
+        raise UsageError("the embedded Kinesis needs an extra: pip install 'shardline[local]'") from None
+    return HttpServer

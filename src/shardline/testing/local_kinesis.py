@@ -28,7 +28,7 @@ import anyio.to_thread
 from shardline.errors import Closed, UsageError
 from shardline.model.credentials import Credentials
 from shardline.server.model import inputs
-from shardline.server.model.management import create_stream
+from shardline.server.model.management import create_stream, delete_at_once
 from shardline.server.model.refusals import Refused
 from shardline.server.model.settings import Delays, Limits, ServiceSettings
 from shardline.server.model.state import ServiceState
@@ -86,6 +86,31 @@ class LocalClock:
                 server.keep()
 
         self._server.call(work)
+
+
+@final
+class Outage:
+    """A time in which the server cannot be reached: the block of ``with`` or ``async with``."""
+
+    def __init__(self, server: RunningServer) -> None:
+        self._server = server
+
+    def __enter__(self) -> None:
+        self._server.disconnect()
+
+    def __exit__(self, *_: object) -> None:
+        self._server.reconnect()
+
+    async def __aenter__(self) -> None:
+        try:
+            await anyio.to_thread.run_sync(self._server.disconnect)
+        except anyio.get_cancelled_exc_class():
+            await self.__aexit__()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._server.reconnect)
 
 
 @final
@@ -181,6 +206,40 @@ class LocalKinesis:
     def stop(self) -> None:
         """Stop the server at once. Nothing happens if it is stopped already."""
         self._server.stop()
+
+    def outage(self) -> Outage:
+        """Take the server away from its clients, and bring it back at the end of the block::
+
+            with kinesis.outage():  # or: async with
+                ...  # connections are refused
+
+        Open connections and subscriptions are reset. Streams, records, faults and the clock stay.
+
+        Raises:
+            Closed: at the start of the block: the server does not run.
+            UsageError: at the end of the block: another program has taken the port.
+        """
+        return Outage(self._server)
+
+    def reset(self) -> None:
+        """Delete all streams, faults and logged requests, and create the streams of ``stream=`` again.
+
+        The clock keeps its time. Tests that share one server call this between two tests.
+
+        Raises:
+            Closed: the server does not run.
+        """
+        if not self._server.is_running:
+            raise Closed(_NOT_STARTED)
+        self.faults.clear()
+
+        def start_over(state: ServiceState) -> None:
+            for stream in list(state.streams.values()):
+                delete_at_once(state, stream)
+            self._create_first_streams(state)
+
+        access_state(self._server, start_over)
+        self.requests.clear()
 
     def __enter__(self) -> Self:
         self.start()

@@ -4,7 +4,8 @@ Opt in from the ``conftest.py`` at the root of your tests with ``pytest_plugins 
 the command line with ``-p shardline.testing.plugin``. No server starts until a test uses a fixture.
 
 To change the settings of the server, define a fixture ``kinesis_settings`` in a test module or a ``conftest.py``. It
-returns the arguments of ``LocalKinesis``.
+returns the arguments of ``LocalKinesis``. ``kinesis_session`` and ``kinesis_session_settings`` do the same for a server
+that all tests of a session share.
 """
 
 import re
@@ -29,14 +30,34 @@ def kinesis_settings() -> Mapping[str, Any]:
 @pytest.fixture
 def kinesis(kinesis_settings: Mapping[str, Any]) -> "Iterator[LocalKinesis]":
     """A new local Kinesis for this test, with AWS's limits."""
-    from shardline.testing.local_kinesis import LocalKinesis  # noqa: PLC0415 - loaded on first use
-
-    try:
-        local = LocalKinesis(**kinesis_settings)
-    except TypeError as error:
-        raise UsageError(f"the fixture kinesis_settings must return arguments of LocalKinesis: {error}") from None
-    with local as running:
+    with _make_kinesis("kinesis_settings", kinesis_settings) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def kinesis_session_settings() -> Mapping[str, Any]:
+    """The arguments of the ``LocalKinesis`` of the session. Override this fixture to change them."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def kinesis_session(kinesis_session_settings: Mapping[str, Any]) -> "Iterator[LocalKinesis]":
+    """One local Kinesis for all tests of the session. Call its ``reset()`` between two tests."""
+    with _make_kinesis("kinesis_session_settings", kinesis_session_settings) as running:
+        yield running
+
+
+@pytest.fixture
+def kinesis_environment(kinesis: "LocalKinesis", monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
+    """Point the AWS SDKs of this process at ``kinesis`` during the test. Returns the variables that were set.
+
+    Variables that would lead elsewhere, such as the developer's own profile, are unset during the test.
+    """
+    for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in kinesis.environment.items():
+        monkeypatch.setenv(name, value)
+    return kinesis.environment
 
 
 @pytest.fixture
@@ -44,3 +65,12 @@ def kinesis_stream(kinesis: "LocalKinesis", request: pytest.FixtureRequest) -> "
     """An ACTIVE stream, named after the test."""
     name = re.sub(r"[^a-zA-Z0-9_.-]+", "-", request.node.name)[:128]
     return kinesis.streams.get(name) or kinesis.create_stream(name)
+
+
+def _make_kinesis(fixture: str, settings: Mapping[str, Any]) -> "LocalKinesis":
+    from shardline.testing.local_kinesis import LocalKinesis  # noqa: PLC0415 - loaded on first use
+
+    try:
+        return LocalKinesis(**settings)
+    except TypeError as error:
+        raise UsageError(f"the fixture {fixture} must return arguments of LocalKinesis: {error}") from None

@@ -112,10 +112,11 @@ def local(
     settings["region"] = region or invocation.region or _REGION  # --region may come before the command's name
     settings["token"] = _read_token(context, settings["token"], settings.pop("token_file"))
     with _signals() as stops:
-        with _no_root_certificates():
-            from shardline.testing.local_kinesis import LocalKinesis  # noqa: PLC0415 - see _no_root_certificates
+        from shardline.testing.local_kinesis import LocalKinesis  # noqa: PLC0415 - other commands start sooner
+
         try:
-            kinesis = LocalKinesis(stream=map(_check_stream, stream), **settings)
+            with _no_root_certificates():
+                kinesis = LocalKinesis(stream=map(_check_stream, stream), **settings)
         except UsageError as error:
             raise click.UsageError(str(error)) from None
         if faults is not None:

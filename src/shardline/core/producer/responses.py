@@ -394,8 +394,10 @@ def _needs_no_resend(shipments: list[Shipment], answer: PutRecordsResponse | Fai
 
 def _is_as_predicted(lane: Lane, result: PutRecordsResult) -> bool:
     """Whether an entry is in the lane's own shard, and not in one of the same id of a stream that was re-created."""
-    number = result.sequence_number
-    return bool(number) and result.shard_id == lane.predicted and lane.numbers.first <= number < lane.numbers.limit
+    number, numbers = result.sequence_number, lane.numbers
+    if number is None or result.shard_id != lane.predicted:
+        return False
+    return numbers.first <= number < numbers.limit
 
 
 def _without_contradictions(answer: PutRecordsResponse) -> PutRecordsResponse:

@@ -96,6 +96,12 @@ def delete_stream(state: ServiceState, request: inputs.DeleteStream) -> None:
     state.note_change(stream)
 
 
+def delete_at_once(state: ServiceState, stream: ServerStream) -> None:
+    """Delete a stream in any state, with its consumers and channels and without a delay."""
+    stream.begin("DELETING", Change(state.now, "delete"))
+    state.note_change(stream)
+
+
 def split_shard(state: ServiceState, request: inputs.SplitShard) -> None:
     shard_id = state.resolve_shard_id(request.shard_to_split, state.name_of(request.stream_name, request.stream_arn))
     stream = _provisioned(state, request)
