@@ -117,7 +117,7 @@ async def test_a_hand_over_that_is_overdue_cancels_the_handler(make_consumer, pu
         assert {shard_id for shard_id, _ in cancelled} == moved, "the others go on"
         assert not any(is_held for _, is_held in cancelled)
         await first.close(0)
-    assert any("was not done" in text for _, text in complaints())
+    assert any("before its handler has finished" in text for _, text in complaints())
 
 
 async def test_an_iterating_user_hands_over_too(make_consumer, put, group, eventually):
@@ -186,8 +186,10 @@ async def test_max_leases_is_kept_and_the_rest_is_left_to_others(make_consumer, 
 
 async def test_a_lease_that_comes_in_the_moment_of_the_end_is_not_read(make_consumer, group, eventually, monkeypatch):
     """The host has no task group any more: to start a reader would end it with an error, and trio's run as well."""
-    gained, start = [], ConsumerDriver._start
-    monkeypatch.setattr(ConsumerDriver, "_start", lambda driver, event: gained.append(event) or start(driver, event))
+    gained, start = [], ConsumerDriver._start_reading
+    monkeypatch.setattr(
+        ConsumerDriver, "_start_reading", lambda driver, event: gained.append(event) or start(driver, event)
+    )
     consumer = make_consumer(group=group, store="memory:")
     await consumer.start()
     driver, take_events = consumer._session.driver, Coordinator.take_events
@@ -462,10 +464,10 @@ async def test_a_loop_that_is_still_blocked_is_reported_with_the_place(make_cons
     async with make_consumer(group=group, store="memory:", lease_duration=2.0) as consumer:
         await consumer.wait_ready()
         began = time.monotonic()
-        while not any("is blocked" in text for _, text in complaints()):
+        while not any("has been blocked" in text for _, text in complaints()):
             time.sleep(0.02)  # noqa: ASYNC251 - that is the test
             assert time.monotonic() - began < 1.9
-    (line,) = [text for _, text in complaints() if "is blocked" in text]
+    (line,) = [text for _, text in complaints() if "has been blocked" in text]
     assert "test_fleet.py" in line
 
 
