@@ -137,7 +137,7 @@ def test_the_reader_reads_every_shard():
 
 def test_a_stream_that_cannot_be_read_back_is_no_verdict():
     with LocalKinesis() as kinesis, pytest.raises(DemoFailedError, match=r"could not be read back: .*not found"):
-        anyio.run(demo_story._counted, kinesis)
+        anyio.run(demo_story._read_back, kinesis)
 
 
 # ---- threads and processes

@@ -264,7 +264,7 @@ def open_shards(kinesis):
 
 def test_many_shards_in_steps(shardline, kinesis):
     plan = shardline("streams", "reshard", "orders", "--shards", "9", "--dry-run")
-    assert plan.lines == ["would go 2 -> 4 -> 8 -> 9 shards"]
+    assert plan.lines == ["would change 2 -> 4 -> 8 -> 9 shards"]
     assert open_shards(kinesis) == 2
     ended = shardline("streams", "reshard", "orders", "--shards", "9")
     assert ended.lines == ["orders has 9 shards"]
@@ -273,7 +273,7 @@ def test_many_shards_in_steps(shardline, kinesis):
     told = json.loads(shardline("streams", "reshard", "orders", "--shards", "2", "--output", "json").stdout)
     assert told == {"name": "orders", "before": 9, "after": 2, "steps": [5, 3, 2], "dry_run": False}
     assert open_shards(kinesis) == 2
-    assert shardline("streams", "reshard", "orders", "--shards", "2").lines == ["it already has 2 shards"]
+    assert shardline("streams", "reshard", "orders", "--shards", "2").lines == ["the stream already has 2 shards"]
 
 
 def test_a_split_and_a_merge(shardline, kinesis):
@@ -288,9 +288,9 @@ def test_a_split_and_a_merge(shardline, kinesis):
 def test_what_cannot_be_resharded(shardline, kinesis, resharded):
     for arguments, said in [
         ([], "give one of --shards N, --split SHARD and --merge SHARD SHARD"),
-        (["--split", "0"], "shardId-000000000000 is closed: only open shards are split and merged"),
+        (["--split", "0"], "shardId-000000000000 is closed: only open shards can be split or merged"),
         (["--merge", "2", "6"], "shardId-000000000002 and shardId-000000000006 cannot be merged: their hash ranges"),
-        (["--shards", "30", "--no-wait"], "that takes 4 steps, and each has to be waited for"),
+        (["--shards", "30", "--no-wait"], "that takes 4 steps, and each must complete before the next"),
     ]:
         assert f"Error: {said}" in shardline("streams", "reshard", "orders", *arguments, code=2).stderr
 
