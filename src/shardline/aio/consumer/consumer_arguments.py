@@ -3,7 +3,6 @@
 A wrong argument raises a ``UsageError`` that names the argument, its value and the allowed values.
 """
 
-import inspect
 import time
 from dataclasses import replace
 from typing import Any, Final
@@ -16,7 +15,6 @@ from shardline.aio.consumer.batches import Batch
 from shardline.aio.consumer.worker_identity import new_worker_id
 from shardline.aio.producer.validation import check_timeout
 from shardline.core.consumer.consumer_config import ConsumerConfig
-from shardline.core.consumer.failure_policy import FailurePolicy
 from shardline.errors import UsageError
 from shardline.model.position import Position, PositionKind, as_position
 from shardline.model.record import Record
@@ -68,28 +66,6 @@ def check_batch(size: object, max_wait: object) -> float:
 def check_done(done: object) -> None:
     if not isinstance(done, Record | Batch):
         raise UsageError(f"ack takes a Record or a Batch, not {type(done).__name__}")
-
-
-def check_handler(handler: object, policy: object, *, has_dead_letter: bool) -> FailurePolicy:
-    """Return the policy, which ends with dead letters if there is a target for them."""
-    if not callable(handler):
-        raise UsageError(f"handler must be callable, not {type(handler).__name__}")
-    if is_generator_function(handler):
-        raise UsageError("handler must not be a generator function, because calling it runs no code: remove the yield")
-    if policy is None:
-        policy = FailurePolicy()
-    if not isinstance(policy, FailurePolicy):
-        raise UsageError(f"policy must be a FailurePolicy, not {type(policy).__name__}")
-    if policy.finally_ == "dead-letter" and not has_dead_letter:
-        raise UsageError("a policy that ends with dead letters needs dead_letter=, the target to write them to")
-    return replace(policy, finally_="dead-letter") if has_dead_letter else policy
-
-
-def is_generator_function(handler: object) -> bool:
-    """Whether a call of the handler only creates a generator, plain or async."""
-    kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    functions = (handler, getattr(handler, "__call__", None))  # noqa: B004 - its kind matters, not its existence
-    return any(is_kind(function) for is_kind in kinds for function in functions)
 
 
 def check_bounds(until: object, idle_timeout: object) -> tuple[bool, float | None]:

@@ -37,8 +37,8 @@ class DeadLetterWriter(NamedTuple):
     close: Callable[[], Awaitable[object]]
 
 
-def dead_letter_writer(target: object, client: Client) -> DeadLetterWriter:
-    """Return the writer for a ``DeadLetterTarget``.
+def dead_letter_writer(target: object, client: Client | None) -> DeadLetterWriter:
+    """Return the writer for a ``DeadLetterTarget``. A stream is written with ``client``, or with a client of its own.
 
     Raises:
         UsageError: ``target`` is not a ``DeadLetterTarget``.

@@ -22,7 +22,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from shardline.aio.consumer.batches import Batch
-from shardline.aio.consumer.consumer_arguments import check_batch, check_handler
+from shardline.aio.consumer.consumer_arguments import check_batch
 from shardline.aio.consumer.consumer_session import ConsumerSession
 from shardline.aio.consumer.dead_letters import DeadLetterTarget, DeadLetterWriter, dead_letter_writer
 from shardline.aio.loop.boot_clock import boot_time
@@ -30,6 +30,7 @@ from shardline.aio.loop.callbacks import MAY_FAIL, is_cancelled
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.cursor import SLICE, Cursor
 from shardline.core.consumer.failure_policy import FailurePolicy
+from shardline.core.consumer.handler_checks import check_handler, is_async_callable
 from shardline.core.consumer.handler_errors import summarize_error
 from shardline.core.consumer.handler_task import Attempt, Bury, Handle, HandlerTask, Outcome, Run, Step
 from shardline.errors import HandlerFailed
@@ -86,7 +87,7 @@ class HandlerRun:
         self.taker = run
         self.handler = handler
         self.dead_letters = dead_letters
-        self.is_async = _is_async(handler)
+        self.is_async = is_async_callable(handler)
         self.threads = anyio.CapacityLimiter(_MAX_THREADS)
         self.exit: SystemExit | KeyboardInterrupt | None = None
         """The first exit that a handler raised. ``_run_task`` writes it."""
@@ -282,11 +283,6 @@ class ShardHandler:
 
 def _just_wake(now: Instant) -> None:
     """Do nothing: the message only wakes the host."""
-
-
-def _is_async(handler: Handler) -> bool:
-    call = getattr(handler, "__call__", None)  # noqa: B004 - its kind matters, not its existence
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
 
 
 def _first_error(group: ExceptionGroup[Exception]) -> Exception:
