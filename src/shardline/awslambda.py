@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from inspect import isawaitable, iscoroutinefunction
-from pathlib import Path
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, NotRequired, Protocol, TypeAlias, TypedDict, cast, final
 
 from shardline.aio.consumer.batches import Batch
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchItemFailure", "Clock", "KinesisEventSource", "Response", "Window"]
 
-DeadLetterTarget: TypeAlias = "Callable[[DeadLetter], object] | str | Path | AsyncProducer | BlockingProducer"
+DeadLetterTarget: TypeAlias = "Callable[[DeadLetter], object] | str | PathLike[str] | AsyncProducer | BlockingProducer"
 """Where dead letters go: to this callable, into the stream of this name or ARN, into this file."""
 
 LambdaFunction: TypeAlias = "Callable[[Mapping[str, Any], object], Response]"
@@ -215,23 +215,27 @@ class _DeadLetters:
                 parse_stream(target)
             except UsageError as error:
                 raise UsageError(f"dead_letter: {error}; for a file pass a pathlib.Path") from None
-        elif not callable(target) and not isinstance(target, Path) and not _is_producer(target):
+        elif not callable(target) and not isinstance(target, PathLike) and not _is_producer(target):
             raise UsageError(
                 "dead_letter must be a callable, a stream's name or ARN, a Producer, or a pathlib.Path, "
                 f"not {type(target).__name__}"
             )
-        self._target = target
-        self._write = cast("Callable[[DeadLetter], object]", target) if callable(target) else None
+        self._target: Any = target
+        self._write: Callable[[DeadLetter], object] | None = self._target if callable(self._target) else None
         self._close: Callable[[], Awaitable[object]] | None = None
 
     def write(self, letter: DeadLetter) -> object:
         """Write a letter. An awaitable that this returns is to be awaited."""
         if self._write is None:
-            from shardline.aio.consumer.dead_letters import dead_letter_office  # noqa: PLC0415
+            from shardline.aio.consumer.dead_letters import dead_letter_office  # noqa: PLC0415 - it imports much
 
-            target = self._target
-            if _is_producer(target) and not _is_async_producer(target):
-                from shardline.sync.blocking_dead_letters import in_threads  # noqa: PLC0415
+            target: Any = self._target
+            if isinstance(target, PathLike):
+                from pathlib import Path  # noqa: PLC0415 - as above
+
+                target = Path(self._target)
+            elif _is_producer(target) and not _is_async_producer(target):
+                from shardline.sync.blocking_dead_letters import in_threads  # noqa: PLC0415 - as above
 
                 target = in_threads(target)
             office = dead_letter_office(target, None)
