@@ -22,7 +22,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from inspect import isawaitable, iscoroutinefunction
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Final, NotRequired, Protocol, TypeAlias, TypedDict, cast, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NotRequired, Protocol, TypeAlias, TypedDict, cast, final
 
 from shardline.aio.consumer.batches import Batch
 from shardline.aio.loop.process_loop import (
@@ -35,7 +35,7 @@ from shardline.aio.loop.process_loop import (
     user_errors,
     yield_to_loop,
 )
-from shardline.codec.lambda_events import State, Window, read_event
+from shardline.codec.lambda_events import State, Window, read_event, replace_state
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.failure_policy import DeadLetter, FailurePolicy
 from shardline.core.consumer.handler_checks import check_handler, check_policy, is_async_callable
@@ -154,19 +154,21 @@ class KinesisEventSource:
                 f"{type(cast('object', producer)).__name__}"
             )
         check_number("margin", margin, 0.0, _MARGIN_MAX)
-        self.deserializer = deserializer
-        self.policy: FailurePolicy = check_policy(policy, has_dead_letter=dead_letter is not None)
-        self.producer = producer
-        self.report_failures = report_failures
-        self.margin = margin
-        self.sink = sink
-        self.clock = clock
-        self.dead_letters: _DeadLetters | None = None if dead_letter is None else _DeadLetters(dead_letter)
-        self._unstarted: list[Any] = [each for each in (producer, dead_letter) if _is_producer(each)]
+        self._settings = _Settings(
+            deserializer=deserializer,
+            policy=check_policy(policy, has_dead_letter=dead_letter is not None),
+            dead_letters=None if dead_letter is None else _DeadLetters(dead_letter),
+            producer=producer,
+            unstarted=[each for each in (producer, dead_letter) if _is_producer(each)],
+            report_failures=report_failures,
+            margin=margin,
+            sink=sink,
+            clock=clock,
+        )
 
     def each_record(self, handler: Callable[[Record], object]) -> LambdaFunction:
         """Call ``handler`` with one record after another. It may be a coroutine function."""
-        return _Function(self, handler).as_function()
+        return _Function(self._settings, handler).as_function()
 
     def each_batch(self, max_records: int | None = None) -> Callable[[Callable[[Batch], object]], LambdaFunction]:
         """Call the handler with batches of up to ``max_records``; ``None``: with all records of the event at once.
@@ -174,7 +176,7 @@ class KinesisEventSource:
         ``Batch.ack`` has no effect here and returns False: a batch is done when its handler returns.
         """
         size = _check_size(max_records)
-        return lambda handler: _Function(self, handler, batch=size).as_function()
+        return lambda handler: _Function(self._settings, handler, batch=size).as_function()
 
     def each_window(
         self, *, on_end: Callable[[Window], object] | None = None, max_records: int | None = None
@@ -192,17 +194,29 @@ class KinesisEventSource:
         size = _check_size(max_records)
         if on_end is not None and not callable(on_end):
             raise UsageError(f"on_end must be callable, or None, not {type(cast('object', on_end)).__name__}")
-        return lambda handler: _Function(self, handler, batch=size, is_windowed=True, on_end=on_end).as_function()
-
-    def take_unstarted(self) -> list[Any]:
-        """The producers that must be started before the first record."""
-        unstarted, self._unstarted = self._unstarted, []
-        return unstarted
+        return lambda handler: _Function(
+            self._settings, handler, batch=size, is_windowed=True, on_end=on_end
+        ).as_function()
 
     def close(self) -> None:
         """Close the producer of dead letters that a stream's name stands for. Only tests need this."""
-        if self.dead_letters is not None:
-            self.dead_letters.close()
+        if self._settings.dead_letters is not None:
+            self._settings.dead_letters.close()
+
+
+class _Settings(NamedTuple):
+    """The checked arguments of ``KinesisEventSource``."""
+
+    deserializer: Callable[[bytes], Any] | None
+    policy: FailurePolicy
+    dead_letters: "_DeadLetters | None"
+    producer: "AsyncProducer | BlockingProducer | None"
+    unstarted: list[Any]
+    """The producers that are not started yet."""
+    report_failures: bool
+    margin: float
+    sink: "ConsumerSink | None"
+    clock: Clock | None
 
 
 @final
@@ -254,7 +268,7 @@ class _Function:
 
     def __init__(
         self,
-        source: KinesisEventSource,
+        settings: _Settings,
         handler: Callable[..., object],
         *,
         batch: int | None = None,
@@ -262,13 +276,13 @@ class _Function:
         on_end: Callable[[Window], object] | None = None,
     ) -> None:
         check_handler(handler, None, has_dead_letter=False)
-        self.source = source
+        self.settings = settings
         self.handler = handler
         self.is_async = is_async_callable(handler)
         self.batch = batch
         self.is_windowed = is_windowed
         self.on_end = on_end
-        self.clock: Clock = source.clock or SystemClock(is_async=self.is_async)
+        self.clock: Clock = settings.clock or SystemClock(is_async=self.is_async)
 
     def as_function(self) -> LambdaFunction:
         """A plain function: tools that wrap or name Lambda functions expect no other callable."""
@@ -292,20 +306,20 @@ class _Run:
 
     def __init__(self, function: _Function, event: object, context: object) -> None:
         self._function = function
-        self._source = source = function.source
+        self._settings = settings = function.settings
         self._clock = function.clock
         origin = Origin()
-        origin.deserializer = source.deserializer
+        origin.deserializer = settings.deserializer
         self._records, self._window = read_event(event, origin)
         if function.is_windowed and self._window is None:
             raise UsageError(
                 "the event has no tumbling window: set TumblingWindowInSeconds in the event source mapping, or use "
                 "each_record or each_batch"
             )
-        self._give_up_at, self._flush_by = _time_limits(context, source.margin, self._clock.now())
+        self._give_up_at, self._flush_by = _time_limits(context, settings.margin, self._clock.now())
         self._machine = LambdaInvocation(
             self._records,
-            source.policy,
+            settings.policy,
             random.Random(),  # noqa: S311 - no secret
             batch=function.batch,
             state=self._window.state if self._window is not None and function.is_windowed else None,
@@ -314,9 +328,11 @@ class _Run:
         self._reporter: ConsumerReporter | None = None
 
     async def run(self) -> Response:
-        producer = self._source.producer
-        for unstarted in self._source.take_unstarted():
-            await self._settle(unstarted.start())
+        producer = self._settings.producer
+        unstarted = self._settings.unstarted
+        while unstarted:
+            await self._settle(unstarted[-1].start())
+            unstarted.pop()
         failed = 0 if producer is None else producer.stats().failed_records
         try:
             await self._handle_records()
@@ -387,7 +403,7 @@ class _Run:
             machine.handle_success(self._clock.now(), None if window is None else _check_state(result))
 
     async def _write(self, letter: DeadLetter) -> None:
-        dead_letters = self._source.dead_letters
+        dead_letters = self._settings.dead_letters
         assert dead_letters is not None, "a policy that ends with dead letters has a target"
         try:
             await self._settle(dead_letters.write(letter), self._flush_by)
@@ -427,7 +443,7 @@ class _Run:
     def _current_window(self) -> Window:
         """The window with the state so far."""
         assert self._window is not None, "the function takes windows"
-        return self._window.with_state(self._machine.state)
+        return replace_state(self._window, self._machine.state)
 
     async def _end_window(self) -> None:
         on_end = self._function.on_end
@@ -464,7 +480,7 @@ class _Run:
         if place is not None:
             if machine.ending is Ending.OUT_OF_TIME:
                 _log.warning("%s: %s", self._name, self._time_is_up())
-            if not self._source.report_failures:
+            if not self._settings.report_failures:
                 raise self._error()
         failures = (
             [] if place is None else [BatchItemFailure(itemIdentifier=self._records[place].sequence_number or "")]
@@ -479,7 +495,7 @@ class _Run:
         if machine.ending is Ending.OUT_OF_TIME:
             return WaitTimeout(self._time_is_up())
         part = list(machine.part)
-        error = HandlerFailed(part[0].shard_id or "", part, self._source.policy.attempts)
+        error = HandlerFailed(part[0].shard_id or "", part, self._settings.policy.attempts)
         error.__cause__ = machine.error if isinstance(machine.error, BaseException) else None
         return error
 
@@ -505,7 +521,7 @@ class _Run:
             if self._reporter is None:
                 from shardline.aio.reporting import ConsumerReporter  # noqa: PLC0415 - it imports asyncio
 
-                self._reporter = ConsumerReporter(self._name, self._source.sink, self._clock.now)
+                self._reporter = ConsumerReporter(self._name, self._settings.sink, self._clock.now)
             self._reporter.report(events)
 
 
@@ -549,8 +565,9 @@ def _acknowledge_nothing(batch: Batch) -> bool:  # noqa: ARG001 - the form of an
 
 
 def _is_producer(value: object) -> bool:
-    """Whether it is one of our producers, without importing their modules: an object of theirs has imported them."""
-    return any(kind.__module__ == "shardline.aio.producer.producer_facade" for kind in type(value).__mro__)
+    """Whether it is one of our producers. If it is, their modules are imported already."""
+    facades = sys.modules.get("shardline.aio.producer.producer_facade")
+    return facades is not None and isinstance(value, facades.ProducerFacade)
 
 
 def _is_async_producer(producer: Any) -> bool:

@@ -40,10 +40,6 @@ class Window(NamedTuple):
     is_terminated_early: bool
     """Whether Lambda ends the window before its time, because the state became larger than 1 MB."""
 
-    def with_state(self, state: State | None) -> "Window":
-        """Return this window with another state, which the reader cannot change."""
-        return self._replace(state=MappingProxyType(dict(state or {})))
-
 
 def read_event(event: object, origin: Origin) -> tuple[list[Record], Window | None]:
     """Return the records of an event, and its window if it has one.
@@ -61,6 +57,11 @@ def read_event(event: object, origin: Origin) -> tuple[list[Record], Window | No
         raise UsageError(f"{_EXPECTED}, not a mapping with {keys}, whose 'Records' are no list")
     checked = [_check_record(index, raw) for index, raw in enumerate(cast("Sequence[object]", raws))]
     return [replace(record, origin=origin) for record in deaggregate(checked)], window
+
+
+def replace_state(window: Window, state: State | None) -> Window:
+    """Return the window with another state, which its reader cannot change."""
+    return window._replace(state=MappingProxyType(dict(state or {})))
 
 
 def _check_record(index: int, raw: object) -> Mapping[str, object]:

@@ -6,7 +6,7 @@ from base64 import b64encode
 import pytest
 
 from shardline import aggregate
-from shardline.codec.lambda_events import read_event
+from shardline.codec.lambda_events import read_event, replace_state
 from shardline.errors import UsageError
 from shardline.model.record import Origin
 
@@ -96,11 +96,11 @@ def test_the_last_event_of_a_window_may_have_no_records():
 
 def test_the_state_cannot_be_changed_in_place():
     _, there = read(window())
-    for one in (there, there.with_state({"n": 1}), there.with_state(None)):
+    for one in (there, replace_state(there, {"n": 1}), replace_state(there, None)):
         with pytest.raises(TypeError):
             one.state["n"] = 2
-    assert there.with_state({"n": 1}).state == {"n": 1}
-    assert there.with_state(None) == there._replace(state={})
+    assert replace_state(there, {"n": 1}).state == {"n": 1}
+    assert replace_state(there, None) == there._replace(state={})
 
 
 @pytest.mark.parametrize(
