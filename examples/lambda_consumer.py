@@ -1,34 +1,34 @@
 """A Lambda function that reads a stream. Its handler is ``lambda_consumer.handler``.
 
-Lambda reads the stream: an event source mapping calls the function with batches of one shard. These are raw Kinesis
-records, so the function opens the aggregates of the KPL and of ``Producer``.
+Lambda polls the shards and calls the function with records of one shard. The event source mapping needs
+``FunctionResponseTypes=["ReportBatchItemFailures"]``.
 
-With ``FunctionResponseTypes=ReportBatchItemFailures`` in the mapping, the return value tells Lambda where to resume:
-Lambda calls the function again with the *Kinesis* record that failed and all records after it. Earlier orders of the
-same aggregate are delivered again; recognise them by ``(sequence_number, sub_sequence)``.
+Aggregates of the KPL, and of ``Producer``, are opened. An order that fails is tried three times and then written to the
+stream ``DEAD_LETTERS``, if that is set. Otherwise Lambda calls again with the *Kinesis* record that failed and all
+after it. The orders before it in the same aggregate come again then: ``(sequence_number, sub_sequence)`` identifies
+them.
 """
 
 import json
-import logging
-from typing import Any
+import os
 
-from shardline import Record, deaggregate
+from shardline import FailurePolicy, Record
+from shardline.awslambda import KinesisEventSource
 
-log = logging.getLogger("orders")
+source = KinesisEventSource(
+    deserializer=json.loads,
+    policy=FailurePolicy(attempts=3, backoff=0.1),
+    dead_letter=os.environ.get("DEAD_LETTERS"),
+)
 
 
 def bill(record: Record) -> None:
-    """Process one order. If this raises, Lambda retries as often as the mapping allows."""
-    order = json.loads(record.data)
+    """Process one order."""
+    order = record.value
     if order["amount"] < 0:
         raise ValueError(f"order {order['order']}: who pays?")
 
 
-def handler(event: dict[str, Any], _: object) -> dict[str, list[dict[str, str | None]]]:
-    for record in deaggregate(event):
-        try:
-            bill(record)
-        except Exception:  # this record and all after it are not processed
-            log.exception("not billed: %s/%s", record.sequence_number, record.sub_sequence)
-            return {"batchItemFailures": [{"itemIdentifier": record.sequence_number}]}
-    return {"batchItemFailures": []}
+@source.each_record
+def handler(record: Record) -> None:
+    bill(record)

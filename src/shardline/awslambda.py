@@ -64,7 +64,7 @@ DeadLetterTarget: TypeAlias = "Callable[[DeadLetter], object] | str | PathLike[s
 """Where dead letters go: to this callable, into the stream of this name or ARN, into this file."""
 
 LambdaFunction: TypeAlias = "Callable[[Mapping[str, Any], object], Response]"
-"""What Lambda calls, with the event and the context."""
+"""Lambda calls it with the event and the context."""
 
 _log: Final = logging.getLogger("shardline.consumer")
 _SLICE: Final = 0.01  # seconds for which an async handler may run without giving its event loop a turn
@@ -221,7 +221,7 @@ class _Settings(NamedTuple):
 
 @final
 class _DeadLetters:
-    """Writes dead letters. What only some targets need is imported for the first letter."""
+    """Writes dead letters. The first letter imports the modules that its target needs."""
 
     def __init__(self, target: object) -> None:
         if isinstance(target, str):

@@ -6,7 +6,7 @@ import re
 from tests.docs import pages
 
 import shardline
-from shardline import deserializers, sync, testing
+from shardline import awslambda, deserializers, sync, testing
 
 FOLDER = "docs/reference/api"
 INDEX = pages.text_of(f"{FOLDER}/index.md")
@@ -15,6 +15,7 @@ SHOWN = {name: re.findall(r"^::: (\S+)$", text, re.MULTILINE) for name, text in 
 PUBLIC = {
     *(f"shardline.{name}" for name in shardline.__all__ if name != "__version__"),
     *(f"shardline.sync.{name}" for name in sync.__all__),
+    *(f"shardline.awslambda.{name}" for name in awslambda.__all__),
     *(f"shardline.testing.{name}" for name in testing.__all__),
     *(f"shardline.deserializers.{name}" for name in ("json_lines", "json_list", "netstrings")),
     "shardline.errors",

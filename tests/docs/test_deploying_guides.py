@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import time
-from base64 import b64encode
 from pathlib import Path
 from runpy import run_path
 from typing import get_args
@@ -23,7 +22,7 @@ import pytest
 import yaml
 from tests.docs import pages
 
-from shardline import Consumer, ConsumerConfig, Producer, aggregate, deaggregate
+from shardline import Consumer, ConsumerConfig, Producer
 from shardline.adapters.aws.aws_service import AwsAccess
 from shardline.adapters.leases.dynamodb import DynamoDbLeases
 from shardline.aio.control_plane import ControlPlane
@@ -70,26 +69,6 @@ def test_the_file_of_the_probe(kinesis, tmp_path):
 
     asyncio.run(main())
     assert file.exists()
-
-
-def test_the_function_that_reads(capsys):
-    data = b64encode(aggregate([("a", b'{"order": 1}'), ("b", b'{"order": 2}')])).decode()
-    event = {"Records": [{"kinesis": {"data": data, "partitionKey": "a", "sequenceNumber": "7"}}]}
-    program("plain records pass through").handler(event, None)
-    assert capsys.readouterr().out == "a 7 0 {'order': 1}\nb 7 1 {'order': 2}\n"
-
-
-def test_the_function_that_puts(kinesis, monkeypatch):
-    monkeypatch.setenv("STREAM", "orders")
-    function = program("producer.start()")
-    try:
-        function.handler({"lines": ["one", "two"]}, None)
-        assert sorted(record.data for record in deaggregate(kinesis.streams["orders"].records)) == [b"one", b"two"]
-        kinesis.faults.error("AccessDeniedException", "not allowed", status=400, operation="PutRecords")
-        with pytest.raises(RuntimeError, match="not everything"):
-            function.handler({"lines": ["three"]}, None)
-    finally:
-        function.producer.close()
 
 
 # ---- the container

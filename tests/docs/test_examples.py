@@ -325,7 +325,7 @@ def test_a_function_reads_aggregates_and_says_where_to_go_on(function, kinesis, 
             raw, batch = kinesis.streams["orders"].records, batch + 1
     orders = [json.loads(record.data)["order"] for record in deaggregate(raw)]
     assert sorted(orders) == list(range(10 * batch))
-    billed, refused = [], {orders[-1]}  # the last member of the last aggregate fails, once
+    billed, refused = [], [orders[-1]] * 3  # the last member of the last aggregate fails, in each attempt of a call
     bill = module.bill
 
     def bill_and_note(record):
@@ -354,6 +354,19 @@ def test_a_function_stops_at_an_order_that_cannot_be_billed(put, function, kines
     told = module.handler(event_of([record]), None)
     assert told == {"batchItemFailures": [{"itemIdentifier": record.sequence_number}]}
     assert "who pays?" in caplog.text
+
+
+def test_a_function_that_dead_letters_goes_on(function, kinesis, put, monkeypatch):
+    kinesis.create_stream("orders-failed")
+    monkeypatch.setenv("DEAD_LETTERS", "orders-failed")
+    put(b'{"order": 1, "amount": 1}', b'{"order": 2, "amount": -1}', b'{"order": 3, "amount": 1}')
+    module = function("lambda_consumer")
+    try:
+        for record in kinesis.streams["orders"].records:
+            assert module.handler(event_of([record]), None) == {"batchItemFailures": []}
+    finally:
+        module.source.close()
+    assert [record.data for record in kinesis.streams["orders-failed"].records] == [b'{"order": 2, "amount": -1}']
 
 
 def test_a_function_puts_and_everything_is_there_when_it_returns(function, kinesis):
