@@ -197,11 +197,12 @@ def test_a_record_that_is_not_confirmed_in_time_makes_the_invocation_raise(maker
     assert time.monotonic() - began < 30
 
 
-def test_a_producer_that_cannot_start_makes_the_invocation_raise(maker, monkeypatch):
+def test_a_producer_that_cannot_start_makes_each_invocation_raise(maker):
     producer = maker.producer("results", profile="no-such-profile")
     function = KinesisEventSource(producer=producer).each_record(maker.handler(producer))
-    with pytest.raises(ShardlineError, match="no-such-profile"):
-        function(event_of(b"a"), Context())
+    for _ in range(2):
+        with pytest.raises(ShardlineError, match="no-such-profile"):
+            function(event_of(b"a"), Context())
 
 
 def test_a_plain_handler_may_use_an_async_producer(kinesis):
