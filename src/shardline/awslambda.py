@@ -241,7 +241,7 @@ class _DeadLetters:
     def write(self, letter: DeadLetter) -> object:
         """Write a letter. An awaitable that this returns is to be awaited."""
         if self._write is None:
-            from shardline.aio.consumer.dead_letters import dead_letter_office  # noqa: PLC0415 - it imports much
+            from shardline.aio.consumer.dead_letters import dead_letter_writer  # noqa: PLC0415 - it imports much
 
             target: Any = self._target
             if isinstance(target, PathLike):
@@ -252,8 +252,8 @@ class _DeadLetters:
                 from shardline.sync.blocking_dead_letters import in_threads  # noqa: PLC0415 - as above
 
                 target = in_threads(target)
-            office = dead_letter_office(target, None)
-            self._write, self._close = office.write, office.close
+            writer = dead_letter_writer(target, None)
+            self._write, self._close = writer.write, writer.close
         return self._write(letter)
 
     def close(self) -> None:

@@ -160,7 +160,7 @@ class LambdaInvocation:
             self.state = self.state if state is None else state
             work.handle_success(now)
         else:
-            work.handle_buried(now)
+            work.handle_dead_letter_written(now)
         self._take_results(work)
 
     def handle_error(self, error: object, now: Instant, summary: ErrorSummary) -> None:
@@ -172,7 +172,7 @@ class LambdaInvocation:
             work.poll_attempt(now)
         assert work is not None, "there is work in progress"
         if isinstance(step, WriteDeadLetter):
-            work.handle_burial_failed(error, now, summary)
+            work.handle_dead_letter_failed(error, now, summary)
         else:
             work.handle_error(error, now, summary)
         self._take_results(work)
