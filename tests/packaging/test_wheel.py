@@ -63,7 +63,8 @@ def needed_by(requirements, metadata):
 
 @pytest.mark.parametrize("extra", ["", *EXTRAS])
 def test_an_extra_brings_what_it_names_and_nothing_else(wheel, clean, extra):
-    report = json.loads(install(clean, "--dry-run", "--ignore-installed", "--report", "-", f"{wheel}[{extra}]"))
+    chosen = f"{wheel}[{extra}]" if extra else str(wheel)
+    report = json.loads(install(clean, "--dry-run", "--ignore-installed", "--report", "-", chosen))
     metadata = {canonicalize_name(one["metadata"]["name"]): one["metadata"] for one in report["install"]}
     named = PROJECT["dependencies"] + EXTRAS.get(extra, [])
     assert metadata.keys() == needed_by(named, metadata) | {"shardline"}
