@@ -294,7 +294,7 @@ class TestShardMaps:
             last = number == len(pages)
             assert shard_map.handle_page(shard_page(one, None if last else f"t{number}"), 0.0) is last
         for shard_id, start, end in shards:
-            assert shard_map.hash_range(shard_id) == HashRange(start, end)
+            assert shard_map.hash_range(shard_id, "1") == HashRange(start, end)
             probes = [*probes, start, end]
         for probe in probes:
             (owner,) = [shard_id for shard_id, start, end in shards if start <= probe <= end]

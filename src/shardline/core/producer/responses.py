@@ -48,6 +48,7 @@ from shardline.core.producer.verdicts import (
     judge_request,
 )
 from shardline.core.producer_events import RecordsDelivered, RecordsRetried, RequestAnswered
+from shardline.model.hashing import HashRange
 
 PARKING_TIMEOUT: Final = 1.0  # seconds that an aggregate may wait for a map that explains where it landed
 
@@ -264,7 +265,7 @@ class ResponseHandler:
         rule = judge_landing(predicted, landing.shard_id, count)
         if rule is None:
             digests = [aggregate.hash_digest(record) for record in aggregate.records]
-            rule = judge_range(digests, self._map.hash_range(landing.shard_id))
+            rule = judge_range(digests, self._range_of(landing))
         if count > 1 and predicted is None and lane.shard_id not in {None, landing.shard_id}:
             # The aggregate was sent before the service began to choose the shards. Readers may drop it.
             rule = Rules.STORED_OUT_OF_RANGE
@@ -306,15 +307,19 @@ class ResponseHandler:
             # re-created, so it must not be invalidated for that id.
             return landed.asked
         is_news = self._map.invalidate(landed.flight.started_at, lane.shard_id, now)
-        if not is_news and self._map.hash_range(landed.landing.shard_id) is None:
+        if not is_news and self._range_of(landed.landing) is None:
             self._map.refresh_later(now)
         return landed.asked
+
+    def _range_of(self, landing: Landing) -> HashRange | None:
+        """Return the hash range of the shard that an entry landed in, if the map knows the shard."""
+        return self._map.hash_range(landing.shard_id, landing.sequence_number)
 
     def _is_unexplained(self, landed: _Parked) -> bool:
         """Whether no map, old or new, can explain where the entry landed: its shard's range does not contain it."""
         aggregate = landed.shipment.aggregate
         own = [aggregate.hash_digest(aggregate.records[0])]
-        return judge_range(own, self._map.hash_range(landed.landing.shard_id)) is Rules.STORED_OUT_OF_RANGE
+        return judge_range(own, self._range_of(landed.landing)) is Rules.STORED_OUT_OF_RANGE
 
     def _should_park(self, landed: _Parked, now: Instant) -> bool:
         """Whether a map or summary is expected soon that may decide where the records belong."""
@@ -323,7 +328,7 @@ class ResponseHandler:
             return False
         if self._facts.has_unexplained_landings:
             return True
-        unknown = self._map.hash_range(landed.landing.shard_id) is None
+        unknown = self._range_of(landed.landing) is None
         if not unknown and (landed.shipment.lane.vanished or self._is_unexplained(landed)):
             return False
         return self._map.is_expected_by(until)

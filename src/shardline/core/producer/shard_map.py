@@ -84,7 +84,7 @@ class ShardMap:
         self._in_flight = False
         self._is_outdated = False  # whether the request in flight was sent before ``reset``
         self._asked_at: Instant = -NEVER  # when the first request of the current refresh was sent
-        self._ranges: dict[str, HashRange] = {}  # of the open shards and of recently closed ones
+        self._ranges: dict[str, tuple[HashRange, NumberRange]] = {}  # of open shards and of recently closed ones
         self._closed_at: dict[str, Instant] = {}
         self.snapshot: Snapshot | None = None
         self.updated_at: Instant = -NEVER
@@ -100,9 +100,16 @@ class ShardMap:
             return MapState.INVALID if self.snapshot is None and not self._in_flight else MapState.UPDATING
         return MapState.READY
 
-    def hash_range(self, shard_id: str) -> HashRange | None:
-        """Return the range of a shard that is open or was closed recently."""
-        return self._ranges.get(shard_id)
+    def hash_range(self, shard_id: str, sequence_number: str) -> HashRange | None:
+        """Return the range of the shard that gave out a number, if that shard is open or was closed recently.
+
+        ``None`` also for a known id with a foreign number, because a re-created stream has another shard of that id.
+        """
+        known = self._ranges.get(shard_id)
+        if known is None:
+            return None
+        hash_range, numbers = known
+        return hash_range if numbers.first <= sequence_number < numbers.limit else None
 
     def invalidate(self, seen_at: Instant, predicted: str | None, now: Instant) -> bool:
         """Request a refresh, because an entry landed elsewhere than predicted.
@@ -221,7 +228,8 @@ class ShardMap:
             self._stale_backoff.reset()
         self.snapshot = snapshot
         self.updated_at = self._asked_at
-        opened = dict(zip(snapshot.shard_ids, snapshot.ranges, strict=True))
+        shards = zip(snapshot.shard_ids, snapshot.ranges, snapshot.numbers, strict=True)
+        opened = {shard_id: (hash_range, numbers) for shard_id, hash_range, numbers in shards}
         for shard_id in list(self._ranges):
             if shard_id in opened:
                 self._closed_at.pop(shard_id, None)

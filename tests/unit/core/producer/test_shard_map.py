@@ -54,7 +54,7 @@ def test_a_new_map_knows_nothing_and_wants_to_know_at_once():
     shard_map = new_map()
     assert shard_map.state is MapState.INVALID
     assert shard_map.snapshot is None
-    assert shard_map.hash_range(PARENT[0]) is None
+    assert shard_map.hash_range(PARENT[0], "1") is None
     assert shard_map.answered is False
     assert shard_map.next_deadline() <= 0.0
 
@@ -213,24 +213,42 @@ def split(shard_map, now):
 def test_a_shard_that_disappeared_stays_answerable(ttl, settings):
     shard_map = ready(PARENT, **settings)
     split(shard_map, 100.0)
-    assert shard_map.hash_range(PARENT[0]) == HashRange(0, HASH_KEY_MAX)
+    assert shard_map.hash_range(PARENT[0], "1") == HashRange(0, HASH_KEY_MAX)
     shard_map.invalidate(100.0 + ttl - 0.5, LOW[0], 100.0 + ttl - 0.5)
     refresh(shard_map, 100.0 + ttl - 0.5, LOW, HIGH)
-    assert shard_map.hash_range(PARENT[0]) == HashRange(0, HASH_KEY_MAX)
+    assert shard_map.hash_range(PARENT[0], "1") == HashRange(0, HASH_KEY_MAX)
 
 
 def test_a_time_of_zero_forgets_it_at_once():
     shard_map = ready(PARENT, closed_shard_ttl=0.0)
     split(shard_map, 100.0)
-    assert shard_map.hash_range(PARENT[0]) is None
+    assert shard_map.hash_range(PARENT[0], "1") is None
+
+
+def test_a_number_of_another_shard_of_the_same_id_has_no_range():
+    """A stream was re-created: the range of the shard that the map knows says nothing about the other."""
+    own, foreign = "49" * 28, "48" * 28
+    shard_map = new_map()
+    assert shard_map.poll_request(0.0) is not None
+    everything = HashKeyRangeShape("0", str(HASH_KEY_MAX))
+    listed = ShardShape(PARENT[0], everything, SequenceNumberRangeShape("496" + "4" * 53))
+    assert shard_map.handle_page(ListShardsResponse([listed], None), 0.0)
+    [numbers] = shard_map.snapshot.numbers
+    assert numbers.first < numbers.limit
+    assert shard_map.hash_range(PARENT[0], numbers.first) == HashRange(0, HASH_KEY_MAX)
+    assert shard_map.hash_range(PARENT[0], numbers.limit) is None
+    assert shard_map.hash_range(PARENT[0], foreign) is None
+    split(shard_map, 100.0)
+    assert shard_map.hash_range(PARENT[0], numbers.first) == HashRange(0, HASH_KEY_MAX), "closed, and still known"
+    assert shard_map.hash_range(PARENT[0], own) is None
 
 
 def test_of_a_stream_that_was_made_anew_nothing_is_known():
     shard_map = ready((PARENT[0], 0, HASH_KEY_MAX), now=1.0)
     shard_map.reset(2.0)
-    assert (shard_map.snapshot, shard_map.hash_range(PARENT[0])) == (None, None)
+    assert (shard_map.snapshot, shard_map.hash_range(PARENT[0], "1")) == (None, None)
     assert refresh(shard_map, 2.0, (PARENT[0], 0, 9), ("other", 10, HASH_KEY_MAX))
-    assert shard_map.hash_range(PARENT[0]) == HashRange(0, 9)
+    assert shard_map.hash_range(PARENT[0], "1") == HashRange(0, 9)
 
 
 def test_what_was_asked_of_the_old_stream_is_no_map_of_the_new_one():
