@@ -167,7 +167,9 @@ class KinesisEventSource:
         )
 
     def each_record(self, handler: Callable[[Record], object]) -> LambdaFunction:
-        """Call ``handler`` with one record after another. It may be a coroutine function."""
+        """Return a Lambda function that calls ``handler`` once per record, in order. ``handler`` may be a coroutine
+        function.
+        """
         return _Function(self._settings, handler).as_function()
 
     def each_batch(self, max_records: int | None = None) -> Callable[[Callable[[Batch], object]], LambdaFunction]:
@@ -183,12 +185,12 @@ class KinesisEventSource:
     ) -> Callable[[Callable[[Batch, Window], object]], LambdaFunction]:
         """Call the handler with batches of a tumbling window, as ``handler(batch, window)``.
 
-        The handler returns the new state of the window, a mapping that JSON can represent; ``None`` keeps the state. Do
-        not change values inside of ``window.state``: a call that fails must leave no trace in the state.
+        The handler returns the new state of the window, a JSON-serializable mapping; ``None`` keeps the state. Do not
+        change values inside ``window.state``: a call that fails must leave no trace in the state.
 
         Args:
             on_end: called with the window and its final state when the window ends, after the last records. If it
-                raises, the invocation raises and Lambda repeats it.
+                raises, the invocation raises and Lambda retries it.
             max_records: the size of a batch; ``None``: all records of the event.
         """
         size = _check_size(max_records)

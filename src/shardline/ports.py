@@ -111,7 +111,7 @@ class GroupOnStream(NamedTuple):
 
 
 class LeaseCatalog(Protocol):
-    """Lists the groups of a lease store. A missing table or file is a failure, and is not created."""
+    """Lists the groups of a lease store. A missing table or file is reported as a failure; it is not created."""
 
     async def open(self) -> Failure | None: ...
     async def list_groups(self) -> list[GroupOnStream] | Failure:

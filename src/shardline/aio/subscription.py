@@ -27,7 +27,9 @@ _OPERATION: Final = "SubscribeToShard"
 
 @final
 class Subscription:
-    """An async iterator of ``SubscribeToShardEvent``. With ``async with``, the end of the block closes it."""
+    """An async iterator of ``SubscribeToShardEvent``. As an async context manager, it closes the subscription at the
+    end of the block.
+    """
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""``shardline`` on the command line: one folder per command (extra ``cli``)."""
+"""The ``shardline`` command-line interface, with one folder per command. It requires the ``cli`` extra."""

@@ -31,7 +31,7 @@ COMMANDS: Final = {
 
 
 class Commands(click.Group):
-    """A group that imports a command when it is called."""
+    """A Click command group that imports each command only when that command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx

@@ -1,4 +1,4 @@
-"""Words the errors that users see, and chooses the exit code.
+"""Formats the error messages that users see, and chooses the exit code.
 
 Invariants:
 

@@ -37,7 +37,7 @@ async def with_retries(call: Callable[[], Awaitable[T]], *, changes: bool = Fals
 
     Args:
         call: sends one request.
-        changes: whether the request changes something: then only a throttled call is retried.
+        changes: whether the request modifies something. If so, the call is retried only if it was throttled.
     """
     give_up_at = anyio.current_time() + RETRY_TIMEOUT
     pause = 0.2

@@ -48,7 +48,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Text | str]], *,
 
 
 def print_lines(lines: Iterable[Text | str]) -> None:
-    """Print lines to standard output. Only the terminal wraps them."""
+    """Print lines to standard output without wrapping them. The terminal may still wrap long lines."""
     out = console()
     for line in lines:
         out.print(line, soft_wrap=True)
@@ -61,7 +61,9 @@ def notice(text: str) -> None:
 
 @contextmanager
 def waiting(text: str) -> Generator[None]:
-    """Show ``text`` while the block runs: as a spinner on a terminal, else as one line if the block takes long."""
+    """Show ``text`` while the block runs: as a spinner on a terminal, otherwise as a single line if the block takes a
+    long time.
+    """
     out = console(err=True)
     if out.is_terminal:
         with out.status(f"{printable(text)} ..."):

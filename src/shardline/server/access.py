@@ -18,7 +18,7 @@ in the browser of the person who runs it, and against other users of a shared ma
 Invariants:
 
 - A request for any path is refused if its ``Host`` is missing, malformed or not allowed.
-- Every control request that a page of another origin caused is refused.
+- Every control request sent by a page from another origin is refused.
 - Tokens are compared in constant time. No refusal and no ``repr`` shows a token.
 - A host that was allowed before costs one lookup.
 """

@@ -56,7 +56,7 @@ class _ControlRequest(NamedTuple):
 
 @final
 class Control:
-    """The control path of one server."""
+    """The control API of one server."""
 
     def __init__(self, service: Service, clock: ServerClock, *, faults: Faults, requests: RequestLog) -> None:
         self._service = service

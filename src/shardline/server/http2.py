@@ -370,7 +370,7 @@ class Http2Connection(asyncio.Protocol):
                 self._frames.send_data(stream.number, data[at : at + size], end_stream=is_end)
 
     async def _wait(self, stream: _Stream) -> None:
-        """Wait for room in the socket if it is full, or else in the windows.
+        """Wait until the socket accepts more data if it is full, otherwise until the flow-control windows allow more.
 
         Data that ``h2`` already holds, such as the head of the answer, is sent first.
         """

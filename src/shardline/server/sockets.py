@@ -20,7 +20,7 @@ _PROBE_AFTER: Final = ("TCP_KEEPIDLE", "TCP_KEEPALIVE")
 @final
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """The numbers of seconds after which a connection is closed. Tests use shorter ones than the defaults."""
+    """The timeouts of a connection, in seconds. Tests use shorter timeouts than the defaults."""
 
     idle: float = 75.0
     """For a connection with no request in progress."""

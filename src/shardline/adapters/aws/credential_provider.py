@@ -62,7 +62,7 @@ class CredentialSource:
         self._calls = BlockingCalls[tuple[Credentials, bool]]()
 
     def cached(self, now: float) -> Credentials | None:
-        """Return the credentials if no look-up is due. If ``None``, await ``get``."""
+        """Return the cached credentials, or ``None`` if a lookup is due. In that case, await ``get``."""
         if self._recheck_at is not None and now >= self._recheck_at and not self._look_up_lock.locked():
             return None
         return self._current  # even while another request looks them up

@@ -84,7 +84,8 @@ class SignedHttp:
             body: the encoded request.
             routing: the members that determine the endpoint.
             arn: the ARN among these members, if there is one. The endpoint is cached under it.
-            expected: error codes that the caller handles: these responses are returned and do not become failures.
+            expected: error codes that the caller handles. A response with one of them is returned, and is not a
+            failure.
         """
         may_resend = True
         while True:

@@ -286,7 +286,7 @@ class RedisLeases:
     def _send(
         self, operations: Sequence[LeaseOperation], left: dict[int, _Attempt], answers: dict[int, LeaseAnswer]
     ) -> dict[int, _Attempt]:
-        """Decide each operation on the row of its attempt, and write the result.
+        """Evaluate each operation against the row in its attempt, and write the result.
 
         Add the final answers to ``answers``. Return new attempts for the operations whose row has changed.
         """

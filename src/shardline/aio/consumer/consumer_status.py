@@ -94,7 +94,7 @@ class ConsumerStatus:
 
     @property
     def reading_lag(self) -> float | None:
-        """The largest ``reading_lag`` of the shards that this worker reads. It ignores slow handlers."""
+        """The largest ``reading_lag`` of the shards that this worker reads. Slow handlers do not affect it."""
         return max((shard.reading_lag for shard in self.shards if shard.reading_lag is not None), default=None)
 
     @property

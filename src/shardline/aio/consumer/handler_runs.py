@@ -258,7 +258,9 @@ class ShardHandler:
         return _DONE if result is None else Outcome(result, summarize_error(result, records))
 
     def _note_lag(self, records: Sequence[Record], now: Instant) -> None:
-        """Note the lag of records when the handler gets them. Runs in the thread that calls the handler."""
+        """Store the lag of the records at the moment when the handler receives them. This runs in the handler's
+        thread.
+        """
         if now >= self._lag_noted_at + SLICE / 2 or len(records) > 1:
             self._lag_noted_at = now
             hand_out(records, self._session.service_now())

@@ -147,7 +147,9 @@ class _HostedTask(Coroutine[Any, Any, None]):
 
 
 def _mark_done(task: "asyncio.Task[Any] | None") -> None:
-    """Mark a task as done. Without further steps it never ends, and ``asyncio.run`` waits for every task."""
+    """Mark a task as done. A task that gets no further steps would never end, and ``asyncio.run`` waits for every
+    task.
+    """
     if task is not None and not task.done():
         asyncio.Future[Any].set_result(task, None)
 
@@ -407,7 +409,9 @@ class Group:
         return error
 
     def _take_back_cancels(self) -> bool:
-        """Undo the cancellations that ``cancel`` requested. Return whether the owner was cancelled by nothing else."""
+        """Undo the cancellations that ``cancel`` requested. Return whether these were the owner's only
+        cancellations.
+        """
         is_ours = False
         while self._cancels_of_owner and self._owner is not None:
             self._cancels_of_owner -= 1

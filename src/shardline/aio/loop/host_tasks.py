@@ -240,7 +240,7 @@ class LoopAffinity:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the caller is in another event loop, or this one is closed."""
+        """Whether the caller runs in a different event loop, or the loop of this object is closed."""
         loop = self._loop
         return running_loop() not in {loop, None} or (isinstance(loop, asyncio.AbstractEventLoop) and loop.is_closed())
 

@@ -92,14 +92,14 @@ class ProducerFacade(ABC, Generic[_L]):
         return is_first
 
     def _exit_timeout(self, kind: type[BaseException] | None) -> float | None:
-        """Return the timeout of the close at the end of a block that raised this kind of exception."""
+        """Return the timeout for closing the producer at the end of a block that raised this kind of exception."""
         is_interrupted = kind is not None and not issubclass(kind, Exception)
         return 0.0 if is_interrupted and not self._drain_on_cancel else None
 
     # ---- putting
 
     def _date(self, deliveries: Iterable[SettledRecord]) -> int:
-        """Set when the records expire. Return the sum of their bytes."""
+        """Set the expiry time of each record, and return their total size in bytes."""
         expires_at, size = _clock() + self._ttl, 0
         for delivery in deliveries:
             delivery.expires_at = expires_at

@@ -1,11 +1,12 @@
-"""Shows Shardline at work, with no account and in half a minute.
+"""Shows Shardline at work in half a minute, without an AWS account.
 
-``shardline demo`` runs a local Kinesis, producers and workers (``story``), shows them as a live picture or in plain
+``shardline demo`` runs a local Kinesis, producers and workers (``story``), shows them as a live display or as plain
 lines, and ends with the verdict of an independent reader.
 
 Invariants:
 
-- The exit code is 0 only if the verdict is good; 1 if it is not good or missing; 130 after Ctrl-C; 143 after SIGTERM.
+- The exit code is 0 only if the verdict is positive; 1 if it is negative or missing; 130 after Ctrl-C; 143 after
+  SIGTERM.
 - Ctrl-C, SIGTERM and SIGHUP end the demo at any time, after its processes have ended and its files are removed. A
   signal that was ignored at the start (``nohup``) stays ignored.
 - The demo uses none of the user's AWS settings and rejects options for them, because it runs its own Kinesis.

@@ -1,4 +1,4 @@
-"""The current state of the demo, for a picture or plain lines. ``scene_observer`` fills it.
+"""The current state of the demo, which is shown as a live display or as plain lines. ``scene_observer`` updates it.
 
 Invariants:
 

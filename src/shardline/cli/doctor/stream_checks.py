@@ -143,5 +143,5 @@ def check_load(loads: dict[str, Load | Failure], open_count: int) -> Finding:
 
 
 def _fill(load: Load) -> float:
-    """Return the share of its limits that a shard uses."""
+    """Return the fraction of a shard's limits that is in use."""
     return max(load.records / SHARD_WRITE_RECORDS_PER_SECOND, load.bytes / SHARD_WRITE_BYTES_PER_SECOND)

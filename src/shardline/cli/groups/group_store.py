@@ -83,11 +83,11 @@ async def ask_groups(place: StorePlace) -> list[GroupOnStream] | Failure:
 
 
 async def find_group(place: StorePlace, group: str, stream: str | None) -> GroupOnStream:
-    """Return the group with this name, and with this stream if one is given.
+    """Return the group with this name, on this stream if one is given.
 
     Raises:
         ClickException: there is no such group.
-        WrongUsage: there are several.
+        WrongUsage: several groups match.
     """
     found = answered(await ask_groups(place))
     if found == [GroupOnStream(None, None)]:  # a table of the KCL, which names neither its group nor its stream
@@ -212,7 +212,7 @@ class Watch:
 
 
 async def watch_groups(stores: Sequence[LeaseStore], seconds: float, *, until_moved: bool = False) -> list[Watch]:
-    """Watch the groups for up to ``seconds``, or until all owners were seen alive.
+    """Watch the groups for up to ``seconds``, or until all owners have been seen alive.
 
     With ``until_moved``, stop at the first change of each group; without a change, watch for at least as long as the
     owners may be silent.

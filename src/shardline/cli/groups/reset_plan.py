@@ -85,7 +85,7 @@ class Step(NamedTuple):
 
 
 async def find_target(client: Client, stream: str, shards: Sequence[Shard], to: str, shard_id: str | None) -> Target:
-    """Return the target that ``to`` names. ``shards`` are all shards of the stream, listed just now."""
+    """Return the target that ``to`` names. ``shards`` must be a fresh listing of all shards of the stream."""
     now = client.api.service_time()
     position = await _find_position(client, stream, to, shard_id, now)
     since = frozenset(shard.shard_id for shard in shards)

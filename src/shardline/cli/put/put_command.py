@@ -203,7 +203,7 @@ def _failed_records(path: Path | None, source: Path | None) -> Generator[FailedR
 
 @final
 class _Job(NamedTuple):
-    """The input to put, and the settings to put it with."""
+    """The input of one ``put`` command, and the settings for sending it."""
 
     stream: str
     source: _Source

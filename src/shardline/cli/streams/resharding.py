@@ -38,7 +38,7 @@ def steps_to(current: int, target: int) -> list[int]:
 
 
 def shard_id_of(text: str) -> str:
-    """Return the id of a shard. A number stands for its id: ``3`` is ``shardId-000000000003``."""
+    """Return the full shard id. A bare number is a short form: ``3`` means ``shardId-000000000003``."""
     if text.isascii() and text.isdigit() and len(text) <= _ID_DIGITS:
         return f"shardId-{int(text):0{_ID_DIGITS}}"
     return text

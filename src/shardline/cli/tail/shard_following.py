@@ -158,7 +158,7 @@ class ShardReading:
     async def _start_children(
         self, tasks: TaskGroup, shard_id: str, children: Sequence[ChildShard], start: Position
     ) -> None:
-        """Start the children of a finished shard whose other parents have finished, too."""
+        """Start reading those children of a finished shard whose other parents have also finished."""
         for child in children:
             self._parents.setdefault(child.shard_id, child.parent_ids)
         parents = {parent for child in children for parent in child.parent_ids}

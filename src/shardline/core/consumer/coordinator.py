@@ -400,8 +400,8 @@ class Coordinator:
 
         Another worker may have begun the group meanwhile, with a shard that is closed by now. We would not see its row,
         and would create rows for its open children as for a new group, so that they are read before their parent is
-        finished (L3). Also, before the first commit, the rows show from when on the group reads (L6), and so which
-        shards it begins with.
+        finished (L3). Also, before the first commit, the rows show the time from which the group reads (L6), and
+        therefore the shards with which it begins.
 
         While rows at LATEST are to be created, no operation other than the creation of rows is sent.
         """

@@ -71,8 +71,8 @@ class WakeReader(NamedTuple):
 
 
 class CancelHandler(NamedTuple):
-    """Cancel this handler's task, because its lease is gone (L2). A thread cannot be cancelled; its cursor is
-    closed.
+    """Cancel this handler's task, because its lease was lost (L2). A handler in a thread cannot be cancelled; its
+    cursor is closed instead.
     """
 
     taker: Taker
@@ -191,7 +191,7 @@ class HandOut:
     def leave(self, taker: Taker, now: Instant, *, is_at_work: bool = False) -> None:
         """Remove a taker whose task has ended. Its unfinished records are handed out again.
 
-        ``is_at_work``: the handler still runs in a thread. Call ``handle_work_ended`` when it returns.
+        ``is_at_work`` means that the handler is still running in a thread. Call ``handle_work_ended`` when it returns.
         """
         self.give_back(taker, taker.cursor.done, now)
         self._questions.withdraw(taker)
@@ -416,8 +416,8 @@ class HandOut:
             self._questions.mark_due((self.current,))
 
     def _choose(self, taker: Taker, now: Instant) -> tuple[HeldShard | None, Instant | None]:
-        """Return the shard to take from, or ``None`` and when to try again. Two times ``None``: there will be no more
-        records.
+        """Return the shard to take from, or ``None`` and the time of the next attempt. The result is ``(None, None)``
+        if no more records will come.
         """
         line = self._line if taker.shard is None else {taker.shard.key: taker.shard}
         until, has_pages = NEVER, False
@@ -486,7 +486,7 @@ class HandOut:
         self._mark_due(shard.key)
 
     def _drop(self, shard: HeldShard) -> None:
-        """Stop the shard and cancel its handlers, because the lease is gone."""
+        """Stop reading the shard and cancel its handlers, because the lease was lost."""
         del self.shards[shard.key]
         shard.is_over = True
         self._stop(shard)

@@ -128,7 +128,9 @@ class LambdaInvocation:
 
     @property
     def error(self) -> object:
-        """The last error of the handler, or of writing the dead letter, on ``part``; ``None``: there was no error."""
+        """The last error raised for ``part``, by the handler or while writing the dead letter. ``None`` if there was
+        none.
+        """
         return None if self._work is None else self._work.error
 
     # ---- outputs, time

@@ -4,8 +4,9 @@ Invariants:
 
 - A consumer becomes ready once and stays ready. It is ready when the leases are listed, every lease that is ours to
   take is taken, and every held shard has an iterator. A record that is put later is read, even with ``start="LATEST"``.
-- ``until="latest"`` ends a run when each shard was read up to its newest record, the children of ended shards too, and
-  the user is done with all these records. A lease of another worker does not prolong the run if that worker is seen to
+- ``until="latest"`` ends a run when each shard, including the children of ended shards, has been read up to its newest
+  record, and the user is done with all these records. A lease of another worker does not prolong the run if that worker
+  is seen to
   be alive. A dead worker may have left its shard unread.
 - ``idle_timeout`` counts only while the consumer is ready and the user has no records: neither a slow start nor a slow
   user counts as idle.

@@ -94,7 +94,7 @@ class ShardGraph:
         return [*self._shards, *self._announced]
 
     def shard(self, shard_id: str) -> Shard | None:
-        """The shard as the last listing showed it."""
+        """Return the shard as of the last listing."""
         return self._shards.get(shard_id)
 
     def hash_range(self, shard_id: str) -> HashRange | None:
@@ -152,7 +152,7 @@ class ShardGraph:
     # ---- comparisons with the rows
 
     def covers(self, rows: Rows) -> bool:
-        """Whether the place of every row's shard in the graph is known."""
+        """Whether the shard of every row has a known place in the graph."""
         return all(map(self._has_place, rows))
 
     def _has_place(self, shard_id: str) -> bool:

@@ -100,7 +100,9 @@ class TrimWatch:
         self._removed_until = max(self._removed_until, requested_at - self._retention)
 
     def handle_no_summary(self) -> None:
-        """Judge all gaps by the last known retention, because no summary will come or the worker closes."""
+        """Judge all gaps by the last known retention, because no further summary will arrive or the worker is
+        closing.
+        """
         self._has_no_summary = True
         self.summary_by = NEVER
         gaps, self._gaps = self._gaps, []

@@ -156,7 +156,9 @@ class Intake:
         return Put.WAKE
 
     def _take_back(self, records: list[BufferedRecord]) -> Put:
-        """Remove records that the host did not take before it ended. The host ends the records that it did take."""
+        """Remove the records that the host had not taken when it stopped. The host settles the records that it had
+        taken.
+        """
         result = Put.WAKE
         for record in records:
             if record in self.records:

@@ -215,7 +215,7 @@ class Isolation:
         return min([part.expires_at for part in self._idle_parts()], default=NEVER)
 
     def take_all(self) -> list[Shipment]:
-        """Take all shipments that wait, because the producer ends."""
+        """Take all waiting shipments, because the producer is closing."""
         taken = self.shipments()
         self.filter_waiting(lambda _shipment, _family: None)
         return taken
@@ -379,7 +379,7 @@ class Isolation:
 
 
 def _keys(aggregate: Aggregate) -> set[str | None]:
-    """Return the keys of the records. Keyless records have no order."""
+    """Return the keys of the records. Keyless records are left out, because they have no order to keep."""
     return {record.key for record in aggregate.records} - {None}
 
 

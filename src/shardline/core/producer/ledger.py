@@ -37,7 +37,7 @@ class Ledger:
         """Records that have failed. The shell removes each record after it has called ``on_failure``."""
 
     def deliver(self, aggregate: Aggregate, landing: Landing) -> None:
-        """End all records of an aggregate as delivered."""
+        """Settle all records of an aggregate as delivered."""
         finished = self.finished
         place = 0
         for record in aggregate.records:

@@ -246,7 +246,7 @@ class ProducerMachine:
         return NEVER
 
     def _check_intake(self, now: Instant) -> bool:
-        """Note when the records of the intake are due. Returns whether to sort them into lanes now."""
+        """Store the time at which the records of the intake are due. Return whether to sort them into lanes now."""
         records = len(self.intake.records)
         if not records:
             return False
@@ -322,7 +322,7 @@ class ProducerMachine:
             self._release_due(now)
 
     def _advance_blind(self, now: Instant) -> None:
-        """Decide whether the records that wait for the first map fail, or are sent without it."""
+        """Decide whether to fail the records that are waiting for the first shard map, or to send them without one."""
         catch_all, failure = self._router.catch_all, self._map.failure
         if self._config.ordered:
             # Without a map, the order cannot be kept (P9). If no map will ever arrive, the records must fail.

@@ -263,7 +263,7 @@ class Retries:
     def adopt_lanes(self, added: list[Lane], removed: list[Lane], now: Instant) -> bool:
         """Move the unsent records of removed lanes to other lanes.
 
-        Returns whether some of these records had been released.
+        Return whether any of these records had already been released.
         """
         for lane in [*added, self._router.catch_all]:
             lane.held = self._config.ordered and self._router.must_wait(lane)

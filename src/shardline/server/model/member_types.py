@@ -14,7 +14,9 @@ _NAME: Final = r"[a-zA-Z0-9_.-]+"
 
 
 def matching(pattern: str, longest: int, shortest: int = 1) -> Meta:
-    """Return the constraints of a text: the bounds of its length, and a pattern that must match the whole text."""
+    """Return the constraints on a string: its minimum and maximum length, and a pattern that must match the whole
+    string.
+    """
     return Meta(min_length=shortest, max_length=longest, pattern=full_match(pattern))
 
 

@@ -225,7 +225,7 @@ class ShardLog:
         return self._times[bisect_right(self._firsts, place) - 1] if place < self.next else None
 
     def trim(self, before: float) -> int:
-        """Remove the records that arrived before a time, and return their number."""
+        """Remove the records that arrived before the given time, and return how many were removed."""
         if not self._times or self._times[0] >= before:
             return 0
         first = self.place_of_time(before)

@@ -1,6 +1,5 @@
-"""Which stream and which shards does a request mean?
-
-The faults and the request log need to know. These functions draw no random numbers and refuse nothing.
+"""Which stream and which shards does a request refer to? The fault rules and the request log use this. These functions
+draw no random numbers and refuse nothing.
 """
 
 from typing import TYPE_CHECKING, NamedTuple, final
