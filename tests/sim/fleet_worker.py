@@ -119,6 +119,7 @@ class Worker(Process, CoordinatorShell):
     def close(self, *, is_clean=True):
         """Hand out no more, let the user finish what it has, or leave its loop, then let go of everything."""
         if self.is_dead or self.is_closing:
+            self.is_clean = self.is_clean and is_clean  # an error of the user during a clean close
             return
         self.note("closes", self.hand_out.failure or "asked to", "" if is_clean else "by an error")
         self.is_closing, self.is_clean = True, is_clean

@@ -136,6 +136,8 @@ class Consumer(ConsumerFacade):
             thread.begin(lambda: session.close(closer, timeout, clean=True))
             return
         refuse_to_wait_in_callback("close()")
+        if not clean:
+            session.left_by_error = True  # before the lock: a clean close of another thread may hold it, and wait
         with self._lifecycle_lock:
             thread = self._thread
             if thread is None:

@@ -457,6 +457,22 @@ async def test_close_from_another_task_waits_for_the_record_in_hand(make_consume
 
 
 @EVERY_API
+async def test_a_record_whose_body_raises_during_a_close_is_not_done(make_consumer, put, group):
+    """The close of another task waits for the body. The body's block is then left by an exception (C5)."""
+    await put(range(10), keys=1)
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012 - the block has to be left
+        async with anyio.create_task_group() as tasks, make_consumer(group=group, store="memory:") as consumer:
+            async for record in consumer:
+                if int(record.data) == 3:
+                    tasks.start_soon(consumer.close)
+                    await anyio.sleep(0.1)
+                    raise ZeroDivisionError
+    assert raised.group_contains(ZeroDivisionError)
+    async with make_consumer(group=group, store="memory:", until="latest") as consumer:
+        assert [int(record.data) async for record in consumer] == list(range(3, 10))
+
+
+@EVERY_API
 async def test_close_from_another_task_does_not_wait_for_ever(make_consumer, put, group):
     await put(range(10), keys=1)
     async with make_consumer(group=group, store="memory:") as consumer:

@@ -144,6 +144,8 @@ class ConsumerSession:
         self._hand_out: HandOut | None = None  # the driver's; kept after a fork, for status()
         self._service_time: Callable[[], float] = time.time
         self.is_closed = False
+        self.left_by_error = False
+        """Whether a caller left its block by an exception. ``close`` and the threads of blocking callers write it."""
         self._closed_message = _CLOSED
         self._taker: Taker | None = None
         self._iterator: Callable[[], object] = lambda: None  # a weak reference, see attach
@@ -421,6 +423,9 @@ class ConsumerSession:
         driver, ended = self._driver, self._ended
         is_loop_gone = driver is not None and driver.stop_if_loop_gone()
         is_first, self.is_closed = not self.is_closed, True
+        # User code may leave its block by an exception while another task's clean close waits for it. Its records are
+        # not done then (C5).
+        self.left_by_error = self.left_by_error or not clean
         if driver is None or ended is None or is_loop_gone:
             return
         with anyio.CancelScope(shield=True):
@@ -448,7 +453,7 @@ class ConsumerSession:
         while clean and self._is_at_work(taker, caller) and time.monotonic() < until:
             await driver.changes.wait(_POLL_INTERVAL)
         is_done = self._iterator() is None or taker.caller is caller or has_ended_well(taker.caller)
-        driver.post(partial(driver.hand_out.settle, taker, done=clean and is_done))
+        driver.post(partial(driver.hand_out.settle, taker, done=is_done and not self.left_by_error))
 
     def _is_at_work(self, taker: Taker, caller: object) -> bool:
         """Whether a task or thread other than the caller is alive and has records."""
