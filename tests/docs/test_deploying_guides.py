@@ -377,6 +377,9 @@ def test_an_administrator_calls_what_he_may(kinesis):
             await client.update_max_record_size("more", 2048)
             await client.increase_stream_retention_period("more", 48)
             await client.decrease_stream_retention_period("more", 24)
+            await client.update_stream_mode("more", "ON_DEMAND", wait=True)
+            await client.start_stream_encryption("more", "alias/aws/kinesis", wait=True)
+            await client.stop_stream_encryption("more", "alias/aws/kinesis", wait=True)
             await client.add_tags_to_stream("more", {"owner": "me"})
             await client.remove_tags_from_stream("more", ["owner"])
             await client.list_tags_for_stream("more")
@@ -386,15 +389,17 @@ def test_an_administrator_calls_what_he_may(kinesis):
             await client.deregister_stream_consumer(consumer.arn)
             await client.describe_stream_summary("more")
             await client.delete_stream("more", wait=True)
+            await client.call("DescribeLimits")  # as `shardline doctor` does
 
     kinesis.requests.clear()
     anyio.run(main)
     called = operations_of(kinesis)
     methods = {name for name in vars(ControlPlane) if not name.startswith("_") and name != "api"}
-    assert methods == {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).lower() for operation in called}, "all there are"
+    named = called - {"DescribeLimits"}
+    assert methods == {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).lower() for operation in named}, "all there are"
     assert called == actions_of(ADMINISTRATOR, "kinesis")
     everywhere = [statement for statement in ADMINISTRATOR["Statement"] if statement["Resource"] == "*"]
-    assert [statement["Action"] for statement in everywhere] == ["kinesis:ListStreams"]
+    assert [statement["Action"] for statement in everywhere] == [["kinesis:ListStreams", "kinesis:DescribeLimits"]]
 
 
 def test_a_consumer_on_dynamodb_calls_what_it_may(kinesis, dynamodb_url, monkeypatch):

@@ -108,6 +108,8 @@ async def test_reading(ask):
         ("update_shard_count", ("orders", True), {}),
         ("update_max_record_size", (ARN, 1023), {}),
         ("increase_stream_retention_period", ("orders", "24"), {}),
+        ("update_stream_mode", (ARN, "on-demand"), {}),
+        ("start_stream_encryption", ("orders", "alias/x"), {"wait": 0}),
         ("remove_tags_from_stream", ("orders", "key"), {}),
         ("describe_stream_consumer", (), {}),
         ("describe_stream_consumer", (CONSUMER,), {"stream": ARN}),
@@ -280,6 +282,14 @@ async def test_the_rest(ask):
     assert asked == [("IncreaseStreamRetentionPeriod", NAME | {"RetentionPeriodHours": 48})]
     _, asked = await ask({}, "decrease_stream_retention_period", "orders", 24)
     assert asked == [("DecreaseStreamRetentionPeriod", NAME | {"RetentionPeriodHours": 24})]
+    _, asked = await ask([summary(), {}], "update_stream_mode", "orders", "ON_DEMAND")
+    assert asked[1] == ("UpdateStreamMode", {"StreamARN": ARN, "StreamModeDetails": {"StreamMode": "ON_DEMAND"}})
+    key = {"EncryptionType": "KMS", "KeyId": "alias/x"}
+    _, asked = await ask({}, "start_stream_encryption", "orders", "alias/x")
+    assert asked == [("StartStreamEncryption", NAME | key)]
+    _, asked = await ask([{}, summary("UPDATING"), summary()], "stop_stream_encryption", "orders", "alias/x", wait=True)
+    assert asked[0] == ("StopStreamEncryption", NAME | key)
+    assert len(asked) == 3
     value, asked = await ask({"ShardLimit": 5}, "call", "DescribeLimits")
     assert (value, asked) == ({"ShardLimit": 5}, [("DescribeLimits", {})])
     value, _ = await ask(summary("UPDATING"), "describe_stream_summary", ARN)

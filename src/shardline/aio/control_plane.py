@@ -89,9 +89,8 @@ class ControlPlane:
         ref = parse_stream(name)
         if ref.arn is not None:
             raise UsageError("create_stream takes a name, not an ARN: a stream has no ARN before it is created")
-        if mode not in {"PROVISIONED", "ON_DEMAND"}:
-            raise UsageError(f"mode must be 'PROVISIONED' or 'ON_DEMAND', not {mode!r}")
         params: dict[str, object] = {"StreamName": ref.name}
+        _check_mode(mode)
         if mode == "ON_DEMAND":
             if shards is not None:
                 raise UsageError("an on-demand stream has no fixed number of shards: omit shards")
@@ -201,6 +200,31 @@ class ControlPlane:
         members = {"RetentionPeriodHours": _count("hours", hours)}
         await self._send("DecreaseStreamRetentionPeriod", stream_members(parse_stream(stream)) | members)
 
+    async def update_stream_mode(
+        self, stream: str, mode: Literal["PROVISIONED", "ON_DEMAND"], *, wait: Wait = False
+    ) -> None:
+        """Change the capacity mode. The service allows this twice in 24 hours."""
+        _check_mode(mode)
+        limit = wait_limit(wait)
+        ref = parse_stream(stream)
+        members = {"StreamARN": await self._arn_of(stream), "StreamModeDetails": {"StreamMode": mode}}
+        await self._send("UpdateStreamMode", members)
+        await self._wait_until_active(ref, limit)
+
+    async def start_stream_encryption(self, stream: str, key_id: str, *, wait: Wait = False) -> None:
+        """Encrypt new records with a KMS key, given by its id, its ARN, or its alias such as ``alias/aws/kinesis``."""
+        await self._change_encryption("StartStreamEncryption", stream, key_id, wait)
+
+    async def stop_stream_encryption(self, stream: str, key_id: str, *, wait: Wait = False) -> None:
+        """Store new records unencrypted. ``key_id`` is the stream's current key."""
+        await self._change_encryption("StopStreamEncryption", stream, key_id, wait)
+
+    async def _change_encryption(self, operation: str, stream: str, key_id: str, wait: Wait) -> None:
+        ref = parse_stream(stream)
+        limit = wait_limit(wait)
+        await self._send(operation, stream_members(ref) | {"EncryptionType": "KMS", "KeyId": key_id})
+        await self._wait_until_active(ref, limit)
+
     async def add_tags_to_stream(self, stream: str, tags: Mapping[str, str]) -> None:
         await self._send("AddTagsToStream", stream_members(parse_stream(stream)) | {"Tags": dict(tags)})
 
@@ -283,6 +307,11 @@ def value_of(response: T | Failure, operation: str) -> T:
     if isinstance(response, Failure):
         raise to_error(response, operation)
     return response
+
+
+def _check_mode(mode: object) -> None:
+    if mode not in {"PROVISIONED", "ON_DEMAND"}:
+        raise UsageError(f"mode must be 'PROVISIONED' or 'ON_DEMAND', not {mode!r}")
 
 
 def _count(name: str, value: object) -> int:
