@@ -318,6 +318,11 @@ TOGETHER = {
         "cli/invocation.py",
         "cli/terminal.py",
     },
+    "cli/test_completion.py": {
+        "cli/completion/bash_words.py",
+        "cli/completion/suggestions.py",
+        "cli/groups/group_suggestions.py",
+    },
     "cli/test_endings.py": {"cli/interrupts.py", "cli/tail/pipe_output.py"},
     "cli/test_doctor.py": {
         "cli/doctor/doctor_command.py",
@@ -329,6 +334,7 @@ TOGETHER = {
     "cli/test_put.py": {"cli/put/put_command.py", "cli/put/put_run.py"},
     "cli/test_dead_letters.py": {"cli/put/failed_records.py"},
     "cli/test_streams.py": {"cli/streams/streams_command.py", "cli/streams/stream_views.py"},
+    "cli/test_stream_settings.py": {"cli/confirmation.py", "cli/streams/setting_commands.py"},
     "cli/test_tail.py": {"cli/tail/tail_command.py", "cli/tail/shard_following.py"},
     "cli/test_demo.py": {"cli/demo/demo_command.py"},
     "cli/test_demo_picture.py": {"cli/demo/terminal_picture.py"},

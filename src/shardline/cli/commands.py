@@ -16,6 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from shardline import __version__
+from shardline.cli.completion import bash_words
 from shardline.cli.invocation import global_options
 
 COMMANDS: Final = {
@@ -25,9 +26,12 @@ COMMANDS: Final = {
     "groups": "Show, reset and delete consumer groups.",
     "local": "Serve a local Kinesis until Ctrl-C.",
     "put": "Put records into a stream.",
-    "streams": "List, create, describe, delete and reshard streams.",
+    "streams": "List, create, describe, change, delete and reshard streams.",
     "tail": "Read a stream, and follow it as records arrive.",
 }
+
+
+bash_words.register()
 
 
 class Commands(click.Group):

@@ -1,8 +1,29 @@
-"""Formats counts and sizes.
+"""Formats counts and sizes, and parses sizes.
 
 This module is separate from ``terminal``, which imports rich: a command that prints plain lines starts faster without
 rich.
 """
+
+import re
+from typing import Final
+
+from shardline.errors import UsageError
+
+_SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(b|kib|mib|gib)", re.IGNORECASE)
+_UNIT_BYTES: Final = {"b": 1, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of ``512KiB``, ``5MiB`` or ``1.5MiB``.
+
+    Raises:
+        UsageError: the text is not a size, or not a whole number of bytes.
+    """
+    matched = _SIZE.fullmatch(text)
+    size = float(matched[1]) * _UNIT_BYTES[matched[2].lower()] if matched is not None else 0.5
+    if size != int(size):
+        raise UsageError(f"a size is written as 512KiB, 5MiB or 1.5MiB, not {text!r}")
+    return int(size)
 
 
 def counted(count: int, noun: str) -> str:

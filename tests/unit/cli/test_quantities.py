@@ -2,7 +2,8 @@
 
 import pytest
 
-from shardline.cli.quantities import counted, in_units
+from shardline.cli.quantities import counted, in_units, parse_size
+from shardline.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -25,3 +26,16 @@ def test_counts(count, text):
 )
 def test_sizes(count, text):
     assert in_units(count) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("5MiB", 5_242_880), ("1.5mib", 1_572_864), ("512 KiB", 524_288), ("7B", 7), ("1GiB", 2**30)]
+)
+def test_a_size_has_a_unit(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "5", "MiB", "5MB", "-5MiB", "1.3B", "1e3MiB", "5MiB "])
+def test_other_texts_are_no_sizes(text):
+    with pytest.raises(UsageError, match=r"a size is written as 512KiB, 5MiB or 1\.5MiB, not "):
+        parse_size(text)

@@ -32,6 +32,12 @@ from shardline.cli.groups.group_store import (
     require_quiet,
     watch_groups,
 )
+from shardline.cli.groups.group_suggestions import (
+    complete_group,
+    complete_shard_of_group,
+    complete_stream_of_group,
+    complete_target,
+)
 from shardline.cli.groups.reset_plan import Action, Step, find_target, plan
 from shardline.cli.invocation import Invocation, global_options
 from shardline.cli.quantities import counted
@@ -144,8 +150,8 @@ class _Description(NamedTuple):
 
 
 @groups.command()
-@click.argument("group")
-@click.argument("stream", required=False)
+@click.argument("group", shell_complete=complete_group)
+@click.argument("stream", required=False, shell_complete=complete_stream_of_group)
 @_store
 @_watch("4s")
 @click.option("--lag/--no-lag", default=True, help="Ask Kinesis for the shards, and how far behind each is.")
@@ -201,15 +207,16 @@ def describe(invocation: Invocation, /, *, group: str, stream: str | None, store
 
 
 @groups.command()
-@click.argument("group")
-@click.argument("stream", required=False)
+@click.argument("group", shell_complete=complete_group)
+@click.argument("stream", required=False, shell_complete=complete_stream_of_group)
 @click.option(
     "--to",
     required=True,
     metavar="WHERE",
+    shell_complete=complete_target,
     help="TRIM_HORIZON, LATEST, a time (2026-03-01T09:30Z), an age (15m), or with --shard a sequence number.",
 )
-@click.option("--shard", metavar="ID", help="Reset only this shard.")
+@click.option("--shard", metavar="ID", shell_complete=complete_shard_of_group, help="Reset only this shard.")
 @_dry_run
 @_force
 @_lease_duration
@@ -246,8 +253,8 @@ def reset(invocation: Invocation, /, *, group: str, stream: str | None, to: str,
 
 
 @groups.command()
-@click.argument("group")
-@click.argument("stream", required=False)
+@click.argument("group", shell_complete=complete_group)
+@click.argument("stream", required=False, shell_complete=complete_stream_of_group)
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @_dry_run
 @_force

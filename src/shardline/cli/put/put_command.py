@@ -22,7 +22,7 @@ import click
 
 from shardline.aio.client import Client
 from shardline.aio.producer.async_producer import Producer
-from shardline.cli.completion.completion_command import complete_stream
+from shardline.cli.completion.suggestions import complete_stream
 from shardline.cli.error_messages import WrongUsage, in_options
 from shardline.cli.interrupts import interrupts
 from shardline.cli.invocation import UTF8, Invocation, global_options

@@ -7,12 +7,12 @@ from rich.text import Text
 
 from shardline.cli.quantities import in_units
 from shardline.cli.streams.shard_tree import FANCY, PLAIN, draw
+from shardline.cli.streams.stream_settings import shown_encryption, shown_hours, shown_mode
 from shardline.cli.terminal import can_show, print_lines, printable
 from shardline.cli.time_arguments import shown_time
 from shardline.codec.shapes import StreamConsumer, StreamSummary
 from shardline.model.shard import Shard
 
-_MODES: Final = {"PROVISIONED": "provisioned", "ON_DEMAND": "on demand"}
 _STATUS_STYLES: Final = {"ACTIVE": "green", "DELETING": "red"}
 
 
@@ -24,10 +24,6 @@ class StreamView(NamedTuple):
     shards: Sequence[Shard]
     consumers: Sequence[StreamConsumer] | None
     """``None`` if they could not be listed."""
-
-
-def mode_of(summary: StreamSummary) -> str:
-    return _MODES.get(summary.mode, summary.mode)
 
 
 def summary_json(summary: StreamSummary) -> dict[str, Any]:
@@ -92,15 +88,14 @@ def print_stream(view: StreamView, *, only_open: bool) -> None:
     summary = view.summary
     opened = [shard for shard in view.shards if shard.is_open]
     closed_count = len(view.shards) - len(opened)
-    encryption, hours = summary.encryption_type or "NONE", summary.retention_hours
     facts: dict[str, Text | str] = {
         "stream": Text(printable(summary.name), style="bold"),
         "ARN": summary.arn,
         "status": Text(summary.status, style=_STATUS_STYLES.get(summary.status, "yellow")),
-        "mode": mode_of(summary),
+        "mode": shown_mode(summary),
         "created": shown_time(summary.created_at),
-        "retention": f"{hours} h" if hours % 24 else f"{hours} h ({hours // 24} d)",
-        "encryption": "none" if encryption == "NONE" else f"{encryption} {summary.key_id or ''}".strip(),
+        "retention": shown_hours(summary.retention_hours),
+        "encryption": shown_encryption(summary),
         "record limit": f"{in_units(summary.max_record_bytes)} with its key",
         "consumers": _consumers(view),
         "shards": f"{len(opened)} open" + (f", {closed_count} closed" if closed_count else ""),

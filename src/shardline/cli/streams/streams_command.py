@@ -1,4 +1,6 @@
-"""Lists, creates, describes, deletes and reshards streams from the command line.
+"""Lists, creates, describes, changes, deletes and reshards streams from the command line.
+
+``setting_commands`` has the commands that change one setting each.
 
 Invariants:
 
@@ -7,20 +9,22 @@ Invariants:
 - A reshard in several steps is announced before it starts, and each step is shown.
 """
 
-import sys
 from functools import partial
 from typing import Any, Final
 
 import click
 
 from shardline.aio.client import Client
-from shardline.cli.completion.completion_command import complete_stream
+from shardline.cli.completion.suggestions import complete_open_shard, complete_stream
+from shardline.cli.confirmation import require_confirmation
 from shardline.cli.error_messages import WrongUsage
 from shardline.cli.invocation import Invocation, global_options
 from shardline.cli.quantities import counted
 from shardline.cli.retrying import call_for_each, wait_for_stream, with_retries
 from shardline.cli.streams.resharding import Change, merge_of, shard_id_of, split_of, steps_to
-from shardline.cli.streams.stream_views import StreamView, mode_of, print_stream, stream_json, summary_json
+from shardline.cli.streams.setting_commands import encrypt, mode, record_size, retention, tag
+from shardline.cli.streams.stream_settings import parse_tag, shown_mode
+from shardline.cli.streams.stream_views import StreamView, print_stream, stream_json, summary_json
 from shardline.cli.terminal import notice, print_table, waiting
 from shardline.cli.time_arguments import duration_option
 from shardline.codec.shapes import StreamConsumer, StreamSummary
@@ -36,7 +40,7 @@ _timeout = duration_option("--timeout", "5m", "Maximum time to wait for each ste
 @click.group()
 @global_options
 def streams() -> None:
-    """List, create, describe, delete and reshard streams.
+    """List, create, describe, change, delete and reshard streams.
 
     \b
     Examples:
@@ -44,7 +48,12 @@ def streams() -> None:
       shardline streams create orders --shards 4
       shardline streams describe orders
       shardline streams reshard orders --shards 8
+      shardline streams retention orders 7d
     """
+
+
+for command in (encrypt, mode, record_size, retention, tag):
+    streams.add_command(command)
 
 
 # ---- list
@@ -78,7 +87,7 @@ def list_(invocation: Invocation, *, names: bool) -> None:
                 [
                     summary.name,
                     summary.status,
-                    mode_of(summary),
+                    shown_mode(summary),
                     str(summary.open_shard_count or "-"),
                     f"{summary.retention_hours} h",
                 ]
@@ -187,11 +196,11 @@ def create(invocation: Invocation, /, stream: str, **settings: Any) -> None:
         return
     shards = "" if summary.open_shard_count is None else f", {counted(summary.open_shard_count, 'shard')}"
     result = f"created {summary.name}" if is_new else f"{summary.name} already exists"
-    click.echo(f"{result}: {summary.status}, {mode_of(summary)}{shards}")
+    click.echo(f"{result}: {summary.status}, {shown_mode(summary)}{shards}")
 
 
 async def _create(invocation: Invocation, stream: str, settings: dict[str, Any]) -> tuple[StreamSummary, bool]:
-    tags = [_tag(text) for text in settings["tags"]]
+    tags = dict(map(parse_tag, settings["tags"]))
     is_new = True
     async with invocation.client() as client:
         try:
@@ -200,7 +209,7 @@ async def _create(invocation: Invocation, stream: str, settings: dict[str, Any])
                     stream,
                     shards=settings["shards"],
                     mode="ON_DEMAND" if settings["on_demand"] else "PROVISIONED",
-                    tags=dict(tags),
+                    tags=tags,
                 ),
                 changes=True,
             )
@@ -212,13 +221,6 @@ async def _create(invocation: Invocation, stream: str, settings: dict[str, Any])
             with waiting(f"waiting until {stream} is ACTIVE"):
                 await wait_for_stream(client, stream, "ACTIVE", settings["timeout"])
         return await with_retries(lambda: client.describe_stream_summary(stream)), is_new
-
-
-def _tag(text: str) -> tuple[str, str]:
-    key, separator, value = text.partition("=")
-    if not key or not separator:
-        raise WrongUsage(f"--tag takes KEY=VALUE, not {text!r}")
-    return key, value
 
 
 # ---- delete
@@ -250,11 +252,8 @@ def delete(invocation: Invocation, /, stream: str, *, yes: bool, **settings: Any
 
 
 def _confirm(summary: StreamSummary, invocation: Invocation) -> None:
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise WrongUsage(f"not a terminal: pass --yes to confirm that {summary.name} is deleted")
     question = f"Delete the stream {summary.name} in {invocation.place()}, with all its records?"
-    if not click.confirm(question, err=True):
-        raise click.ClickException("nothing was deleted")
+    require_confirmation(question, f"that {summary.name} is deleted", "nothing was deleted")
 
 
 async def _summary(invocation: Invocation, stream: str) -> StreamSummary:
@@ -277,9 +276,11 @@ async def _delete(invocation: Invocation, stream: str, settings: dict[str, Any])
 @streams.command()
 @_stream
 @click.option("--shards", type=click.IntRange(1), metavar="N", help="Spread the stream evenly over this many shards.")
-@click.option("--split", metavar="SHARD", help="Split this shard (id or number).")
+@click.option("--split", metavar="SHARD", shell_complete=complete_open_shard, help="Split this shard (id or number).")
 @click.option("--at", metavar="HASH", help="With --split: first hash key of the upper half (default: the middle).")
-@click.option("--merge", nargs=2, metavar="SHARD SHARD", help="Merge two adjacent shards.")
+@click.option(
+    "--merge", nargs=2, metavar="SHARD SHARD", shell_complete=complete_open_shard, help="Merge two adjacent shards."
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @_wait
 @_timeout

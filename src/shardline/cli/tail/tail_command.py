@@ -18,7 +18,7 @@ import click
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from shardline.aio.client import Client
-from shardline.cli.completion.completion_command import complete_stream
+from shardline.cli.completion.suggestions import complete_end, complete_shard, complete_start, complete_stream
 from shardline.cli.error_messages import WrongUsage
 from shardline.cli.interrupts import interrupts
 from shardline.cli.invocation import UTF8, Invocation, global_options
@@ -43,20 +43,31 @@ _CONNECTIONS: Final = 200  # a slow call to one shard should not delay the other
 
 @click.command()
 @click.argument("stream", metavar="STREAM", shell_complete=complete_stream)
-@click.option("--shard", "shards", multiple=True, metavar="ID", help="Read only this shard (id or number); repeatable.")
+@click.option(
+    "--shard",
+    "shards",
+    multiple=True,
+    metavar="ID",
+    shell_complete=complete_shard,
+    help="Read only this shard (id or number); repeatable.",
+)
 @click.option(
     "--from",
     "start",
     default="LATEST",
     show_default=True,
     metavar="WHERE",
+    shell_complete=complete_start,
     help="TRIM_HORIZON, LATEST, a time, an age (15m), or with one --shard a sequence number.",
 )
 @click.option(
     "-f", "--follow", is_flag=True, help="Keep reading as records arrive: the default without --until and -n."
 )
 @click.option(
-    "--until", metavar="WHEN", help="Stop at `latest` (the newest record now), a time, an age, or +30s from now."
+    "--until",
+    metavar="WHEN",
+    shell_complete=complete_end,
+    help="Stop at `latest` (the newest record now), a time, an age, or +30s from now.",
 )
 @click.option("-n", "--count", type=click.IntRange(1), metavar="N", help="Stop after this many records.")
 @click.option(
