@@ -323,6 +323,7 @@ TOGETHER = {
         "cli/completion/suggestions.py",
         "cli/groups/group_suggestions.py",
     },
+    "cli/test_account_doctor.py": {"cli/doctor/check_run.py"},
     "cli/test_endings.py": {"cli/interrupts.py", "cli/tail/pipe_output.py"},
     "cli/test_doctor.py": {
         "cli/doctor/doctor_command.py",

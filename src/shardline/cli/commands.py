@@ -22,7 +22,7 @@ from shardline.cli.invocation import global_options
 COMMANDS: Final = {
     "completion": "Print the script that completes commands in your shell.",
     "demo": "See it work: produce, consume, reshard, lose a worker; nothing is lost.",
-    "doctor": "Diagnose a stream and the connection to it.",
+    "doctor": "Diagnose the connection to Kinesis, and a stream.",
     "groups": "Show, reset and delete consumer groups.",
     "local": "Serve a local Kinesis until Ctrl-C.",
     "put": "Put records into a stream.",

@@ -180,6 +180,23 @@ class BotocoreSession:
             found = self._session.get_credentials()
         return CredentialFacts(str(found.method), keys.access_key, keys.session_token is not None, _time_left(found))
 
+    def caller_identity(self, timeout: float) -> str:
+        """Return the ARN of the identity that the credentials belong to, from AWS's STS.
+
+        Args:
+            timeout: the seconds in which STS must be connected, and in which it must answer.
+
+        Raises:
+            CredentialsError: STS did not answer, or does not accept the credentials.
+        """
+        once = botocore.config.Config(connect_timeout=timeout, read_timeout=timeout, retries={"total_max_attempts": 1})
+        try:
+            with self._using, keeping_secrets():
+                client = self._session.create_client("sts", region_name=self.region, config=once)
+                return str(client.get_caller_identity()["Arn"])
+        except _BOTOCORE_RAISES as error:
+            raise CredentialsError(f"STS does not name the caller: {_message(error)}") from None
+
     def endpoint(self, operation: str, params: Mapping[str, object]) -> str:
         """Return the URL that botocore would send this call to.
 

@@ -1,31 +1,34 @@
-"""Runs the checks of ``shardline doctor`` in order.
+"""Runs the checks of ``shardline doctor STREAM`` in order.
 
 If a check fails, the checks that depend on it are skipped.
 
 Invariants:
 
 - The diagnosis goes as far as it can, and every skipped check is reported as not checked.
-- A throttled request is retried a few times. A request that was refused for its signing time is retried with the
-  service's time from the response, and the clock check fails.
 - Nothing in the stream, its consumers or the store is changed.
 """
 
 import difflib
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal, TypeAlias, TypeVar, final
+from typing import Final, Literal, TypeAlias, final
 
 import anyio
 import anyio.to_thread
 
 from shardline.adapters.kinesis import KinesisHttp
 from shardline.cli.doctor import connectivity_checks, permission_checks, stream_checks
+from shardline.cli.doctor.check_run import (
+    CONNECT_TIMEOUT,
+    READ_TIMEOUT,
+    CheckRun,
+    identity_failure_of,
+    is_unanswered,
+    why_unanswered,
+)
 from shardline.cli.doctor.diagnoses import Finding, failed, not_checked, of_failure, ok, warning
 from shardline.cli.groups.group_store import NO_SUCH_STORE, StorePlace, ask_groups
-from shardline.cli.invocation import Invocation
 from shardline.cli.quantities import counted
-from shardline.cli.retrying import retry_while
 from shardline.codec.shapes import ListStreamConsumersResponse, ListStreamsResponse, StreamSummary
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.page_tokens import PageTokens
@@ -33,26 +36,7 @@ from shardline.core.requests import DescribeStreamSummary, ListShards
 from shardline.model.shard import Shard
 from shardline.model.stream import StreamRef
 
-T = TypeVar("T")
-
 Role: TypeAlias = Literal["all", "producer", "consumer"]
-_PAUSE: Final = 0.3
-_CONNECT_TIMEOUT: Final = 5.0
-_READ_TIMEOUT: Final = 10.0
-_RETRYABLE: Final = frozenset({FailureKind.THROTTLED, FailureKind.LIMIT_EXCEEDED, FailureKind.CLOCK_SKEW})
-# Codes of requests that were refused because of the sender's identity, not because of the operation.
-_IDENTITY_CODES: Final = frozenset(
-    {
-        "UnrecognizedClientException",
-        "InvalidClientTokenId",
-        "InvalidSignatureException",
-        "SignatureDoesNotMatch",
-        "IncompleteSignature",
-        "IncompleteSignatureException",
-        "MissingAuthenticationToken",
-        "MissingAuthenticationTokenException",
-    }
-)
 _STREAM_CHECKS: Final = ("stream", "retention", "encryption", "hash ranges", "load", "consumers")
 _READS: Final = ("may GetShardIterator", "may GetRecords")
 _PUTS: Final = ("may PutRecords", "may PutRecord")
@@ -61,16 +45,13 @@ _FAN_OUT: Final = ("may ListStreamConsumers", "may SubscribeToShard")
 
 @final
 @dataclass
-class Diagnosis:
+class Diagnosis(CheckRun):
     """Checks one stream once, and collects the findings."""
 
-    invocation: Invocation
     ref: StreamRef
     role: Role
     reads_records: bool
-    findings: list[Finding] = field(default_factory=list[Finding])
     _url: str = ""
-    _clock_refused: bool = False
 
     async def run(self) -> list[Finding]:
         """Run all checks, and return the findings."""
@@ -78,9 +59,9 @@ class Diagnosis:
         self.findings += settings.findings
         if settings.region is None or settings.endpoint_url is None:
             why = "the settings give no region or no endpoint"
-            self._skip(why, "endpoint", "clock", *_STREAM_CHECKS, *self._permissions())
+            self.skip(why, "endpoint", "clock", *_STREAM_CHECKS, *self._permissions())
             return self.findings
-        timeouts = {"connect_timeout": _CONNECT_TIMEOUT, "read_timeout": _READ_TIMEOUT}
+        timeouts = {"connect_timeout": CONNECT_TIMEOUT, "read_timeout": READ_TIMEOUT}
         async with self.invocation.client(**timeouts) as client:
             self._url = settings.endpoint_url
             await self._check_connection(client.api)
@@ -88,25 +69,23 @@ class Diagnosis:
 
     async def _check_connection(self, api: KinesisHttp) -> None:
         began_at = anyio.current_time()
-        summary = await self._asked(lambda: api.describe_stream_summary(DescribeStreamSummary(self.ref)))
+        summary = await self.ask(lambda: api.describe_stream_summary(DescribeStreamSummary(self.ref)))
         first = anyio.current_time() - began_at
         began_at = anyio.current_time()
-        shards = None if _is_unanswered(summary) else await self._list_shards(api)
+        shards = None if is_unanswered(summary) else await self._list_shards(api)
         second = None if shards is None else anyio.current_time() - began_at
         self.findings.append(connectivity_checks.check_endpoint(self._url, summary, first, second))
-        answered = not _is_unanswered(summary)
-        clock = connectivity_checks.check_clock(api.service_time(), answered=answered, refused=self._clock_refused)
+        answered = not is_unanswered(summary)
+        clock = connectivity_checks.check_clock(api.service_time(), answered=answered, refused=self.is_clock_refused)
         self.findings.append(clock)
         if shards is None:
-            anonymous = isinstance(summary, Failure) and summary.kind is FailureKind.NO_CREDENTIALS
-            why = "nothing is sent without credentials" if anonymous else "Kinesis was not reached"
-            self._skip(why, *_STREAM_CHECKS, *self._permissions())
-        elif (identity_failure := _identity_failure(summary, shards)) is not None:
+            self.skip(why_unanswered(summary), *_STREAM_CHECKS, *self._permissions())
+        elif (identity_failure := identity_failure_of(summary, shards)) is not None:
             self.findings.append(of_failure("identity", identity_failure, "DescribeStreamSummary", str(self.ref)))
-            self._skip("the service does not accept the credentials", *_STREAM_CHECKS, *self._permissions())
+            self.skip("the service does not accept the credentials", *_STREAM_CHECKS, *self._permissions())
         elif (missing := _missing(summary, shards)) is not None:
             self.findings.append(await self._no_such_stream(api, missing))
-            self._skip("there is no such stream", *_STREAM_CHECKS, *self._permissions())
+            self.skip("there is no such stream", *_STREAM_CHECKS, *self._permissions())
         else:
             await self._check_stream(api, summary, shards)
 
@@ -115,16 +94,16 @@ class Diagnosis:
     ) -> None:
         consumers = await self._list_consumers(api, summary)
         if isinstance(summary, Failure):
-            self._skip("DescribeStreamSummary failed", *_STREAM_CHECKS[:3])
+            self.skip("DescribeStreamSummary failed", *_STREAM_CHECKS[:3])
         else:
             self.findings += stream_checks.check_stream(summary)
         opened = [] if isinstance(shards, Failure) else [shard for shard in shards if shard.is_open]
         if isinstance(shards, Failure):
-            self._skip("ListShards failed", "hash ranges", "load")
+            self.skip("ListShards failed", "hash ranges", "load")
         else:
             self.findings += [stream_checks.check_ranges(shards), await self._check_load(api, shards, len(opened))]
         if isinstance(consumers, str):
-            self._skip(consumers, "consumers")
+            self.skip(consumers, "consumers")
         else:
             self.findings.append(stream_checks.check_consumers(consumers))
         self.findings.append(permission_checks.permission_finding("DescribeStreamSummary", summary, str(self.ref)))
@@ -132,7 +111,7 @@ class Diagnosis:
         if opened:
             await self._check_permissions(api, opened[0].shard_id, consumers)
         else:
-            self._skip("no open shard is known to test them with", *self._permissions()[2:])
+            self.skip("no open shard is known to test them with", *self._permissions()[2:])
 
     async def _check_permissions(self, api: KinesisHttp, shard_id: str, consumers: list[str] | Failure | str) -> None:
         reads, dry_runs = await permission_checks.check_reads(api, self.ref, shard_id)
@@ -143,7 +122,7 @@ class Diagnosis:
         if self.role == "producer":
             return
         if isinstance(consumers, str):
-            self._skip(consumers, *_FAN_OUT)
+            self.skip(consumers, *_FAN_OUT)
             return
         self.findings += await permission_checks.check_subscribing(api, str(self.ref), consumers, shard_id, dry_runs)
 
@@ -154,20 +133,13 @@ class Diagnosis:
 
     # ---- requests
 
-    async def _asked(self, call: Callable[[], Awaitable[T | Failure]]) -> T | Failure:
-        return await retry_while(call, self._is_retryable, _PAUSE)
-
-    def _is_retryable(self, failure: Failure) -> bool:
-        self._clock_refused = self._clock_refused or failure.kind is FailureKind.CLOCK_SKEW
-        return failure.kind in _RETRYABLE
-
     async def _list_shards(self, api: KinesisHttp) -> list[Shard] | Failure:
         found: list[Shard] = []
         tokens = PageTokens()
         token: str | Failure | None = None
         while not isinstance(token, Failure):
             request = ListShards(self.ref, None, token)
-            page = await self._asked(partial(api.list_shards, request))
+            page = await self.ask(partial(api.list_shards, request))
             if isinstance(page, Failure):
                 return page
             found += [shape.to_shard() for shape in page.shards or ()]
@@ -182,12 +154,12 @@ class Diagnosis:
         if arn is None:
             return "listing consumers needs the stream's ARN, which is unknown"
         members = {"StreamARN": arn}
-        page = await self._asked(lambda: api.typed_call("ListStreamConsumers", members, ListStreamConsumersResponse))
+        page = await self.ask(lambda: api.typed_call("ListStreamConsumers", members, ListStreamConsumersResponse))
         return page if isinstance(page, Failure) else [consumer.arn for consumer in page.consumers]
 
     async def _no_such_stream(self, api: KinesisHttp, missing: Failure) -> Finding:
         advice = "check the name and the region; `shardline streams list` shows the existing streams"
-        listed = await self._asked(lambda: api.typed_call("ListStreams", {}, ListStreamsResponse))
+        listed = await self.ask(lambda: api.typed_call("ListStreams", {}, ListStreamsResponse))
         if not isinstance(listed, Failure):
             close = difflib.get_close_matches(self.ref.name, listed.stream_names, n=3)
             if close:
@@ -201,24 +173,6 @@ class Diagnosis:
         puts = [] if self.role == "consumer" else [*_PUTS]
         fan_out = [] if self.role == "producer" else [*_FAN_OUT]
         return ["may DescribeStreamSummary", "may ListShards", *reads, *puts, *fan_out]
-
-    def _skip(self, why: str, *checks: str) -> None:
-        reported = {finding.check for finding in self.findings}
-        self.findings += [not_checked(check, why) for check in checks if check not in reported]
-
-
-def _is_unanswered(answer: object) -> bool:
-    return isinstance(answer, Failure) and answer.status is None
-
-
-def _identity_failure(*answers: object) -> Failure | None:
-    """Return the first failure that rejects the caller's credentials, if there is one."""
-    for answer in answers:
-        if isinstance(answer, Failure) and (
-            answer.code in _IDENTITY_CODES or answer.kind in {FailureKind.EXPIRED_CREDENTIALS, FailureKind.CLOCK_SKEW}
-        ):
-            return answer
-    return None
 
 
 def _missing(*answers: object) -> Failure | None:

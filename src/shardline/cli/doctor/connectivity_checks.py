@@ -47,10 +47,14 @@ class ConnectionSettings(NamedTuple):
     region: str | None
     endpoint_url: str | None
     findings: list[Finding]
+    session: BotocoreSession | None = None
 
 
-def check_settings(invocation: Invocation, stream: StreamRef) -> ConnectionSettings:
+def check_settings(invocation: Invocation, stream: StreamRef | None) -> ConnectionSettings:
     """Check the region, the credentials and the endpoint, which are looked up as the client does. Blocks."""
+    operation, members = (
+        ("ListStreams", {}) if stream is None else ("DescribeStreamSummary", {"StreamName": stream.name})
+    )
     findings: list[Finding] = []
     try:
         session = BotocoreSession(AwsWishes(profile=invocation.profile, region=invocation.region))
@@ -61,20 +65,20 @@ def check_settings(invocation: Invocation, stream: StreamRef) -> ConnectionSetti
     findings.append(_region_finding(region, invocation, stream))
     findings.append(_credentials_finding(session))
     try:
-        url = invocation.endpoint_url or session.endpoint("DescribeStreamSummary", {"StreamName": stream.name})
+        url = invocation.endpoint_url or session.endpoint(operation, members)
     except (UsageError, CredentialsError) as error:
         findings.append(failed("endpoint", str(error), "check the region and --endpoint-url"))
         return ConnectionSettings(region, None, findings)
-    return ConnectionSettings(region, url, findings)
+    return ConnectionSettings(region, url, findings, session)
 
 
-def _region_finding(region: str, invocation: Invocation, stream: StreamRef) -> Finding:
+def _region_finding(region: str, invocation: Invocation, stream: StreamRef | None) -> Finding:
     source = (
         "--region"
         if invocation.region
         else next((name for name in ("AWS_REGION", "AWS_DEFAULT_REGION") if os.environ.get(name)), "the profile")
     )
-    if stream.region is not None and stream.region != region:
+    if stream is not None and stream.region is not None and stream.region != region:
         advice = f"give --region {stream.region}, or the ARN of a stream in {region}"
         return failed("region", f"{region} (from {source}), but the ARN names {stream.region}", advice)
     return ok("region", f"{region} (from {source})")

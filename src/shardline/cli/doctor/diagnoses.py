@@ -80,6 +80,11 @@ _BY_KIND: Final = {
 }
 
 
+def advice_of(code: str) -> str:
+    """Return what to do about a failed connection with this code."""
+    return _BY_CODE[code]
+
+
 def advice_for(failure: Failure, operation: str, stream: str) -> str:
     """Return what to do about a failed request."""
     if failure.code in _BY_CODE:

@@ -1,6 +1,6 @@
-"""Diagnoses a stream from the command line.
+"""Diagnoses a stream, or the connection and the account, from the command line.
 
-``shardline doctor`` prints the findings of ``checks``, and what to do about each problem.
+``shardline doctor`` prints the findings of ``checks`` or ``account_checks``, and what to do about each problem.
 """
 
 from collections.abc import Sequence
@@ -8,10 +8,14 @@ from itertools import groupby
 from typing import Final
 
 import click
+from click.core import ParameterSource
 from rich.text import Text
 
+from shardline.cli.completion.suggestions import complete_stream
+from shardline.cli.doctor.account_checks import AccountDiagnosis
 from shardline.cli.doctor.checks import Diagnosis, Role, check_store
 from shardline.cli.doctor.diagnoses import Finding, Verdict
+from shardline.cli.error_messages import WrongUsage
 from shardline.cli.groups.group_store import StorePlace
 from shardline.cli.invocation import Invocation, global_options
 from shardline.cli.quantities import counted
@@ -27,7 +31,7 @@ _COLOURS: Final = {
 
 
 @click.command()
-@click.argument("stream")
+@click.argument("stream", required=False, metavar="[STREAM]", shell_complete=complete_stream)
 @click.option(
     "--for",
     "role",
@@ -39,22 +43,32 @@ _COLOURS: Final = {
 @click.option("--sample/--no-sample", default=True, help="Read a few recent records to measure the load.")
 @click.option("--store", envvar="SHARDLINE_STORE", metavar="URL", help="Also check this lease store.")
 @global_options
-@click.pass_obj
-def doctor(invocation: Invocation, /, *, stream: str, role: Role, sample: bool, store: str | None) -> None:
-    """Diagnose a stream and the connection to it.
+@click.pass_context
+def doctor(context: click.Context, /, *, stream: str | None, role: Role, sample: bool, store: str | None) -> None:
+    """Diagnose the connection to Kinesis, and a stream.
 
-    Checks settings, credentials, network, clock, the stream, its load, and the permissions of this identity. Nothing is
-    written: permission to put is checked with dry runs. The exit code is 1 if a check failed.
+    Checks settings, credentials, network and clock. With a stream, also checks the stream, its load, and the
+    permissions of this identity; without one, the account. Nothing is written: permission to put is checked with dry
+    runs. The exit code is 1 if a check failed.
 
     \b
     Examples:
+      shardline doctor
       shardline doctor orders
       shardline doctor orders --for consumer --store redis://host/0
       shardline doctor orders --output json | jq '.checks[] | select(.verdict == "failed")'
     """
+    invocation = context.ensure_object(Invocation)
+    if stream is None:
+        for name, option in (("role", "--for"), ("sample", "--sample")):
+            if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+                raise WrongUsage(f"{option} works only with a STREAM")
 
     async def diagnose() -> list[Finding]:
-        findings = await Diagnosis(invocation, parse_stream(stream), role, sample).run()
+        if stream is None:
+            findings = await AccountDiagnosis(invocation).run()
+        else:
+            findings = await Diagnosis(invocation, parse_stream(stream), role, sample).run()
         if store is not None:
             findings.append(await check_store(StorePlace.of(store, invocation)))
         return findings
@@ -68,6 +82,8 @@ def doctor(invocation: Invocation, /, *, stream: str, role: Role, sample: bool, 
     else:
         print_table(("", "CHECK", "RESULT, AND WHAT TO DO"), _rows(findings))
         notice(f"{failures} failed, {counted(warnings, 'warning')}")
+        if stream is None and not failures:
+            notice("`shardline doctor STREAM` also checks a stream, and the permissions on it")
     if failures:
         raise click.exceptions.Exit(1)
 

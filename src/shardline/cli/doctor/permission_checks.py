@@ -1,4 +1,4 @@
-"""Which operations may this identity use on the stream?
+"""Which operations may this identity use, on the stream and in the account?
 
 Each operation is tried. No record is written, and no other reader is affected.
 
@@ -25,8 +25,10 @@ _PURPOSES: Final = {
     "PutRecord": "Shardline uses PutRecords; other programs may need it",
     "ListStreamConsumers": "needed only for enhanced fan-out",
     "SubscribeToShard": "needed only for enhanced fan-out",
+    "ListStreams": "needed only by `shardline streams list` and completion",
+    "DescribeLimits": "needed only by this check",
 }
-_AWS: Final = re.compile(r"https://[^/]+\.(amazonaws\.com|amazonaws\.com\.cn|api\.aws)(:443)?(/.*)?")
+AWS_ENDPOINT: Final = re.compile(r"https://[^/]+\.(amazonaws\.com|amazonaws\.com\.cn|api\.aws)(:443)?(/.*)?")
 _PROBE: Final[dict[str, object]] = {"Data": b"x", "PartitionKey": "shardline-doctor"}
 _NO_SHARD: Final[dict[str, object]] = {"ExplicitHashKey": "9" * 39}  # beyond 2 ** 128
 
@@ -80,7 +82,7 @@ def _dry_run_support(answer: object) -> DryRuns:
 
 async def check_puts(api: KinesisHttp, ref: StreamRef, url: str, dry_runs: DryRuns) -> list[Finding]:
     """Check PutRecords and PutRecord with dry runs."""
-    if dry_runs is DryRuns.IGNORED or (dry_runs is DryRuns.UNKNOWN and not _AWS.fullmatch(url)):
+    if dry_runs is DryRuns.IGNORED or (dry_runs is DryRuns.UNKNOWN and not AWS_ENDPOINT.fullmatch(url)):
         is_known = dry_runs is DryRuns.IGNORED
         seen = "this server ignores DryRun" if is_known else "this server's support of DryRun is unknown"
         why = f"{seen}, and a real put would store a record"
