@@ -158,7 +158,7 @@ def test_without_sampling_no_record_is_read(kinesis):
             lambda kinesis: kinesis.faults.error("KMSDisabledException", "disabled", operation="PutRecords"),
             {},
             "may PutRecords",
-            "key has to be enabled",
+            "key must be enabled",
         ),
     ],
     ids=["no region", "no profile", "expired", "clock off", "clock a little off", "key disabled"],
@@ -198,7 +198,7 @@ def test_no_credentials(kinesis):
             "signature we calculated does not match",
             "the secret key does not belong",
         ),
-        ({"AWS_ACCESS_KEY_ID": "AKIAUNKNOWN"}, "UnrecognizedClientException", "the access key is not known"),
+        ({"AWS_ACCESS_KEY_ID": "AKIAUNKNOWN"}, "UnrecognizedClientException", "the access key is unknown"),
     ],
     ids=["region", "secret", "key"],
 )
@@ -284,7 +284,7 @@ def test_a_hot_shard(kinesis):
     (hot,) = {record.shard_id for record in kinesis.streams["orders"].records}
     found = examined(kinesis)
     assert found["load"]["verdict"] == "warning"
-    assert found["load"]["seen"].startswith(f"{hot} takes about ")
+    assert found["load"]["seen"].startswith(f"{hot} receives about ")
     assert found["load"]["seen"].endswith("it is hot")
     assert kinesis.streams["orders"].record_count == 10_000
 
@@ -414,7 +414,7 @@ def test_no_record_is_put_where_dry_runs_cannot_be_seen(kinesis, passes_over_dry
     """Whoever may not read cannot see it."""
     kinesis.faults.error("AccessDeniedException", "not authorized", operation="GetShardIterator")
     found = examined(kinesis, "--for", "producer", "--endpoint-url", passes_over_dry_runs)
-    assert "could not be seen" in found["may PutRecords"]["seen"]
+    assert "support of DryRun is unknown" in found["may PutRecords"]["seen"]
     assert {kinesis.requests.count(one) for one in ("PutRecords", "PutRecord")} == {0}
 
 

@@ -16,7 +16,6 @@ import click
 from click.shell_completion import CompletionItem
 
 from shardline import __version__
-from shardline.cli.completion import bash_words
 from shardline.cli.invocation import global_options
 
 COMMANDS: Final = {
@@ -29,9 +28,6 @@ COMMANDS: Final = {
     "streams": "List, create, describe, change, delete and reshard streams.",
     "tail": "Read a stream, and follow it as records arrive.",
 }
-
-
-bash_words.register()
 
 
 class Commands(click.Group):

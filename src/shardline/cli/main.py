@@ -4,6 +4,7 @@ Exit codes: 0 for success (also when Ctrl-C ends a command that runs until Ctrl-
 130 if Ctrl-C and 143 if SIGTERM interrupts a command.
 """
 
+import os
 import signal
 import sys
 import traceback
@@ -56,6 +57,10 @@ def _run() -> str | int | None:
     from shardline.cli.error_messages import as_click, show_error  # noqa: PLC0415
     from shardline.cli.invocation import Invocation  # noqa: PLC0415
 
+    if "_SHARDLINE_COMPLETE" in os.environ:  # set by the script of a shell
+        from shardline.cli.completion import bash_words  # noqa: PLC0415 - other calls start faster without it
+
+        bash_words.register()
     try:
         code: object = shardline.main(prog_name="shardline", standalone_mode=False)
     except click.Abort:  # raised for Ctrl-C, and for the end of input at a prompt

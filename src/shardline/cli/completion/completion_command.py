@@ -5,6 +5,8 @@ from typing import Final
 import click
 from click.shell_completion import get_completion_class
 
+from shardline.cli.completion import bash_words
+
 _VARIABLE: Final = "_SHARDLINE_COMPLETE"
 
 
@@ -24,6 +26,7 @@ def completion(context: click.Context, shell: str) -> None:
       shardline completion bash > ~/.local/share/bash-completion/completions/shardline
       shardline completion fish > ~/.config/fish/completions/shardline.fish
     """
+    bash_words.register()
     found = get_completion_class(shell)
     if found is None:
         raise click.ClickException(f"the installed version of click completes nothing in {shell}")
