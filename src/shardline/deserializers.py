@@ -1,7 +1,8 @@
 """Deserializers for records that hold several values.
 
 Pass one to ``Consumer(deserializer=...)``. Any callable that takes bytes can be passed there, such as ``json.loads``
-for records that hold one value. These functions are for streams whose writers pack several values into one record.
+for records that hold one value. These functions are for streams whose writers pack several values into one record, as
+``Producer(packing=...)`` does.
 
 Invariants:
 
@@ -11,6 +12,8 @@ Invariants:
 
 import json
 from typing import Any
+
+from shardline.codec.packing import split_length_prefixed, split_netstrings
 
 
 def json_lines(data: bytes) -> list[Any]:
@@ -38,16 +41,9 @@ def netstrings(data: bytes) -> list[bytes]:
 
     A netstring is the length in decimal digits, a colon, the bytes and a comma.
     """
-    values: list[bytes] = []
-    at = 0
-    while at < len(data):
-        colon = data.find(b":", at, at + 12)
-        digits = data[at:colon] if colon > at else b""
-        if not digits.isdigit():
-            raise ValueError(f"invalid netstring at byte {at}: expected a length and a colon")
-        end = colon + 1 + int(digits)
-        if data[end : end + 1] != b",":
-            raise ValueError(f"invalid netstring at byte {at}: no comma after its {int(digits)} bytes")
-        values.append(data[colon + 1 : end])
-        at = end + 1
-    return values
+    return split_netstrings(data)
+
+
+def length_prefixed(data: bytes) -> list[bytes]:
+    """Return the byte strings of a record in which the length of each precedes it, in four bytes, big-endian."""
+    return split_length_prefixed(data)

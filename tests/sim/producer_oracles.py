@@ -104,7 +104,7 @@ class StepOracles:
     def _check_dates(self, lane):
         """What shares an aggregate is due, and expires, when the oldest of it does."""
         life = self.shell.config.record_ttl - self.shell.config.linger
-        aggregates = [aggregate for _, _, aggregate in lane._queue] + ([] if lane.open is None else [lane.open])
+        aggregates = [aggregate for _, _, aggregate in lane._queue] + list(lane.open.values())
         for aggregate in aggregates:
             oldest = min(record.expires_at for record in aggregate.records)
             assert aggregate.due_at <= oldest - life + SLACK, f"due at {aggregate.due_at}, not at {oldest - life}"
@@ -134,8 +134,9 @@ class StepOracles:
         if not collector._has_slot():
             return
         for lane in router.all_lanes():
-            if lane.open is not None and not lane.queued:
-                assert deadline <= max(now, lane.open.due_at) + SLACK, f"forgotten: {lane.open.due_at}, not {deadline}"
+            if lane.open and not lane.queued:
+                due_at = min(aggregate.due_at for aggregate in lane.open.values())
+                assert deadline <= max(now, due_at) + SLACK, f"forgotten: {due_at}, not {deadline}"
             if not lane.queued or lane.held or lane._is_busy():
                 continue
             largest = max(aggregate.cost_bytes for _, _, aggregate in lane._queue)
@@ -151,7 +152,7 @@ class StepOracles:
             assert deadline <= at, f"forgotten: {lane.shard_id} could send at {at}, the deadline is {deadline}"
 
     def check_flushed(self):
-        assert all(lane.open is None for lane in self.machine._router.all_lanes()), "P10: something still lingers"
+        assert not any(lane.open for lane in self.machine._router.all_lanes()), "P10: something still lingers"
 
     def check_abandoned(self):
         flights = self.machine._flights.values()

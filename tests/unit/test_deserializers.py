@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from shardline.deserializers import json_lines, json_list, netstrings
+from shardline.deserializers import json_lines, json_list, length_prefixed, netstrings
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,9 @@ def test_netstrings(data, values):
 def test_what_is_no_netstring_is_refused(data, told):
     with pytest.raises(ValueError, match=told):
         netstrings(data)
+
+
+def test_length_prefixed_values():
+    assert length_prefixed(b"\0\0\0\1a\0\0\0\0") == [b"a", b""]
+    with pytest.raises(ValueError, match="2 bytes announced, 1 found"):
+        length_prefixed(b"\0\0\0\2a")

@@ -23,7 +23,7 @@ def check_number(
         raise UsageError(f"{name} must be {allowed}{', or None' if optional else ''}, not {value!r}")
 
 
-def check_choice(name: str, value: object, *allowed: str) -> None:
-    """Check that a value is one of the allowed words."""
+def check_choice(name: str, value: object, *allowed: str | None) -> None:
+    """Check that a value is one of the allowed words, or ``None`` if that is allowed."""
     if value not in allowed:
         raise UsageError(f"{name} must be {' or '.join(map(repr, allowed))}, not {value!r}")

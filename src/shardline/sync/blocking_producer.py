@@ -30,6 +30,7 @@ from shardline.aio.client import Client
 from shardline.aio.producer.producer_driver import Driver
 from shardline.aio.producer.producer_facade import ProducerFacade, undelivered
 from shardline.aio.producer.validation import Serializer, check_client, check_record, check_timeout, serialized, tuples
+from shardline.codec.packing import PackingName
 from shardline.core.producer.intake import Put
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import payload_bytes
@@ -85,6 +86,7 @@ class Producer(ProducerFacade[RoomLine]):
         *,
         config: ProducerConfig | None = None,
         serializer: Serializer | None = None,
+        packing: PackingName | None = None,
         on_failure: Callable[[Delivery], object] | None = None,
         sink: EventSink | None = None,
         close_timeout: float | None = 30.0,
@@ -96,6 +98,7 @@ class Producer(ProducerFacade[RoomLine]):
             RoomLine,
             config=config,
             serializer=serializer,
+            packing=packing,
             on_failure=on_failure,
             sink=sink,
             close_timeout=close_timeout,
@@ -198,7 +201,8 @@ class Producer(ProducerFacade[RoomLine]):
         else:
             size = sys.maxsize
         if size > intake.plain_max_bytes:
-            data, key, explicit_hash_key = check_record(data, key, explicit_hash_key, intake.record_max_bytes)
+            limit = intake.record_max_bytes
+            data, key, explicit_hash_key = check_record(data, key, explicit_hash_key, limit, self._packing)
             size = len(data) + len(key or "")
         delivery = Delivery(data, key, explicit_hash_key, _clock() + self._ttl)
         result: Put | None = None
@@ -250,7 +254,9 @@ class Producer(ProducerFacade[RoomLine]):
         limit = check_timeout("timeout", timeout)
         deliveries = [
             Delivery(data, key, explicit_hash_key, 0.0)
-            for key, data, explicit_hash_key in tuples(records, self._serializer, self._intake.record_max_bytes)
+            for key, data, explicit_hash_key in tuples(
+                records, self._serializer, self._intake.record_max_bytes, self._packing
+            )
         ]
         self._check_open()
         for start in range(0, len(deliveries), _SLICE_RECORDS):

@@ -31,6 +31,7 @@ from shardline.aio.producer.delivery import Delivery
 from shardline.aio.producer.producer_driver import end_host, host_producer
 from shardline.aio.producer.producer_facade import ProducerFacade, undelivered
 from shardline.aio.producer.validation import Serializer, check_client, check_record, check_timeout, serialized, tuples
+from shardline.codec.packing import PackingName
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import payload_bytes
 from shardline.core.producer.producer_stats import ProducerStats
@@ -54,6 +55,9 @@ class Producer(ProducerFacade[RoomQueue]):
         config: the settings.
         client: a started ``Client`` to share. By default, the producer creates one from the connection arguments.
         serializer: turns the data of a record into bytes.
+        packing: packs the records of a key into shared Kinesis records, as ``"json-lines"``, ``"json-list"``,
+            ``"netstrings"`` or ``"length-prefixed"``. ``None`` means the setting of ``config``, which is the KPL's
+            aggregates by default.
         on_failure: called with every ``Delivery`` that failed for good: a dead-letter hook. May be async.
         sink: called with every event: see ``shardline.core.producer_events``.
         close_timeout: how many seconds the end of the ``async with`` block waits for deliveries. ``None`` means without
@@ -76,6 +80,7 @@ class Producer(ProducerFacade[RoomQueue]):
         config: ProducerConfig | None = None,
         client: Client | None = None,
         serializer: Serializer | None = None,
+        packing: PackingName | None = None,
         on_failure: Callable[[Delivery], object] | None = None,
         sink: EventSink | None = None,
         close_timeout: float | None = 30.0,
@@ -87,6 +92,7 @@ class Producer(ProducerFacade[RoomQueue]):
             RoomQueue,
             config=config,
             serializer=serializer,
+            packing=packing,
             on_failure=on_failure,
             sink=sink,
             close_timeout=close_timeout,
@@ -240,7 +246,9 @@ class Producer(ProducerFacade[RoomQueue]):
         self._check_open()
         deliveries = [
             Delivery(data, key, explicit_hash_key, 0.0)
-            for key, data, explicit_hash_key in tuples(records, self._serializer, self._intake.record_max_bytes)
+            for key, data, explicit_hash_key in tuples(
+                records, self._serializer, self._intake.record_max_bytes, self._packing
+            )
         ]
         for start in range(0, len(deliveries), YIELD_EVERY):
             await self._checkpoint()
@@ -257,7 +265,8 @@ class Producer(ProducerFacade[RoomQueue]):
         if self._serializer is not None:
             data = serialized(self._serializer, data)
         self._check_open()
-        return Delivery(*check_record(data, key, explicit_hash_key, self._intake.record_max_bytes), 0.0)
+        checked = check_record(data, key, explicit_hash_key, self._intake.record_max_bytes, self._packing)
+        return Delivery(*checked, 0.0)
 
     def _accept(self, delivery: Delivery, in_turn: bool = False) -> bool:
         """Put the record into the intake. Return whether there was room."""

@@ -22,8 +22,15 @@ from shardline.aio.loop.fork_and_exit import PRODUCER_FORKED, disown, watch, wea
 from shardline.aio.producer.backpressure import Line
 from shardline.aio.producer.delivery import SettledRecord
 from shardline.aio.producer.producer_driver import Driver
-from shardline.aio.producer.validation import Serializer, check_callable, check_config, check_timeout
+from shardline.aio.producer.validation import (
+    Serializer,
+    check_callable,
+    check_config,
+    check_timeout,
+    packing_serializer,
+)
 from shardline.aio.reporting import ProducerReporter
+from shardline.codec.packing import PackingName, packing_named
 from shardline.core.producer.intake import Intake, Put
 from shardline.core.producer.machine import ProducerMachine
 from shardline.core.producer.producer_record import payload_bytes
@@ -52,14 +59,16 @@ class ProducerFacade(ABC, Generic[_L]):
         *,
         config: Any,
         serializer: Serializer | None,
+        packing: PackingName | None,
         on_failure: Callable[[Any], object] | None,
         sink: EventSink | None,
         close_timeout: float | None,
         drain_on_cancel: bool,
     ) -> None:
         self._stream = parse_stream(stream)
-        self._config = check_config(config)
-        self._serializer = check_callable("serializer", serializer)
+        self._config = check_config(config, packing)
+        self._packing = packing_named(self._config.packing)
+        self._serializer = packing_serializer(check_callable("serializer", serializer), self._packing)
         self._close_timeout = check_timeout("close_timeout", close_timeout)
         self._drain_on_cancel = drain_on_cancel
         self._ttl = self._config.record_ttl

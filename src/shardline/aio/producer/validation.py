@@ -6,11 +6,13 @@ Invariants:
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 from shardline.aio.client import Client
 from shardline.codec.aggregation import is_framed
-from shardline.core.producer.aggregate import KEYLESS_KEY_LENGTH, WRAP_MAX_BYTES, wrapped_bytes
+from shardline.codec.packing import Packing
+from shardline.core.producer.aggregate import KEYLESS_KEY_LENGTH, WRAP_MAX_BYTES, bytes_alone
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.errors import UsageError
 from shardline.model.hashing import check_partition_key, parse_explicit_hash_key
@@ -21,7 +23,7 @@ Serializer = Callable[[Any], bytes]
 
 
 def check_record(
-    data: object, key: object, explicit_hash_key: object, max_bytes: int
+    data: object, key: object, explicit_hash_key: object, max_bytes: int, packing: Packing | None = None
 ) -> tuple[bytes, str | None, str | None]:
     """Return the data of a record as bytes, and its key and explicit hash key as plain ``str``.
 
@@ -48,11 +50,12 @@ def check_record(
             parse_explicit_hash_key(explicit_hash_key)
         )  # a valid hash key is canonical, so the text stays the same
     wrapping = 0
-    if max_bytes - WRAP_MAX_BYTES < size <= max_bytes:
-        wrapping = max(0, wrapped_bytes(payload, plain_key, plain_hash_key) - size) if is_framed(payload) else 0
+    if max_bytes - WRAP_MAX_BYTES < size <= max_bytes and (packing is not None or is_framed(payload)):
+        wrapping = max(0, bytes_alone(payload, plain_key, plain_hash_key, packing) - size)
     if size + wrapping > max_bytes:
         details = " with its generated key" if key is None else ""
-        details += f", and needs {wrapping} more, because its data is itself an aggregate" if wrapping else ""
+        reason = "because its data is itself an aggregate" if packing is None else f"packed as {packing.name}"
+        details += f", and needs {wrapping} more, {reason}" if wrapping else ""
         limit = f"a record of this stream takes at most {max_bytes} bytes with its key"
         raise UsageError(f"{limit}, this one has {size}{details}")
     return payload, plain_key, plain_hash_key
@@ -71,8 +74,22 @@ def serialized(serializer: Serializer, data: object) -> bytes:
         raise UsageError(f"the serializer returned invalid data: {error}") from None
 
 
+def packing_serializer(serializer: Serializer | None, packing: Packing | None) -> Serializer | None:
+    """Return a serializer that also checks whether its result is valid for the packing format, if that is necessary."""
+    check = None if packing is None else packing.check
+    if check is None:
+        return serializer
+
+    def serialize_and_check(data: object) -> bytes:
+        payload = check_data(data) if serializer is None else serialized(serializer, data)
+        check(payload)
+        return payload
+
+    return serialize_and_check
+
+
 def tuples(
-    records: object, serializer: Serializer | None, max_bytes: int
+    records: object, serializer: Serializer | None, max_bytes: int, packing: Packing | None = None
 ) -> list[tuple[str | None, bytes, str | None]]:
     """Validate many records, and return them as tuples of (key, data, explicit hash key).
 
@@ -91,7 +108,7 @@ def tuples(
         try:
             key, data, explicit_hash_key = _fields(record)
             payload = data if serializer is None else serialized(serializer, data)
-            payload, key, explicit_hash_key = check_record(payload, key, explicit_hash_key, max_bytes)
+            payload, key, explicit_hash_key = check_record(payload, key, explicit_hash_key, max_bytes, packing)
             checked.append((key, payload, explicit_hash_key))
         except UsageError as error:
             raise UsageError(f"record {place}: {error}") from None
@@ -120,12 +137,13 @@ def _fields(record: Any) -> tuple[Any, Any, Any]:
     raise UsageError("not a tuple of (key or None, data[, explicit hash key])")
 
 
-def check_config(config: object) -> ProducerConfig:
+def check_config(config: object, packing: Any = None) -> ProducerConfig:
+    """Return the settings of a producer. ``packing``, if it is set, replaces the setting of the same name."""
     if config is None:
-        return ProducerConfig()
+        config = ProducerConfig()
     if not isinstance(config, ProducerConfig):
         raise UsageError(f"config must be a ProducerConfig, not {type(config).__name__}")
-    return config
+    return config if packing is None else replace(config, packing=packing)
 
 
 def check_callable(name: str, value: Any) -> Any:

@@ -3,7 +3,8 @@
 An ``Aggregate`` is filled record by record, sealed, sent, and sent again if necessary. It is sized exactly when records
 are added and encoded when it is sent, so a waiting payload exists once (P11). Its records share one entry of a request.
 A *bundle* is an aggregate with ``separate=True``: its records are handled together until they are sent, but each
-record becomes an entry of its own.
+record becomes an entry of its own. A *pack* is an aggregate with ``packing``: the data of its records is encoded in one
+of the formats of ``codec.packing`` instead of the KPL's, even if there is only one record.
 
 Invariants:
 
@@ -12,14 +13,18 @@ Invariants:
   range of the lane. The encoded aggregate contains both, so that every reader accepts the records. The outer key is the
   key of the first record.
 - P12: the data of a record that is sent alone is not changed. The exception is data that looks like an aggregate, which
-  a reader would unpack: such a record is wrapped in an aggregate of its own.
-- ``size`` of an aggregate of two or more records is the exact length of the encoded data. ``size`` of a bundle is the
-  sum of the costs of its entries.
+  a reader would unpack: such a record is wrapped in an aggregate of its own. A pack never looks like an aggregate.
+- All records of a pack have the same key and the same explicit hash key, or all are keyless: a pack is stored under one
+  key. The lane that fills the pack ensures this. So a pack belongs to one hash key, like a record that is sent alone.
+- ``size`` of a pack, and of an aggregate of two or more records, is the exact length of the encoded data. ``size`` of a
+  bundle is the sum of the costs of its entries.
 """
 
+from collections.abc import Callable
 from typing import Final, final
 
 from shardline.codec.aggregation import FRAME_BYTES, MAGIC, encode_aggregate, is_framed
+from shardline.codec.packing import Packing
 from shardline.codec.protobuf import varint_size
 from shardline.core.clock import Instant
 from shardline.core.producer.producer_record import BufferedRecord, payload_bytes
@@ -62,17 +67,22 @@ class Aggregate:
         "has_hash_keys",
         "is_plain",
         "order",
+        "packing",
         "payload_bytes",
         "records",
         "separate",
         "size",
     )
 
-    def __init__(self, due_at: Instant, address: KeylessAddress, *, separate: bool = False) -> None:
+    def __init__(
+        self, due_at: Instant, address: KeylessAddress, *, separate: bool = False, packing: Packing | None = None
+    ) -> None:
         self.records: list[BufferedRecord] = []
         self.separate: bool = separate
         """Whether this is a bundle: every record is an entry of its own."""
-        self.size: int = 0 if separate else FRAME_BYTES
+        self.packing: Packing | None = packing
+        """The format of a pack. ``None``: the format of the KPL."""
+        self.size: int = packing.base_bytes if packing is not None else 0 if separate else FRAME_BYTES
         self.payload_bytes: int = 0
         """The bytes that the records occupy in the buffer."""
         self.due_at: Instant = due_at
@@ -95,7 +105,7 @@ class Aggregate:
 
         Returns whether the record was added.
         """
-        if record.key is None:
+        if record.key is None and self.packing is None:
             return self._add_odd(record, max_bytes) if self.separate else self._add_any(record, max_bytes)
         return self.add_all([record], max_bytes) == 1
 
@@ -108,6 +118,8 @@ class Aggregate:
         count = len(self.records)
         if self.separate:
             self._add_separate(records, max_bytes)
+        elif self.packing is not None:
+            self._add_packed(records, max_bytes, self.packing.value_bytes)
         else:
             self._add_together(records, max_bytes)
         return len(self.records) - count
@@ -130,6 +142,20 @@ class Aggregate:
             size = after
             ours.append(record)
         self._grow_to(size, size - self.size)
+
+    def _add_packed(self, records: list[BufferedRecord], max_bytes: int, value_bytes: Callable[[int], int]) -> None:
+        ours, size, payload = self.records, self.size, 0
+        for record in records:
+            data, key = record.data, record.key
+            assert data is not None
+            length = len(data)
+            after = size + value_bytes(length)
+            if after > max_bytes and ours:
+                break
+            size = after
+            payload += length + (0 if key is None else len(key))
+            ours.append(record)
+        self._grow_to(size, payload)
 
     def _add_together(self, records: list[BufferedRecord], max_bytes: int) -> None:
         ours, keys, size, payload = self.records, self._keys, self.size, 0
@@ -234,7 +260,8 @@ class Aggregate:
             key = self.address.key or ""
         assert data is not None
         # A single record is sent without the aggregate's frame, unless it may have to be wrapped (P12).
-        size = self.size if len(records) > 1 or data.startswith(MAGIC) else len(data)
+        is_whole = len(records) > 1 or self.packing is not None or data.startswith(MAGIC)
+        size = self.size if is_whole else len(data)
         self.cost_bytes = size + (len(key) if key.isascii() else len(key.encode()))
         self.entry_count = 1
 
@@ -263,6 +290,9 @@ class Aggregate:
             outer_key, outer_hash_key = self.address.key, self.address.explicit_hash_key
         else:
             outer_key, outer_hash_key = first.key, first.explicit_hash_key
+        if self.packing is not None:
+            packed = self.packing.encode([record.data or b"" for record in self.records])
+            return Entry(packed, outer_key, outer_hash_key)
         if len(self.records) == 1:
             data = first.data
             assert data is not None
@@ -295,10 +325,10 @@ class Aggregate:
         return digest_of(key, hash_key)
 
 
-def wrapped_bytes(data: bytes, key: str | None, explicit_hash_key: str | None) -> int:
-    """Return the bytes of data and key of a record that is sent alone, wrapped if its data requires it (P12)."""
+def bytes_alone(data: bytes, key: str | None, explicit_hash_key: str | None, packing: Packing | None = None) -> int:
+    """Return the bytes of data and key of a record that is sent alone, packed or wrapped if necessary (P12)."""
     address = KeylessAddress("0" * KEYLESS_KEY_LENGTH, "0" * 39) if key is None else KeylessAddress(None, None)
-    alone = Aggregate(0.0, address)
+    alone = Aggregate(0.0, address, packing=packing)
     alone.add(BufferedRecord(data, key, explicit_hash_key, 0.0), 0)
     entry = alone.entry()
     return len(entry.data) + len((entry.key or "").encode())

@@ -5,6 +5,9 @@ aggregates in the order of their deadlines. The catch-all lane takes the records
 aggregate them (P2). A lane whose predictions proved wrong does not aggregate either. This happens after a reshard,
 until the producer has a newer map: a record that is sent alone is delivered wherever it lands.
 
+With ``packing``, every lane packs all its records, because a pack too is delivered wherever it lands. A pack holds
+records of one key, so a lane has an open pack for each key, and one for its keyless records.
+
 Invariants:
 
 - P2: an aggregate holds records of one lane only. A lane that does not aggregate has bundles of separate records.
@@ -13,8 +16,8 @@ Invariants:
   at a time.
 - P6: an aggregate costs the tokens of one record and of its bytes of data and key, however many records it holds. A
   bundle is cut if there are not enough tokens or not enough room in the request for all of it.
-- P9: an ordered lane has at most one aggregate in flight, and its queue is first in, first out. An ordered lane that
-  does not aggregate has at most one record of each key in flight (``key_order``).
+- P9: an ordered lane has at most one aggregate or pack in flight, and its queue is first in, first out. An ordered
+  lane that does not aggregate has at most one record of each key in flight (``key_order``).
 - Expired records leave the lane before others are sent, and take no tokens.
 - An aggregate is due when its oldest record is due, and all records have the same TTL, so the first aggregate that is
   due is also the first to expire. In an ordered lane later aggregates are due later, so the order of deadlines is the
@@ -31,6 +34,7 @@ from bisect import insort
 from collections import deque
 from typing import Final, NamedTuple, final
 
+from shardline.codec.packing import packing_named
 from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import NEVER, Instant
 from shardline.core.producer.aggregate import KEYLESS_KEY_LENGTH, Aggregate, KeylessAddress
@@ -55,6 +59,7 @@ _FAILURE_MEMORY: Final = 10.0  # half-life, in seconds, of a failure in the choi
 _UNLIMITED: Final = 1e12
 _BUNDLE: Final = 64  # the number of records in a full bundle
 _ANY_SIZE: Final = 1 << 62
+_ALL: Final = (None, None)  # the place in ``Lane.open`` of an aggregate that takes all records, and of keyless packs
 _ORDER_STEP: Final = 1 << 32  # between two aggregates' ``order``: leaves a number for each part, if one is cut up
 
 
@@ -66,7 +71,7 @@ class Lane:
     __slots__ = (
         "_backoff", "_blocked_until", "_bucket", "_chance", "_config", "_failure_score", "_failure_score_at",
         "_in_turn", "_keys", "_landed_as_predicted", "_life_after_due", "_misdirected_at", "_opened_due_at", "_ordered",
-        "_queue", "_rates", "_sealed_so_far", "_share_changed_at", "_spare_address",
+        "_packing", "_queue", "_rates", "_sealed_so_far", "_share_changed_at", "_spare_address",
         "aggregates", "counted_bytes", "counted_entries", "fresh", "hash_range", "held", "in_flight", "is_ready",
         "max_bytes", "max_count", "numbers", "open", "predicted", "queued", "queued_bytes", "released", "sends_no_key",
         "shard_id", "share", "vanished",
@@ -86,7 +91,8 @@ class Lane:
         self.numbers = ANY_NUMBER
         """The sequence numbers that the shard gives out. Written by the router."""
         self.hash_range = hash_range or WHOLE_RING
-        self.aggregates = config.aggregation and shard_id is not None
+        self._packing = packing_named(config.packing)
+        self.aggregates = config.aggregation and (shard_id is not None or self._packing is not None)
         """Whether records share entries."""
         self._config = config
         # When an entry was last seen to have landed in another shard, and how many have landed as predicted since.
@@ -101,16 +107,15 @@ class Lane:
         """Whether this lane must wait for a lane with an overlapping range (P9). Written by ``Retries``."""
         self.released = False
         """Whether the queue was due once. It is then sent as soon as possible."""
-        self.queued = 0
+        self.queued = self.queued_bytes = 0
         """The number of entries in the queue. ``queued_bytes`` has the bytes of their data and keys."""
-        self.queued_bytes = 0
         self.is_ready = False
         """Whether the lane may give an aggregate to the next request. Written by the collector, like ``counted_*``."""
-        self.counted_entries = 0  # how many of the queued entries and bytes the collector has counted
-        self.counted_bytes = 0
+        self.counted_entries = self.counted_bytes = 0  # the queued entries and bytes that the collector has counted
         self.fresh: list[BufferedRecord] = []
         """Records that the router has just assigned to this lane. Written by the router."""
-        self.open: Aggregate | None = None
+        self.open: dict[tuple[str | None, str | None], Aggregate] = {}
+        """The aggregate that is being filled. With ``packing``: the packs, by key and explicit hash key."""
         self._ordered = config.ordered
         self._in_turn = config.ordered and self.aggregates  # whether the aggregate in flight has to be settled first
         self._keys = KeyOrder()  # for the bundles of an ordered lane
@@ -144,7 +149,7 @@ class Lane:
     def aggregate(self, *, on: bool) -> None:
         """Switch aggregation on or off. The lane must be empty; aggregates in flight are not changed."""
         assert not self._queue
-        assert self.open is None
+        assert not self.open
         self.aggregates = on
         self.max_count = self._max_count()
         self._in_turn = self._ordered and (on or self.in_flight > 0)  # P9: no record overtakes an aggregate in flight
@@ -183,16 +188,27 @@ class Lane:
 
     def add_all(self, records: list[BufferedRecord]) -> int:
         """Add records in their order. Returns how many aggregates this sealed."""
+        if self._packing is None:
+            return self._fill(_ALL, records)
+        by_key: dict[tuple[str | None, str | None], list[BufferedRecord]] = {}
+        for record in records:
+            by_key.setdefault((record.key, record.explicit_hash_key), []).append(record)
+        return sum([self._fill(place, group) for place, group in by_key.items()])
+
+    def _fill(self, place: tuple[str | None, str | None], records: list[BufferedRecord]) -> int:
+        """Add records to the aggregate that is open at this place. Returns how many aggregates this sealed."""
         sealed = at = 0
         while at < len(records):
-            current = self.open or self._opened(records[at])
+            current = self.open.get(place) or self._opened(place, records[at])
             # ``max_count`` may be infinite, so it is compared before it is converted to an int.
             room = self.max_count - len(current.records)
             to = len(records) if room >= len(records) - at else at + int(room)
             at += current.add_all(records[at:to], self.max_bytes)
             full = len(current.records) >= self.max_count or current.size > self.max_bytes
             if full or (at < to and (self._ordered or self._fits_with_others(records[at]))):
-                sealed += self.seal()
+                self._enqueue(current)
+                del self.open[place]
+                sealed += 1
             elif at < to:
                 # A large record would leave most of a new aggregate empty. Without an order to keep, it is queued alone
                 # and the open aggregate goes on filling.
@@ -200,15 +216,16 @@ class Lane:
                 at += 1
         return sealed
 
-    def _opened(self, record: BufferedRecord) -> Aggregate:
+    def _opened(self, place: tuple[str | None, str | None], record: BufferedRecord) -> Aggregate:
         """Open a new aggregate whose first record will be this one. The caller adds the record."""
-        self.open = self._made_for(record)
-        self._opened_due_at = self.open.due_at
-        return self.open
+        opened = self.open[place] = self._made_for(record)
+        self._opened_due_at = opened.due_at
+        return opened
 
     def _made_for(self, record: BufferedRecord) -> Aggregate:
         address = self._spare_address if record.key is not None else self._new_address()
-        return Aggregate(record.expires_at - self._life_after_due, address, separate=not self.aggregates)
+        due_at = record.expires_at - self._life_after_due
+        return Aggregate(due_at, address, separate=not self.aggregates, packing=self._packing)
 
     def _enqueue_alone(self, record: BufferedRecord) -> int:
         """Queue a record in an aggregate of its own, while the open aggregate stays open."""
@@ -223,12 +240,12 @@ class Lane:
         return len(record.data) < self.max_bytes // 2
 
     def seal(self) -> int:
-        """Seal the open aggregate, if there is one. Returns how many were sealed: 0 or 1."""
-        if self.open is None:
-            return 0
-        self._enqueue(self.open)
-        self.open = None
-        return 1
+        """Seal the open aggregate or packs, if there are any. Returns how many were sealed."""
+        count = len(self.open)
+        for aggregate in self.open.values():
+            self._enqueue(aggregate)
+        self.open = {}
+        return count
 
     def release(self) -> None:
         """Let all waiting records be sent as soon as possible."""
@@ -241,8 +258,9 @@ class Lane:
         Returns how many aggregates this sealed.
         """
         # The deadline is changed before the record is added, because adding may seal the aggregate.
-        if self.open is not None and not (self._ordered and record.key is None):
-            self.open.due_at = min(self.open.due_at, record.expires_at - self._life_after_due)
+        joined = self.open.get(_ALL if self._packing is None else (record.key, record.explicit_hash_key))
+        if joined is not None and not (self._ordered and record.key is None):
+            joined.due_at = min(joined.due_at, record.expires_at - self._life_after_due)
         return self.add(record)
 
     def requeue(self, aggregate: Aggregate) -> None:
@@ -266,9 +284,7 @@ class Lane:
 
     def unsent(self) -> list[BufferedRecord]:
         """Return all waiting records, in order."""
-        aggregates = [aggregate for _, _, aggregate in self._queue]
-        if self.open is not None:
-            aggregates.append(self.open)
+        aggregates = [*(aggregate for _, _, aggregate in self._queue), *self.open.values()]
         records = [record for aggregate in aggregates for record in aggregate.records]
         return self._keys.in_order(records) if self._keys.has_heads else records
 
@@ -278,7 +294,7 @@ class Lane:
         The lane has vanished, or the caller adds the records again in another order.
         """
         records = self.unsent()
-        self.open, self.queued, self.queued_bytes, self.released, self.fresh = None, 0, 0, False, []
+        self.open, self.queued, self.queued_bytes, self.released, self.fresh = {}, 0, 0, False, []
         self._keys.forget(records)
         self._queue.clear()
         return records
@@ -302,12 +318,21 @@ class Lane:
     @property
     def is_idle(self) -> bool:
         """Whether no record waits and no aggregate is in flight."""
-        return not self._queue and self.open is None and not self.in_flight
+        return not self._queue and not self.open and not self.in_flight
+
+    @property
+    def is_open_for_keyless(self) -> bool:
+        """Whether an aggregate that takes keyless records is being filled."""
+        return _ALL in self.open
+
+    def open_due_at(self) -> Instant:
+        """Return when the first open aggregate is due."""
+        return min([aggregate.due_at for aggregate in self.open.values()], default=NEVER)
 
     def due_at(self) -> Instant:
         """Return when the first waiting aggregate is due."""
         sealed = self._queue[0][0] if self._queue else NEVER
-        return sealed if self.open is None else min(sealed, self.open.due_at)
+        return min(sealed, self.open_due_at()) if self.open else sealed
 
     def is_due(self, now: Instant) -> bool:
         """Whether the waiting records are to be sent now."""
@@ -321,7 +346,7 @@ class Lane:
         """Take the waiting records whose ``record_ttl`` has ended. The others stay, in their order."""
         expired = self._keys.take_expired(now)
         life = self._life_after_due
-        if self.open is not None and self.open.due_at + life <= now:
+        if self.open_due_at() + life <= now:
             self.seal()
         while self._queue and self._queue[0][0] + life <= now:
             _, _, aggregate = self._queue.popleft()
@@ -511,7 +536,7 @@ def repacked(records: list[BufferedRecord], due_at: Instant, of: Aggregate, plac
         of: the aggregate that held the records.
         place: the index of the first record, if the aggregate was cut up.
     """
-    aggregate = Aggregate(due_at, of.address, separate=of.separate)
+    aggregate = Aggregate(due_at, of.address, separate=of.separate, packing=of.packing)
     aggregate.order = of.order + place
     added = aggregate.add_all(records, _ANY_SIZE)
     assert added == len(records)

@@ -340,7 +340,7 @@ class ProducerMachine:
         if not is_due:
             return
         for lane in self._router.all_lanes():
-            if lane.open is not None or lane.queued:
+            if lane.open or lane.queued:
                 lane.release()
                 self._note_sealed(lane)
         self._collector.drain()
@@ -355,7 +355,7 @@ class ProducerMachine:
         lanes = self._router.all_lanes()
         parked = [record.expires_at for shipment in self._responses.parked for record in shipment.aggregate.records]
         self._expires_at = min([self._isolation.expires_at(), *parked, *(lane.expires_at() for lane in lanes)])
-        lingering = [lane.open.due_at for lane in lanes if lane.open is not None]
+        lingering = [lane.open_due_at() for lane in lanes]
         # Sealed aggregates that are not due yet came back from a request that was full before its deadline. The
         # collector already handles the lanes that are overdue.
         lingering += [due_at for due_at in (lane.due_at() for lane in lanes) if due_at > now]

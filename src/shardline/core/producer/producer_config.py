@@ -10,8 +10,9 @@ Invariants:
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
+from shardline.codec.packing import PACKINGS, PackingName
 from shardline.core.producer.kpl_properties import translate
-from shardline.core.setting_checks import check_number
+from shardline.core.setting_checks import check_choice, check_number
 from shardline.errors import UsageError
 from shardline.model.limits import (
     KIB,
@@ -58,11 +59,18 @@ class ProducerConfig:
     aggregation: bool = _switch(
         default=True, about="Packs records for the same shard into one Kinesis record, in the KPL's format."
     )
+    packing: PackingName | None = field(
+        default=None,
+        metadata={
+            "about": "The format in which records of the same key share a Kinesis record, instead of the KPL's.",
+            "choices": tuple(PACKINGS),
+        },
+    )
     aggregate_max_bytes: int = _setting(
-        51_200, 64, RECORD_HIGHEST_MAX_BYTES - KIB, "The size at which an aggregate is full."
+        51_200, 64, RECORD_HIGHEST_MAX_BYTES - KIB, "The size at which an aggregate or a packed record is full."
     )
     aggregate_max_count: int | None = _setting(
-        None, 1, _MANY, "The number of records at which an aggregate is full.", optional=True
+        None, 1, _MANY, "The number of records at which an aggregate or a packed record is full.", optional=True
     )
     request_max_entries: int = _setting(
         PUT_RECORDS_MAX_ENTRIES, 1, PUT_RECORDS_MAX_ENTRIES, "The number of entries at which a request is full."
@@ -114,13 +122,19 @@ class ProducerConfig:
     def __post_init__(self) -> None:
         for setting in fields(self):
             rules, value = dict(setting.metadata), getattr(self, setting.name)
-            if rules.pop("about", None) and rules:
+            if "choices" in rules:
+                check_choice(setting.name, value, *rules["choices"], None)
+            elif rules.pop("about", None) and rules:
                 check_number(setting.name, value, **rules)
             elif setting.metadata and not isinstance(value, bool):
                 raise UsageError(f"{setting.name} must be True or False, not {value!r}")
         if self.linger >= self.record_ttl:  # a record that expires when it becomes due is never sent
             raise UsageError(
                 f"linger must be less than record_ttl: {self.linger!r} is not less than {self.record_ttl!r}"
+            )
+        if self.packing is not None and not self.aggregation:
+            raise UsageError(
+                "packing needs aggregation=True. To send one value in each packed record, set aggregate_max_count=1"
             )
         for smaller, larger in (
             ("retry_backoff", "retry_backoff_max"),

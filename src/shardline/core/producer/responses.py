@@ -261,7 +261,8 @@ class ResponseHandler:
         if landing.shard_id == lane.predicted:  # the id is right, so the sequence number was not one of that shard's
             self._note_recreated_shard(landed, now)
         predicted = lane.predicted if self._facts.may_aggregate else None
-        count = len(aggregate.records)
+        # A pack has one hash key, and readers do not check it. It is judged like a record that was sent alone.
+        count = len(aggregate.records) if aggregate.packing is None else 1
         rule = judge_landing(predicted, landing.shard_id, count)
         if rule is None:
             digests = [aggregate.hash_digest(record) for record in aggregate.records]

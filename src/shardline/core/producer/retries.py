@@ -15,8 +15,9 @@ Invariants:
 from collections.abc import Iterable
 from typing import Final, final
 
+from shardline.codec.packing import packing_named
 from shardline.core.clock import Instant
-from shardline.core.producer.aggregate import WRAP_MAX_BYTES, Aggregate, wrapped_bytes
+from shardline.core.producer.aggregate import WRAP_MAX_BYTES, Aggregate, bytes_alone
 from shardline.core.producer.collector import Collector
 from shardline.core.producer.isolation import Family, Isolation
 from shardline.core.producer.lane import Lane, Shipment, repacked
@@ -191,7 +192,7 @@ class Retries:
         If they were sent, the service would refuse whole requests because of them.
         """
         for lane in self._router.all_lanes():
-            if any(_is_larger(record, max_bytes) for record in lane.unsent()):
+            if any(self._is_larger(record, max_bytes) for record in lane.unsent()):
                 released = lane.released
                 records = lane.take_unsent()
                 self._fail_larger(records, max_bytes)
@@ -215,17 +216,24 @@ class Retries:
 
     def _fail_larger(self, records: list[BufferedRecord], max_bytes: int) -> bool:
         """Fail the records that the stream no longer accepts. Returns whether there were any."""
-        larger = [record for record in records if _is_larger(record, max_bytes)]
+        larger = [record for record in records if self._is_larger(record, max_bytes)]
         message = f"data and key exceed {max_bytes:,} bytes: the stream's record limit was lowered to this size"
         self._ledger.fail(larger, TOO_LARGE, message)
         return bool(larger)
+
+    def _is_larger(self, record: BufferedRecord, max_bytes: int) -> bool:
+        assert record.data is not None
+        if len(record.data) + WRAP_MAX_BYTES <= max_bytes:  # true for nearly all records, and cheap
+            return False
+        packing = packing_named(self._config.packing)
+        return bytes_alone(record.data, record.key, record.explicit_hash_key, packing) > max_bytes
 
     # ---- lanes whose predictions are wrong
 
     def distrust(self, lane: Lane, seen_at: Instant, now: Instant) -> None:
         """Make a lane send one record per entry, because one of its entries landed in another shard."""
         lane.note_misdirected(seen_at)
-        if lane.aggregates:
+        if lane.aggregates and self._config.packing is None:  # a pack is delivered wherever it lands
             self._switch(lane, now, aggregates=False)
 
     def trust(self, lane: Lane, now: Instant) -> None:
@@ -318,13 +326,6 @@ class Retries:
                 lane.held = False
                 self._collector.note_returned(lane, now)
         self._router.forget_settled()
-
-
-def _is_larger(record: BufferedRecord, max_bytes: int) -> bool:
-    assert record.data is not None
-    if len(record.data) + WRAP_MAX_BYTES <= max_bytes:  # true for nearly all records, and cheap
-        return False
-    return wrapped_bytes(record.data, record.key, record.explicit_hash_key) > max_bytes
 
 
 def _is_split_up(aggregate: Aggregate, lane: Lane) -> bool:

@@ -149,7 +149,7 @@ class Router:
     def _healthiest(self, now: Instant) -> Lane:
         """Return the lane for a keyless record (P8)."""
         sticky = self._sticky
-        if sticky is not None and sticky.open is not None and not sticky.vanished:
+        if sticky is not None and sticky.is_open_for_keyless and not sticky.vanished:
             return sticky
         lanes = self.lanes
         # On a large stream, the best lane of a random sample is nearly as good as the best of all, and much cheaper.

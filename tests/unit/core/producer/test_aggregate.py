@@ -10,7 +10,7 @@ from shardline.core.producer.aggregate import (
     WRAP_MAX_BYTES,
     Aggregate,
     KeylessAddress,
-    wrapped_bytes,
+    bytes_alone,
 )
 from shardline.core.producer.producer_record import BufferedRecord, payload_bytes
 from shardline.model.hashing import HASH_KEY_MAX, hash_digest_of
@@ -242,6 +242,6 @@ def test_p12_what_wrapping_costs_is_known_before(key, hash_key):
     entry = sent.entry()
     assert entry.data != framed
     cost = len(entry.data) + len(entry.key.encode())
-    assert wrapped_bytes(framed, key, hash_key) == cost
+    assert bytes_alone(framed, key, hash_key) == cost
     assert len(framed) < cost <= len(framed) + len((key or "").encode()) + WRAP_MAX_BYTES
-    assert wrapped_bytes(b"plain", "k", hash_key) == 6
+    assert bytes_alone(b"plain", "k", hash_key) == 6

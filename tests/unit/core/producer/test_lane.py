@@ -37,6 +37,11 @@ def leave(a_lane, now=0.0):
     return None if aggregate is None else [one.data for one in aggregate.records]
 
 
+def opened(a_lane):
+    (aggregate,) = a_lane.open.values()
+    return aggregate
+
+
 # ---- filling
 
 
@@ -47,8 +52,8 @@ def test_in_an_ordered_lane_a_late_record_without_a_key_goes_alone(again):
     late, timely = record(b"late", None, 0.5), record(b"timely", None, 1.0)
     add = one.add_again if again else one.add
     assert (add(late), add(timely)) == (1, 0)
-    assert [each.data for each in one.open.records] == [b"1", b"timely"]
-    assert one.open.due_at == pytest.approx(1.1)
+    assert [each.data for each in opened(one).records] == [b"1", b"timely"]
+    assert opened(one).due_at == pytest.approx(1.1)
     assert leave(one) == [b"late"]
     one.in_flight = 0
     one.seal()
@@ -60,7 +65,7 @@ def test_p2_records_share_an_aggregate_until_it_is_full():
     one = lane(aggregate_max_bytes=100)
     sealed = [one.add(record(b"x" * 20)) for _ in range(4)]
     assert sealed == [0, 0, 1, 0]
-    assert (one.queued, len(one.open.records)) == (1, 2)
+    assert (one.queued, len(opened(one).records)) == (1, 2)
 
 
 def test_a_count_seals_too():
@@ -79,7 +84,9 @@ def test_p2_a_lane_that_does_not_aggregate_makes_bundles_of_separate_records(cha
     assert [entry.data for entry in bundle.entries()] == [b"%d" % number for number in range(64)]
 
 
-@pytest.mark.parametrize("changes", [{}, {"aggregation": False}, {"ordered": True}, {"aggregate_max_count": 3}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"aggregation": False}, {"ordered": True}, {"aggregate_max_count": 3}, {"packing": "netstrings"}]
+)
 def test_p2_many_are_taken_in_as_one_by_one(changes):
     """Whatever their sizes: those that fill an aggregate, those that go beside it, those that are one by themselves."""
     sizes = [1, 20_000, 30_000, 5, 60_000, 60_000, 7, 51_000, 9, 200, 40_000, 1, 1, 1]
@@ -97,10 +104,67 @@ def test_p2_many_are_taken_in_as_one_by_one(changes):
     assert at_once.queued_bytes == one_by_one.queued_bytes
 
 
+@pytest.mark.parametrize("shard_id", ["shardId-0", None])
+def test_records_share_a_pack_only_with_records_of_their_key_and_hash_key(shard_id):
+    one = lane(shard_id=shard_id, packing="netstrings")
+    places = [("a", None), ("b", None), (None, None), ("a", "7"), ("a", None), (None, None), ("b", None)]
+    for place, (key, hash_key) in enumerate(places):
+        assert one.add(BufferedRecord(b"%d" % place, key, hash_key, 10.0)) == 0
+    assert one.is_open_for_keyless
+    assert one.seal() == 4
+    packs = [one.poll_aggregate(0.0, BIG_ROOM).entry() for _ in range(4)]
+    assert [pack.data for pack in packs] == [b"1:0,1:4,", b"1:1,1:6,", b"1:2,1:5,", b"1:3,"]
+    assert [pack.key for pack in packs if pack.key in {"a", "b"}] == ["a", "b", "a"]
+    assert packs[3].explicit_hash_key == "7"
+    if shard_id is not None:
+        assert int(packs[2].explicit_hash_key) in HALF
+
+
+def test_a_full_pack_is_sealed_and_the_packs_of_other_keys_go_on_filling():
+    one = lane(packing="length-prefixed", aggregate_max_count=2)
+    assert [one.add(record(b"1", key)) for key in ("a", "b", "a", None, "b")] == [0, 0, 1, 0, 1]
+    assert [pack.records[0].key for pack in one.open.values()] == [None]
+    one = lane(packing="length-prefixed", aggregate_max_bytes=64)
+    assert [one.add(record(bytes(28), key)) for key in ("a", "b", "a", "a")] == [0, 0, 0, 1]
+    assert [len(pack.records) for pack in one.open.values()] == [1, 1]
+
+
+def test_a_lane_with_a_pack_of_a_key_only_is_not_open_for_records_without_a_key():
+    one = lane(packing="netstrings")
+    assert not one.is_open_for_keyless
+    one.add(record(b"1", "a"))
+    assert not one.is_open_for_keyless
+
+
+def test_a_record_that_comes_back_makes_the_pack_of_its_key_due():
+    one = lane(packing="netstrings")
+    for key in ("a", "b"):
+        one.add(record(key.encode(), key, put_at=5.0))
+    one.add_again(record(b"old", "b", put_at=2.0))
+    assert [pack.due_at for pack in one.open.values()] == [pytest.approx(5.1), pytest.approx(2.1)]
+    assert one.due_at() == pytest.approx(2.1)
+
+
+@pytest.mark.parametrize("separates", [False, True])
+def test_a_part_of_a_pack_is_a_pack(separates):
+    one = lane(packing="json-list", record_ttl=10.0)
+    fill(one, b"1", put_at=0.0)
+    fill(one, b"22", b"3", put_at=5.0)
+    one.seal()
+    if separates:  # the oldest record expires
+        assert [each.data for each in one.take_expired(10.0)] == [b"1"]
+        pack = one.poll_aggregate(10.0, BIG_ROOM)
+    else:
+        pack = one.poll_aggregate(0.0, BIG_ROOM)
+        pack = repacked(pack.records[1:], 5.1, pack, 1)
+    assert pack.entry().data == b"[22,3]"
+    assert pack.cost_bytes == len(b"[22,3]") + len("key")
+
+
 def test_a_count_of_one_seals_each_record():
     one = lane(aggregate_max_count=1)
     assert [one.add(record()) for _ in range(2)] == [1, 1]
-    assert one.open is None
+    assert one.open == {}
     assert leave(one) == [b"data"]
 
 
@@ -108,14 +172,14 @@ def test_a_large_record_goes_alone_beside_the_open_aggregate():
     one = lane(aggregate_max_bytes=100)
     assert one.add(record(b"small")) == 0
     assert one.add(record(b"x" * 90)) == 1
-    assert [r.data for r in one.open.records] == [b"small"]
+    assert [r.data for r in opened(one).records] == [b"small"]
 
 
 def test_p9_in_an_ordered_lane_it_does_not_overtake():
     one = lane(aggregate_max_bytes=100, ordered=True)
     one.add(record(b"small"))
     assert one.add(record(b"x" * 90)) == 2
-    assert (leave(one), one.open) == ([b"small"], None)
+    assert (leave(one), one.open) == ([b"small"], {})
 
 
 def test_sealing_nothing_seals_nothing():

@@ -18,6 +18,7 @@ DEFAULTS = {
     "linger": 0.1,
     "record_ttl": 30.0,
     "aggregation": True,
+    "packing": None,
     "aggregate_max_bytes": 51_200,
     "aggregate_max_count": None,
     "request_max_entries": 500,
@@ -39,7 +40,12 @@ DEFAULTS = {
     "untranslated": (),
 }
 NUMBERS = {knob.name: knob.metadata for knob in fields(ProducerConfig) if "lowest" in knob.metadata}
-SWITCHES = [knob.name for knob in fields(ProducerConfig) if knob.metadata and "lowest" not in knob.metadata]
+CHOICES = [knob.name for knob in fields(ProducerConfig) if "choices" in knob.metadata]
+SWITCHES = [
+    knob.name
+    for knob in fields(ProducerConfig)
+    if knob.metadata and "lowest" not in knob.metadata and "choices" not in knob.metadata
+]
 
 
 def limited(name, value):
@@ -66,7 +72,7 @@ def test_the_defaults_keep_the_limits_of_a_shard():
 
 
 def test_every_knob_is_checked_and_told_about():
-    assert set(NUMBERS) | set(SWITCHES) | {"untranslated"} == set(DEFAULTS)
+    assert set(NUMBERS) | set(SWITCHES) | set(CHOICES) | {"untranslated"} == set(DEFAULTS)
     assert all(knob.metadata["about"] for knob in fields(ProducerConfig) if knob.name != "untranslated")
 
 
@@ -211,3 +217,18 @@ def test_a_value_that_no_setting_allows_is_refused(tmp_path):
 def test_a_file_that_is_not_there_is_an_error_of_the_system(tmp_path):
     with pytest.raises(FileNotFoundError):
         ProducerConfig.from_kpl_properties(tmp_path / "none")
+
+
+@pytest.mark.parametrize("name", ["json-lines", "json-list", "netstrings", "length-prefixed", None])
+def test_packing_is_the_name_of_a_format(name):
+    assert ProducerConfig(packing=name).packing == name
+
+
+@pytest.mark.parametrize("value", ["json", "", False, 1, ["json-lines"]])
+def test_another_packing_is_refused_and_the_formats_are_named(value):
+    allowed = "'json-lines' or 'json-list' or 'netstrings' or 'length-prefixed' or None"
+    assert refusal(packing=value) == f"packing must be {allowed}, not {value!r}"
+
+
+def test_packing_without_aggregation_is_refused():
+    assert "set aggregate_max_count=1" in refusal(packing="netstrings", aggregation=False)
