@@ -1,8 +1,10 @@
-"""Aggregates as lists of records, for tests that look inside."""
+"""Aggregates and packs as lists of records, for tests that look inside."""
 
+import json
 from typing import NamedTuple
 
 from shardline.codec.aggregation import encode_aggregate, split_columns
+from shardline.codec.packing import split_length_prefixed, split_netstrings
 
 
 class UserRecord(NamedTuple):
@@ -22,3 +24,18 @@ def split_aggregate(data):
     """The records of an aggregate; ``None`` for a plain record."""
     columns = split_columns(data)
     return None if columns is None else [UserRecord(*one) for one in zip(*columns, strict=True)]
+
+
+SPLITTERS = {
+    "json-lines": lambda data: data.split(b"\n")[:-1],
+    "json-list": lambda data: [json.dumps(value).encode() for value in json.loads(data)],
+    "netstrings": split_netstrings,
+    "length-prefixed": split_length_prefixed,
+}
+
+
+def split_entry(entry, packing):
+    """The records of an entry or of a stored record: of a pack, of an aggregate, or the only one."""
+    if packing is None:
+        return split_aggregate(entry.data) or [UserRecord(entry.key, entry.data, entry.explicit_hash_key)]
+    return [UserRecord(entry.key, data, entry.explicit_hash_key) for data in SPLITTERS[packing](entry.data)]

@@ -6,7 +6,7 @@ listed and waited for, in whatever order: every record ends once (P1), no entry 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.aggregates import split_aggregate
+from tests.aggregates import split_entry
 from tests.harness.producer_shell import ProducerShell, shard, stream_summary
 
 from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, PutRecordsResult
@@ -41,6 +41,18 @@ configs = st.builds(
     buffer_max_bytes=st.sampled_from([1024, 1 << 20]),
     ordered=st.booleans(),
     fail_if_throttled=st.booleans(),
+    max_attempts=st.sampled_from([None, 2]),
+) | st.builds(
+    ProducerConfig,
+    packing=st.sampled_from(["netstrings", "length-prefixed"]),
+    linger=st.sampled_from([0.0, 0.1]),
+    record_ttl=st.sampled_from([1.0, 20.0]),
+    aggregate_max_bytes=st.sampled_from([64, 51_200]),
+    aggregate_max_count=st.sampled_from([None, 2]),
+    request_max_entries=st.sampled_from([1, 3, 500]),
+    max_in_flight=st.sampled_from([1, 3]),
+    buffer_max_records=st.sampled_from([4, 1000]),
+    ordered=st.booleans(),
     max_attempts=st.sampled_from([None, 2]),
 )
 
@@ -102,12 +114,14 @@ class Producing(RuleBasedStateMachine):
         shipments = self.machine._flights[number].group.shipments
         lanes = [lane for aggregate, lane in shipments for _ in range(aggregate.entry_count)]
         for entry, lane in zip(entries, lanes, strict=True):
-            inner = split_aggregate(entry.data) or [entry]
-            assert lane.shard_id is not None or len(inner) == 1, "P2"
+            inner = split_entry(entry, self.config.packing)
+            assert lane.shard_id is not None or len(inner) == 1 or self.config.packing, "P2"
             for one in inner:
                 place = place_of(one)
                 assert place in lane.hash_range, "P2"
                 assert one.data in self.unended, "P1: it has ended, and is sent"
+                if self.config.packing and self.unended[one.data].key is not None:
+                    assert one.key == self.unended[one.data].key, "a packed record has the key of its values"
 
     def collect(self):
         ledger = self.machine.ledger

@@ -5,7 +5,7 @@ from math import log2
 
 from producer_endpoint import ODD_SHARD
 from producer_scenario import DUPLICATING, POISON
-from tests.aggregates import split_aggregate
+from tests.aggregates import SPLITTERS, split_aggregate, split_entry
 
 from shardline.codec.aggregation import is_framed
 from shardline.core.clock import NEVER
@@ -181,7 +181,9 @@ class StepOracles:
             if lane.shard_id is None:
                 if self.machine._router.is_blind:
                     self.reached.add("sent without a map")
-                assert len(records) == 1, "P2: without a map one record an entry"
+                if config.packing is not None and len(records) > 1:
+                    self.reached.add("packed without a map")
+                assert len(records) == 1 or config.packing is not None, "P2: without a map one record an entry"
                 continue
             assert not (config.ordered and lane.held), "P9"
             if config.ordered and not aggregate.separate:
@@ -194,9 +196,12 @@ class StepOracles:
         if config.ordered:
             self._check_heads()
 
+    def _shipments(self):
+        return [shipment for flight in self.machine._flights.values() for shipment in flight.group.shipments]
+
     def _check_heads(self):
         """P9: PutRecords does not keep the order of its entries, so a key has one entry under way."""
-        shipments = [shipment for flight in self.machine._flights.values() for shipment in flight.group.shipments]
+        shipments = self._shipments()
         separate = [one for one in shipments if one.aggregate.separate]
         keys = [(one.lane, each.key) for one in separate for each in one.aggregate.records if each.key is not None]
         assert len(keys) == len(set(keys)), "P9: two records of a key are under way"
@@ -215,8 +220,16 @@ class StepOracles:
         return self._allowances[lane]
 
     def _check_entry(self, aggregate, records, lane, entry):
+        packing = self.shell.config.packing
         inner = split_aggregate(entry.data)
-        if len(records) == 1 and not is_framed(records[0].data):
+        if packing is not None:
+            assert inner is None, "P12: a pack looks like an aggregate"
+            assert len(entry.data) == aggregate.size, "an entry is as large as was counted"
+            assert len(entry.data) <= max(lane.max_bytes, self.shell.config.aggregate_max_bytes) or len(records) == 1
+            found = [(one.key, one.data, one.explicit_hash_key) for one in split_entry(entry, packing)]
+            if len(found) > 1 and sum(one.lane is lane for one in self._shipments()) > 1:
+                self.reached.add("packs of a lane under way together")
+        elif len(records) == 1 and not is_framed(records[0].data):
             assert inner is None or entry.data != records[0].data
             found = [(entry.key, entry.data, entry.explicit_hash_key)]
         else:
@@ -371,9 +384,13 @@ def _check_stream(shell):
         result = given.record.conclusion
         place = (result.shard_id, int(result.sequence_number), result.sub_sequence)
         if result.shard_id == ODD_SHARD:  # the answer named a shard that does not exist, and the record went alone
-            assert result.sub_sequence == 0, "P4"
+            assert result.sub_sequence == 0 or shell.config.packing is not None, "P4"
             place = next(found for found in readable[given.data] if found[1:] == place[1:])
         assert place in readable.get(given.data, ()), f"P4: delivered, and no reader sees it: {given.data[:20]!r}"
+        if shell.config.packing is not None:
+            assert all(attempt.code != WRONG_SHARD for attempt in result.attempts), "a pack is delivered where it lands"
+            if result.sub_sequence:
+                shell.world.reached.add("delivered in a pack")
         if any(attempt.code == WRONG_SHARD for attempt in result.attempts):
             shell.world.reached.add("delivered after a wrong shard")
         if given.key is None and len({one.shard_id for one in result.attempts}) > 1:
@@ -389,8 +406,12 @@ def _read(shell):
     readable, stored = {}, Counter()
     for shard in [*endpoint.past_shards, *endpoint.stream.shards.values()]:
         for kept in shard.log.records:
+            packing = shell.world.scenario.packing
             inner = split_aggregate(kept.data)
-            if inner is None:
+            if packing is not None:
+                assert inner is None, "P12"
+                found = [(kept.key, data, None) for data in SPLITTERS[packing](kept.data)]
+            elif inner is None:
                 found = [(kept.key, kept.data, None)]
             else:
                 found = [(one.key, one.data, one.explicit_hash_key) for one in inner]
@@ -409,6 +430,11 @@ def _read(shell):
     return readable, stored
 
 
+def _count(shell, kept):
+    packing = shell.world.scenario.packing
+    return len(split_aggregate(kept.data) or [kept]) if packing is None else len(SPLITTERS[packing](kept.data))
+
+
 def _check_order(shell, readable):
     """P9: the first copies of a key's delivered records lie in the order of their puts."""
     last = {}
@@ -416,7 +442,7 @@ def _check_order(shell, readable):
         (shard.shard_id, int(kept.sequence_number), place)
         for shard in shell.world.endpoint.past_shards
         for kept in shard.log.records
-        for place in range(len(split_aggregate(kept.data) or [kept]))
+        for place in range(_count(shell, kept))
     }
     for given in shell.given:
         if given.key is None or type(given.record.ending) is Undelivered:

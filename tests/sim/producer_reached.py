@@ -49,6 +49,9 @@ STATES = frozenset({
     "expired while isolated",
     "expired in flight",
     "wrapped a payload that looks like an aggregate",
+    "packed without a map",
+    "packs of a lane under way together",
+    "delivered in a pack",
     "larger than a request, alone",
     "delivered after trouble that was shorter than its life",
 })  # fmt: skip

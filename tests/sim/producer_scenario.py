@@ -97,6 +97,8 @@ class Scenario:
     """Listings have the closed shards too, as those of servers that ignore the filter."""
     naming: str = "none"
     """Which invalid entries the service names: "none", "one", or "ten" at most."""
+    packing: str | None = None
+    """The format in which all producers pack."""
     steady_poison: float = 0.0
     """The share of invalid records in a world that has no other trouble."""
     loads: list[Load] = field(default_factory=list)
@@ -148,9 +150,18 @@ def draw_scenario(seed: int) -> Scenario:
         for load in scenario.loads:
             load.interrupts = Random(f"how often {seed}").choice([0.03, 0.3])
     scenario.naming = Random(f"naming {seed}").choice(["none", "none", "one", "ten"])
+    if Random(f"packing {seed}").random() < 0.25:
+        _pack(Random(f"which packing {seed}"), scenario)
     if Random(f"steady poison {seed}").random() < 0.04:
         _poison_steadily(Random(f"how much poison {seed}"), scenario)
     return scenario
+
+
+def _pack(chance, scenario):
+    """All producers pack, and so readers know the format. The payloads are not JSON."""
+    scenario.packing = chance.choice(["netstrings", "length-prefixed"])
+    for load in scenario.loads:
+        load.config = replace(load.config, packing=scenario.packing, aggregation=True)
 
 
 def _poison_steadily(chance, scenario):
@@ -160,7 +171,7 @@ def _poison_steadily(chance, scenario):
     scenario.latency, scenario.slow_chance, scenario.duration = (0.01, 0.03), 0.0, 2.0
     scenario.faults, scenario.listing_faults, scenario.summary_faults = {}, {}, {}
     scenario.reshards, scenario.toggles, scenario.wants_order = [], [], False
-    scenario.blackout, scenario.lists_closed, scenario.recreated = None, False, None
+    scenario.blackout, scenario.lists_closed, scenario.recreated, scenario.packing = None, False, None, None
     share = scenario.steady_poison = chance.choice([0.005, 0.01, 0.02, 1.0])
     config = ProducerConfig(
         linger=chance.choice([0.0, 0.1]),
