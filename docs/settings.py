@@ -72,6 +72,10 @@ PRODUCER = [
                 off("if a reader cannot open aggregates, or treats each Kinesis record as one item of work."),
                 cost("without aggregation a shard takes 1,000 records per second, and a record costs 50 % more CPU."),
             ],
+            "packing": [
+                set_it("if readers open one of [these formats](../../guides/producer/pack.md), and not the KPL's."),
+                cost("only values of the same key share a record, so many keys with few values each are packed badly."),
+            ],
             "aggregate_max_bytes": [
                 up("with `ordered=True` over a slow connection, or to pay for fewer Kinesis records."),
                 down("if a reader retries whole Kinesis records, as Lambda does."),
@@ -175,6 +179,7 @@ PRODUCER = [
 ]
 PRODUCER_ARGUMENTS = {
     "serializer": "Turns the data of a record into bytes. Without it, `put` takes bytes.",
+    "packing": "Short for the setting of the same name.",
     "on_failure": "A callback for every record that failed. It may be `async`.",
     "sink": "A callback for every event.",
     "close_timeout": "How long the end of the block waits for deliveries. `None`: until all are done.",
@@ -386,6 +391,8 @@ def shown(name: str, value: Any) -> str:
 
 def producer_range(setting: "Field[Any]") -> str:
     rules = setting.metadata
+    if "choices" in rules:
+        return ", ".join(f'`"{choice}"`' for choice in rules["choices"]) + ", or `None`"
     if "lowest" not in rules:
         return "`True` or `False`"
     low, high = (number(rules[end], in_bytes="bytes" in setting.name) for end in ("lowest", "highest"))

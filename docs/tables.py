@@ -84,6 +84,7 @@ KPL_DEFAULTS = {
 }
 # Settings that the KPL does not have, and its behaviour.
 NOT_IN_THE_KPL = {
+    "packing": "none: always its own format",
     "shard_burst_bytes": "fixed at 256 KiB",
     "buffer_max_bytes": "none: memory is not bounded",
     "buffer_max_records": "none: memory is not bounded",

@@ -17,7 +17,7 @@ PUBLIC = {
     *(f"shardline.sync.{name}" for name in sync.__all__),
     *(f"shardline.awslambda.{name}" for name in awslambda.__all__),
     *(f"shardline.testing.{name}" for name in testing.__all__),
-    *(f"shardline.deserializers.{name}" for name in ("json_lines", "json_list", "netstrings")),
+    *(f"shardline.deserializers.{name}" for name in ("json_lines", "json_list", "netstrings", "length_prefixed")),
     "shardline.errors",
 }
 
@@ -29,7 +29,7 @@ def found_at(path):
 
 def test_every_public_name_is_there_once():
     assert sorted(name for names in SHOWN.values() for name in names) == sorted(PUBLIC)
-    for name in ("json_lines", "json_list", "netstrings"):
+    for name in ("json_lines", "json_list", "netstrings", "length_prefixed"):
         assert callable(getattr(deserializers, name))
 
 

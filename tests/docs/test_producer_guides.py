@@ -71,6 +71,17 @@ def with_producer(kinesis, backend):
     return call
 
 
+def test_packed_values(page, kinesis, backend):
+    orders = [{"customer": number % 2, "n": number} for number in range(6)]
+    anyio.run(page("def put_lines(").put_lines, orders, backend=backend)
+    records = kinesis.streams["orders"].records
+    assert {record.key: [json.loads(line)["n"] for line in record.data.splitlines()] for record in records} == {
+        "0": [0, 2, 4],
+        "1": [1, 3, 5],
+    }
+    assert page("def put_pair(").put_pair() == (0, 1)
+
+
 def stored(kinesis):
     return sorted(record.data for record in deaggregate(kinesis.streams["orders"].records))
 

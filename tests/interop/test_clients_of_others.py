@@ -19,6 +19,8 @@ from aiobotocore.session import get_session
 from botocore.config import Config
 from botocore.exceptions import EventStreamError
 
+from shardline import deserializers
+from shardline.codec.packing import PACKINGS
 from shardline.server.model.settings import Delays
 from shardline.testing import LocalKinesis
 
@@ -355,6 +357,28 @@ def test_what_async_kinesis_produces_comes_back_through_its_consumer(kinesis, ru
     for key in range(5):  # in order, key by key
         mine = [one["n"] for one in said["read"] if one["n"] % 5 == key]
         assert mine == sorted(mine)
+
+
+@pytest.mark.parametrize("name", ["json-lines", "json-list", "netstrings"])
+def test_async_kinesis_and_shardline_read_the_packs_of_each_other(clients_python, name):
+    values = [[1], [{"n": 1}, "\u00e9\u2028", [None, 2.5]], [f"value {n}" for n in range(300)]]
+    packs = [PACKINGS[name].encode([json.dumps(value).encode() for value in pack]) for pack in values]
+    ended = subprocess.run(
+        [str(clients_python), str(SCRIPTS / "async_kinesis_packing.py"), name],
+        input=json.dumps([base64.b64encode(pack).decode() for pack in packs]),
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    said = json.loads(ended.stdout)
+    assert said["read"] == values
+    reader = getattr(deserializers, name.replace("-", "_"))
+    found = [reader(base64.b64decode(pack)) for pack in said["packed"]]
+    assert [[json.loads(one) if isinstance(one, bytes) else one for one in pack] for pack in found] == values
+    if name == "netstrings":
+        assert [base64.b64decode(pack) for pack in said["packed"]] == packs
 
 
 # ---- the AWS SDK for JavaScript, on HTTP/2

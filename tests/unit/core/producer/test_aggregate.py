@@ -6,6 +6,7 @@ import pytest
 from tests.aggregates import build_aggregate, split_aggregate
 
 from shardline.codec.aggregation import MAGIC
+from shardline.codec.packing import PACKINGS
 from shardline.core.producer.aggregate import (
     WRAP_MAX_BYTES,
     Aggregate,
@@ -219,6 +220,55 @@ def test_where_the_service_chooses_the_shard_a_bundle_sends_keyless_records_with
     whole = bundle(record(b"1", None), record(b"22", None), address=NO_ADDRESS)
     assert whole.entries() == [Entry(b"1", None, None), Entry(b"22", None, None)]
     assert cost(whole) == 3
+
+
+# ---- packs: records of one key, in another format
+
+
+def pack(packing, *records, address=ADDRESS):
+    whole = Aggregate(0.1, address, packing=PACKINGS[packing])
+    for one in records:
+        assert whole.add(one, ANY_SIZE)
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("packing", "data"),
+    [("json-lines", b"1\n22\n"), ("json-list", b"[1,22]"), ("netstrings", b"1:1,2:22,")],
+)
+@pytest.mark.parametrize(("key", "hash_key"), [("key", None), ("é", "7"), (None, None)])
+def test_a_pack_is_one_entry_under_the_key_of_its_records_and_exactly_as_large_as_counted(packing, data, key, hash_key):
+    records = [record(b"1", key, hash_key), record(b"22", key, hash_key)]
+    whole = pack(packing, *records)
+    expected = (ADDRESS.key, ADDRESS.explicit_hash_key) if key is None else (key, hash_key)
+    assert whole.entries() == [Entry(data, *expected)]
+    assert whole.size == len(data)
+    assert cost(whole) == len(data) + len(expected[0].encode())
+    assert whole.entry_count == 1
+    assert whole.payload_bytes == sum(map(payload_bytes, records))
+
+
+def test_p12_a_pack_of_one_record_is_packed_and_its_data_is_not_wrapped():
+    whole = pack("netstrings", record(framed()))
+    assert whole.entry().data == b"%d:%b," % (len(framed()), framed())
+    assert cost(whole) == len(whole.entry().data) + len("key")
+    assert bytes_alone(framed(), "key", None, PACKINGS["netstrings"]) == whole.cost_bytes
+
+
+def test_a_pack_takes_what_fits_exactly_and_its_first_record_in_any_case():
+    whole = Aggregate(0.1, ADDRESS, packing=PACKINGS["length-prefixed"])
+    assert whole.add(record(b"x" * 20), 0)
+    assert not whole.add(record(b"123"), 24 + 6)
+    assert (whole.size, len(whole.records)) == (24, 1)
+    assert whole.add(record(b"123"), 24 + 7)
+    assert (whole.size, whole.payload_bytes) == (31, 20 + 3 + 2 * len("key"))
+
+
+def test_where_the_service_chooses_the_shard_a_pack_of_keyless_records_has_no_key():
+    whole = pack("json-list", record(b"1", None), record(b"2", None), address=NO_ADDRESS)
+    assert whole.entry() == Entry(b"[1,2]", None, None)
+    assert whole.has_no_key
+    assert cost(whole) == 5
 
 
 # ---- where records belong

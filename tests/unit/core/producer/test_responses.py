@@ -230,6 +230,56 @@ def test_what_a_lane_of_a_stream_that_is_gone_had_under_way_is_no_news(rig):
     assert {record.conclusion.shard_id for record in records} == {"b"}
 
 
+# ---- packs
+
+
+@pytest.mark.parametrize("landed_in", ["b", "unknown shard"])
+def test_p4_a_pack_is_delivered_wherever_it_landed_and_the_lane_goes_on_packing(rig, landed_in):
+    one = rig(packing="netstrings")
+    records = [one.put(b"%d" % number, "k", 1) for number in range(3)]
+    assert one.flush() == [[b"1:0,1:1,1:2,"]]
+    answer = PutRecordsResponse([PutRecordsResult("7", landed_in)])
+    one.machine.handle_put(one.number, answer, one.now)
+    assert [record.conclusion.shard_id for record in records] == [landed_in] * 3
+    assert [record.conclusion.sub_sequence for record in records] == [0, 1, 2]
+    assert one.asks_for_map() or one.asks_for_summary()
+    for number in range(2):
+        one.put(b"%d" % number, "k", 1)
+    assert one.flush() == [[b"1:0,1:1,"]]
+
+
+@pytest.mark.parametrize("auto", [True, False])
+def test_records_are_packed_without_a_map(rig, auto):
+    one = rig(packing="netstrings", auto=auto, shards=None)
+    for data, key in ((b"1", "a"), (b"2", None), (b"3", "a"), (b"4", None)):
+        one.put(data, key)
+    one.wait(1.5)
+    one.flush()
+    assert sorted((entry.data, entry.key == "a") for entry in one.request.entries) == [
+        (b"1:1,1:3,", True),
+        (b"1:2,1:4,", False),
+    ]
+    assert [entry.key is None for entry in one.request.entries if entry.key != "a"] == [auto]
+    one.stored()
+    assert one.machine.ledger.delivered_records == 4
+
+
+def test_the_values_of_a_refused_pack_are_tried_apart(rig):
+    one = rig(packing="netstrings")
+    records = [one.put(b"%d" % number, "k", 1) for number in range(4)]
+    one.flush()
+    sent = []
+    while one.machine.ledger.failed_records + one.machine.ledger.delivered_records < 4:
+        sent += [entry.data for entry in one.request.entries]
+        if any(b"1:2," in entry.data for entry in one.request.entries):
+            one.failed("ValidationException", 400)
+        else:
+            one.stored()
+        one.wait(1.0).send()
+    assert [record.conclusion.delivered for record in records] == [True, True, False, True]
+    assert b"1:2," in sent
+
+
 # ---- who chooses the shards?
 
 

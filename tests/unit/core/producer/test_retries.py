@@ -297,6 +297,21 @@ def test_a_lower_limit_fails_what_waits_and_is_larger_and_nothing_else(rig, orde
     assert one.is_empty
 
 
+def test_a_lower_limit_counts_the_bytes_of_the_packing_format(rig):
+    one = rig(packing="length-prefixed", facts=False, request_max_bytes=10 << 20)
+    assert one.asks_for_summary()
+    one.summary(kib=10_240)
+    fits, large = (one.put(bytes((1 << 20) - 1 - 4 + more), "k", 1) for more in (0, 1))
+    one.sort()
+    one.machine._facts._wanted_at = one.now
+    assert one.asks_for_summary()
+    one.summary(kib=1_024)
+    assert large.conclusion.code == "RecordTooLarge"
+    assert fits.conclusion is None
+    one.flush()
+    assert [len(entry.data) + len(entry.key) for entry in one.request.entries] == [1 << 20]
+
+
 def test_a_lower_limit_does_not_hold_back_what_a_flush_has_released(rig):
     one = rig(facts=False, ordered=True, request_max_bytes=10 << 20, linger=10.0)
     assert one.asks_for_summary()
