@@ -51,6 +51,18 @@ class Packing(NamedTuple):
     """Raises a ``UsageError`` if a value is invalid for the format. ``None``: all bytes are valid."""
 
 
+def _separated_bytes(length: int) -> int:
+    return length + 1  # with a newline or comma
+
+
+def _netstring_bytes(length: int) -> int:
+    return length + len(str(length)) + 2
+
+
+def _prefixed_bytes(length: int) -> int:
+    return length + _PREFIX_BYTES
+
+
 def _encode_lines(values: Sequence[bytes]) -> bytes:
     return b"\n".join([*values, b""])
 
@@ -97,10 +109,10 @@ def check_json_line(data: bytes) -> None:
 PACKINGS: Final[dict[str, Packing]] = {
     packing.name: packing
     for packing in (
-        Packing("json-lines", 0, lambda length: length + 1, _encode_lines, check_json_line),
-        Packing("json-list", 1, lambda length: length + 1, _encode_list, check_json),
-        Packing("netstrings", 0, lambda length: length + len(str(length)) + 2, _encode_netstrings, None),
-        Packing("length-prefixed", 0, lambda length: length + _PREFIX_BYTES, _encode_length_prefixed, None),
+        Packing("json-lines", 0, _separated_bytes, _encode_lines, check_json_line),
+        Packing("json-list", 1, _separated_bytes, _encode_list, check_json),
+        Packing("netstrings", 0, _netstring_bytes, _encode_netstrings, None),
+        Packing("length-prefixed", 0, _prefixed_bytes, _encode_length_prefixed, None),
     )
 }
 
