@@ -172,6 +172,7 @@ class Books:
     def check_hand_out(self):
         """After each call of the hand-out."""
         hand_out = self.worker.hand_out
+        self.worker.users.note_revived()
         assert not (hand_out.is_over and hand_out._questions._waiting), "there is no more, and a user waits for it"
         budget = hand_out.budget
         assert not any(map(budget._may_read, budget._refused)), "there is room, and its reader is not woken"

@@ -26,6 +26,7 @@ class Application:
         self.handlers = {}  # by taker: its task
         self.unacknowledged = {}  # by grant: the records that are to be acknowledged, in order
         self._taken = []  # what the loop's body has
+        self._done_while_lapsed = []
         self._number = 0
         self.main = Task(worker, self._live(), worker.close_if_idle)
 
@@ -279,6 +280,17 @@ class Application:
             self.world.truth.finish(record)
         else:
             self.reached.add("acknowledgement refused")
+            if not self.is_manual:
+                self._done_while_lapsed.append(record)
+
+    def note_revived(self):
+        """A renewal may be confirmed after its lease has lapsed: the lease was ours all the time. What its user was done
+        with meanwhile is done.
+        """
+        revived = [record for record in self._done_while_lapsed if record.lease.held]
+        for record in revived:
+            self._done_while_lapsed.remove(record)
+            self.world.truth.finish(record)
 
     def _acknowledge_later(self, record):
         self.unacknowledged.setdefault(record.lease, []).append(record)
