@@ -119,6 +119,8 @@ def shardline(kinesis, tmp_path):
         "TZ": "UTC",
         "AWS_EC2_METADATA_DISABLED": "true",
     }
+    if "PYTHONPATH" in os.environ:  # the sources of this checkout, if another one is installed
+        environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
     with contextlib.ExitStack() as stack:
         yield Shardline(tmp_path, environment | dict(kinesis.environment), stack)
 

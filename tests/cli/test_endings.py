@@ -41,6 +41,9 @@ COMMANDS = [
     f"groups list --store {STORE}",
     f"groups describe billing --store {STORE}",
     f"groups reset billing --to TRIM_HORIZON --dry-run --store {STORE}",
+    f"groups describe billing --watch --interval 100ms --store {STORE}",
+    f"groups export billing --store {STORE}",
+    f"consume orders --group new --until latest --store {STORE} -- true",
     f"groups delete billing --yes --store {STORE}",
     "doctor orders",
 ]
@@ -153,7 +156,7 @@ def test_sigterm_ends_the_watching_of_groups(shardline, group, command):
         await store.close()
 
     anyio.run(own_a_lease)
-    running = shardline.start("groups", *command.split(), "--watch", "1h", "--store", STORE)
+    running = shardline.start("groups", *command.split(), "--observe", "1h", "--store", STORE)
     assert running.process.stderr.readline() == b"watching the leases for up to 3600 s ...\n"
     running.interrupt(signal.SIGTERM)
     ended = running.wait()

@@ -374,11 +374,11 @@ def test_a_group_that_works_is_seen_alive_by_its_counters(world):
     world.put("a")
     with working(world) as seen:
         wait_for(lambda: seen == [b"a"])
-        (listed,) = world.json("list", "--watch", "30s")
+        (listed,) = world.json("list", "--observe", "30s")
         assert listed["alive"] is True
         assert listed["judged_by"].startswith("a lease changed within ")
         assert listed["owners"] == [{"worker": "the-worker", "leases": 2, "alive": True}]
-        assert "alive" in world.ok("list", "--watch", "30s")
+        assert "alive" in world.ok("list", "--observe", "30s")
         told = world.json("describe", world.group)
         assert [one["owner"] for one in told["shards"]] == ["the-worker"] * 2
         assert [one["owner_alive"] for one in told["shards"]] == [True] * 2
@@ -386,16 +386,16 @@ def test_a_group_that_works_is_seen_alive_by_its_counters(world):
 
 def test_silence_is_called_silence_and_not_death(world):
     world.make(Lease(PARENT, owner="ghost", counter=3), Lease(SECOND))
-    (listed,) = world.json("list", "--watch", "1s")
+    (listed,) = world.json("list", "--observe", "1s")
     assert (listed["alive"], listed["held"]) == (None, 1)
     assert listed["owners"] == [{"worker": "ghost", "leases": 1, "alive": None}]
     assert listed["watched_seconds"] >= 1
     assert re.fullmatch(r"no lease changed for \d+\.\d s", listed["judged_by"])
-    assert re.search(r" silent for \d+ s$", world.ok("list", "--watch", "1s").splitlines()[1])
+    assert re.search(r" silent for \d+ s$", world.ok("list", "--observe", "1s").splitlines()[1])
     code, output, errors = world.run("list")
     assert (code, output.splitlines()[1].endswith("not watched")) == (0, True)
-    assert errors == "--watch 4s shows which owners are alive\n"
-    assert "ghost (silent)" in world.ok("describe", world.group, "--watch", "600ms")
+    assert errors == "--observe 4s shows which owners are alive\n"
+    assert "ghost (silent)" in world.ok("describe", world.group, "--observe", "600ms")
 
 
 def test_a_list_takes_less_than_a_second(own_world):
@@ -753,7 +753,7 @@ def test_other_groups_stay(world):
     kept = world.make(Lease(SECOND))
     world.json("delete", first, "--yes")
     assert world.leases() == kept
-    assert [one["group"] for one in world.json("list", "--watch", "0")] == ["stays"]
+    assert [one["group"] for one in world.json("list", "--observe", "0")] == ["stays"]
 
 
 # ---- Ctrl-C
@@ -939,7 +939,7 @@ def test_it_fits_into_80_columns(world):
         try:
             environment = world.environment | {"TERM": "xterm", "NO_COLOR": "1"}
             process = subprocess.Popen(
-                [*COMMAND, "groups", *command, *([] if command[0] == "reset" else ["--watch", "600ms"])],
+                [*COMMAND, "groups", *command, *([] if command[0] == "reset" else ["--observe", "600ms"])],
                 stdout=theirs,
                 stderr=subprocess.PIPE,
                 env=environment,
@@ -953,3 +953,28 @@ def test_it_fits_into_80_columns(world):
         lines = re.sub(r"\x1b\[\d*m", "", shown).splitlines()  # headings are bold
         assert len(lines) == 3 or command == ("list",)
         assert max(map(len, lines)) <= 80, shown
+
+
+# ---- export and import
+
+
+@pytest.mark.parametrize(("source", "target"), [("sqlite", "redis"), ("redis", "dynamodb"), ("dynamodb", "sqlite")])
+def test_positions_move_to_another_store(shared_kinesis, place, tmp_path, source, target):
+    world = World(shared_kinesis, place(source))
+    world.put(*(f"old-{n}" for n in range(20)))
+    world.reshard()
+    assert data_of(world.consume()) == world.everything
+    before = {name: row.checkpoint for name, row in world.leases().items()}
+    path = tmp_path / "positions.json"
+    world.ok("export", world.group, "--file", str(path))
+    world.put("new-1", "new-2")
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    world.store = world.environment["SHARDLINE_STORE"] = (
+        f"sqlite:///{moved / 'leases.db'}" if target == "sqlite" else place(target)
+    )
+    planned = world.json("import", world.group, "--file", str(path), "--dry-run")
+    assert {shard["effect"] for shard in planned["shards"]} == {"start"}
+    assert world.json("import", world.group, "--file", str(path))["complete"]
+    assert {name: row.checkpoint for name, row in world.leases().items()} == before
+    assert data_of(world.consume()) == [b"new-1", b"new-2"]

@@ -74,6 +74,8 @@ def test_the_commands_print_what_the_page_says(title, kinesis, tmp_path):
         "TZ": "UTC",
         "LANG": "C.UTF-8",
     }
+    if "PYTHONPATH" in os.environ:  # the sources of this checkout, if another one is installed
+        environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
     for command, expected in commands_of(SECTIONS[title]):
         ended = subprocess.run(
             ["bash", "-o", "pipefail", "-c", command],

@@ -20,9 +20,10 @@ from shardline.cli.invocation import global_options
 
 COMMANDS: Final = {
     "completion": "Print the script that completes commands in your shell.",
+    "consume": "Run a command for each record of a stream, as a consumer group.",
     "demo": "See it work: produce, consume, reshard, lose a worker; nothing is lost.",
     "doctor": "Diagnose the connection to Kinesis, and a stream.",
-    "groups": "Show, reset and delete consumer groups.",
+    "groups": "Show, move, copy and delete consumer groups.",
     "local": "Serve a local Kinesis until Ctrl-C.",
     "put": "Put records into a stream.",
     "streams": "List, create, describe, change, delete and reshard streams.",

@@ -27,18 +27,18 @@ class _TolerantOutput(io.FileIO):
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "wb", closefd=False)
         self.problem: OSError | None = None
-        self._is_lost = False
+        self.is_lost = False
 
     def write(self, data: "ReadableBuffer", /) -> int:
-        if not self._is_lost:
+        if not self.is_lost:
             try:
                 return super().write(data)
             except BrokenPipeError:
-                self._is_lost = True
+                self.is_lost = True
             except BlockingIOError:
                 raise  # the BufferedWriter above handles it
             except OSError as error:
-                self._is_lost = True
+                self.is_lost = True
                 self.problem = error
         return memoryview(data).nbytes
 
@@ -48,6 +48,13 @@ def guard() -> None:
     if sys.platform != "win32":  # Windows consoles are not file descriptors, and Windows has no broken pipes
         sys.stderr = _guarded(sys.stderr)
         sys.stdout = _guarded(sys.stdout)
+
+
+def is_lost() -> bool:
+    """Flush standard output, and return whether it cannot be written any more, for example because the pipe closed."""
+    sys.stdout.flush()
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return isinstance(raw, _TolerantOutput) and raw.is_lost
 
 
 def take_problem() -> OSError | None:

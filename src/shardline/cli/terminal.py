@@ -32,13 +32,19 @@ def console(*, err: bool = False) -> Console:
     return Console(file=stream, width=width, highlight=False, markup=False, emoji=False, soft_wrap=width is not None)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Text | str]], *, right: Sequence[str] = ()) -> None:
-    """Print a table to standard output. The columns named in ``right`` are aligned to the right."""
+def make_table(columns: Sequence[str], rows: Iterable[Sequence[Text | str]], *, right: Sequence[str] = ()) -> Table:
+    """Return a table. The columns named in ``right`` are aligned to the right."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(printable(cell)) for cell in row))
+    return table
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Text | str]], *, right: Sequence[str] = ()) -> None:
+    """Print a table to standard output. The columns named in ``right`` are aligned to the right."""
+    table = make_table(columns, rows, right=right)
     out = console()
     with out.capture() as captured:
         out.print(table)

@@ -80,7 +80,8 @@ def shown_time(seconds: float | None) -> str:
     return "-" if seconds is None else record_lines.shown_time(seconds)
 
 
-def _duration(text: str) -> float:
+def duration_value(text: str) -> float:
+    """Parse the value of an option that is a duration. For ``click``."""
     try:
         return parse_duration(text)
     except UsageError as error:
@@ -89,4 +90,4 @@ def _duration(text: str) -> float:
 
 def duration_option(name: str, default: str, text: str, metavar: str = "TIME") -> Callable[[FC], FC]:
     """Return a decorator that adds an option whose value is a duration."""
-    return click.option(name, type=_duration, default=default, show_default=True, metavar=metavar, help=text)
+    return click.option(name, type=duration_value, default=default, show_default=True, metavar=metavar, help=text)

@@ -51,3 +51,19 @@ def test_a_terminal_that_cannot_show_a_character_shows_an_escape():
     )
     assert ended.returncode == 10
     assert ended.stdout.splitlines()[0].endswith(" \\u20ac")
+
+
+LOST = """
+import sys
+from shardline.cli import standard_streams
+standard_streams.guard()
+print("x")
+sys.exit(standard_streams.is_lost())
+"""
+
+
+@pytest.mark.parametrize(("reader", "code"), [("cat > /dev/null", 0), ("true", 1)])
+def test_lost_output_is_noticed(reader, code):
+    command = f"(sleep 0.5; {sys.executable} -c '{LOST}') | {reader}; exit ${{PIPESTATUS[0]}}"
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stderr) == (code, "")

@@ -8,19 +8,23 @@ Invariants:
   needs them.
 - The lag is the time since the arrival of the next record. ``MillisBehindLatest`` alone would be wrong: it is the lag
   *after* the returned record.
+- A shard without a row that the group will read after its parents is behind by its oldest record. Otherwise a group
+  that stopped before a reshard would never be behind.
 - If the lag of a shard cannot be found, its ``problem`` says why, and the other shards are unaffected.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, final
 
 from shardline.aio.client import Client
 from shardline.cli.retrying import call_for_each, with_retries
+from shardline.cli.streams.shard_tree import age
 from shardline.codec.raw_records import deaggregate
 from shardline.codec.shapes import GetRecordsResponse
 from shardline.errors import RequestError
 from shardline.model.lease import Lease
 from shardline.model.sequence import SequenceNumber
+from shardline.model.shard import Shard
 
 _CONCURRENCY: Final = 8
 
@@ -35,6 +39,20 @@ class Lag(NamedTuple):
     """When the record of the checkpoint arrived, if there is one and it is still in the stream."""
     problem: str | None = None
     """Why the lag could not be found."""
+
+
+def rows_to_come(rows: Mapping[str, Lease], shards: Mapping[str, Shard]) -> list[Lease]:
+    """Return the rows that the group will create when the parents of shards without a row are finished (L3)."""
+    to_come: dict[str, Lease] = {}
+    for shard in sorted(shards.values(), key=age):
+        unfinished = [
+            parent
+            for parent in shard.parent_ids
+            if parent in to_come or (parent in rows and not rows[parent].checkpoint.is_finished)
+        ]
+        if unfinished and shard.shard_id not in rows:
+            to_come[shard.shard_id] = Lease(shard.shard_id)
+    return list(to_come.values())
 
 
 async def find_lags(client: Client, stream: str, rows: Iterable[Lease]) -> dict[str, Lag]:

@@ -10,11 +10,14 @@ Invariants:
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from rich.table import Table
+
 from shardline.cli.groups.apply_reset import Outcome
 from shardline.cli.groups.group_lag import Lag
 from shardline.cli.groups.group_store import Watch
+from shardline.cli.groups.position_effects import Effect, EffectKind
 from shardline.cli.groups.reset_plan import Action, Step
-from shardline.cli.terminal import console, print_table
+from shardline.cli.terminal import console, make_table, print_table
 from shardline.cli.time_arguments import shown_time
 from shardline.model.lease import Lease
 from shardline.model.position import SHARD_END, PositionKind
@@ -24,12 +27,20 @@ from shardline.ports import GroupOnStream
 _NARROW: Final = 110
 _DIGITS_SHOWN: Final = 10
 _OWNER_SHOWN: Final = 15
+_SHARD_NUMBERS: Final = ("BEHIND", "COUNTER")
 _VERBS: Final = {
     Action.RESET: "reset",
     Action.CREATE: "created",
     Action.REPLACE: "re-created",
     Action.DELETE: "deleted",
     Action.KEEP: "kept",
+}
+_EFFECTS: Final = {
+    EffectKind.NONE: "-",
+    EffectKind.START: "starts there",
+    EffectKind.REPLAY: "replays",
+    EffectKind.SKIP: "skips",
+    EffectKind.UNKNOWN: "?",
 }
 
 
@@ -95,7 +106,7 @@ def _shard_object(
     lag = (lags or {}).get(shard_id, Lag())
     common: dict[str, Any] = {"shard_id": shard_id, "state": _state(shard_id, shards), "has_row": row is not None}
     if row is None:
-        return common
+        return common | {"lag_ms": lag.millis, "lag_problem": lag.problem}
     return common | {
         "owner": row.holder,
         "next_owner": None if row.checkpoint_owner is None else row.owner,
@@ -158,24 +169,37 @@ def _is_narrow() -> bool:
     return out.is_terminal and out.width < _NARROW
 
 
+def shard_table(seen: Watch, shards: Mapping[str, Shard] | None, lags: Mapping[str, Lag] | None) -> Table:
+    """Return every shard of the stream and every row of the group as a table, for a terminal."""
+    columns, rows = _shard_cells(seen, shards, lags)
+    return make_table(columns, rows, right=_SHARD_NUMBERS)
+
+
 def print_shards(seen: Watch, shards: Mapping[str, Shard] | None, lags: Mapping[str, Lag] | None) -> None:
-    columns = ("SHARD", "", "CHECKPOINT", "BEHIND", "OWNER", "COUNTER")
-    shown = columns[:-1] if _is_narrow() else columns
-    rows = [_shard_cells(name, seen, shards, lags)[: len(shown)] for name in sorted({*seen.rows, *(shards or ())})]
-    print_table(shown, rows, right=("BEHIND", "COUNTER"))
+    columns, rows = _shard_cells(seen, shards, lags)
+    print_table(columns, rows, right=_SHARD_NUMBERS)
 
 
 def _shard_cells(
+    seen: Watch, shards: Mapping[str, Shard] | None, lags: Mapping[str, Lag] | None
+) -> tuple[Sequence[str], list[tuple[str, ...]]]:
+    """Return the columns and the rows of the table of shards."""
+    columns = ("SHARD", "", "CHECKPOINT", "BEHIND", "OWNER", "COUNTER")
+    shown = columns[:-1] if _is_narrow() else columns
+    return shown, [_cells_of(name, seen, shards, lags)[: len(shown)] for name in sorted({*seen.rows, *(shards or ())})]
+
+
+def _cells_of(
     shard_id: str, seen: Watch, shards: Mapping[str, Shard] | None, lags: Mapping[str, Lag] | None
 ) -> tuple[str, ...]:
     row = seen.rows.get(shard_id)
     state = _state(shard_id, shards) or ""
-    if row is None:
-        return (shard_id, state, "no row", "", "", "")
     behind = ""
-    if lags is not None and not row.checkpoint.is_finished:
+    if lags is not None and (shard_id in lags if row is None else not row.checkpoint.is_finished):
         millis = lags.get(shard_id, Lag()).millis
         behind = "?" if millis is None else shown_behind(millis)
+    if row is None:
+        return (shard_id, state, "no row", behind, "", "")
     return (shard_id, state, shown_checkpoint(row), behind, _owner(row, seen), str(row.counter))
 
 
@@ -199,8 +223,10 @@ def shown_behind(millis: int) -> str:
     return f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} d"  # noqa: PLR2004
 
 
-def step_objects(steps: Sequence[Step], outcome: Outcome | None) -> list[dict[str, Any]]:
-    """Return the planned or completed steps as JSON objects."""
+def step_objects(
+    steps: Sequence[Step], outcome: Outcome | None, effects: Mapping[str, Effect] | None = None
+) -> list[dict[str, Any]]:
+    """Return the planned or completed steps as JSON objects, with their effects if these are known."""
     done = set[str]() if outcome is None else set(outcome.done)
     return [
         {
@@ -211,11 +237,21 @@ def step_objects(steps: Sequence[Step], outcome: Outcome | None) -> list[dict[st
             "after": checkpoint_object(step.after),
             "done": step.shard_id in done,
         }
+        | ({} if effects is None else _effect_object(effects[step.shard_id]))
         for step in steps
     ]
 
 
-def print_steps(steps: Sequence[Step], outcome: Outcome | None) -> None:
+def _effect_object(effect: Effect) -> dict[str, Any]:
+    return {"effect": effect.kind.value, "effect_ms": None if effect.seconds is None else round(effect.seconds * 1000)}
+
+
+def _shown_effect(effect: Effect) -> str:
+    verb = _EFFECTS[effect.kind]
+    return verb if effect.seconds is None else f"{verb} {shown_behind(round(effect.seconds * 1000))}"
+
+
+def print_steps(steps: Sequence[Step], outcome: Outcome | None, effects: Mapping[str, Effect] | None = None) -> None:
     done = {step.shard_id for step in steps} if outcome is None else set(outcome.done)
     rows = [
         (
@@ -223,7 +259,8 @@ def print_steps(steps: Sequence[Step], outcome: Outcome | None) -> None:
             _VERBS[step.action] if step.shard_id in done else "NOT DONE",
             shown_checkpoint(step.before),
             "-" if step.after is None else shown_checkpoint(step.after),
+            *(() if effects is None else (_shown_effect(effects[step.shard_id]),)),
         )
         for step in steps
     ]
-    print_table(("SHARD", "ROW", "FROM", "TO"), rows)
+    print_table(("SHARD", "ROW", "FROM", "TO", *(() if effects is None else ("EFFECT",))), rows)

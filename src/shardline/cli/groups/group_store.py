@@ -7,13 +7,13 @@ Invariants:
 
 - A group is called alive only if a lease changed during the watch. Otherwise a group with owners is called silent for
   the length of the watch, never dead.
-- A missing store is an error: nothing is created.
+- A missing store is an error: nothing is created, except by an import.
 - The owner of a finished lease is ignored, because finished leases are not renewed.
 """
 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar, final
 
@@ -25,6 +25,7 @@ from shardline.adapters.leases.store_urls import lease_catalog, lease_store
 from shardline.cli.error_messages import WrongUsage
 from shardline.cli.invocation import Invocation
 from shardline.cli.retrying import retry_while
+from shardline.cli.terminal import waiting
 from shardline.core.consumer.group_rows import foreign_rows
 from shardline.core.consumer.shard_graph import ShardGraph
 from shardline.core.failures import Failure
@@ -114,19 +115,24 @@ def foreign_shards(rows: Mapping[str, Lease], shards: Mapping[str, Shard]) -> se
     of date still has their shards open.
     """
     unfinished = {shard_id: row for shard_id, row in rows.items() if not row.checkpoint.is_finished}
+    return set(foreign_reasons(unfinished, shards))
+
+
+def foreign_reasons(rows: Mapping[str, Lease], shards: Mapping[str, Shard]) -> dict[str, str]:
+    """Return why a row cannot belong to the stream with ``shards``, by shard id, for each such row."""
     graph = ShardGraph()
-    graph.handle_listing(shards.values(), unfinished, 0.0, 0.0)
-    return {row.shard_id for row, _ in foreign_rows(graph, unfinished)}
+    graph.handle_listing(shards.values(), rows, 0.0, 0.0)
+    return {row.shard_id: reason for row, reason in foreign_rows(graph, dict(rows))}
 
 
 @asynccontextmanager
-async def opened(place: StorePlace, *groups: GroupOnStream) -> AsyncGenerator[list[LeaseStore]]:
-    """Open a lease store for each group; close them at the end."""
+async def opened(place: StorePlace, *groups: GroupOnStream, existing: bool = True) -> AsyncGenerator[list[LeaseStore]]:
+    """Open a lease store for each group; close them at the end. ``existing=False`` creates a missing file or table."""
     async with AsyncExitStack() as stack:
         stores: list[LeaseStore] = []
         for group, stream in groups:
             # A store whose rows name no group or stream ignores these names, so any text will do.
-            store = lease_store(place.url, group=group or "-", stream=stream or "-", aws=place.aws, existing=True)
+            store = lease_store(place.url, group=group or "-", stream=stream or "-", aws=place.aws, existing=existing)
             stack.push_async_callback(store.close)
             answered(await _retried(store.open))
             stores.append(store)
@@ -209,6 +215,11 @@ class Watch:
         if self.is_alive is None:
             return f"silent for {self.seconds:.0f} s" if self.seconds else "not watched"
         return "no owner"
+
+
+def watching(seconds: float) -> AbstractContextManager[None]:
+    """Say that the leases are being watched while the block runs. ``0`` says nothing."""
+    return waiting(f"watching the leases for up to {seconds:g} s") if seconds else nullcontext()
 
 
 async def watch_groups(stores: Sequence[LeaseStore], seconds: float, *, until_moved: bool = False) -> list[Watch]:

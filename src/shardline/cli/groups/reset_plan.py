@@ -164,9 +164,9 @@ def plan(shards: Sequence[Shard], rows: Mapping[str, Lease], target: Target, onl
     if only is not None:
         if only not in known:
             raise UsageError(f"the stream has no shard {only!r}")
-        return [_step(known[only], rows.get(only), target)]
+        return [make_step(rows.get(only), target.lease_of(known[only]))]
     steps = [
-        _step(shard, rows.get(shard_id), target)
+        make_step(rows.get(shard_id), target.lease_of(shard))
         for shard_id, shard in known.items()
         if shard_id in rows or shard_id in target.read
     ]
@@ -174,9 +174,9 @@ def plan(shards: Sequence[Shard], rows: Mapping[str, Lease], target: Target, onl
     return steps + [Step(shard_id, Action.DELETE, rows[shard_id], None) for shard_id in missing]
 
 
-def _step(shard: Shard, row: Lease | None, target: Target) -> Step:
-    after = target.lease_of(shard)
-    return Step(shard.shard_id, _action(row, after), row, after)
+def make_step(before: Lease | None, after: Lease) -> Step:
+    """Return the step from one row of a shard to another."""
+    return Step(after.shard_id, _action(before, after), before, after)
 
 
 def _action(row: Lease | None, after: Lease) -> Action:

@@ -60,7 +60,7 @@ def make_format(chosen: str, *, keys: bool, times: bool, delimiter: str, is_term
         UsageError: the format is invalid.
     """
     if chosen == "json":
-        return _as_json
+        return json_line
     if "{" in chosen:
         template = chosen
     elif chosen in NAMED:
@@ -73,7 +73,8 @@ def make_format(chosen: str, *, keys: bool, times: bool, delimiter: str, is_term
     return _from_template(template, is_terminal=is_terminal)
 
 
-def _as_json(record: Record) -> bytes:
+def json_line(record: Record) -> bytes:
+    """Return the record as a line of JSON, in the format of ``codec.record_lines``."""
     return line_of(
         PlainRecord(record.key, record.data, record.explicit_hash_key),
         shard_id=record.shard_id,
