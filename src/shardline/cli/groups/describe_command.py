@@ -67,7 +67,7 @@ class Description(NamedTuple):
 
     @property
     def notices(self) -> list[str]:
-        """What a reader should know besides the table."""
+        """The remarks to print below the table."""
         found: list[str] = []
         if self.is_recreated:
             found.append(

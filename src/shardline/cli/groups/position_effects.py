@@ -15,7 +15,7 @@ from shardline.model.position import TRIM_HORIZON
 
 @final
 class EffectKind(StrEnum):
-    """What a change means for the records of a shard."""
+    """The effect of a change on the records of a shard."""
 
     NONE = "none"
     START = "start"  # the group has no position yet
@@ -26,7 +26,7 @@ class EffectKind(StrEnum):
 
 @final
 class Effect(NamedTuple):
-    """What a change means for the records of a shard, and how much time lies between the two positions."""
+    """The effect of a change on the records of a shard, and the time between the two positions, if it is known."""
 
     kind: EffectKind
     seconds: float | None = None
