@@ -43,7 +43,6 @@ COMMANDS = [
     f"groups reset billing --to TRIM_HORIZON --dry-run --store {STORE}",
     f"groups describe billing --watch --interval 100ms --store {STORE}",
     f"groups export billing --store {STORE}",
-    f"consume orders --group new --until latest --store {STORE} -- true",
     f"groups delete billing --yes --store {STORE}",
     "doctor orders",
 ]

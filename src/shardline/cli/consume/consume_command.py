@@ -85,8 +85,8 @@ def consume(invocation: Invocation, /, stream: str, command: tuple[str, ...], **
     \b
     Examples:
       shardline consume orders --group billing --store sqlite:///leases.db -- ./bill
-      shardline consume orders --group billing --store redis://host/0 --dead-letter failed.jsonl -- \\
-        sh -c 'echo "$SHARDLINE_KEY"; cat'
+      shardline consume orders --group log --store redis://host/0 -- sh -c 'echo "$SHARDLINE_KEY"; cat'
+      shardline consume orders --group billing --store redis://host/0 --dead-letter failed.jsonl -- ./bill
       shardline consume orders --group copy --store dynamodb://leases --batch 500 -- shardline put copy --records -
     """
     if shutil.which(command[0]) is None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import click
 
 from shardline.aio.client import Client
+from shardline.cli import standard_streams
 from shardline.cli.error_messages import WrongUsage
 from shardline.cli.groups.apply_reset import Outcome, carry_out
 from shardline.cli.groups.group_changes import report_change, rows_to_change
@@ -71,7 +72,8 @@ def export(invocation: Invocation, /, *, group: str, stream: str | None, path: s
         click.echo(data, nl=False)
     else:
         _replace(Path(path), data)
-    notice(f"exported the positions of {name.group} on {name.stream}: {counted(len(rows), 'shard')}")
+    if not standard_streams.is_lost():
+        notice(f"exported the positions of {name.group} on {name.stream}: {counted(len(rows), 'shard')}")
 
 
 def _replace(path: Path, data: bytes) -> None:
