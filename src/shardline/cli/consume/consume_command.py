@@ -20,7 +20,7 @@ import anyio
 import click
 
 from shardline.aio.consumer.async_consumer import Consumer
-from shardline.cli.completion.completion_command import complete_stream
+from shardline.cli.completion.suggestions import complete_stream
 from shardline.cli.consume.command_runs import CommandRuns, shown_records
 from shardline.cli.error_messages import WrongUsage
 from shardline.cli.groups.group_options import store_option
