@@ -54,6 +54,8 @@ CONSUMER_EVENTS = {
     "ShardTrimmed": "The retention of a whole shard ended before it was finished.",
     "TooManyUnacknowledged": "`max_unacknowledged` is reached. The shard pauses until you acknowledge records.",
     "ReadFailed": "A call to a shard failed. The worker retries at `retry_at` (NEVER: it does not).",
+    "Subscribed": "A subscription to the shard began at `position` (enhanced fan-out).",
+    "SubscriptionEnded": "A subscription ended, or was refused once. The worker subscribes again at `retry_at`.",
     "StoreFailed": "The lease store failed. Reading continues until the leases expire.",
     "StoreRecovered": "The lease store answers again.",
     "ProgressLost": "The lease store came back empty. The group begins again at `start`.",

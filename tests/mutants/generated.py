@@ -21,6 +21,7 @@ from mutants import HERE, SOURCE, Mutant
 
 HAND_OUT = "machines/test_consumer_handout.py"
 READER = "machines/test_consumer_reader_promises.py"
+FANOUT = "unit/core/consumer/test_fanout_reader.py"
 MODULES = {  # of core/consumer, and the tests that meet their mutants first
     "handout": HAND_OUT,
     "cursor": HAND_OUT,
@@ -29,7 +30,9 @@ MODULES = {  # of core/consumer, and the tests that meet their mutants first
     "held_shard": HAND_OUT,
     "handler_task": HAND_OUT,
     "reader": READER,
+    "page_reader": READER,
     "polling_reader": READER,
+    "fanout_reader": FANOUT,
 }
 EQUIVALENTS = HERE / "equivalents.toml"
 OTHER = {

@@ -18,7 +18,7 @@ from fleet_truth import Truth
 from fleet_worker import Worker
 from producer_world import START, Shell
 
-from shardline.core.consumer import planner, polling_reader, trim_watch
+from shardline.core.consumer import page_reader, planner, trim_watch
 
 MOST_EVENTS = 400_000
 PATIENCE = 90.0  # how long a calm world may take to come to rest
@@ -228,9 +228,9 @@ def _keeping(retention):
 @contextmanager
 def _slicing(records):
     """Pages are opened in slices of 10,000 records: in some worlds of a few, so that slices are seen."""
-    before = polling_reader.SLICE_RECORDS
-    polling_reader.SLICE_RECORDS = records
+    before = page_reader.SLICE_RECORDS
+    page_reader.SLICE_RECORDS = records
     try:
         yield
     finally:
-        polling_reader.SLICE_RECORDS = before
+        page_reader.SLICE_RECORDS = before

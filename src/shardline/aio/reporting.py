@@ -210,6 +210,11 @@ class ConsumerReporter:
             case consumer_events.ReadFailed(shard_id, operation, failure, retry_at):
                 suffix = " and is not retried" if retry_at == NEVER else ""
                 self._log.count(f"{operation} of {shard_id} failed{suffix}", failure.code, failure.message)
+            case consumer_events.Subscribed(shard_id, position):
+                self._log.write((logging.DEBUG, f"subscribed to {shard_id} at {position}"))
+            case consumer_events.SubscriptionEnded(shard_id, failure):
+                why = "the service ended it" if failure is None else f"{failure.code}: {failure.message}"
+                self._log.write((logging.DEBUG, f"the subscription to {shard_id} is over: {why}"))
             case consumer_events.StoreFailed(failure):
                 what, level = _STORE_FAILED[trouble_of(failure)]
                 self._log.count(what, failure.code, failure.message, level=level)

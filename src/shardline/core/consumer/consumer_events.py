@@ -134,6 +134,28 @@ class ReadFailed(NamedTuple):
 
 
 @final
+class Subscribed(NamedTuple):
+    """A subscription to the shard began (enhanced fan-out)."""
+
+    shard_id: str
+    position: Position
+
+
+@final
+class SubscriptionEnded(NamedTuple):
+    """A subscription to the shard ended or was refused. The reader subscribes again at ``retry_at``.
+
+    This is normal: the service ends every subscription after 5 minutes. If subscribing fails repeatedly, the further
+    failures are reported as ``ReadFailed``.
+    """
+
+    shard_id: str
+    failure: Failure | None
+    """Why it ended. ``None``: the service ended it in good order."""
+    retry_at: Instant
+
+
+@final
 class StoreFailed(NamedTuple):
     """The lease store failed. Reading continues until the leases expire."""
 
@@ -287,6 +309,8 @@ Event: TypeAlias = (
     | ShardTrimmed
     | TooManyUnacknowledged
     | ReadFailed
+    | Subscribed
+    | SubscriptionEnded
     | StoreFailed
     | StoreRecovered
     | ProgressLost

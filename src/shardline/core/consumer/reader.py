@@ -1,7 +1,8 @@
 """Defines what all readers of a shard have in common: pages, states, and the protocol that other code uses.
 
 A reader brings the records of one shard in order, as ``Page`` values. The hand-out (``handout``) queues them for the
-user and does not know how they were read. ``PollingReader`` is the reader that asks with GetRecords.
+user and does not know how they were read. ``PollingReader`` asks with GetRecords. ``FanOutReader`` subscribes with
+SubscribeToShard: in its states, an "iterator" is a subscription.
 
 Invariants:
 
@@ -16,12 +17,18 @@ from enum import Enum
 from typing import Final, NamedTuple, Protocol, TypeAlias, final
 
 from shardline.core.clock import Instant
-from shardline.core.consumer.consumer_events import PositionLost, ReadFailed, RecordsTrimmed
+from shardline.core.consumer.consumer_events import (
+    PositionLost,
+    ReadFailed,
+    RecordsTrimmed,
+    Subscribed,
+    SubscriptionEnded,
+)
 from shardline.core.failures import Failure
 from shardline.model.record import Record
 from shardline.model.shard import ChildShard
 
-ReaderEvent: TypeAlias = PositionLost | RecordsTrimmed | ReadFailed
+ReaderEvent: TypeAlias = PositionLost | RecordsTrimmed | ReadFailed | Subscribed | SubscriptionEnded
 
 Children: TypeAlias = tuple[ChildShard, ...]
 ShardKey: TypeAlias = tuple[str, str]

@@ -1,0 +1,100 @@
+"""Tests of ``shardline.core.consumer.page_reader``: the same for both kinds of reader."""
+
+import pytest
+from tests.harness.fanout import CHILD, FanOutShell
+from tests.harness.reader import ReaderShell
+
+from shardline.codec.raw_records import aggregate
+from shardline.codec.shapes import RawRecord
+from shardline.core.consumer import page_reader
+from shardline.core.consumer.consumer_events import PositionLost
+from shardline.core.consumer.prefetch import PrefetchBudget
+from shardline.core.consumer.reader import ReaderState
+from shardline.core.failures import Failure, FailureKind
+from shardline.model.position import TRIM_HORIZON, at_sequence_number
+from shardline.model.sequence import SequenceNumber
+
+PAIR = aggregate([("k", b"1"), ("k", b"2")])
+REFUSED = Failure(FailureKind.INVALID, "Code", "message", 400)
+
+
+class Polling(ReaderShell):
+    def begin(self):
+        self.start()
+
+    def last(self, *raws):
+        self.page(*raws, following=None, children=(CHILD,))
+
+
+class FanOut(FanOutShell):
+    def begin(self):
+        self.subscribe()
+
+    def last(self, *raws):
+        self.event(*raws, after=None, children=(CHILD,))
+
+
+@pytest.fixture(params=[Polling, FanOut])
+def shell_of(request):
+    return request.param
+
+
+def test_the_last_page_is_opened_in_slices_and_only_the_last_slice_ends_the_shard(shell_of, monkeypatch):
+    monkeypatch.setattr(page_reader, "SLICE_RECORDS", 2)
+    shell = shell_of(budget=PrefetchBudget(1))
+    shell.begin()
+    shell.last(*(RawRecord(PAIR, str(number), "k", 99.0) for number in (1, 2)))
+    (first,) = shell.reader.take_pages()
+    assert (len(first.records), first.is_last, first.child_shards) == (2, False, ())
+    assert (shell.reader.take_pages(), shell.reader.has_unopened) == ([], True)
+    shell.budget.release(shell.reader.key, first.held_bytes)
+    (second,) = shell.reader.take_pages()
+    assert (len(second.records), second.is_last, len(second.child_shards)) == (2, True, 1)
+    assert shell.reader.state is ReaderState.ENDED
+    assert not shell.reader.has_unopened
+
+
+def test_the_end_is_reported_with_an_empty_page_if_all_its_records_are_done(shell_of):
+    number = SequenceNumber(2)
+    shell = shell_of(at_sequence_number(number), done=number)
+    shell.begin()
+    shell.last(2)
+    (page,) = shell.reader.take_pages()
+    assert (page.records, page.is_last, page.held_bytes) == ([], True, 0)
+
+
+def test_stopping_drops_the_pages_and_the_unopened_rest(shell_of, monkeypatch):
+    monkeypatch.setattr(page_reader, "SLICE_RECORDS", 2)
+    shell = shell_of()
+    shell.begin()
+    shell.last(*(RawRecord(PAIR, str(number), "k", 99.0) for number in (1, 2)))
+    shell.reader.stop()
+    assert shell.reader.state is ReaderState.STOPPED
+    assert shell.reader.take_pages() == []
+    assert (shell.reader.has_unopened, shell.budget.total_bytes) == (False, 0)
+    shell.reader.stop()  # again is harmless
+
+
+def test_stopping_a_reader_that_has_ended_keeps_its_state(shell_of):
+    shell = shell_of()
+    shell.begin()
+    shell.last()
+    shell.reader.stop()
+    assert shell.reader.state is ReaderState.ENDED
+
+
+def test_a_refused_position_is_replaced_by_the_trim_horizon(shell_of):
+    number = SequenceNumber(50)
+    shell = shell_of(at_sequence_number(number), done=number)
+    shell.fail(REFUSED)
+    assert shell.reader.take_events() == [PositionLost("a", at_sequence_number(number), REFUSED)]
+    assert shell.reader.position == TRIM_HORIZON
+    shell.begin()
+    shell.last(7)
+    assert shell.numbers() == [7]
+
+
+def test_a_reader_makes_no_change_of_state_that_the_table_does_not_list(shell_of):
+    reader = shell_of().reader
+    with pytest.raises(AssertionError, match="does not go from"):
+        reader._enter(ReaderState.READING)
