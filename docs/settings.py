@@ -287,6 +287,7 @@ CONSUMER_ARGUMENTS = {
     "until": '`"latest"` ends the iteration at the newest record.',
     "idle_timeout": "Ends the iteration after this many seconds without records.",
     "max_leases": "Short for the setting of the same name.",
+    "fan_out": "Read by [enhanced fan-out](../../guides/consumer/fan-out.md) with this registered consumer.",
     "sink": "A callback for every event.",
     "close_timeout": "How long the end of the block waits for handlers. `None`: until they are done.",
 }

@@ -147,7 +147,7 @@ KCL = [
     ("cleanupLeasesUponShardCompletion", "true", "always"),
     ("callProcessRecordsEvenForEmptyRecordList", "false", "never"),
     ("billingMode", "PAY_PER_REQUEST", "the same, if Shardline creates the table"),
-    ("retrievalMode FANOUT", "the default", "not yet: records are polled"),
+    ("retrievalMode FANOUT", "the default", "`fan_out=`; by default, records are polled"),
     ("logWarningForTaskAfterMillis", "none", "`stuck_after`"),
     ("metricsLevel", "DETAILED", "`sink=`, `status()`"),
     ("none: 5 calls and 2 MiB/s per shard", "", "`calls_per_second`, `bytes_per_second`"),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from shardline.aio.consumer.batches import Batch as Batch
     from shardline.aio.consumer.consumer_status import ConsumerStatus as ConsumerStatus
     from shardline.aio.consumer.consumer_status import ShardStatus as ShardStatus
+    from shardline.aio.consumer.fan_out import FanOut as FanOut
     from shardline.aio.producer.async_producer import Producer as Producer
     from shardline.aio.producer.delivery import Delivery as Delivery
     from shardline.aio.subscription import Subscription as Subscription
@@ -82,6 +83,7 @@ __all__ = [
     "DeliveryFailed",
     "Entry",
     "FailurePolicy",
+    "FanOut",
     "HandlerFailed",
     "HashRange",
     "Position",
@@ -128,6 +130,7 @@ _HOMES = {
     "DeliveryFailed": "errors",
     "Entry": "model.record",
     "FailurePolicy": "core.consumer.failure_policy",
+    "FanOut": "aio.consumer.fan_out",
     "HandlerFailed": "errors",
     "HashRange": "model.hashing",
     "LATEST": "model.position",

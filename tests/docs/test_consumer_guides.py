@@ -106,6 +106,24 @@ def test_a_group(page, put):
     assert sorted(handled) == [b"1", b"2"]
 
 
+def test_fan_out(page, put):
+    put(b"1", b"2")
+    handled = []
+
+    async def main():
+        with anyio.move_on_after(20) as scope:
+
+            def handle(record):
+                handled.append(record.data)
+                if len(handled) == 2:
+                    scope.cancel()
+
+            await page('fan_out="billing"').read_orders(handle)
+
+    anyio.run(main)
+    assert sorted(handled) == [b"1", b"2"]
+
+
 def test_a_look(page, put):
     put(*[b"%d" % number for number in range(10)])
     peek = page("def peek(").peek

@@ -21,7 +21,6 @@ from mutants import HERE, SOURCE, Mutant
 
 HAND_OUT = "machines/test_consumer_handout.py"
 READER = "machines/test_consumer_reader_promises.py"
-FANOUT = "unit/core/consumer/test_fanout_reader.py"
 MODULES = {  # of core/consumer, and the tests that meet their mutants first
     "handout": HAND_OUT,
     "cursor": HAND_OUT,
@@ -32,7 +31,6 @@ MODULES = {  # of core/consumer, and the tests that meet their mutants first
     "reader": READER,
     "page_reader": READER,
     "polling_reader": READER,
-    "fanout_reader": FANOUT,
 }
 EQUIVALENTS = HERE / "equivalents.toml"
 OTHER = {

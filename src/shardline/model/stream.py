@@ -72,3 +72,8 @@ def parse_consumer_arn(text: object) -> StreamRef:
             "arn:aws:kinesis:<region>:<12-digit account>:stream/<name>/consumer/<name>:<creation time>"
         )
     return parse_stream(match["stream"])
+
+
+def is_consumer_name(text: str) -> bool:
+    """Whether this can be the name of a registered consumer. The rule is the same as for the name of a stream."""
+    return _NAME.fullmatch(text) is not None

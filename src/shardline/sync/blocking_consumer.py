@@ -28,6 +28,7 @@ from shardline.aio.consumer.async_consumer import ConsumerFacade
 from shardline.aio.consumer.consumer_arguments import check_batch
 from shardline.aio.consumer.consumer_session import ConsumerSession
 from shardline.aio.consumer.consumer_status import ConsumerStatus
+from shardline.aio.consumer.fan_out import FanOut
 from shardline.aio.consumer.handler_runs import is_handler_of, run_handlers
 from shardline.aio.loop.fork_and_exit import watch_forks
 from shardline.aio.producer.validation import check_timeout
@@ -71,6 +72,7 @@ class Consumer(ConsumerFacade):
         until: Literal["latest"] | None = None,
         idle_timeout: float | None = None,
         max_leases: int | None = None,
+        fan_out: str | FanOut | None = None,
         sink: ConsumerSink | None = None,
         close_timeout: float | None = 30.0,
         **connection: Any,
@@ -91,6 +93,7 @@ class Consumer(ConsumerFacade):
             until=until,
             idle_timeout=idle_timeout,
             max_leases=max_leases,
+            fan_out=fan_out,
             sink=sink,
             close_timeout=close_timeout,
             not_started=_NOT_STARTED,

@@ -3,7 +3,7 @@
 import pytest
 
 from shardline.errors import UsageError
-from shardline.model.stream import StreamRef, parse_consumer_arn, parse_stream
+from shardline.model.stream import StreamRef, is_consumer_name, parse_consumer_arn, parse_stream
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
 CONSUMER = f"{ARN}/consumer/billing:1731672000"
@@ -108,3 +108,8 @@ def test_consumers_exist_in_every_partition(partition):
 def test_what_is_no_consumer_arn_is_refused(value):
     with pytest.raises(UsageError, match="is not a consumer ARN: expected"):
         parse_consumer_arn(value)
+
+
+@pytest.mark.parametrize(("name", "is_valid"), [("billing", True), ("a" * 128, True), ("", False), ("a/b", False)])
+def test_a_registered_consumer_has_a_name_like_a_stream(name, is_valid):
+    assert is_consumer_name(name) is is_valid

@@ -21,6 +21,7 @@ from shardline.aio.consumer.consumer_arguments import check_batch
 from shardline.aio.consumer.consumer_session import ConsumerSession
 from shardline.aio.consumer.consumer_status import ConsumerStatus
 from shardline.aio.consumer.dead_letters import DeadLetterTarget
+from shardline.aio.consumer.fan_out import FanOut
 from shardline.aio.consumer.handler_runs import is_handler_of, run_handlers
 from shardline.aio.loop.fork_and_exit import watch_forks
 from shardline.aio.loop.host_tasks import running_task
@@ -93,6 +94,8 @@ class Consumer(ConsumerFacade):
         until: ``"latest"`` ends the iteration when all records up to the newest one are done.
         idle_timeout: ends the iteration after this many seconds without a record.
         max_leases: the maximum number of shards that this worker reads.
+        fan_out: read by enhanced fan-out with this registered consumer, instead of polling: its name (registered if it
+            is missing), its ARN, or a ``FanOut``.
         sink: called with every event: see ``shardline.core.consumer.consumer_events``.
         close_timeout: how many seconds closing waits for handlers, and for the release of the leases. ``None`` means
             without limit.
@@ -116,6 +119,7 @@ class Consumer(ConsumerFacade):
         until: Literal["latest"] | None = None,
         idle_timeout: float | None = None,
         max_leases: int | None = None,
+        fan_out: str | FanOut | None = None,
         sink: ConsumerSink | None = None,
         close_timeout: float | None = 30.0,
         **connection: Any,
@@ -133,6 +137,7 @@ class Consumer(ConsumerFacade):
             until=until,
             idle_timeout=idle_timeout,
             max_leases=max_leases,
+            fan_out=fan_out,
             sink=sink,
             close_timeout=close_timeout,
             not_started=_NOT_STARTED,

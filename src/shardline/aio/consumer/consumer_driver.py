@@ -29,7 +29,7 @@ import anyio
 import anyio.lowlevel
 
 from shardline.adapters.event_loop import call_soon_from_threads
-from shardline.aio.consumer.shard_reading import ShardReading
+from shardline.aio.consumer.shard_reading import FanOutReading, PollingReading, ShardReading
 from shardline.aio.loop.host_tasks import CrashGuard, Flag, HostTasks, LoopAffinity, make_flag
 from shardline.aio.loop.notifier import Notifier
 from shardline.aio.loop.stall_watchdog import StallWatchdog
@@ -40,6 +40,7 @@ from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer import consumer_events
 from shardline.core.consumer.coordinator import ScanLeases
 from shardline.core.consumer.deaggregator import Deaggregator
+from shardline.core.consumer.fanout_reader import FanOutReader
 from shardline.core.consumer.handout import CancelHandler, HandOut, ReadingFailed, StopReading, WakeReader
 from shardline.core.consumer.held_shard import HeldShard
 from shardline.core.consumer.polling_reader import PollingReader
@@ -76,6 +77,7 @@ class ConsumerDriver:
         reporter: ConsumerReporter,
         deserializer: Callable[[bytes], Any] | None,
         service_time: Callable[[], float],
+        consumer_arn: str | None = None,
     ) -> None:
         self.hand_out = hand_out
         self.coordinator = hand_out.coordinators[stream.name]
@@ -94,6 +96,7 @@ class ConsumerDriver:
         self._random = random.Random()  # noqa: S311 - no secret
         self._deserializer = deserializer
         self._service_time = service_time
+        self._consumer_arn = consumer_arn  # of the registered consumer to subscribe with; None: poll
         self._reporter = reporter
         self._store = store
         self._batching = store if isinstance(store, BatchingLeaseStore) else None
@@ -424,6 +427,15 @@ class ConsumerDriver:
             drop=config.out_of_range == "drop",
         )
         deaggregator.by_auto = self._by_auto
+        make = self._poll if self._consumer_arn is None else self._subscribe
+        reading = make(event, deaggregator, now)
+        if not reading.shard.is_stopping:
+            self._reading[reading.shard] = reading
+            assert self._tasks is not None
+            self._tasks.start_soon(self._read, reading)
+
+    def _poll(self, event: consumer_events.LeaseGained, deaggregator: Deaggregator, now: Instant) -> ShardReading:
+        config = self._config
         reader = PollingReader(
             self._stream,
             event.shard_id,
@@ -438,11 +450,24 @@ class ConsumerDriver:
             page_max_records=config.page_max_records,
         )
         shard = self.hand_out.handle_gained(self._stream.name, event, reader, now)
-        if not shard.is_stopping:
-            reading = ShardReading(shard, reader, deaggregator, self.clock, self._deserializer)
-            self._reading[shard] = reading
-            assert self._tasks is not None
-            self._tasks.start_soon(self._read, reading)
+        return PollingReading(shard, reader, deaggregator, self.clock, self._deserializer)
+
+    def _subscribe(self, event: consumer_events.LeaseGained, deaggregator: Deaggregator, now: Instant) -> ShardReading:
+        assert self._consumer_arn is not None
+        reader = FanOutReader(
+            self._stream,
+            event.shard_id,
+            event.start,
+            consumer_arn=self._consumer_arn,
+            budget=self.hand_out.budget,
+            deaggregator=deaggregator,
+            trims=self.coordinator.trims,
+            chance=self._random,
+            now=now,
+            lease=event.grant,
+        )
+        shard = self.hand_out.handle_gained(self._stream.name, event, reader, now)
+        return FanOutReading(shard, reader, deaggregator, self.clock, self._deserializer)
 
     async def _read(self, reading: ShardReading) -> None:
         assert self._api is not None

@@ -40,6 +40,7 @@ from shardline.aio.consumer.consumer_arguments import (
 )
 from shardline.aio.consumer.consumer_driver import ConsumerDriver, Message, store_error
 from shardline.aio.consumer.consumer_status import ConsumerStatus, consumer_status, health
+from shardline.aio.consumer.fan_out import FanOut, check_fan_out, find_consumer
 from shardline.aio.consumer.worker_identity import new_incarnation, new_worker_id
 from shardline.aio.loop.boot_clock import boot_time
 from shardline.aio.loop.fork_and_exit import CONSUMER_FORKED
@@ -114,6 +115,7 @@ class ConsumerSession:
         until: Literal["latest"] | None,
         idle_timeout: float | None,
         max_leases: int | None,
+        fan_out: str | FanOut | None,
         sink: ConsumerSink | None,
         close_timeout: float | None,
         not_started: str,
@@ -127,6 +129,7 @@ class ConsumerSession:
         self._deserializer = check_callable("deserializer", deserializer)
         self._sink = check_callable("sink", sink)
         self._close_timeout = check_timeout("close_timeout", close_timeout)
+        self._fan_out = check_fan_out(fan_out, self.stream)
         self._until_latest, self._idle_timeout = check_bounds(until, idle_timeout)
         self._store = make_store(
             store,
@@ -176,10 +179,11 @@ class ConsumerSession:
             raise store_error("OpenStore", failure)
         if self._start_at == LATEST:
             await api.describe_stream_summary(DescribeStreamSummary(self.stream))  # the response has the service's time
+        consumer_arn = None if self._fan_out is None else await find_consumer(self.client, self.stream, self._fan_out)
         if self.is_closed:  # closed during the calls above
             raise Closed(self._closed_message)
         self._service_time = api.service_time
-        driver = self._make_driver(api.service_time)
+        driver = self._make_driver(api.service_time, consumer_arn)
         self._ended = ended = make_flag()
 
         def finish() -> None:
@@ -189,7 +193,7 @@ class ConsumerSession:
         spawn(self._host(driver, api, failure, ended), "shardline consumer", finish)
         self._driver, self._hand_out = driver, driver.hand_out
 
-    def _make_driver(self, service_time: Callable[[], float]) -> ConsumerDriver:
+    def _make_driver(self, service_time: Callable[[], float], consumer_arn: str | None) -> ConsumerDriver:
         store, config = self._store, self.config
         coordinator = Coordinator(
             self.stream,
@@ -217,6 +221,7 @@ class ConsumerSession:
             reporter=ConsumerReporter(f"{self.stream.name} ({self.worker_id})", self._sink, time.monotonic),
             deserializer=self._deserializer,
             service_time=service_time,
+            consumer_arn=consumer_arn,
         )
 
     async def _host(self, driver: ConsumerDriver, api: Any, failure: Failure | None, ended: Flag) -> None:

@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias, final
 from shardline.aio.loop.boot_clock import boot_time
 from shardline.core.clock import Instant
 from shardline.core.consumer.coordinator import Coordinator
+from shardline.core.consumer.fanout_reader import FanOutReader
 from shardline.core.consumer.handling_lag import HandlingState, handling_lag
 from shardline.core.consumer.handout import HandOut
 from shardline.core.consumer.held_shard import HeldShard
@@ -60,6 +61,8 @@ class ShardStatus:
     for an older record. At ``max_unacknowledged``, no more records of the shard are handed out or read."""
     stream: str = ""
     """The name of the stream."""
+    read_by: Literal["polling", "fan-out"] | None = None
+    """How this worker reads the shard. ``None`` if it does not read it."""
 
     @property
     def lag(self) -> float | None:
@@ -199,6 +202,7 @@ def _with_records(known: ShardStatus, hand_out: HandOut, shard: HeldShard, servi
     return replace(
         known,
         reading_lag=shard.reader.lag,
+        read_by="fan-out" if isinstance(shard.reader, FanOutReader) else "polling",
         prefetched=state.waiting if shard.is_stopping else shard.records - state.records - done,
         out_of_range=shard.reader.out_of_range,
         unacknowledged=0 if tracker is None else tracker.remembered + unreported,

@@ -1,14 +1,17 @@
-"""Reads one shard: sends the requests of its reader, passes on the responses, and brings the pages to the hand-out.
+"""Reads one shard: carries out the requests of its reader, and brings the pages to the hand-out.
 
 Invariants:
 
 - The reader gets exactly one response or failure per request, unless the task is cancelled, which stops the reader.
 - A slow, idle or failing shard waits in its own task, so it delays no other shard.
+- A subscription is closed before the next request, and when the task is cancelled, even under a second cancellation.
+- While there is no room for an event, the task does not read from its subscription, so flow control holds the service
+  back.
 """
 
 import logging
-from collections.abc import Callable
-from typing import Any, Final, Protocol, final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol, TypeVar, final
 
 import anyio
 import anyio.lowlevel
@@ -17,14 +20,17 @@ from shardline.aio.loop.notifier import Notifier
 from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse
 from shardline.core.clock import Instant
 from shardline.core.consumer.deaggregator import Deaggregator
+from shardline.core.consumer.fanout_reader import FanOutReader, NextEvent
 from shardline.core.consumer.held_shard import HeldShard
 from shardline.core.consumer.polling_reader import PollingReader
 from shardline.core.consumer.reader import Page, ReaderEvent
 from shardline.core.failures import Failure, FailureKind
-from shardline.core.requests import GetRecords, GetShardIterator
-from shardline.ports import KinesisApi
+from shardline.core.requests import DescribeStreamSummary, GetRecords, GetShardIterator, SubscribeToShard
+from shardline.model.stream import parse_consumer_arn
+from shardline.ports import KinesisApi, ShardEvents
 
 _log: Final = logging.getLogger("shardline.consumer")
+_T = TypeVar("_T")
 
 
 class ReadingEvents(Protocol):
@@ -35,21 +41,20 @@ class ReadingEvents(Protocol):
     def handle_reader_over(self, shard: HeldShard) -> None: ...
 
 
-@final
 class ShardReading:
-    """The task that drives one ``PollingReader``."""
+    """The task that drives one reader. The subclasses carry out its requests."""
 
     def __init__(
         self,
         shard: HeldShard,
-        reader: PollingReader,
+        reader: PollingReader | FanOutReader,
         deaggregator: Deaggregator,
         clock: Callable[[], Instant],
         deserializer: Callable[[bytes], Any] | None,
     ) -> None:
         self.shard = shard
         self.deaggregator = deaggregator
-        self._reader = reader
+        self._pages = reader
         self._clock = clock
         self._deserializer = deserializer
         self._scope = anyio.CancelScope()
@@ -65,36 +70,55 @@ class ShardReading:
 
     async def run(self, api: KinesisApi, host: ReadingEvents) -> None:
         """Read until the shard ends or the reader is stopped."""
-        reader, clock = self._reader, self._clock
         with self._scope:
-            while not reader.is_over:
-                now = clock()
-                request = reader.poll_request(now)
-                if request is not None:
-                    self._handle_response(await self._send(api, request))
-                    host.handle_read(reader.take_events())
-                else:
-                    await self._room_freed.wait(max(0.0, reader.next_deadline() - now))
-                while pages := reader.take_pages():
-                    for page in pages:
-                        if page.records:  # all records of a page share one origin
-                            page.records[0].origin.deserializer = self._deserializer
-                    host.handle_pages(self.shard, pages)
-                    if reader.has_unopened:
-                        await anyio.lowlevel.checkpoint()  # opening aggregates takes CPU time: let other tasks run
+            while not self._pages.is_over:
+                if not await self._carry_out_next(api, host):
+                    await self._pause()
+                await self._pass_pages(host)
         if not self.shard.is_stopping:
             host.handle_reader_over(self.shard)
 
-    async def _send(
-        self, api: KinesisApi, request: GetShardIterator | GetRecords
-    ) -> GetShardIteratorResponse | GetRecordsResponse | Failure:
-        try:
-            if isinstance(request, GetRecords):
-                return await api.get_records(request)
-            return await api.get_shard_iterator(request)
-        except Exception as error:  # noqa: BLE001 - a bug in an adapter: expected failures are values
-            _log.exception("internal error while sending a request")
-            return Failure(FailureKind.TRANSIENT, "Internal", f"{type(error).__name__}: {error}")
+    async def _carry_out_next(self, api: KinesisApi, host: ReadingEvents) -> bool:
+        """Carry out the request that is due. Return whether there was one."""
+        raise NotImplementedError
+
+    async def _pause(self) -> None:
+        """Wait until the reader wants to be polled."""
+        await self._room_freed.wait(max(0.0, self._pages.next_deadline() - self._clock()))
+
+    async def _pass_pages(self, host: ReadingEvents) -> None:
+        """Bring the pages to the hand-out, as far as there is room."""
+        while pages := self._pages.take_pages():
+            for page in pages:
+                if page.records:  # all records of a page share one origin
+                    page.records[0].origin.deserializer = self._deserializer
+            host.handle_pages(self.shard, pages)
+            if self._pages.has_unopened:
+                await anyio.lowlevel.checkpoint()  # opening aggregates takes CPU time: let other tasks run
+
+
+@final
+class PollingReading(ShardReading):
+    """The task that drives one ``PollingReader``."""
+
+    def __init__(
+        self,
+        shard: HeldShard,
+        reader: PollingReader,
+        deaggregator: Deaggregator,
+        clock: Callable[[], Instant],
+        deserializer: Callable[[bytes], Any] | None,
+    ) -> None:
+        super().__init__(shard, reader, deaggregator, clock, deserializer)
+        self._reader = reader
+
+    async def _carry_out_next(self, api: KinesisApi, host: ReadingEvents) -> bool:
+        request = self._reader.poll_request(self._clock())
+        if request is None:
+            return False
+        self._handle_response(await _contained(_send(api, request)))
+        host.handle_read(self._reader.take_events())
+        return True
 
     def _handle_response(self, response: GetShardIteratorResponse | GetRecordsResponse | Failure) -> None:
         reader, now = self._reader, self._clock()
@@ -104,3 +128,99 @@ class ShardReading:
             reader.handle_iterator(response, now)
         else:
             reader.handle_page(response, now)
+
+
+@final
+class FanOutReading(ShardReading):
+    """The task that drives one ``FanOutReader``."""
+
+    def __init__(
+        self,
+        shard: HeldShard,
+        reader: FanOutReader,
+        deaggregator: Deaggregator,
+        clock: Callable[[], Instant],
+        deserializer: Callable[[bytes], Any] | None,
+    ) -> None:
+        super().__init__(shard, reader, deaggregator, clock, deserializer)
+        self._reader = reader
+
+    async def _carry_out_next(self, api: KinesisApi, host: ReadingEvents) -> bool:
+        request = self._reader.poll_request(self._clock())
+        if request is None:
+            return False
+        assert isinstance(request, SubscribeToShard), "an event is requested only while there is a subscription"
+        opening = api.subscribe_to_shard(request)
+        events = await _contained(opening.__aenter__())
+        try:
+            if isinstance(events, Failure):
+                await self._handle_refusal(api, request, events)
+            else:
+                await self._read_events(events, host)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _contained(opening.__aexit__(None, None, None))
+        host.handle_read(self._reader.take_events())
+        return True
+
+    async def _handle_refusal(self, api: KinesisApi, request: SubscribeToShard, failure: Failure) -> None:
+        if (
+            failure.kind is FailureKind.NOT_FOUND
+            and await _contained(_is_deregistered(api, request.consumer_arn)) is True
+        ):
+            self._reader.handle_deregistered(failure)
+        else:
+            self._reader.handle_failure(failure, self._clock())
+
+    async def _read_events(self, events: ShardEvents, host: ReadingEvents) -> None:
+        """Pass on the events of a subscription until it is over."""
+        reader = self._reader
+        reader.handle_subscribed(self._clock())
+        while reader.is_subscribed:
+            host.handle_read(reader.take_events())
+            request = reader.poll_request(self._clock())
+            if isinstance(request, NextEvent):
+                await self._wait_for_event(events, request)
+            else:
+                await self._pause()
+            await self._pass_pages(host)
+
+    async def _wait_for_event(self, events: ShardEvents, request: NextEvent) -> None:
+        reader = self._reader
+        with anyio.move_on_after(request.timeout) as limit:
+            event = await _contained(events.next_event())
+        now = self._clock()
+        if limit.cancelled_caught:
+            reader.handle_silence(now)
+        elif isinstance(event, Failure):
+            reader.handle_failure(event, now)
+        elif event is None:
+            reader.handle_end(now)
+        else:
+            reader.handle_event(event, now)
+
+
+async def _send(
+    api: KinesisApi, request: GetShardIterator | GetRecords
+) -> GetShardIteratorResponse | GetRecordsResponse | Failure:
+    if isinstance(request, GetRecords):
+        return await api.get_records(request)
+    return await api.get_shard_iterator(request)
+
+
+async def _is_deregistered(api: KinesisApi, consumer_arn: str) -> bool:
+    """Whether the registered consumer is gone, although its stream exists."""
+    described = await api.call("DescribeStreamConsumer", {"ConsumerARN": consumer_arn})
+    if not isinstance(described, Failure) or described.kind is not FailureKind.NOT_FOUND:
+        return False
+    summary = await api.describe_stream_summary(DescribeStreamSummary(parse_consumer_arn(consumer_arn)))
+    return not isinstance(summary, Failure)
+
+
+async def _contained(answer: Awaitable[_T]) -> _T | Failure:
+    """Return the answer of an adapter, or a failure if it raises."""
+    try:
+        return await answer
+    except Exception as error:  # noqa: BLE001 - a bug in an adapter: expected failures are values
+        _log.exception("internal error while sending a request")
+        return Failure(FailureKind.TRANSIENT, "Internal", f"{type(error).__name__}: {error}")

@@ -185,9 +185,17 @@ class FanOutReader(PageReader):
             self._last_number = None
             self._enter(ReaderState.STARTING)
         else:
-            self.failure = failure
-            self._enter(ReaderState.GONE if failure.kind is FailureKind.NOT_FOUND else ReaderState.FAILED)
-            self._events.append(ReadFailed(self.shard_id, _OPERATION, failure, NEVER))
+            self._give_up(failure, ReaderState.GONE if failure.kind is FailureKind.NOT_FOUND else ReaderState.FAILED)
+
+    def handle_deregistered(self, failure: Failure) -> None:
+        """Handle that the service does not know the registered consumer. The shard itself may exist."""
+        if self.state is not ReaderState.STOPPED:
+            self._give_up(failure, ReaderState.FAILED)
+
+    def _give_up(self, failure: Failure, state: ReaderState) -> None:
+        self.failure = failure
+        self._enter(state)
+        self._events.append(ReadFailed(self.shard_id, _OPERATION, failure, NEVER))
 
     def _retry(self, failure: Failure, now: Instant) -> None:
         """Subscribe again later."""

@@ -292,6 +292,7 @@ def test_a_stopped_reader_ignores_every_answer_and_returns_nothing():
         lambda reader, now: reader.handle_event(SubscribeToShardEvent([], "1", 0), now),
         lambda reader, now: reader.handle_end(now),
         lambda reader, now: reader.handle_silence(now),
+        lambda reader, now: reader.handle_deregistered(TRANSIENT),  # noqa: ARG005 - like the others
         lambda reader, now: reader.handle_failure(TRANSIENT, now),
     ):
         shell = FanOutShell()
@@ -354,6 +355,15 @@ def test_a_shard_that_the_service_does_not_know_is_gone():
     shell.fail(failure(FailureKind.NOT_FOUND))
     assert shell.reader.state is ReaderState.GONE
     assert shell.reader.is_over
+
+
+def test_a_consumer_that_was_deregistered_ends_the_reader_and_not_the_shard():
+    shell = FanOutShell()
+    shell.ask()
+    shell.reader.handle_deregistered(failure(FailureKind.NOT_FOUND))
+    assert shell.reader.state is ReaderState.FAILED
+    assert shell.reader.failure == failure(FailureKind.NOT_FOUND)
+    assert shell.reader.take_events() == [ReadFailed("a", "SubscribeToShard", failure(FailureKind.NOT_FOUND), NEVER)]
 
 
 # ---- 8: idle shards
