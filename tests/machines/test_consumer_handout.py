@@ -615,15 +615,31 @@ def test_a_shard_that_the_service_does_not_know_and_that_has_no_records_is_looke
     assert desk.groups["s"].unseen == ["a"], "it has records"
 
 
-def test_a_reader_that_waited_for_room_is_woken_when_another_shard_is_lost():
+@pytest.mark.parametrize("how", ["lost", "handed over"])
+def test_a_reader_that_waited_for_room_is_woken_when_another_shard_is_stopped(how):
     desk = Desk(prefetch_max_bytes=64 * 1024)
     desk.gain("b")
     desk.bring(700, "b")
     shard = desk.gain("a")
     desk.bring(1)
     assert not desk.hand_out.budget.admits(shard.key)
-    desk.lose("b")
-    desk.hand_out.take_actions()
+    if how == "lost":
+        desk.lose("b")
+    else:
+        desk.hand_out.handle_hand_over_asked("s", "b", desk.now)
+    assert WakeReader(shard) in desk.hand_out.take_actions()
+    desk.poll()
+    assert desk.hand_out.take_actions() == []
+
+
+def test_a_reader_that_waited_for_room_is_woken_when_another_reader_has_dropped_its_entries():
+    desk = Desk(prefetch_max_bytes=64 * 1024)
+    other = desk.gain("b")
+    desk.hand_out.budget.keep(other.key, 64 * 1024)
+    shard = desk.gain("a")
+    desk.bring(1)
+    assert not desk.hand_out.budget.admits(shard.key)
+    desk.hand_out.budget.keep(other.key, 0)
     desk.poll()
     assert desk.hand_out.take_actions() == [WakeReader(shard)]
 

@@ -65,6 +65,18 @@ STATES = frozenset({
     "a whole shard trimmed",
     "LATEST pinned, and read by another than its maker",
     "a group at LATEST begun in part, and completed by one that came later",
+    # subscriptions
+    "both kinds of readers in one group",
+    "a subscription was ended by the service",
+    "a subscription broke",
+    "a subscription stalled",
+    "a silent subscription was replaced",
+    "a subscription was refused",
+    "a subscription came too early",
+    "a live subscription was taken over",
+    "an event of an older subscription came too late",
+    "an event without records moved the position",
+    "a shard was read to its end by a subscription",
     # the user
     "dead letter",
     "dead letter could not be written at first",

@@ -1,15 +1,16 @@
-"""How a worker reads one shard: the loop around a ``PollingReader`` that ``core/consumer/__init__`` describes."""
+"""How a worker reads one shard: the loop around a reader that ``core/consumer/__init__`` describes."""
 
 from producer_endpoint import STREAM
 
-from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse
+from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse, SubscribeToShardEvent
 from shardline.core.clock import NEVER
 from shardline.core.consumer import consumer_events as told
 from shardline.core.consumer.deaggregator import Deaggregator
+from shardline.core.consumer.fanout_reader import FanOutReader
 from shardline.core.consumer.polling_reader import PollingReader
 from shardline.core.consumer.read_pace import ReadPace
 from shardline.core.failures import Failure
-from shardline.core.requests import GetRecords
+from shardline.core.requests import GetRecords, SubscribeToShard
 from shardline.model.stream import StreamRef
 
 
@@ -24,26 +25,31 @@ class ShardReading:
         self.began_at = worker.world.now
         self.delivered, self.told = set(), set()  # places
         self.reported, self.checked = None, 0  # the last watermark, and the places up to it
-        config = worker.config
-        self.reader = PollingReader(
+        self.reader = self._make_reader(
             StreamRef(STREAM),
             gained.shard_id,
             gained.start,
             budget=worker.hand_out.budget,
-            pace=ReadPace(
-                config.calls_per_second, config.bytes_per_second, config.idle_poll_interval, worker.chance, worker.now
-            ),
             deaggregator=Deaggregator(
                 STREAM,
                 gained.shard_id,
                 hash_range=gained.hash_range,
                 done=gained.checkpoint.sequence_number,
-                drop=config.out_of_range == "drop",
+                drop=worker.config.out_of_range == "drop",
             ),
             trims=worker.machine.trims,
             lease=gained.grant,
-            page_max_records=config.page_max_records,
         )
+
+    def _make_reader(self, *place, **settings):
+        config, worker = self.worker.config, self.worker
+        pace = ReadPace(
+            config.calls_per_second, config.bytes_per_second, config.idle_poll_interval, worker.chance, worker.now
+        )
+        return PollingReader(*place, pace=pace, page_max_records=config.page_max_records, **settings)
+
+    def stop(self):
+        """The hand-out has stopped the reader. An answer under way comes to nothing."""
 
     def go_on(self, armed_at=None):
         """Send what the reader wants to be sent, or come again when it does."""
@@ -53,9 +59,7 @@ class ShardReading:
         self._take_pages()
         request = reader.poll_request(worker.now)
         if request is not None:
-            service = worker.world.service
-            serve = service.get_records if isinstance(request, GetRecords) else service.get_shard_iterator
-            worker.send(serve, (request,), self._answered)
+            self._carry_out(request)
             return
         deadline = reader.next_deadline()
         if deadline != NEVER:
@@ -63,8 +67,13 @@ class ShardReading:
         elif reader._blocked:
             worker.world.reached.add("prefetch full")
 
-    def _answered(self, answer):
-        worker, reader, hand_out = self.worker, self.reader, self.worker.hand_out
+    def _carry_out(self, request):
+        service = self.worker.world.service
+        serve = service.get_records if isinstance(request, GetRecords) else service.get_shard_iterator
+        self.worker.send(serve, (request,), self._answered)
+
+    def _handle(self, answer):
+        worker, reader = self.worker, self.reader
         if isinstance(answer, Failure):
             worker.world.reached.see_failure(answer)
             reader.handle_failure(answer, worker.now)
@@ -74,6 +83,10 @@ class ShardReading:
             assert isinstance(answer, GetRecordsResponse)
             self._see_gap()
             reader.handle_page(answer, worker.now)
+
+    def _answered(self, answer):
+        worker, reader, hand_out = self.worker, self.reader, self.worker.hand_out
+        self._handle(answer)
         for event in reader.take_events():
             worker.note(type(event).__name__, *event[:2])
             if isinstance(event, told.PositionLost | told.RecordsTrimmed):
@@ -103,3 +116,90 @@ class ShardReading:
         worker, since = self.worker, self.reader._unread_since
         if since is not None and self.reader._expected is None:
             worker.world.watch.see_page(self.reader.shard_id, worker.clock.world_time(since))
+
+
+class FanOutReading(ShardReading):
+    """One reader with a subscription. Events that come after it has given the subscription up are for nobody."""
+
+    subscription = None
+    turn = 0  # of the request under way
+
+    def _make_reader(self, *place, **settings):
+        worker = self.worker
+        arn = worker.world.service.consumer_arn
+        return FanOutReader(*place, consumer_arn=arn, chance=worker.chance, now=worker.now, **settings)
+
+    def stop(self):
+        self._close()
+
+    def _carry_out(self, request):
+        worker, world = self.worker, self.worker.world
+        if isinstance(request, SubscribeToShard):
+            worker.send(world.service.subscribe, (request,), self._answered)
+            return
+        worker.at_local(worker.now + request.timeout, self._give_up, self.turn)
+        self._look(self.turn)
+
+    def _look(self, turn):
+        """The service's side: push what there is, or look again."""
+        worker, world = self.worker, self.worker.world
+        if turn != self.turn or worker.is_dead:
+            return
+        answer, late = world.service.next_event(self.subscription, world.time)
+        if answer == "nothing":
+            world.at(world.now + late, self._look, turn)
+        elif answer == "stalled":
+            world.reached.add("a subscription stalled")
+        else:
+            world.at(world.now + late + world.service.latency(), worker.run, self._event_came, turn, answer)
+
+    def _event_came(self, turn, answer):
+        if turn == self.turn:
+            self.turn += 1
+            self._answered(answer)
+        elif isinstance(answer, SubscribeToShardEvent):
+            self.worker.world.reached.add("an event of an older subscription came too late")
+
+    def _give_up(self, turn):
+        if turn == self.turn:
+            self.turn += 1
+            self.worker.world.reached.add("a silent subscription was replaced")
+            self._answered("silence")
+
+    def _handle(self, answer):
+        worker, reader, reached = self.worker, self.reader, self.worker.world.reached
+        if isinstance(answer, Failure):
+            is_live = reader.is_subscribed
+            reached.add("a subscription broke" if is_live else "a subscription was refused")
+            if answer.code == "ResourceInUseException":
+                reached.add("a live subscription was taken over" if is_live else "a subscription came too early")
+            reader.handle_failure(answer, worker.now)
+        elif answer == "silence":
+            reader.handle_silence(worker.now)
+        elif answer is None:
+            reached.add("a subscription was ended by the service")
+            reader.handle_end(worker.now)
+        elif isinstance(answer, SubscribeToShardEvent):
+            self._see_gap()
+            before = reader.position
+            reader.handle_event(answer, worker.now)
+            if not answer.records and reader.position != before:
+                reached.add("an event without records moved the position")
+            if answer.continuation_sequence_number is None:
+                reached.add("a shard was read to its end by a subscription")
+        elif self.shard.is_stopping:
+            worker.world.service.close(answer)
+        else:
+            self.subscription = answer
+            reader.handle_subscribed(worker.now)
+            others = [other for other in worker.world.processes if other.plan.fan_out != worker.plan.fan_out]
+            if any(other.hand_out.shards for other in others):
+                reached.add("both kinds of readers in one group")
+        if not reader.is_subscribed:
+            self._close()
+
+    def _close(self):
+        self.turn += 1
+        if self.subscription is not None:
+            self.worker.world.service.close(self.subscription)
+            self.subscription = None

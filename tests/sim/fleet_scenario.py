@@ -26,6 +26,7 @@ READ_FAULTS = {
     "refused": ("ConnectError", None),
     "timeout": ("ReadTimeout", None),
 }
+PUSH_FAULTS = ("end", "break", "in-use", "stall", "late")
 STORE_FAULTS = ("lost", "unsent", "dropped", "late", "broken", "throttled", "contended")
 LISTING_FAULTS = ("fails", "stale", "slow")
 SUMMARY_FAULTS = ("fails", "denied")
@@ -70,6 +71,8 @@ class WorkerPlan:
     """Whether its first life ends at the newest record."""
     idle_timeout: float | None = None
     """After how long without records the iterations and runs of its first life end."""
+    fan_out: bool = False
+    """Whether it reads by subscriptions."""
     trouble: list[tuple[float, str, float]] = field(default_factory=list)
     """When, ``crash``, ``close`` or ``pause``, and for how long it is gone."""
 
@@ -174,6 +177,9 @@ class Fleet:
     store_clocks: tuple[float, float] = (0.0, 0.0)
     """By how much the clock of a store that has one is off: at first, and after it was set back. Never ahead."""
     calm_at: float = 0.0
+    push_faults: dict[str, float] = field(default_factory=dict)
+    """How often a subscription meets each of ``PUSH_FAULTS`` when an event is to be pushed."""
+    subscription_life: float = 300.0
 
     @property
     def has_twins(self):
@@ -198,7 +204,8 @@ class Fleet:
         return any(start <= time < end for start, end in self.read_windows)
 
 
-def draw_fleet(seed: int) -> Fleet:
+def draw_fleet(seed: int, *, polls_only: bool = False) -> Fleet:
+    """The world of a seed. ``polls_only``: as it was before there were subscriptions."""
     chance = Random(f"fleet {seed}")
     duration = chance.choice([6.0, 12.0, 20.0])
     lease = chance.choice([1.0, 2.0, 4.0])
@@ -243,6 +250,8 @@ def draw_fleet(seed: int) -> Fleet:
     _draw_durations(Random(f"durations {seed}"), fleet, lease)
     _draw_set_back(Random(f"set back {seed}"), fleet)
     _draw_takers(Random(f"takers {seed}"), fleet)
+    if not polls_only:
+        _draw_readers(Random(f"readers {seed}"), fleet)
     ends = [at + length for plan in fleet.workers for at, _, length in plan.trouble]
     ends += [plan.starts_at for plan in fleet.workers] + [end for _, end in fleet.outages]
     ends += [load.puts[-1][0] for load in fleet.producing.loads] + [at for at, _ in fleet.retention_changes]
@@ -268,6 +277,17 @@ def _die_beginning(chance, fleet):
         fleet.to_wire = 0.02
         for plan in fleet.workers[1:]:
             plan.starts_at = max(plan.starts_at, chance.uniform(1.0, 4.0))
+
+
+def _draw_readers(chance, fleet):
+    """Workers poll, or subscribe, or both in one group. With the stream, its registered consumers are deleted."""
+    kind = chance.choice(["polling", "polling", "fan-out", "both"])
+    if fleet.recreated_at is not None or kind == "polling":
+        return
+    for plan in fleet.workers:
+        plan.fan_out = kind == "fan-out" or chance.random() < 0.5
+    fleet.push_faults = _some(chance, PUSH_FAULTS, chance.choice([0, 1, 2, 3]), (0.02, 0.1, 0.3))
+    fleet.subscription_life = chance.choice([300.0, 2.5, 6.0])
 
 
 def _draw_retention_changes(chance, retention, duration):

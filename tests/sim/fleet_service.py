@@ -15,6 +15,7 @@ from shardline.codec.shapes import (
     ListShardsResponse,
     RawRecord,
     StreamSummary,
+    SubscribeToShardEvent,
 )
 from shardline.core.failures import Failure, FailureKind, classify
 from shardline.server.model import inputs
@@ -23,6 +24,9 @@ from shardline.server.model.service import Service
 from shardline.server.model.settings import Delays, Limits, ServiceSettings
 
 STALE_FOR = 0.8  # a listing may be that old: consumers look again after a second before they believe what is odd
+TAKEOVER_WAIT = 1.0  # for the service's 5 s
+SILENCE = 6.0  # for the reader's 30 s: the service pushes every 5 s
+PUSH_DISTANCE = 0.1  # how often a subscription looks for records
 DELETION = 0.5  # how long a stream is being deleted
 
 
@@ -39,6 +43,8 @@ class FleetService(Endpoint):
             write_records_per_second=self.scenario.record_rate,
             write_bytes_per_second=self.scenario.byte_rate,
             iterator_life=fleet.iterator_life,
+            subscription_life=fleet.subscription_life,
+            subscription_takeover_wait=TAKEOVER_WAIT,
             update_shard_count_per_day=None,
         )
         settings = ServiceSettings(
@@ -52,6 +58,8 @@ class FleetService(Endpoint):
         self.service.use_faults(self.faults)
         self._create()
         self._prepare_stream()
+        # A stream with a registered consumer cannot be deleted.
+        self.consumer_arn = self._register() if any(plan.fan_out for plan in fleet.workers) else None
         self.stale_listing = None
         self.stale_summary = None
         self.listings = self.bad_listings = self.changes = self.oddities = 0
@@ -61,6 +69,11 @@ class FleetService(Endpoint):
         self.retention = fleet.retention
         self.retentions = []  # those before: until when, and which
         self._stale_reading = None
+        self.stalled = set()  # subscriptions
+
+    def _register(self):
+        members = {"StreamARN": self.stream.arn, "ConsumerName": "sim"}
+        return self.service.handle("RegisterStreamConsumer", members, BEGIN).body["Consumer"]["ConsumerARN"]
 
     def _prepare_stream(self):
         if self.fleet.retention is not None:
@@ -192,6 +205,55 @@ class FleetService(Endpoint):
         children = tuple(map(_child, body.child_shards or ()))
         response = GetRecordsResponse(records, body.next_shard_iterator, body.millis_behind_latest, children)
         return response, 0.0
+
+    def subscribe(self, request, now):
+        fault, late = self.read_fault(now, READ_FAULTS.keys() - {"expired-iterator"})
+        if fault is not None:
+            return fault, late
+        position = request.position
+        number = None if position.sequence_number is None else str(position.sequence_number.number)
+        start = inputs.StartingPosition(position.kind.value, number, position.timestamp)
+        members = inputs.SubscribeToShard(request.consumer_arn, request.shard_id, start)
+        answer = self.service.handle("SubscribeToShard", members, BEGIN + now)
+        refusal = answer.refusal
+        if refusal is None:
+            return answer.subscription, 0.0
+        return Failure(classify(refusal.code, 400, refusal.message), refusal.code, refusal.message, 400), 0.0
+
+    def next_event(self, subscription, now):
+        """What a subscription pushes, and how late that comes; ``nothing`` yet, or nothing any more (``stalled``)."""
+        if subscription in self.stalled:
+            return "stalled", 0.0
+        body = subscription.poll(BEGIN + now)
+        if body is None:
+            return (None, 0.0) if subscription.ended else ("nothing", PUSH_DISTANCE)
+        records = [RawRecord(one.data, one.sequence_number, one.key, one.arrived_at) for one in body.records]
+        children = None if body.child_shards is None else tuple(map(_child, body.child_shards))
+        event = SubscribeToShardEvent(records, body.continuation_sequence_number, body.millis_behind_latest, children)
+        return self._spoil(subscription, event, now)
+
+    def _spoil(self, subscription, event, now):
+        """What becomes of an event on its way. An event that does not arrive is the last of its subscription."""
+        faults = self.fleet.push_faults.items() if self.fleet.reads_faulty_at(now) else ()
+        fault = next((kind for kind, chance in faults if self.chance.random() < chance), None)
+        if fault == "late":
+            return event, self.chance.uniform(0.5, 2 * SILENCE)
+        if fault is None:
+            return event, 0.0
+        if fault == "stall":
+            self.stalled.add(subscription)
+            return "stalled", 0.0
+        subscription.ended = True
+        if fault == "end":
+            return None, 0.0
+        if fault == "break":
+            return Failure(FailureKind.TRANSIENT, "ConnectionReset", "sim"), 0.0
+        return Failure(FailureKind.IN_USE, "ResourceInUseException", "sim", 400), 0.0
+
+    def close(self, subscription):
+        """The client has closed the connection. Of a connection that has stalled, the service learns nothing."""
+        if subscription not in self.stalled:
+            subscription.ended = True
 
     def list_all(self, request, now):
         """ListShards of a consumer: all shards, closed ones too. It may be a little late."""

@@ -9,7 +9,7 @@ from random import Random
 
 from fleet_books import Books
 from fleet_process import Clock, Process
-from fleet_reading import ShardReading
+from fleet_reading import FanOutReading, ShardReading
 from fleet_takers import Application
 from producer_endpoint import BEGIN, STREAM
 from tests.harness.coordinator import CoordinatorShell
@@ -17,7 +17,7 @@ from tests.harness.coordinator import CoordinatorShell
 from shardline.core.clock import NEVER
 from shardline.core.consumer import consumer_events as told
 from shardline.core.consumer.coordinator import Coordinator, ScanLeases
-from shardline.core.consumer.handout import CancelHandler, HandOut, ReadingFailed, WakeReader
+from shardline.core.consumer.handout import CancelHandler, HandOut, ReadingFailed, StopReading, WakeReader
 from shardline.core.consumer.run_bounds import RunBounds
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import CommitCheckpoint, FinishHandOver, ReleaseLease, RenewLease
@@ -223,6 +223,8 @@ class Worker(Process, CoordinatorShell):
         for action in hand_out.take_actions():
             if isinstance(action, WakeReader):
                 self.readings[action.shard.grant].go_on()
+            elif isinstance(action, StopReading) and action.shard.grant in self.readings:
+                self.readings[action.shard.grant].stop()
             elif isinstance(action, CancelHandler) and action.taker in self.users.handlers:
                 self.users.handlers[action.taker].cancel()
         for taker in hand_out.take_answered():
@@ -388,6 +390,7 @@ class Worker(Process, CoordinatorShell):
         world, shard_id = self.world, event.shard_id
         world.service.advance(world.time)
         world.watch.check_gained(self, shard_id, event.checkpoint)
-        reading = self.readings[event.grant] = ShardReading(self, event)
+        kind = FanOutReading if self.plan.fan_out else ShardReading
+        reading = self.readings[event.grant] = kind(self, event)
         reading.shard = self.hand_out.handle_gained(STREAM, event, reading.reader, self.now)
         reading.go_on()

@@ -12,13 +12,14 @@ from itertools import count
 from fleet_oracles import Watch
 from fleet_reached import Reached
 from fleet_scenario import draw_fleet
-from fleet_service import FleetService
+from fleet_service import SILENCE, TAKEOVER_WAIT, FleetService
 from fleet_store import Store
 from fleet_truth import Truth
 from fleet_worker import Worker
 from producer_world import START, Shell
 
-from shardline.core.consumer import page_reader, planner, trim_watch
+from shardline.core.consumer import fanout_reader, page_reader, planner, trim_watch
+from shardline.server.model import consumers
 
 MOST_EVENTS = 400_000
 PATIENCE = 90.0  # how long a calm world may take to come to rest
@@ -28,8 +29,8 @@ LOOK_EVERY = 0.5
 class FleetWorld:
     """One event heap. The same seed gives the same trace."""
 
-    def __init__(self, seed, reached=None):
-        self.fleet = draw_fleet(seed)
+    def __init__(self, seed, reached=None, *, polls_only=False):
+        self.fleet = draw_fleet(seed, polls_only=polls_only)
         self.scenario = self.fleet.producing
         self.reached = Reached() if reached is None else reached
         self.reached.seed = seed
@@ -172,6 +173,7 @@ class FleetWorld:
             _deleting_after(self.fleet.delete_after),
             _keeping(self.fleet.retention),
             _slicing(self.fleet.slice_records),
+            _subscribing(self.fleet.retention),
         ):
             for shell in self.shells:
                 shell.pump()
@@ -223,6 +225,20 @@ def _keeping(retention):
         yield
     finally:
         trim_watch.LEAST_RETENTION = before
+
+
+@contextmanager
+def _subscribing(retention):
+    """A simulated service has shorter waits than Kinesis, so that many subscriptions fit into a world. Where records are
+    kept for seconds, it also pushes more often than every 5 s.
+    """
+    before = fanout_reader.SILENCE, fanout_reader._TAKEOVER_WAIT, consumers._HEARTBEAT
+    fanout_reader.SILENCE, fanout_reader._TAKEOVER_WAIT = SILENCE, TAKEOVER_WAIT
+    consumers._HEARTBEAT = before[2] if retention is None else 0.5
+    try:
+        yield
+    finally:
+        fanout_reader.SILENCE, fanout_reader._TAKEOVER_WAIT, consumers._HEARTBEAT = before
 
 
 @contextmanager

@@ -485,6 +485,7 @@ class HandOut:
         if shard.cursor is not None:
             shard.cursor.take_back()
         self._actions.append(StopReading(shard))
+        self._admit()  # the other shards have a larger share of the budget now
         self._mark_due(shard.key)
 
     def _drop(self, shard: HeldShard) -> None:
