@@ -118,7 +118,7 @@ def test_fan_out(page, put):
                 if len(handled) == 2:
                     scope.cancel()
 
-            await page('fan_out="billing"').read_orders(handle)
+            await page("def read_pushed_orders(").read_pushed_orders(handle)
 
     anyio.run(main)
     assert sorted(handled) == [b"1", b"2"]

@@ -304,7 +304,7 @@ def actions_of(policy, service):
         assert statement.keys() == {"Sid", "Effect", "Action", "Resource"}
         assert statement["Effect"] == "Allow"
         assert re.fullmatch(r"\w+", statement["Sid"])
-        arn = r"arn:aws:(kinesis:eu-west-1:111122223333:stream|dynamodb:eu-west-1:111122223333:table)/[\w*]+|\*"
+        arn = r"arn:aws:(kinesis:eu-west-1:111122223333:stream|dynamodb:eu-west-1:111122223333:table)/[\w*]+(/consumer/\*)?|\*"
         assert re.fullmatch(arn, statement["Resource"])
         actions = statement["Action"] if isinstance(statement["Action"], list) else [statement["Action"]]
         assert len(set(actions)) == len(actions)
@@ -319,7 +319,7 @@ def operations_of(kinesis):
     return {request.operation for request in kinesis.requests}
 
 
-PRODUCER, CONSUMER, CONSUMER_ON_DYNAMODB, ADMINISTRATOR = POLICIES
+PRODUCER, CONSUMER, FAN_OUT, CONSUMER_ON_DYNAMODB, ADMINISTRATOR = POLICIES
 
 
 def test_a_producer_calls_what_it_may(kinesis):
@@ -363,6 +363,18 @@ def test_a_consumer_calls_what_it_may(kinesis, tmp_path):
     assert operations_of(kinesis) - {"PutRecords"} == actions_of(CONSUMER, "kinesis")
     assert actions_of(CONSUMER_ON_DYNAMODB, "kinesis") == actions_of(CONSUMER, "kinesis")
     assert actions_of(CONSUMER, "dynamodb") == set()
+
+
+def test_a_consumer_with_fan_out_calls_what_it_may(kinesis):
+    async def main():
+        async with Consumer("orders", fan_out="billing", until="latest") as consumer:
+            async for _ in consumer:
+                pass
+
+    kinesis.requests.clear()
+    anyio.run(main)
+    polling = {"GetRecords", "GetShardIterator"}
+    assert operations_of(kinesis) == (actions_of(CONSUMER, "kinesis") - polling) | actions_of(FAN_OUT, "kinesis")
 
 
 def test_an_administrator_calls_what_he_may(kinesis):

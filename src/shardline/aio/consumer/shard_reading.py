@@ -17,7 +17,7 @@ import anyio
 import anyio.lowlevel
 
 from shardline.aio.loop.notifier import Notifier
-from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse
+from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse, SubscribeToShardEvent
 from shardline.core.clock import Instant
 from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.fanout_reader import FanOutReader, NextEvent
@@ -187,6 +187,7 @@ class FanOutReading(ShardReading):
 
     async def _wait_for_event(self, events: ShardEvents, request: NextEvent) -> None:
         reader = self._reader
+        event: SubscribeToShardEvent | Failure | None = None
         with anyio.move_on_after(request.timeout) as limit:
             event = await _contained(events.next_event())
         now = self._clock()
