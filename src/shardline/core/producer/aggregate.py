@@ -58,6 +58,7 @@ class Aggregate:
     """Records that share one entry, or a bundle of records that are separate entries."""
 
     __slots__ = (
+        "_expires_at",
         "_hash_keys",
         "_keys",
         "address",
@@ -99,6 +100,7 @@ class Aggregate:
         """The number of entries in the request. Set by ``seal``."""
         self._keys: dict[str, int] = {}
         self._hash_keys: dict[str, int] = _NO_KEYS
+        self._expires_at: Instant | None = None  # what ``expires_at`` returned after this aggregate was sealed
 
     def add(self, record: BufferedRecord, max_bytes: int) -> bool:
         """Add a record, unless that would make the aggregate too large. The first record always fits.
@@ -264,6 +266,15 @@ class Aggregate:
         size = self.size if is_whole else len(data)
         self.cost_bytes = size + (len(key) if key.isascii() else len(key.encode()))
         self.entry_count = 1
+
+    def expires_at(self) -> Instant:
+        """Return when the first of the records expires, where records have TTLs of their own."""
+        if self._expires_at is not None:
+            return self._expires_at
+        first = min([record.expires_at + record.extra_ttl for record in self.records])
+        if self.entry_count:  # sealed: no record is added any more
+            self._expires_at = first
+        return first
 
     def entries(self) -> list[Entry]:
         """Return the entries that represent these records in a request."""

@@ -72,9 +72,9 @@ class Intake:
 
     # fmt: off
     __slots__ = (
-        "_has_ended", "_max_bytes", "_max_records", "_newest", "_taken", "gate_records", "limit_bytes", "limit_records",
-        "plain_max_bytes", "quiet_bytes", "quiet_records", "record_max_bytes", "records", "refusal", "reserved_bytes",
-        "reserved_records", "serializes", "waiters",
+        "_has_ended", "_max_bytes", "_max_records", "_newest", "_taken", "gate_records", "invalid", "limit_bytes",
+        "limit_records", "plain_max_bytes", "quiet_bytes", "quiet_records", "record_max_bytes", "records", "refusal",
+        "reserved_bytes", "reserved_records", "serializes", "ttls_differ", "waiters",
     )
     # fmt: on
 
@@ -99,6 +99,10 @@ class Intake:
         """Why puts are refused; ``None`` if they are accepted."""
         self.waiters: deque[Any] = deque()
         """The callers that wait for room, in the order of their arrival. The shell adds and wakes them."""
+        self.invalid: list[BufferedRecord] = []
+        """Records that ``put_many`` refused, and that have failed. Putters append them, and the host reports them."""
+        self.ttls_differ = False
+        """Whether a record may have a TTL of its own. A putter sets this before it puts such a record."""
         self.serializes = False
         """Whether data has to be turned into bytes first. Written by the shell."""
         self.limit_record(config.known_record_max_bytes)
@@ -247,6 +251,12 @@ class Intake:
             else:
                 newest = record.expires_at
         self._newest = newest
+        return taken
+
+    def take_invalid(self) -> list[BufferedRecord]:
+        """Take the invalid records that the host has not reported yet."""
+        taken = self.invalid[:]
+        del self.invalid[: len(taken)]
         return taken
 
     def end(self, reason: str) -> list[BufferedRecord]:

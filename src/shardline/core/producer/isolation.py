@@ -115,7 +115,7 @@ class Part:
         """The credit that sending this part took."""
         self.records: int = sum([len(shipment.aggregate.records) for shipment in shipments])
         self.expires_at: Instant = min(
-            [record.expires_at for shipment in shipments for record in shipment.aggregate.records], default=NEVER
+            [record.deadline for shipment in shipments for record in shipment.aggregate.records], default=NEVER
         )
 
 

@@ -48,6 +48,10 @@ class KeyOrder:
         """Return when the first waiting record expires, or an earlier time."""
         return self._by_expiry[0][0] if self._by_expiry else NEVER
 
+    def oldest(self) -> Instant:
+        """Return the ``expires_at`` of the waiting record that was put first."""
+        return min([behind[0].expires_at for behind in self._behind.values()], default=NEVER)
+
     def admit(self, records: list[BufferedRecord]) -> list[BufferedRecord]:
         """Return the records that may be sent now, and keep the others waiting.
 
@@ -63,7 +67,8 @@ class KeyOrder:
             else:
                 self._behind.setdefault(key, deque()).append(record)
                 self._admitted += 1
-                heapq.heappush(self._by_expiry, (record.expires_at, self._admitted, record))
+                deadline = record.expires_at + record.extra_ttl
+                heapq.heappush(self._by_expiry, (deadline, self._admitted, record))
                 self.waiting += 1
         return admitted
 
@@ -84,17 +89,22 @@ class KeyOrder:
         return following
 
     def take_expired(self, now: Instant) -> list[BufferedRecord]:
-        """Take the waiting records whose ``record_ttl`` has ended."""
+        """Take the waiting records whose TTL has ended."""
         expired: list[BufferedRecord] = []
         by_expiry = self._by_expiry
         while by_expiry and by_expiry[0][0] <= now:
             _, _, record = heapq.heappop(by_expiry)
             key = record.key
-            # The records of a key wait in the order of their puts, and all have the same TTL. So if this record still
-            # waits, it is the first of its key. Otherwise the heap's entry is stale: the record is the head now, or has
-            # ended.
-            if key is not None and key in self._behind and self._behind[key][0] is record:
-                expired.append(self._take_next(key))
+            # The heap's entry may be stale: the record is the head now, or has ended.
+            if key is None or key not in self._behind or record.ending is not None or self._is_head(record):
+                continue
+            behind = self._behind[key]
+            # The records of a key wait in the order of their puts. Unless records have TTLs of their own, the first
+            # one expires first.
+            if behind[0] is not record:
+                behind.remove(record)
+                behind.appendleft(record)
+            expired.append(self._take_next(key))
         return expired
 
     def _take_next(self, key: str) -> BufferedRecord:

@@ -19,9 +19,9 @@ Invariants:
 - P9: an ordered lane has at most one aggregate or pack in flight, and its queue is first in, first out. An ordered
   lane that does not aggregate has at most one record of each key in flight (``key_order``).
 - Expired records leave the lane before others are sent, and take no tokens.
-- An aggregate is due when its oldest record is due, and all records have the same TTL, so the first aggregate that is
-  due is also the first to expire. In an ordered lane later aggregates are due later, so the order of deadlines is the
-  order of arrival. A keyless record that comes to an ordered lane late, from a refused request or another lane, is
+- An aggregate is due when its oldest record is due. Unless ``ttls_differ``, the first aggregate that is due is also the
+  first to expire. Deadlines of single records never change when an aggregate is due, or its place. In an
+  ordered lane later aggregates are due later, so the order of deadlines is the order of arrival. A keyless record that comes to an ordered lane late, from a refused request or another lane, is
   queued alone, because it has no order to keep.
 - A lane whose entry landed in another shard sends one record per entry. It aggregates again when ``TRUST`` entries in a
   row, all sent after that landing was seen, have landed as predicted. A shard that was split or merged never stores
@@ -74,7 +74,7 @@ class Lane:
         "_packing", "_queue", "_rates", "_sealed_so_far", "_share_changed_at", "_spare_address",
         "aggregates", "counted_bytes", "counted_entries", "fresh", "hash_range", "held", "in_flight", "is_ready",
         "max_bytes", "max_count", "numbers", "open", "predicted", "queued", "queued_bytes", "released", "sends_no_key",
-        "shard_id", "share", "vanished",
+        "shard_id", "share", "ttls_differ", "vanished",
     )
     # fmt: on
 
@@ -112,6 +112,8 @@ class Lane:
         self.is_ready = False
         """Whether the lane may give an aggregate to the next request. Written by the collector, like ``counted_*``."""
         self.counted_entries = self.counted_bytes = 0  # the queued entries and bytes that the collector has counted
+        self.ttls_differ = False
+        """Whether some records have a TTL of their own, so that any aggregate may expire first. Written by the router."""
         self.fresh: list[BufferedRecord] = []
         """Records that the router has just assigned to this lane. Written by the router."""
         self.open: dict[tuple[str | None, str | None], Aggregate] = {}
@@ -339,23 +341,34 @@ class Lane:
         return self.released or self.due_at() <= now
 
     def expires_at(self) -> Instant:
-        """Return when the first waiting record expires, or an earlier time. The first due expires first."""
-        return min(self.due_at() + self._life_after_due, self._keys.expires_at())
+        """Return when the first waiting record expires, or an earlier time."""
+        if not self.ttls_differ:
+            return min(self.due_at() + self._life_after_due, self._keys.expires_at())
+        aggregates = [*(aggregate for _, _, aggregate in self._queue), *self.open.values()]
+        waiting = [aggregate.expires_at() for aggregate in aggregates]
+        return min([self._keys.expires_at(), *waiting])
+
+    def oldest(self) -> Instant:
+        """Return the ``expires_at`` of the waiting record that was put first."""
+        return min(self.due_at() + self._life_after_due, self._keys.oldest())
 
     def take_expired(self, now: Instant) -> list[BufferedRecord]:
-        """Take the waiting records whose ``record_ttl`` has ended. The others stay, in their order."""
+        """Take the waiting records whose TTL has ended. The others stay, in their order."""
         expired = self._keys.take_expired(now)
         life = self._life_after_due
-        if self.open_due_at() + life <= now:
+        if any(self._expiry_of(aggregate) <= now for aggregate in self.open.values()):
             self.seal()
-        while self._queue and self._queue[0][0] + life <= now:
-            _, _, aggregate = self._queue.popleft()
+        for aggregate in self._take_expired_aggregates(now):
             self.queued -= aggregate.entry_count
             self.queued_bytes -= aggregate.cost_bytes
-            # ``- life + life`` rounds like ``expires_at()`` does. Otherwise a rounding error could keep a record here
-            # that ``expires_at()`` calls expired, and the host would wake up again and again.
-            rest = [record for record in aggregate.records if record.expires_at - life + life > now]
-            over = [record for record in aggregate.records if record.expires_at - life + life <= now]
+            if self.ttls_differ:
+                over = [record for record in aggregate.records if record.deadline <= now]
+                rest = [record for record in aggregate.records if record.deadline > now]
+            else:
+                # ``- life + life`` rounds like ``expires_at()`` does. Otherwise a rounding error could keep a record
+                # here that ``expires_at()`` calls expired, and the host would wake up again and again.
+                over = [record for record in aggregate.records if record.expires_at - life + life <= now]
+                rest = [record for record in aggregate.records if record.expires_at - life + life > now]
             expired += over
             if rest:
                 due_at = min(record.expires_at for record in rest) - life
@@ -364,6 +377,22 @@ class Lane:
         if not self._queue:
             self.released = False
         return expired
+
+    def _expiry_of(self, aggregate: Aggregate) -> Instant:
+        return aggregate.expires_at() if self.ttls_differ else aggregate.due_at + self._life_after_due
+
+    def _take_expired_aggregates(self, now: Instant) -> list[Aggregate]:
+        """Take the sealed aggregates that hold an expired record out of the queue."""
+        queue = self._queue
+        taken: list[Aggregate] = []
+        if self.ttls_differ:
+            taken = [aggregate for _, _, aggregate in queue if aggregate.expires_at() <= now]
+            if taken:
+                self._queue = deque(place for place in queue if place[2].expires_at() > now)
+        else:
+            while queue and queue[0][0] + self._life_after_due <= now:
+                taken.append(queue.popleft()[2])
+        return taken
 
     def poll_aggregate(self, now: Instant, room_bytes: float, room_entries: float = NEVER) -> Aggregate | None:
         """Return the next aggregate to send, if it may be sent now and fits. Its tokens are taken with it (P6)."""

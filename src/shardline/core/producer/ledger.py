@@ -14,7 +14,7 @@ from typing import final
 from shardline.codec.shapes import PutRecordsResult
 from shardline.core.producer.aggregate import Aggregate
 from shardline.core.producer.intake import Intake
-from shardline.core.producer.producer_record import Attempt, BufferedRecord, Landing, Sent, payload_bytes, undelivered
+from shardline.core.producer.producer_record import INVALID, Attempt, BufferedRecord, Landing, Sent, payload_bytes, undelivered
 from shardline.core.producer_events import Event, RecordsFailed
 
 
@@ -98,3 +98,12 @@ class Ledger:
         self.failed_records += len(records)
         self.failed += records
         self.events.append(RecordsFailed(len(records), code, message))
+
+    def note_invalid(self, records: list[BufferedRecord]) -> None:
+        """Count and report records that ``put_many`` refused. They were never accepted, so they take no room.
+
+        The event has no details, because those may quote a key.
+        """
+        self.failed_records += len(records)
+        self.failed += records
+        self.events.append(RecordsFailed(len(records), INVALID, "put_many was passed an invalid record"))

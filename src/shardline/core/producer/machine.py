@@ -104,6 +104,7 @@ class ProducerMachine:
         The answers to the requests in flight deliver or fail the other records.
         """
         self._backlog = 0
+        self._report_invalid()
         self._retries.give_up_all(self._responses.take_parked(), self.intake.end(message), code, message)
 
     def give_up_lost(self, message: str) -> None:
@@ -219,7 +220,7 @@ class ProducerMachine:
 
     def stats(self, now: Instant) -> ProducerStats:
         ledger = self.ledger
-        waiting = [lane.expires_at() for lane in self._router.all_lanes()]
+        waiting = [lane.oldest() for lane in self._router.all_lanes()]
         oldest = min(waiting + [record.expires_at for record in self.intake.records[:1]]) - self._config.record_ttl
         return ProducerStats(
             outstanding=self.intake.outstanding,
@@ -275,6 +276,9 @@ class ProducerMachine:
         fresh = self.intake.take(count)
         if not self.intake.records:
             self._taken_bytes = self.intake.reserved_bytes
+        if self.intake.ttls_differ:
+            self._router.tell_ttls_apart()
+            self._expires_at = min([self._expires_at, *(record.deadline for record in fresh)])
         for first in fresh[:1]:
             self._expires_at = min(self._expires_at, first.expires_at)
             self._due_at = min(self._due_at, first.expires_at - self._config.record_ttl + self._config.linger)
@@ -301,6 +305,8 @@ class ProducerMachine:
 
     def _advance(self, now: Instant) -> None:
         """Bring the machine up to ``now``: sort new records, fail expired ones, and release lanes that are due."""
+        if self.intake.invalid:
+            self._report_invalid()
         if not self._backlog and self._check_intake(now):
             self._backlog = len(self.intake.records)
         if self._backlog:
@@ -345,6 +351,12 @@ class ProducerMachine:
                 self._note_sealed(lane)
         self._collector.drain()
 
+    def _report_invalid(self) -> None:
+        """Count and report the records that ``put_many`` refused."""
+        invalid = self.intake.take_invalid()
+        if invalid:
+            self.ledger.note_invalid(invalid)
+
     def _expire(self, now: Instant) -> None:
         self._retries.expire_unsent(now)
         self._responses.expire_parked(now)
@@ -353,7 +365,7 @@ class ProducerMachine:
     def _arm(self, now: Instant) -> None:
         """Recompute the deadlines, because records came back to lanes or left them."""
         lanes = self._router.all_lanes()
-        parked = [record.expires_at for shipment in self._responses.parked for record in shipment.aggregate.records]
+        parked = [record.deadline for shipment in self._responses.parked for record in shipment.aggregate.records]
         self._expires_at = min([self._isolation.expires_at(), *parked, *(lane.expires_at() for lane in lanes)])
         lingering = [lane.open_due_at() for lane in lanes]
         # Sealed aggregates that are not due yet came back from a request that was full before its deadline. The

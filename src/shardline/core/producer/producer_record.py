@@ -15,6 +15,8 @@ import msgspec
 
 from shardline.core.clock import Instant
 
+INVALID: Final = "InvalidRecord"
+"""The code of records that ``put_many`` refused because they are invalid."""
 _KEPT_ATTEMPTS: Final = 16  # attempts remembered in full: the first half and the last half
 
 
@@ -153,6 +155,7 @@ class BufferedRecord(msgspec.Struct, gc=False, eq=False):
     """``None``: the record is keyless, and the producer chooses the shard."""
     explicit_hash_key: str | None
     expires_at: Instant
+    """The time of the put plus ``record_ttl``. It orders the records (P9), and says when the record is due."""
     ending: Landing | Undelivered | None = None
     sub_sequence: int = 0
     sequence_number: str = ""
@@ -160,6 +163,13 @@ class BufferedRecord(msgspec.Struct, gc=False, eq=False):
     history: History | None = None
     waiters: list[Any] | None = None
     """The waiters that the shell wakes when the record has ended. ``core`` only checks whether there are any."""
+    extra_ttl: float = 0.0
+    """How many seconds the record outlives ``expires_at``. Less than 0 if its own TTL is shorter than ``record_ttl``."""
+
+    @property
+    def deadline(self) -> Instant:
+        """When the record expires, if it was not delivered before."""
+        return self.expires_at + self.extra_ttl
 
     @property
     def attempt_count(self) -> int:

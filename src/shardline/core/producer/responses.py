@@ -158,7 +158,7 @@ class ResponseHandler:
         """Fail parked records that have expired. Other records of the same aggregates are sent again."""
         parked, self._parked = self._parked, []
         for landed in parked:
-            if any(record.expires_at <= now for record in landed.shipment.aggregate.records):
+            if any(record.deadline <= now for record in landed.shipment.aggregate.records):
                 self._send_again(landed, now)
                 landed.shipment.lane.handle_ended(landed.shipment.aggregate.records)
                 self._collector.note_returned(landed.shipment.lane, now)

@@ -98,7 +98,7 @@ class Retries:
             if spent:
                 self._ledger.fail(spent, code, f"{message} (given up after {limit} attempts)")
                 records = [record for record in records if record.ending is None]
-        expired = [record for record in records if record.expires_at <= now]
+        expired = [record for record in records if record.deadline <= now]
         if expired:
             self.fail_expired(expired, now)
             records = [record for record in records if record.ending is None]
@@ -106,15 +106,20 @@ class Retries:
 
     def fail_expired(self, records: list[BufferedRecord], now: Instant) -> None:
         """Fail expired records. The message names the last failure, and the expiry becomes the last attempt."""
-        ttl = f"not delivered within record_ttl ({self._config.record_ttl:g} s)"
         by_reason: dict[str, list[BufferedRecord]] = {}
         for record in records:
             last = record.history.kept[-1] if record.history is not None else None
-            reason = ttl if last is None else f"{ttl}; last failure: {last.code}: {last.message}"
+            reason = f"not delivered within {self._ttl_of(record)}"
+            reason += "" if last is None else f"; last failure: {last.code}: {last.message}"
             by_reason.setdefault(reason, []).append(record)
         for reason, group in by_reason.items():
             end = Attempt(now + self._ledger.wall_offset, 0.0, None, None, EXPIRED, reason, maybe_stored=False)
             self._ledger.fail(group, EXPIRED, reason, end)
+
+    def _ttl_of(self, record: BufferedRecord) -> str:
+        """Name the limit of a record's life, for a message."""
+        ttl = self._config.record_ttl
+        return f"its ttl ({ttl + record.extra_ttl:g} s)" if record.extra_ttl else f"record_ttl ({ttl:g} s)"
 
     def give_up_all(self, parked: list[Shipment], fresh: list[BufferedRecord], code: str, message: str) -> None:
         """Fail all waiting records, because the producer ends.
@@ -152,12 +157,13 @@ class Retries:
             self._isolation.filter_waiting(lambda shipment, family: self._without_expired(shipment, family, now))
 
     def _without_expired(self, shipment: Shipment, family: Family, now: Instant) -> Shipment | None:
-        expired = [record for record in shipment.aggregate.records if record.expires_at <= now]
-        ttl = f"record_ttl ({self._config.record_ttl:g} s)"
-        message = (
-            f"{family.message} (the refused request held several records; {ttl} ended before this one was sent alone)"
-        )
-        self._ledger.fail(expired, family.code, message)
+        expired = [record for record in shipment.aggregate.records if record.deadline <= now]
+        by_ttl: dict[str, list[BufferedRecord]] = {}
+        for record in expired:
+            by_ttl.setdefault(self._ttl_of(record), []).append(record)
+        for ttl, group in by_ttl.items():
+            why = f"the refused request held several records; {ttl} ended before this one was sent alone"
+            self._ledger.fail(group, family.code, f"{family.message} ({why})")
         return self._without_ended(shipment, now) if expired else shipment
 
     def _without_ended(self, shipment: Shipment, now: Instant) -> Shipment | None:

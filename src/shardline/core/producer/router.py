@@ -64,6 +64,7 @@ class Router:
         self.catch_all = Lane(None, None, config, chance, now)
         """The lane of records without a prediction. When a map arrives, it vanishes like other lanes."""
         self.catch_all.held = config.ordered
+        self._ttls_differ = False
         self.is_blind = True
         """Whether a map is needed and missing. Under AUTO record distribution, no map is needed."""
         self.lanes: tuple[Lane, ...] = ()
@@ -174,6 +175,7 @@ class Router:
         added = [Lane(*shard, self._config, self._chance, now) for shard in shards if shard not in current]
         for lane in added:
             lane.max_bytes = self._aggregate_max_bytes
+            lane.ttls_differ = self._ttls_differ
         known = current | {(lane.shard_id, lane.hash_range): lane for lane in added}
         self.lanes = tuple(known[shard] for shard in shards)
         for lane, numbers in zip(self.lanes, () if snapshot is None else snapshot.numbers, strict=True):
@@ -189,6 +191,7 @@ class Router:
         if shards and not self.catch_all.is_idle:
             removed.append(self.catch_all)
             self.catch_all = Lane(None, None, self._config, self._chance, now)
+            self.catch_all.ttls_differ = self._ttls_differ
         for lane in removed:
             lane.vanished = True
             if snapshot is not None and lane.shard_id in snapshot.shard_ids:
@@ -213,6 +216,13 @@ class Router:
         self._aggregate_max_bytes = min(self._config.aggregate_max_bytes, record_max_bytes - KIB)
         for lane in self.all_lanes():
             lane.max_bytes = self._aggregate_max_bytes
+
+    def tell_ttls_apart(self) -> None:
+        """Let every lane expire records by their own TTLs, because some records have one."""
+        if not self._ttls_differ:
+            self._ttls_differ = True
+            for lane in self.all_lanes():
+                lane.ttls_differ = True
 
     def forget_predictions(self) -> None:
         """Let no landing count as predicted, because the stream may have been re-created with the same shard ids."""
