@@ -3,11 +3,11 @@
 This is the whole tree::
 
     ShardlineError
-    ├── UsageError (also ValueError)    an argument or setting is wrong; nothing was sent
+    ├── UsageError (also ValueError)    an argument, setting or record is wrong; it was not accepted
     ├── Closed                          the object was closed, or was never opened
     ├── CredentialsError                no usable AWS credentials
     ├── WaitTimeout (also TimeoutError) a stream, consumer or delivery did not reach a state in time
-    ├── BufferFull                      put_nowait found no room; the record was not accepted
+    ├── BufferFull                      there was no room in time; the record was not accepted
     ├── DeliveryFailed                  a record was not delivered; carries the record and every attempt
     ├── HandlerFailed                   a handler failed for good, and its policy is to stop; carries the records
     ├── StreamRecreated                 the stream was deleted and re-created under its name
@@ -27,12 +27,27 @@ from typing import Any, final
 
 
 class ShardlineError(Exception):
-    """The base class of every exception that Shardline raises on purpose."""
+    """The base class of every exception that Shardline raises on purpose.
+
+    Attributes:
+        deliveries: if ``put_many`` raised, the deliveries of the records before the one that was not accepted. These
+            records stay accepted. Otherwise empty.
+    """
+
+    deliveries: tuple[Any, ...] = ()
 
 
 @final
 class UsageError(ShardlineError, ValueError):
-    """An argument or a setting is wrong. The message names it, its value and the allowed values. Nothing was sent."""
+    """An argument or a setting is wrong. The message names it, its value and the allowed values. It was not accepted.
+
+    Attributes:
+        index: if ``put_many`` refused a record, the place of that record, from 0. Otherwise ``None``.
+    """
+
+    def __init__(self, *message: object, index: int | None = None) -> None:
+        super().__init__(*message)
+        self.index = index
 
 
 @final

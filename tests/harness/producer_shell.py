@@ -52,10 +52,12 @@ class ProducerShell:
 
     # ---- what a shell does
 
-    def record(self, data=b"x", key="k", hash_key=None, *, waits=True):
+    def record(self, data=b"x", key="k", hash_key=None, *, waits=True, ttl=None):
         """One that is put now."""
         expires_at = self.now + self.config.record_ttl
-        return BufferedRecord(data, key, hash_key, expires_at, waiters=[] if waits else None)
+        extra_ttl = 0.0 if ttl is None else ttl - self.config.record_ttl
+        self.intake.ttls_differ |= bool(extra_ttl)
+        return BufferedRecord(data, key, hash_key, expires_at, waiters=[] if waits else None, extra_ttl=extra_ttl)
 
     def accept(self, record):
         """What the intake answers. Where its gate is open, the record is appended without a call, as a shell does it."""

@@ -91,6 +91,7 @@ class Producing(RuleBasedStateMachine):
         self.shell = Drawn(self, config)
         self.machine = self.shell.machine
         self.accepted = {}
+        self.expires_at = {}
         self.unended = {}
         self.requests = {}  # number: entries
         self.listing = self.summary = self.closed = False
@@ -108,6 +109,9 @@ class Producing(RuleBasedStateMachine):
     def pump(self):
         self.shell.pump()
         self.collect()
+        for lane in self.machine._router.all_lanes():
+            for record in lane.unsent():
+                assert self.expires_at[record.data] > self.now - 1e-6, "its life is over, and it waits"
 
     def check_entries(self, number, entries):
         assert 0 < len(entries) <= self.config.request_max_entries
@@ -130,6 +134,8 @@ class Producing(RuleBasedStateMachine):
             data = self.accepted[id(record)]
             assert self.unended.pop(data) is record, "P1: told twice"
             assert type(record.conclusion) in (Receipt, Undelivered)
+            if type(record.conclusion) is Undelivered and record.conclusion.code == "Expired":
+                assert self.expires_at[data] <= self.now + 1e-6, "its life was not over"
         assert failed == {id(record) for record in finished if type(record.conclusion) is Undelivered}
         ledger.finished.clear()
         ledger.failed.clear()
@@ -138,12 +144,18 @@ class Producing(RuleBasedStateMachine):
     # ---- the application
 
     @precondition(lambda self: not self.closed)
-    @rule(place=st.none() | st.integers(0, PARTS - 1), key=st.sampled_from(["a", "b", None]), size=st.integers(0, 60))
-    def put(self, place, key, size):
+    @rule(
+        place=st.none() | st.integers(0, PARTS - 1),
+        key=st.sampled_from(["a", "b", None]),
+        size=st.integers(0, 60),
+        ttl=st.sampled_from([None, None, 0.2, 5.0, 30.0]),
+    )
+    def put(self, place, key, size, ttl):
         self.numbers += 1
         data = b"%d:" % self.numbers + bytes(size)
         hash_key = None if key is None or place is None else str(place * PART + 1)
-        record = self.shell.record(data, key, hash_key)
+        record = self.shell.record(data, key, hash_key, ttl=ttl)
+        self.expires_at[data] = self.now + (self.config.record_ttl if ttl is None else ttl)
         fits = (
             len(self.unended) < self.config.buffer_max_records
             and self.buffered() + len(data) + len(key or "") <= self.config.buffer_max_bytes

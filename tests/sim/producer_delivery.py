@@ -47,7 +47,7 @@ def check_delivered(shell):
         is_lost = type(record.ending) is Undelivered
         assert not is_lost or _has_expired(record.ending), f"failed with {record.ending.code}"
         accepted_at = given.accepted_at - shell.world.start
-        if accepted_at + config.record_ttl >= max(calm_at, accepted_at) + needed:
+        if given.expires_at - shell.world.start >= max(calm_at, accepted_at) + needed:
             assert not is_lost, f"{given.data[:20]!r} had {needed:.1f} s after all trouble, and expired"
             if given.ended_at is not None:
                 late = given.ended_at - shell.world.start - max(calm_at, accepted_at)

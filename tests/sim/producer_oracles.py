@@ -99,7 +99,8 @@ class StepOracles:
         config, now = self.shell.config, self.shell.now
         due_at = record.expires_at - config.record_ttl + config.linger
         assert deadline <= max(now, due_at) + SLACK, f"it lingers until {due_at}, the deadline is {deadline}"
-        assert deadline <= max(now, record.expires_at) + SLACK, "nobody looks when its life is over"
+        expires_at = self.shell.by_record[id(record)].expires_at
+        assert deadline <= max(now, expires_at) + SLACK, "nobody looks when its life is over"
 
     def _check_dates(self, lane):
         """What shares an aggregate is due, and expires, when the oldest of it does."""
@@ -108,8 +109,16 @@ class StepOracles:
         for aggregate in aggregates:
             oldest = min(record.expires_at for record in aggregate.records)
             assert aggregate.due_at <= oldest - life + SLACK, f"due at {aggregate.due_at}, not at {oldest - life}"
-            expires_at = self.machine._expires_at
-            assert expires_at <= max(self.shell.now, oldest) + SLACK, "nobody looks when its life is over"
+
+    def _check_expiry(self):
+        """No waiting record outlives its TTL, and the machine wakes up when the next one expires."""
+        machine = self.machine
+        shipments = [*machine._responses.parked, *machine._isolation.shipments()]
+        waiting = [record for shipment in shipments for record in shipment.aggregate.records]
+        waiting += [record for lane in machine._router.all_lanes() for record in lane.unsent()]
+        for expires_at in [self.shell.by_record[id(record)].expires_at for record in waiting]:
+            assert expires_at > self.shell.now - SLACK, "its life is over, and it waits"
+            assert machine._expires_at <= expires_at + SLACK, "nobody looks when its life is over"
 
     def check_full(self, record):
         machine, config = self.machine, self.shell.config
@@ -131,6 +140,7 @@ class StepOracles:
         collector, router = machine._collector, machine._router
         for lane in router.all_lanes():
             self._check_dates(lane)
+        self._check_expiry()
         if not collector._has_slot():
             return
         for lane in router.all_lanes():
@@ -243,7 +253,9 @@ class StepOracles:
         for record, (key, data, hash_key) in zip(records, found, strict=True):
             given = self.shell.by_record[id(record)]
             assert record.ending is None, "P1: it has ended"
-            assert record.expires_at > self.shell.now - SLACK, "its life was over"
+            assert given.expires_at > self.shell.now - SLACK, "its life was over"
+            if record.expires_at + SLACK < self.shell.now:
+                self.reached.add("sent after record_ttl, by its own TTL")
             assert data == given.data
             if given.key is not None:
                 assert (key, hash_key) == (given.key, given.hash_key), "P8: keys are kept"
@@ -262,7 +274,7 @@ class StepOracles:
             if lane.aggregates and self.shell.config.aggregate_max_count != 1:
                 self.reached.add("bisected down to a record inside an aggregate")
         if flight.started_at < self.shell.now and any(
-            record.expires_at <= self.shell.now for one in flight.group.shipments for record in one.aggregate.records
+            record.deadline <= self.shell.now for one in flight.group.shipments for record in one.aggregate.records
         ):
             self.reached.add("expired in flight")
 
@@ -279,15 +291,18 @@ class StepOracles:
             assert record.ending is not None
             assert given.ended_at is None, "P1: told once"
             given.ended_at = shell.now
-            late = shell.now - record.expires_at
+            late = shell.now - given.expires_at
             assert late <= LONGEST_REQUEST, f"ended {late} s after its life"
         ledger = self.machine.ledger
         self.ended = ledger.delivered_records + ledger.failed_records
 
     def _note_failed(self, record):
-        ending = record.ending
+        ending, given = record.ending, self.shell.by_record[id(record)]
         if ending.code == EXPIRED:
             self.reached.rules.add(Rules.EXPIRED)
+            assert given.expires_at <= self.shell.now + SLACK, "its life was not over"
+            if record.extra_ttl:
+                self.reached.add("expired by its own TTL")
         if "given up after" in ending.message:
             self.reached.rules.add(Rules.TOO_MANY_ATTEMPTS)
 
@@ -339,7 +354,7 @@ def check_effort(shell):
     refreshes = 2 + 3 * endpoint.changes + endpoint.bad_listings + 3 * endpoint.oddities
     refreshes += 2 * shell.missing_answers  # what is not found is read again
     assert shell.map_requests <= refreshes * pages, f"ListShards: {shell.map_requests} for {refreshes}"
-    most = 30 + 2 * config.record_ttl / config.retry_backoff
+    most = 30 + 2 * max([config.record_ttl, *shell.load.own_ttls.values()]) / config.retry_backoff
     for given in shell.given:
         assert given.record.attempt_count <= most, "attempts are bounded by the backoff"
         kept = given.record.history.kept if given.record.history is not None else ()
@@ -355,7 +370,7 @@ def check_isolation(shell):
     bad = [given for given in shell.given if POISON in given.data]
     for given in bad:
         assert given.record.ending.code == "ValidationException", f"an invalid record: {given.record.ending}"
-        assert given.ended_at <= given.record.expires_at + LONGEST_TRIP, "it was told too late"
+        assert given.ended_at <= given.expires_at + LONGEST_TRIP, "it was told too late"
     for given in shell.given:
         assert POISON in given.data or type(given.record.ending) is not Undelivered, "IS: a valid record was given up"
     if shell.world.scenario.steady_poison < 1.0:

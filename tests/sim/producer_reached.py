@@ -48,6 +48,8 @@ STATES = frozenset({
     "expired while parked",
     "expired while isolated",
     "expired in flight",
+    "expired by its own TTL",
+    "sent after record_ttl, by its own TTL",
     "wrapped a payload that looks like an aggregate",
     "packed without a map",
     "packs of a lane under way together",

@@ -58,6 +58,8 @@ class Load:
     """Someone waits for each record."""
     interrupts: float = 0.0
     """How often a put is ended in its middle, as by Ctrl-C."""
+    own_ttls: dict[bytes, float] = field(default_factory=dict)
+    """The TTLs of the records that have one of their own, by their data."""
 
 
 @dataclass
@@ -154,6 +156,8 @@ def draw_scenario(seed: int) -> Scenario:
         _pack(Random(f"which packing {seed}"), scenario)
     if Random(f"steady poison {seed}").random() < 0.04:
         _poison_steadily(Random(f"how much poison {seed}"), scenario)
+    elif Random(f"own TTLs {seed}").random() < 0.3:
+        _draw_own_ttls(Random(f"which TTLs {seed}"), scenario)
     return scenario
 
 
@@ -162,6 +166,16 @@ def _pack(chance, scenario):
     scenario.packing = chance.choice(["netstrings", "length-prefixed"])
     for load in scenario.loads:
         load.config = replace(load.config, packing=scenario.packing, aggregation=True)
+
+
+def _draw_own_ttls(chance, scenario):
+    """Some records, or all, live shorter or longer than the others."""
+    share = chance.choice([0.1, 0.5, 1.0])
+    for load in scenario.loads:
+        linger, record_ttl = load.config.linger, load.config.record_ttl
+        ttls = [linger + 0.01, linger + 0.3, linger + 1.5, record_ttl + 0.5, record_ttl * 3]
+        ttls = chance.sample(ttls, chance.randint(1, 3))
+        load.own_ttls = {put[3]: chance.choice(ttls) for put in load.puts if chance.random() < share}
 
 
 def _poison_steadily(chance, scenario):

@@ -25,12 +25,13 @@ MOST_EVENTS = 200_000
 class Given:
     """One record that the application put."""
 
-    def __init__(self, record, key, hash_key, data, accepted_at):
+    def __init__(self, record, key, hash_key, data, accepted_at, ttl):
         self.record = record
         self.key = key
         self.hash_key = hash_key
         self.data = data
         self.accepted_at = accepted_at
+        self.expires_at = accepted_at + ttl
         self.ended_at = None
 
 
@@ -149,7 +150,8 @@ class Shell(ProducerShell):
         """Put what waits for room, in order."""
         while self.queue:
             _, key, hash_key, data = self.queue[0]
-            record = self.record(data, key, hash_key, waits=self.load.waits)
+            ttl = self.load.own_ttls.get(data)
+            record = self.record(data, key, hash_key, waits=self.load.waits, ttl=ttl)
             answer = self._put(record)
             if answer is None:  # it is not in
                 self.queue.popleft()
@@ -160,7 +162,7 @@ class Shell(ProducerShell):
                 self.oracles.check_full(record)
                 return
             self.queue.popleft()
-            given = Given(record, key, hash_key, data, self.now)
+            given = Given(record, key, hash_key, data, self.now, self.config.record_ttl if ttl is None else ttl)
             self.given.append(given)
             self.by_record[id(record)] = given
             self.note("put", len(self.given), key, hash_key, len(data), answer.name)

@@ -13,6 +13,7 @@ import math
 import os
 import threading
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, final
 
@@ -20,7 +21,7 @@ from shardline.aio.loop.latch import Latch
 from shardline.aio.producer.delivery import SettledRecord
 from shardline.aio.producer.validation import check_timeout
 from shardline.core.producer.producer_record import Landing, Receipt, Undelivered
-from shardline.errors import UsageError, WaitTimeout
+from shardline.errors import DeliveryFailed, UsageError, WaitTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,6 +85,24 @@ class Delivery(SettledRecord):
         conclusion = self.conclusion
         assert conclusion is not None
         return conclusion
+
+    def future(self) -> "Future[Receipt]":
+        """Return a future of the receipt, for ``concurrent.futures.wait``, ``as_completed`` and similar functions.
+
+        Each call returns a new future. It cannot be cancelled, because the record was already put. Its callbacks run in
+        the network thread, where they must not wait for it.
+        """
+        future: Future[Receipt] = Future()
+        future.set_running_or_notify_cancel()
+
+        def settle() -> None:
+            try:
+                future.set_result(self.receipt())
+            except DeliveryFailed as error:
+                future.set_exception(error)
+
+        self.when_done(settle)
+        return future
 
     def add_done_callback(self, callback: "Callable[[Delivery], object]") -> None:
         """Call ``callback(delivery)`` in the network thread when the delivery has succeeded or failed.

@@ -19,7 +19,7 @@ Invariants:
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from contextvars import Context
 from functools import partial
@@ -27,9 +27,10 @@ from types import TracebackType
 from typing import Any, Final, Self, final
 
 from shardline.aio.client import Client
+from shardline.aio.producer.bulk_put import BulkPut, Item, OnInvalid, close_if_generator, iterate
 from shardline.aio.producer.producer_driver import Driver
 from shardline.aio.producer.producer_facade import ProducerFacade, undelivered
-from shardline.aio.producer.validation import Serializer, check_client, check_record, check_timeout, serialized, tuples
+from shardline.aio.producer.validation import Serializer, check_client, check_record, check_timeout, serialized
 from shardline.codec.packing import PackingName
 from shardline.core.producer.intake import Put
 from shardline.core.producer.producer_config import ProducerConfig
@@ -178,9 +179,18 @@ class Producer(ProducerFacade[RoomLine]):
     # ---- putting
 
     def put(
-        self, data: Any, *, key: str | None = None, explicit_hash_key: str | None = None, timeout: float | None = None
+        self,
+        data: Any,
+        *,
+        key: str | None = None,
+        explicit_hash_key: str | None = None,
+        ttl: float | None = None,
+        on_delivery: Callable[[Delivery], object] | None = None,
+        timeout: float | None = None,
     ) -> Delivery:
         """Put one record. Blocks only while the buffer is full.
+
+        The arguments are those of the async ``put``. ``on_delivery`` is called in the network thread.
 
         Raises:
             UsageError: the record is invalid, or too large for the stream. It was not accepted.
@@ -205,6 +215,8 @@ class Producer(ProducerFacade[RoomLine]):
             data, key, explicit_hash_key = check_record(data, key, explicit_hash_key, limit, self._packing)
             size = len(data) + len(key or "")
         delivery = Delivery(data, key, explicit_hash_key, _clock() + self._ttl)
+        if ttl is not None or on_delivery is not None:
+            self._set_options(delivery, ttl, on_delivery)
         result: Put | None = None
         try:
             with self._lock if _get_ident() != self._network_ident else self._callbacks_lock:
@@ -232,39 +244,67 @@ class Producer(ProducerFacade[RoomLine]):
         self._accept(delivery, size, timeout)
         return delivery
 
-    def put_nowait(self, data: Any, *, key: str | None = None, explicit_hash_key: str | None = None) -> Delivery:
+    def put_nowait(
+        self,
+        data: Any,
+        *,
+        key: str | None = None,
+        explicit_hash_key: str | None = None,
+        ttl: float | None = None,
+        on_delivery: Callable[[Delivery], object] | None = None,
+    ) -> Delivery:
         """Like ``put``, but raise ``BufferFull`` at once if there is no room."""
-        return self.put(data, key=key, explicit_hash_key=explicit_hash_key, timeout=0.0)
+        return self.put(
+            data, key=key, explicit_hash_key=explicit_hash_key, ttl=ttl, on_delivery=on_delivery, timeout=0.0
+        )
 
     def put_many(
         self,
-        records: Iterable[tuple[str | None, Any] | tuple[str | None, Any, str | None]],
+        records: Iterable[Item],
         *,
+        ttl: float | None = None,
         timeout: float | None = None,
+        on_invalid: OnInvalid = "raise",
     ) -> list[Delivery]:
         """Put many records: tuples of (key or None, data) or (key, data, explicit hash key).
 
-        All records are checked before the first is accepted.
+        Like the async ``put_many``, except that it takes no async iterables.
 
         Raises:
-            UsageError: a record is invalid; the message says which. No record was accepted.
-            BufferFull: there was no room for ``timeout`` seconds. Records accepted before that stay accepted.
+            UsageError: a record is invalid: ``error.index`` says which. No record of a collection was accepted.
+            BufferFull: there was no room for a record for ``timeout`` seconds. Records accepted before that stay
+                accepted.
             Closed: the producer is closed, or not started.
         """
         limit = check_timeout("timeout", timeout)
-        deliveries = [
-            Delivery(data, key, explicit_hash_key, 0.0)
-            for key, data, explicit_hash_key in tuples(
-                records, self._serializer, self._intake.record_max_bytes, self._packing
-            )
-        ]
+        bulk = self._bulk(Delivery, ttl, on_invalid)
         self._check_open()
+        with bulk.reporting():
+            if isinstance(records, Collection):
+                self._put_all(bulk, bulk.check_all(records), limit)
+                return bulk.deliveries
+            iterator = iterate(records)
+            try:
+                for record in iterator:
+                    delivery = bulk.check(record)
+                    if delivery is not None:
+                        size = self._date([delivery])
+                        if not self._put(self._locked, self._intake.put, delivery, size):
+                            self._accept(delivery, size, limit)
+                        bulk.deliveries.append(delivery)
+            finally:
+                close_if_generator(iterator)
+        return bulk.deliveries
+
+    def _put_all(self, bulk: BulkPut[Delivery], deliveries: list[Delivery], limit: float | None) -> None:
+        """Put the valid records of a collection."""
         for start in range(0, len(deliveries), _SLICE_RECORDS):
+            bulk.pending = deliveries[start]
             slice_ = deliveries[start : start + _SLICE_RECORDS]
             if not self._put(self._locked, self._intake.put_many, slice_, self._date(slice_)):
                 for delivery in slice_:
+                    bulk.pending = delivery
                     self._accept(delivery, payload_bytes(delivery), limit)
-        return deliveries
 
     def _accept(self, delivery: Delivery, size: int, timeout: float | None) -> None:
         """Put a delivery into the intake, after waiting for room if necessary."""

@@ -15,11 +15,11 @@ Invariants:
 """
 
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self, cast, final
 
 import anyio
 import anyio.lowlevel
@@ -27,10 +27,11 @@ import anyio.lowlevel
 from shardline.aio.client import Client
 from shardline.aio.loop.host_tasks import Flag, LoopAffinity, make_flag, native_checkpoint, spawn
 from shardline.aio.producer.backpressure import RoomQueue
+from shardline.aio.producer.bulk_put import BulkPut, Item, OnInvalid, close_if_generator, iterate
 from shardline.aio.producer.delivery import Delivery
 from shardline.aio.producer.producer_driver import end_host, host_producer
 from shardline.aio.producer.producer_facade import ProducerFacade, undelivered
-from shardline.aio.producer.validation import Serializer, check_client, check_record, check_timeout, serialized, tuples
+from shardline.aio.producer.validation import Serializer, check_client, check_record, check_timeout, serialized
 from shardline.codec.packing import PackingName
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import payload_bytes
@@ -176,16 +177,30 @@ class Producer(ProducerFacade[RoomQueue]):
 
     # ---- putting
 
-    async def put(self, data: Any, *, key: str | None = None, explicit_hash_key: str | None = None) -> Delivery:
+    async def put(
+        self,
+        data: Any,
+        *,
+        key: str | None = None,
+        explicit_hash_key: str | None = None,
+        ttl: float | None = None,
+        on_delivery: Callable[[Delivery], object] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - it raises BufferFull
+    ) -> Delivery:
         """Put one record. Blocks only while the buffer is full.
 
         Args:
             data: the payload: bytes, or any value that the serializer accepts.
             key: the partition key. ``None`` lets the producer choose the shard.
             explicit_hash_key: a decimal number that replaces the key's hash.
+            ttl: a record that is not stored within this many seconds fails. ``None`` means ``record_ttl``.
+            on_delivery: called once with the ``Delivery``, when it has resolved. May be async. Its exceptions are
+                logged.
+            timeout: how many seconds to wait for room. ``None`` means without limit.
 
         Raises:
             UsageError: the record is invalid, or too large for the stream. It was not accepted.
+            BufferFull: there was no room for ``timeout`` seconds. The record was not accepted.
             Closed: the producer is closed, or not started.
         """
         self._until_yield -= 1
@@ -203,6 +218,8 @@ class Producer(ProducerFacade[RoomQueue]):
             and type(data) is bytes
             and type(key) is str
             and explicit_hash_key is None
+            and ttl is None
+            and on_delivery is None
             and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
             and key.isascii()
         ):  # the common case, with as few calls as possible
@@ -215,11 +232,21 @@ class Producer(ProducerFacade[RoomQueue]):
                 intake.records.append(delivery)
                 return delivery
         delivery = self._make_delivery(data, key, explicit_hash_key)
+        if ttl is not None or on_delivery is not None:
+            self._set_options(delivery, ttl, on_delivery)
         if not self._accept(delivery):
-            await self._room.wait_in_turn(partial(self._accept, delivery))
+            await self._accept_in_turn(delivery, timeout)
         return delivery
 
-    def put_nowait(self, data: Any, *, key: str | None = None, explicit_hash_key: str | None = None) -> Delivery:
+    def put_nowait(
+        self,
+        data: Any,
+        *,
+        key: str | None = None,
+        explicit_hash_key: str | None = None,
+        ttl: float | None = None,
+        on_delivery: Callable[[Delivery], object] | None = None,
+    ) -> Delivery:
         """Like ``put``, without waiting.
 
         Raises:
@@ -227,39 +254,89 @@ class Producer(ProducerFacade[RoomQueue]):
             UsageError, Closed: see ``put``.
         """
         delivery = self._make_delivery(data, key, explicit_hash_key)
+        if ttl is not None or on_delivery is not None:
+            self._set_options(delivery, ttl, on_delivery)
         if not self._accept(delivery):
             raise self._full()
         return delivery
 
     async def put_many(
-        self, records: Iterable[tuple[str | None, Any] | tuple[str | None, Any, str | None]]
+        self,
+        records: Iterable[Item] | AsyncIterable[Item],
+        *,
+        ttl: float | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - it raises BufferFull
+        on_invalid: OnInvalid = "raise",
     ) -> list[Delivery]:
         """Put many records: tuples of (key or None, data) or (key, data, explicit hash key).
 
-        All records are validated before the first is accepted. If the call is cancelled, the records that were already
-        accepted stay accepted.
+        All records of a list or another collection are validated before the first is accepted. Of a generator, an async
+        generator or another iterable, each record is validated when it is taken, and accepted before the next one is
+        taken.
+
+        If the call raises or is cancelled, the records that were already accepted stay accepted, and a generator is
+        closed. A ``ShardlineError`` has the deliveries of the records before the one that was not accepted:
+        ``error.deliveries``.
+
+        Args:
+            records: the records.
+            ttl: see ``put``; for all records.
+            timeout: how many seconds to wait for room, for each record.
+            on_invalid: ``"fail"`` accepts the valid records, and returns a failed delivery for each invalid one, with
+                the code ``InvalidRecord``.
 
         Raises:
-            UsageError: a record is invalid; the message says which. No record was accepted.
-            Closed: see ``put``. If the producer is closed during the call, accepted records stay accepted.
+            UsageError: a record is invalid: ``error.index`` says which. No record of a collection was accepted.
+            BufferFull, Closed: see ``put``.
         """
+        limit = check_timeout("timeout", timeout)
+        bulk = self._bulk(Delivery, ttl, on_invalid)
         self._check_open()
-        deliveries = [
-            Delivery(data, key, explicit_hash_key, 0.0)
-            for key, data, explicit_hash_key in tuples(
-                records, self._serializer, self._intake.record_max_bytes, self._packing
-            )
-        ]
+        with bulk.reporting():
+            if isinstance(records, Collection):
+                await self._put_all(bulk, bulk.check_all(records), limit)
+            elif isinstance(records, AsyncIterable):
+                taken = aiter(records)
+                try:
+                    async for record in taken:
+                        await self._put_next(bulk, record, limit)
+                finally:
+                    if isinstance(taken, AsyncGenerator):
+                        await cast("AsyncGenerator[Item, None]", taken).aclose()
+            else:
+                iterator = iterate(records)
+                try:
+                    for record in iterator:
+                        await self._put_next(bulk, record, limit)
+                finally:
+                    close_if_generator(iterator)
+        return bulk.deliveries
+
+    async def _put_all(self, bulk: BulkPut[Delivery], deliveries: list[Delivery], limit: float | None) -> None:
+        """Put the valid records of a collection."""
         for start in range(0, len(deliveries), YIELD_EVERY):
+            bulk.pending = deliveries[start]
             await self._checkpoint()
             self._check_open()
             slice_ = deliveries[start : start + YIELD_EVERY]
             if self._put(self._intake.put_many, slice_, self._date(slice_)):
                 continue
             for delivery in slice_:
+                bulk.pending = delivery
                 if not self._accept(delivery):
-                    await self._room.wait_in_turn(partial(self._accept, delivery))
-        return deliveries
+                    await self._accept_in_turn(delivery, limit)
+
+    async def _put_next(self, bulk: BulkPut[Delivery], record: Item, limit: float | None) -> None:
+        """Validate and put a record that was taken from an iterator."""
+        delivery = bulk.check(record)
+        if delivery is not None:
+            if not self._accept(delivery):
+                await self._accept_in_turn(delivery, limit)
+            bulk.deliveries.append(delivery)
+        self._until_yield -= 1
+        if self._until_yield <= 0:  # after the put: a cancellation loses no record that was taken
+            self._until_yield = YIELD_EVERY
+            await self._checkpoint()
 
     def _make_delivery(self, data: Any, key: str | None, explicit_hash_key: str | None) -> Delivery:
         if self._serializer is not None:
@@ -272,6 +349,22 @@ class Producer(ProducerFacade[RoomQueue]):
         """Put the record into the intake. Return whether there was room."""
         delivery.expires_at = _clock() + self._ttl
         return self._put(self._intake.put, delivery, payload_bytes(delivery), in_turn)
+
+    async def _accept_in_turn(self, delivery: Delivery, timeout: float | None) -> None:  # noqa: ASYNC109
+        """Put the record into the intake when there is room, after the records that wait already.
+
+        Raises:
+            BufferFull: there was no room for ``timeout`` seconds.
+        """
+        limit = check_timeout("timeout", timeout)
+        if limit is None:
+            await self._room.wait_in_turn(partial(self._accept, delivery))
+            return
+        with anyio.move_on_after(limit) as scope:
+            await self._room.wait_in_turn(partial(self._accept, delivery))
+        # Nothing is awaited after the record was accepted, so the scope catches a cancellation only if it was not.
+        if scope.cancelled_caught:
+            raise self._full()
 
     def _wake(self) -> None:
         """Wake the host from any thread, or from a signal handler that runs while the event loop waits for events."""

@@ -23,6 +23,27 @@ from shardline.errors import DeliveryFailed
 _log: Final = logging.getLogger("shardline.producer")
 
 
+@final
+class DeliveryHook:
+    """Calls the ``on_delivery`` of a put, once. It is a waiter of the record.
+
+    It has no reference to the record: the garbage collector would not find the cycle of a record that was not accepted.
+    """
+
+    __slots__ = ("_call", "_pending")
+
+    def __init__(
+        self, call: Callable[[str, Callable[[Any], object], Any], None], callback: Callable[[Any], object]
+    ) -> None:
+        self._call = call
+        self._pending = [callback]
+
+    def notify(self, record: BufferedRecord) -> None:
+        """Call the callback, unless it was called before."""
+        if self._pending:
+            self._call("on_delivery", self._pending.pop(), record)
+
+
 class SettledRecord(BufferedRecord):
     """The methods that the async and the blocking delivery share."""
 
@@ -132,7 +153,10 @@ def _log_failure(error: BaseException) -> None:
 def wake_waiters(record: BufferedRecord) -> None:
     """Wake all waiters of a record that has resolved."""
     for wake in [*(record.waiters or ())]:
-        wake()
+        if type(wake) is DeliveryHook:
+            wake.notify(record)
+        else:
+            wake()
     record.waiters = None  # last: if this is interrupted, all waiters are woken again
 
 

@@ -14,8 +14,8 @@ Invariants:
 - The host yields between two requests, and between two slices of records that it sorts, because each takes
   milliseconds.
 - When the host ends, in whatever way, it calls ``on_end`` first, after which no more records are accepted.
-- Every record that failed is passed to ``on_failure``, even if earlier calls raised. Async hooks have ``HOOK_TIMEOUT``
-  seconds to finish after everything else has ended.
+- Every record that failed is passed to ``on_failure``, and every record that was put with ``on_delivery`` to that hook,
+  even if earlier calls raised. Async hooks have ``HOOK_TIMEOUT`` seconds to finish after everything else has ended.
 """
 
 import logging
@@ -23,6 +23,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from inspect import isawaitable
 from typing import Any, Final, TypeVar, cast, final
 
@@ -157,7 +158,7 @@ class Driver:
 
     @property
     def is_hook_running_here(self) -> bool:
-        """Whether the caller is an ``on_failure`` hook of this producer. The host waits for its end."""
+        """Whether the caller is an async hook of this producer. The host waits for its end."""
         return _current_driver.get() is self
 
     async def run(self, api: KinesisApi) -> None:
@@ -174,7 +175,7 @@ class Driver:
             self._hooks.cancel_scope.deadline = anyio.current_time() + HOOK_TIMEOUT
         if self._hooks.cancel_scope.cancelled_caught:
             self._reporter.log_user_error(
-                "on_failure", TimeoutError(f"not done {HOOK_TIMEOUT:g} s after the producer has ended")
+                "an async hook", TimeoutError(f"not done {HOOK_TIMEOUT:g} s after the producer has ended")
             )
 
     def _handle_crash(self, error: BaseException) -> None:
@@ -257,28 +258,26 @@ class Driver:
             wake_waiters(finished[0])
             finished.popleft()
         while failed:
-            self._call_on_failure(failed[0])
+            if self._on_failure is not None:
+                self.call_hook("on_failure", self._on_failure, failed[0])
             failed.popleft()
         events = self.machine.take_events()
         if events:
             self._reporter.report(events)
 
-    def _call_on_failure(self, record: BufferedRecord) -> None:
-        if self._on_failure is None:
-            return
-        with Contained(self._report_hook):
-            result = self._on_failure(record)
+    def call_hook(self, name: str, hook: Callable[[Any], object], record: BufferedRecord) -> None:
+        """Call a hook of the user with a record. If it returns an awaitable, a task awaits it. Must run in the host."""
+        report = partial(self._reporter.log_user_error, name)
+        with Contained(report):
+            result = hook(record)
             if isawaitable(result):
                 assert self._hooks is not None
-                self._hooks.start_soon(self._await_hook, result)
+                self._hooks.start_soon(self._await_hook, result, report)
 
-    async def _await_hook(self, result: Awaitable[object]) -> None:
+    async def _await_hook(self, result: Awaitable[object], report: Callable[[BaseException], None]) -> None:
         _current_driver.set(self)
-        with Contained(self._report_hook, awaits=True):
+        with Contained(report, awaits=True):
             await result
-
-    def _report_hook(self, error: BaseException) -> None:
-        self._reporter.log_user_error("on_failure", error)
 
     def _end(self) -> None:
         """Resolve every delivery, whatever ended the host (P1)."""

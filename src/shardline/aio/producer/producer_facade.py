@@ -20,7 +20,8 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from shardline.aio.loop.fork_and_exit import PRODUCER_FORKED, disown, watch, weakly
 from shardline.aio.producer.backpressure import Line
-from shardline.aio.producer.delivery import SettledRecord
+from shardline.aio.producer.bulk_put import BulkPut, OnInvalid
+from shardline.aio.producer.delivery import DeliveryHook, SettledRecord
 from shardline.aio.producer.producer_driver import Driver
 from shardline.aio.producer.validation import (
     Serializer,
@@ -41,6 +42,7 @@ from shardline.ports import EventSink
 _log: Final = logging.getLogger("shardline.producer")
 _clock: Final = time.monotonic
 _L = TypeVar("_L", bound=Line)
+_D = TypeVar("_D", bound=SettledRecord)
 
 
 class ProducerFacade(ABC, Generic[_L]):
@@ -106,6 +108,32 @@ class ProducerFacade(ABC, Generic[_L]):
         return 0.0 if is_interrupted and not self._drain_on_cancel else None
 
     # ---- putting
+
+    def _extra_ttl(self, ttl: float | None) -> float:
+        """Return how much longer than ``record_ttl`` a record with this TTL lives."""
+        extra_ttl = self._config.extra_ttl(ttl)
+        if extra_ttl:
+            self._intake.ttls_differ = True  # before the put
+        return extra_ttl
+
+    def _set_options(
+        self, delivery: SettledRecord, ttl: float | None, on_delivery: Callable[[Any], object] | None
+    ) -> None:
+        """Apply the options of a put to a delivery that was not put yet."""
+        delivery.extra_ttl = self._extra_ttl(ttl)
+        if check_callable("on_delivery", on_delivery) is not None:
+            delivery.waiters = [DeliveryHook(self._driver.call_hook, on_delivery)]
+
+    def _bulk(self, make: Callable[..., _D], ttl: float | None, on_invalid: OnInvalid) -> BulkPut[_D]:
+        return BulkPut(
+            make,
+            intake=self._intake,
+            serializer=self._serializer,
+            packing=self._packing,
+            on_invalid=on_invalid,
+            extra_ttl=self._extra_ttl(ttl),
+            wake=self._wake,
+        )
 
     def _date(self, deliveries: Iterable[SettledRecord]) -> int:
         """Set the expiry time of each record, and return their total size in bytes."""

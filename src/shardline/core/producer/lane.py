@@ -19,10 +19,10 @@ Invariants:
 - P9: an ordered lane has at most one aggregate or pack in flight, and its queue is first in, first out. An ordered
   lane that does not aggregate has at most one record of each key in flight (``key_order``).
 - Expired records leave the lane before others are sent, and take no tokens.
-- An aggregate is due when its oldest record is due. Unless ``ttls_differ``, the first aggregate that is due is also the
-  first to expire. Deadlines of single records never change when an aggregate is due, or its place. In an
-  ordered lane later aggregates are due later, so the order of deadlines is the order of arrival. A keyless record that comes to an ordered lane late, from a refused request or another lane, is
-  queued alone, because it has no order to keep.
+- An aggregate is due when its oldest record is due. A TTL of a single record changes neither that nor its place. Unless
+  ``ttls_differ``, the first aggregate that is due is also the first to expire. In an ordered lane later aggregates are
+  due later, so the order of deadlines is the order of arrival. A keyless record that comes to an ordered lane late, from
+  a refused request or another lane, is queued alone, because it has no order to keep.
 - A lane whose entry landed in another shard sends one record per entry. It aggregates again when ``TRUST`` entries in a
   row, all sent after that landing was seen, have landed as predicted. A shard that was split or merged never stores
   another entry.
@@ -111,9 +111,9 @@ class Lane:
         """The number of entries in the queue. ``queued_bytes`` has the bytes of their data and keys."""
         self.is_ready = False
         """Whether the lane may give an aggregate to the next request. Written by the collector, like ``counted_*``."""
-        self.counted_entries = self.counted_bytes = 0  # the queued entries and bytes that the collector has counted
+        self.counted_entries = self.counted_bytes = 0  # how much of the queue the collector has counted
+        # Whether some records have a TTL of their own, so that any aggregate may expire first. Written by the router.
         self.ttls_differ = False
-        """Whether some records have a TTL of their own, so that any aggregate may expire first. Written by the router."""
         self.fresh: list[BufferedRecord] = []
         """Records that the router has just assigned to this lane. Written by the router."""
         self.open: dict[tuple[str | None, str | None], Aggregate] = {}

@@ -14,7 +14,15 @@ from typing import final
 from shardline.codec.shapes import PutRecordsResult
 from shardline.core.producer.aggregate import Aggregate
 from shardline.core.producer.intake import Intake
-from shardline.core.producer.producer_record import INVALID, Attempt, BufferedRecord, Landing, Sent, payload_bytes, undelivered
+from shardline.core.producer.producer_record import (
+    INVALID,
+    Attempt,
+    BufferedRecord,
+    Landing,
+    Sent,
+    payload_bytes,
+    undelivered,
+)
 from shardline.core.producer_events import Event, RecordsFailed
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
 _LONG: Final = 365 * 86_400.0  # a year: longer than any sensible time, and finite
+_TTL_LOWEST: Final = 0.001
 _MANY: Final = 10**12
 
 
@@ -55,7 +56,7 @@ class ProducerConfig:
     linger: float = _setting(
         0.1, 0.0, 3600.0, "The longest time a record waits for others to share its request. Less than record_ttl."
     )
-    record_ttl: float = _setting(30.0, 0.001, _LONG, "A record that is not stored within this time fails.")
+    record_ttl: float = _setting(30.0, _TTL_LOWEST, _LONG, "A record that is not stored within this time fails.")
     aggregation: bool = _switch(
         default=True, about="Packs records for the same shard into one Kinesis record, in the KPL's format."
     )
@@ -163,6 +164,20 @@ class ProducerConfig:
         settings, untranslated = translate(text)
         taken: dict[str, Any] = {**settings, "untranslated": untranslated, **changes}
         return cls(**taken)
+
+    def extra_ttl(self, ttl: object) -> float:
+        """Return how much longer than ``record_ttl`` a record with this TTL of its own lives. ``None`` means no own TTL.
+
+        Raises:
+            UsageError: the TTL is not a number in the range of ``record_ttl``, or not more than ``linger``.
+        """
+        if ttl is None:
+            return 0.0
+        check_number("ttl", ttl, _TTL_LOWEST, _LONG)
+        assert isinstance(ttl, (int, float))
+        if ttl <= self.linger:  # a record that expires when it becomes due is never sent
+            raise UsageError(f"ttl must be more than linger: {ttl!r} is not more than {self.linger!r}")
+        return ttl - self.record_ttl
 
     @property
     def known_record_max_bytes(self) -> int:

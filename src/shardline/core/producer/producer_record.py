@@ -164,7 +164,7 @@ class BufferedRecord(msgspec.Struct, gc=False, eq=False):
     waiters: list[Any] | None = None
     """The waiters that the shell wakes when the record has ended. ``core`` only checks whether there are any."""
     extra_ttl: float = 0.0
-    """How many seconds the record outlives ``expires_at``. Less than 0 if its own TTL is shorter than ``record_ttl``."""
+    """How much longer than ``record_ttl`` the record lives, in seconds. Negative if its own TTL is shorter."""
 
     @property
     def deadline(self) -> Instant:

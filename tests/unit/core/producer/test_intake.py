@@ -330,3 +330,11 @@ def test_p1_nothing_is_called_between_reserving_and_appending(function):
     assert {"append", "extend"} & {one.argval for one in before}
     assert [one.opname for one in before if one.opname in LOOKS or "BACKWARD" in one.opname] == []
     assert call.opname.startswith("CALL")
+
+
+def test_invalid_records_wait_for_the_host_and_take_no_room():
+    intake = Intake(ProducerConfig())
+    one, two = BufferedRecord(b"1", None, None, 0.0), BufferedRecord(b"2", None, None, 0.0)
+    intake.invalid += [one, two]
+    assert (intake.take_invalid(), intake.take_invalid()) == ([one, two], [])
+    assert (intake.outstanding, intake.known()) == (0, [])

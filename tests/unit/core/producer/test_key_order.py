@@ -2,7 +2,7 @@
 
 from shardline.core.clock import NEVER
 from shardline.core.producer.key_order import KeyOrder
-from shardline.core.producer.producer_record import BufferedRecord
+from shardline.core.producer.producer_record import BufferedRecord, Undelivered
 
 
 def record(key, put_at=0.0):
@@ -98,3 +98,31 @@ def test_records_that_went_on_long_ago_are_not_kept_for_their_expiry():
     assert order.waiting == 1
     assert len(order._by_expiry) <= 66
     assert order.take_expired(1000.0) == [others[-1]]
+
+
+def test_a_record_with_a_ttl_of_its_own_expires_before_or_after_those_around_it():
+    order = KeyOrder()
+    head, long, plain, short, last = (record("a", put_at) for put_at in range(5))
+    long.extra_ttl, short.extra_ttl = 30.0, -9.0
+    order.admit([head, long, plain, short, last])
+    assert (order.expires_at(), order.oldest()) == (4.0, 11.0)
+    assert order.take_expired(4.0) == [short]
+    assert order.take_expired(12.0) == [plain]
+    assert order.waiting == 2
+    assert order.end([head]) == [long]
+    assert order.take_expired(14.0) == [last]
+    assert order.take_expired(41.0) == []  # it is the head now, which the lane expires
+    assert (order.waiting, order.oldest()) == (0, NEVER)
+
+
+def test_an_entry_of_a_record_that_has_ended_is_passed_over():
+    order = KeyOrder()
+    head, second, third = record("a"), record("a", 1), record("a", 2)
+    order.admit([head, second, third])
+    order.end([head])
+    second.ending = Undelivered("Closed", "")
+    fourth = record("a", 3)
+    order.end([second])
+    order.admit([fourth])
+    assert order.take_expired(11.0) == []
+    assert order.take_expired(13.0) == [fourth]

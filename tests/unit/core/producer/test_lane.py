@@ -536,3 +536,48 @@ def test_p6_a_bundle_that_is_cut_to_the_room_of_a_request_still_has_to_pay_for_a
     sent = [one.poll_aggregate(0.0, BIG_ROOM, 4) for _ in range(3)]
     assert [part and part.entry_count for part in sent] == [1, 1, None]
     assert one.wakes_at(0.0) == pytest.approx(0.5)
+
+
+# ---- TTLs of single records
+
+
+def with_ttls(*ttls, **changes):
+    """A lane with sealed aggregates of one record each, put at 0, and the records."""
+    one = lane(aggregate_max_count=1, **changes)
+    one.ttls_differ = True
+    records = [record(b"%d" % number) for number in range(len(ttls))]
+    for each, ttl in zip(records, ttls, strict=True):
+        each.extra_ttl = ttl - CONFIG.record_ttl
+        one.add(each)
+    return one, records
+
+
+def test_any_aggregate_may_expire_first_if_ttls_differ():
+    one, records = with_ttls(30.0, 10.0, 2.0)
+    assert (one.expires_at(), one.due_at(), one.oldest()) == (2.0, pytest.approx(0.1), pytest.approx(10.0))
+    assert one.take_expired(1.9) == []
+    assert one.take_expired(2.0) == [records[2]]
+    assert one.take_expired(10.0) == [records[1]]
+    assert (one.expires_at(), one.queued) == (30.0, 1)
+    assert leave(one, 20.0) == [b"0"]
+
+
+def test_a_record_with_its_own_ttl_leaves_its_aggregate_and_the_others_keep_their_place():
+    one = lane()
+    one.ttls_differ = True
+    first, short, long, last = fill(one, b"1", b"short", b"long", b"2")
+    short.extra_ttl, long.extra_ttl = -9.0, 20.0
+    assert one.expires_at() == 1.0
+    assert one.take_expired(1.0) == [short]
+    assert (one.expires_at(), one.due_at()) == (10.0, pytest.approx(0.1))
+    later = fill(one, b"later", put_at=5.0)
+    assert one.expires_at() == 10.0
+    assert one.take_expired(10.0) == [first, last]
+    assert one.unsent() == [long, *later]
+    assert one.expires_at() == 15.0
+    assert leave(one, 11.0) == [b"long"]
+
+
+def test_a_lane_without_records_never_expires():
+    one, _ = with_ttls()
+    assert (one.expires_at(), one.oldest(), one.take_expired(100.0)) == (NEVER, NEVER, [])

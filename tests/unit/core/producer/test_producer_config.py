@@ -232,3 +232,13 @@ def test_another_packing_is_refused_and_the_formats_are_named(value):
 
 def test_packing_without_aggregation_is_refused():
     assert "set aggregate_max_count=1" in refusal(packing="netstrings", aggregation=False)
+
+
+def test_a_record_may_have_a_ttl_of_its_own():
+    config = ProducerConfig(linger=0.5, record_ttl=10.0)
+    assert [config.extra_ttl(ttl) for ttl in (None, 10, 10.0, 4.0, 100)] == [0.0, 0.0, 0.0, -6.0, 90.0]
+    for wrong in (0, -1, "5", True, float("nan"), 1e9):
+        with pytest.raises(UsageError, match="ttl must be a number from"):
+            config.extra_ttl(wrong)
+    with pytest.raises(UsageError, match=r"ttl must be more than linger: 0\.5 is not more than 0\.5"):
+        config.extra_ttl(0.5)

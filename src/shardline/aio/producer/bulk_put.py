@@ -1,0 +1,165 @@
+"""The records of one ``put_many``: which are valid, and which deliveries does the caller get?
+
+Invariants:
+
+- P6, P7: a collection is validated as a whole before its first record is accepted. Any other iterable is taken record
+  by record: each record is validated when it is taken, and accepted before the next one is taken.
+- The deliveries are in the order of the records. With ``on_invalid="fail"``, an invalid record has a delivery, too. It
+  has failed with the code ``InvalidRecord``.
+- If ``put_many`` raises a ``ShardlineError``, its ``deliveries`` are those of the records before the one that was not
+  accepted. So the caller knows which records were accepted, and where to go on.
+"""
+
+from collections.abc import AsyncIterable, Callable, Collection, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast, final
+
+from shardline.aio.producer.delivery import SettledRecord
+from shardline.aio.producer.validation import Serializer, check_item, fields_of, is_plain
+from shardline.codec.packing import Packing
+from shardline.core.producer.intake import Intake
+from shardline.core.producer.producer_record import INVALID, Undelivered
+from shardline.core.setting_checks import check_choice
+from shardline.errors import ShardlineError, UsageError
+
+Item: TypeAlias = "tuple[str | None, Any] | tuple[str | None, Any, str | None]"
+"""A record for ``put_many``: (key or None, data) or (key, data, explicit hash key)."""
+
+OnInvalid: TypeAlias = Literal["raise", "fail"]
+"""What ``put_many`` does with an invalid record."""
+
+_D = TypeVar("_D", bound=SettledRecord)
+
+
+@final
+class BulkPut(Generic[_D]):
+    """One call of ``put_many``.
+
+    Args:
+        make: the class of the deliveries.
+        intake: takes the invalid records, for the host to report.
+        serializer: turns the data of a record into bytes.
+        packing: the format that the records must fit, if the producer packs.
+        on_invalid: see ``put_many``.
+        extra_ttl: how much longer than ``record_ttl`` the records live.
+        wake: wakes the host.
+    """
+
+    def __init__(
+        self,
+        make: Callable[..., _D],
+        *,
+        intake: Intake,
+        serializer: Serializer | None,
+        packing: Packing | None,
+        on_invalid: OnInvalid,
+        extra_ttl: float,
+        wake: Callable[[], None],
+    ) -> None:
+        check_choice("on_invalid", on_invalid, "raise", "fail")
+        self._make = make
+        self._intake = intake
+        self._serializer = serializer
+        self._packing = packing
+        self._fails_invalid = on_invalid == "fail"
+        self._extra_ttl = extra_ttl
+        self._wake = wake
+        self.deliveries: list[_D] = []
+        """The deliveries of the records so far, in their order."""
+        self.pending: _D | None = None
+        """The first delivery of a collection that is not accepted yet. Written by the producer."""
+
+    @contextmanager
+    def reporting(self) -> Generator[None, None, None]:
+        """Let an error of the block carry the deliveries."""
+        try:
+            yield
+        except ShardlineError as error:
+            if not error.deliveries:  # an error of the user's generator may already have some
+                places = [place for place, known in enumerate(self.deliveries) if known is self.pending]
+                error.deliveries = tuple(self.deliveries[: places[0]] if places else self.deliveries)
+            raise
+
+    def check_all(self, records: Collection[Any]) -> list[_D]:
+        """Validate all records. Return the deliveries of the valid ones, which are to be put.
+
+        Raises:
+            UsageError: a record is invalid, and ``on_invalid`` is ``"raise"``.
+        """
+        make, max_bytes = self._make, self._intake.record_max_bytes
+        checked: list[_D] = []
+        for place, record in enumerate(records):
+            if self._serializer is None and is_plain(record, max_bytes):  # the common case, with few function calls
+                checked.append(make(record[1], record[0], None, 0.0))
+            else:
+                checked.append(self._checked(place, record))
+        if self._extra_ttl:
+            for delivery in checked:
+                delivery.extra_ttl = self._extra_ttl
+        self.deliveries = checked
+        if not self._fails_invalid:
+            return checked
+        self._report([delivery for delivery in checked if delivery.ending is not None])
+        return [delivery for delivery in checked if delivery.ending is None]
+
+    def check(self, record: Any) -> _D | None:
+        """Validate the next record. Return its delivery, which is to be put. ``None`` if it is invalid and has failed.
+
+        Raises:
+            UsageError: the record is invalid, and ``on_invalid`` is ``"raise"``.
+        """
+        delivery = self._checked(len(self.deliveries), record)
+        if delivery.ending is None:
+            return delivery
+        self.deliveries.append(delivery)
+        self._report([delivery])
+        return None
+
+    def _checked(self, place: int, record: Any) -> _D:
+        """Return the delivery of a record. It has failed if the record is invalid."""
+        max_bytes = self._intake.record_max_bytes
+        try:
+            key, data, explicit_hash_key = check_item(record, self._serializer, max_bytes, self._packing)
+        except UsageError as error:
+            if self._fails_invalid:
+                return self._failed(record, str(error))
+            raise UsageError(f"record {place}: {error}", index=place) from None
+        except Exception as error:  # of the user's serializer
+            if self._fails_invalid:  # without the error's text, which may quote the data
+                return self._failed(record, f"the serializer raised {type(error).__name__}")
+            raise
+        return self._make(data, key, explicit_hash_key, 0.0, extra_ttl=self._extra_ttl)
+
+    def _failed(self, record: Any, reason: str) -> _D:
+        """Return the failed delivery of an invalid record. Its fields are the given values, whatever their types."""
+        try:
+            key, data, explicit_hash_key = fields_of(record)
+        except UsageError:
+            key, data, explicit_hash_key = None, record, None
+        return self._make(data, key, explicit_hash_key, 0.0, ending=Undelivered(INVALID, reason))
+
+    def _report(self, invalid: list[_D]) -> None:
+        """Let the host count the records and call ``on_failure``."""
+        if invalid:
+            self._intake.invalid += invalid
+            self._wake()
+
+
+def iterate(records: object) -> Iterator[Any]:
+    """Return an iterator over the records of a ``put_many``.
+
+    Raises:
+        UsageError: the records are not iterable.
+    """
+    try:
+        return iter(cast("Iterable[Any]", records))
+    except TypeError:
+        kinds = "an iterable of (key, data) tuples"
+        hint = ": only the async Producer takes an async iterable" if isinstance(records, AsyncIterable) else ""
+        raise UsageError(f"records must be {kinds}, not {type(records).__name__}{hint}") from None
+
+
+def close_if_generator(iterator: Iterator[Any]) -> None:
+    """Close a generator that ``put_many`` does not exhaust, so that its ``finally`` blocks run now."""
+    if isinstance(iterator, Generator):
+        cast("Generator[Any, None, None]", iterator).close()
