@@ -948,6 +948,16 @@ def test_what_is_put_after_all_was_delivered_expires_in_its_time():
     assert [record.conclusion.code for record in waiting] == ["Expired"] * 3
 
 
+def test_invalid_records_are_reported_once_and_take_no_room():
+    stream = Stream()
+    stream.run(0.5)
+    invalid = BufferedRecord(17, None, None, 0.0, Undelivered("InvalidRecord", "not bytes"))
+    stream.intake.invalid.append(invalid)
+    stream.run(0.5)
+    assert [*stream.machine.ledger.failed] == [invalid]
+    assert (stream.machine.stats(stream.now).failed_records, stream.intake.outstanding) == (1, 0)
+
+
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_keyless_record_lingers_no_longer_than_it_may_beside_a_younger_one_with_a_key(ordered):
     stream = Stream(linger=1.0, record_ttl=5.0, ordered=ordered)

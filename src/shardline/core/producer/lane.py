@@ -21,8 +21,8 @@ Invariants:
 - Expired records leave the lane before others are sent, and take no tokens.
 - An aggregate is due when its oldest record is due. A TTL of a single record changes neither that nor its place. Unless
   ``ttls_differ``, the first aggregate that is due is also the first to expire. In an ordered lane later aggregates are
-  due later, so the order of deadlines is the order of arrival. A keyless record that comes to an ordered lane late, from
-  a refused request or another lane, is queued alone, because it has no order to keep.
+  due later, so the order of deadlines is the order of arrival. A keyless record that comes to an ordered lane late,
+  from a refused request or another lane, is queued alone, because it has no order to keep.
 - A lane whose entry landed in another shard sends one record per entry. It aggregates again when ``TRUST`` entries in a
   row, all sent after that landing was seen, have landed as predicted. A shard that was split or merged never stores
   another entry.

@@ -166,7 +166,7 @@ class ProducerConfig:
         return cls(**taken)
 
     def extra_ttl(self, ttl: object) -> float:
-        """Return how much longer than ``record_ttl`` a record with this TTL of its own lives. ``None`` means no own TTL.
+        """Return how much longer than ``record_ttl`` a record with this TTL lives. ``None`` means ``record_ttl``.
 
         Raises:
             UsageError: the TTL is not a number in the range of ``record_ttl``, or not more than ``linger``.

@@ -36,8 +36,8 @@ class Rig(ProducerShell):
 
     # ---- commands
 
-    def put(self, data=b"data", key="k", place=None, *, waits=True):
-        record = self.record(data, key, None if place is None else at(place), waits=waits)
+    def put(self, data=b"data", key="k", place=None, *, waits=True, ttl=None):
+        record = self.record(data, key, None if place is None else at(place), waits=waits, ttl=ttl)
         self.answer = self.accept(record)
         return record
 

@@ -6,8 +6,14 @@ from tests.aggregates import split_aggregate
 from shardline.core.clock import NEVER
 from shardline.core.producer.intake import ROUND_BYTES, ROUND_RECORDS, Put
 from shardline.core.producer.machine import BLIND_TIMEOUT, SLICE_RECORDS
-from shardline.core.producer.producer_record import Receipt, Undelivered
-from shardline.core.producer_events import RecordsDelivered, RequestAnswered, ShardMapFailed, ShardsChanged
+from shardline.core.producer.producer_record import BufferedRecord, Receipt, Undelivered
+from shardline.core.producer_events import (
+    RecordsDelivered,
+    RecordsFailed,
+    RequestAnswered,
+    ShardMapFailed,
+    ShardsChanged,
+)
 
 NO_MAP = {"shards": None}
 
@@ -340,6 +346,102 @@ def test_what_expires_in_a_part_of_a_refused_request_leaves_too(rig):
         assert one.send() is None
     assert [record.conclusion.code for record in records[:2]] == ["Expired", "ValidationException"]
     assert one.lane("a").in_flight == 0
+
+
+def until_ended(one, *records):
+    """Go from deadline to deadline. Returns when each of the records ended, since the beginning."""
+    ended = {}
+    while len(ended) < len(records):
+        one.to_deadline()
+        assert one.send() is None
+        for place, record in enumerate(records):
+            if record.conclusion is not None:
+                ended.setdefault(place, one.elapsed)
+    return [ended[place] for place in range(len(records))]
+
+
+@pytest.mark.parametrize("settings", [{}, {"aggregation": False}, {"ordered": True}, {"ordered": True, **NO_MAP}])
+def test_records_with_ttls_of_their_own_expire_exactly_then(rig, settings):
+    """P9: the order of puts decides what is due and sent first, not the order of deadlines."""
+    one = rig(record_ttl=3.0, retry_backoff_max=60.0, **settings)
+    one.asks_for_map()
+    records = [one.put(b"%d" % place, place=1, ttl=ttl) for place, ttl in enumerate([None, 1.0, 7.0, None, 2.0])]
+    one.machine._collector.handle_failure(30.0, one.now)  # nobody may send
+    assert until_ended(one, *records) == pytest.approx([3.0, 1.0, 7.0, 3.0, 2.0])
+    assert [record.conclusion.code for record in records] == ["Expired"] * 5
+    messages = [record.conclusion.message for record in records[:3]]
+    assert messages[0] == "not delivered within record_ttl (3 s)"
+    assert messages[1:] == ["not delivered within its ttl (1 s)", "not delivered within its ttl (7 s)"]
+    assert one.is_empty
+
+
+def test_a_record_with_a_longer_ttl_is_sent_after_record_ttl_and_later_ones_stay_behind_it(rig):
+    one = rig(record_ttl=2.0, linger=0.1, ordered=True, retry_backoff_max=60.0)
+    long, plain = one.put(b"long", place=1, ttl=60.0), one.put(b"plain", place=1)
+    one.machine._collector.handle_failure(10.0, one.now)
+    assert until_ended(one, plain) == pytest.approx([2.0])
+    assert one.machine.stats(one.now).oldest_waiting == pytest.approx(2.0)
+    later = one.put(b"later", place=1, ttl=60.0)
+    one.wait(30.0)
+    assert one.flush() == [[b"long"]]  # an ordered lane has one aggregate in flight
+    one.stored()
+    assert one.send() == [[b"later"]]
+    one.stored()
+    assert (long.conclusion.delivered, later.conclusion.delivered, one.is_empty) == (True, True, True)
+
+
+def test_a_record_that_expires_in_flight_fails_when_it_would_be_sent_again(rig):
+    one = rig(record_ttl=20.0)
+    short, plain = one.put(b"short", place=1, ttl=1.0), one.put(b"plain", place=1)
+    one.flush()
+    one.wait(2.0)
+    assert one.send() is None
+    assert short.conclusion is None
+    one.failed()
+    assert (short.conclusion.code, plain.conclusion) == ("Expired", None)
+
+
+def test_the_parts_of_a_refused_request_expire_by_their_own_ttls(rig):
+    one = rig(record_ttl=20.0, retry_backoff_max=60.0)
+    records = [one.put(b"%d" % place, f"{place}", 1, ttl=ttl) for place, ttl in enumerate([None, 2.0, 3.0, 2.0])]
+    one.flush()
+    one.failed("ValidationException", 400)
+    assert one.send() == [[b"0"]]
+    one.machine._collector.handle_failure(30.0, one.now)  # nobody may send
+    assert until_ended(one, *records[1:]) == pytest.approx([2.0, 3.0, 2.0])
+    assert "its ttl (2 s) ended before this one was sent alone" in records[1].conclusion.message
+    assert "its ttl (3 s) ended before this one was sent alone" in records[2].conclusion.message
+
+
+def test_new_lanes_tell_ttls_apart_too(rig):
+    one = rig(record_ttl=20.0)
+    one.put(place=1, ttl=1.0)
+    one.sort()
+    one.machine._map.reset(one.now)
+    assert one.asks_for_map()
+    one.listed(c=(0, 4), d=(4, 16))
+    assert all(lane.ttls_differ for lane in one.machine._router.all_lanes())
+    one.put(place=5, ttl=2.0)
+    one.sort()
+    assert one.lane("c").expires_at() == pytest.approx(one.began + 1.0)
+    assert one.lane("d").expires_at() == pytest.approx(one.began + 2.0)
+
+
+# ---- invalid records
+
+
+@pytest.mark.parametrize("end", [False, True])
+def test_invalid_records_are_counted_and_reported_and_take_no_room(rig, end):
+    one = rig()
+    invalid = [BufferedRecord(17, None, None, 0.0, Undelivered("InvalidRecord", "why")) for _ in range(2)]
+    one.intake.invalid += invalid
+    if end:
+        one.machine.abandon("Closed", "over")
+    assert one.send() is None
+    assert [*one.machine.ledger.failed] == invalid
+    assert RecordsFailed(2, "InvalidRecord", "put_many was passed an invalid record") in one.machine.take_events()
+    assert one.machine.stats(one.now).failed_records == 2
+    assert one.is_empty
 
 
 # ---- the map and the stream
