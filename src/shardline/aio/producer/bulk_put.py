@@ -10,7 +10,7 @@ Invariants:
   accepted. So the caller knows which records were accepted, and where to go on.
 """
 
-from collections.abc import AsyncIterable, Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast, final
 
@@ -26,7 +26,7 @@ Item: TypeAlias = "tuple[str | None, Any] | tuple[str | None, Any, str | None]"
 """A record for ``put_many``: (key or None, data) or (key, data, explicit hash key)."""
 
 OnInvalid: TypeAlias = Literal["raise", "fail"]
-"""What ``put_many`` does with an invalid record."""
+"""The action for an invalid record: ``put_many`` raises, or the delivery of the record fails."""
 
 _D = TypeVar("_D", bound=SettledRecord)
 
@@ -155,7 +155,7 @@ def iterate(records: object) -> Iterator[Any]:
         return iter(cast("Iterable[Any]", records))
     except TypeError:
         kinds = "an iterable of (key, data) tuples"
-        hint = ": only the async Producer takes an async iterable" if isinstance(records, AsyncIterable) else ""
+        hint = ": only the async Producer takes an async iterable" if hasattr(records, "__aiter__") else ""
         raise UsageError(f"records must be {kinds}, not {type(records).__name__}{hint}") from None
 
 

@@ -121,7 +121,8 @@ class ProducerFacade(ABC, Generic[_L]):
     ) -> None:
         """Apply the options of a put to a delivery that was not put yet."""
         delivery.extra_ttl = self._extra_ttl(ttl)
-        if check_callable("on_delivery", on_delivery) is not None:
+        check_callable("on_delivery", on_delivery)
+        if on_delivery is not None:
             delivery.waiters = [DeliveryHook(self._driver.call_hook, on_delivery)]
 
     def _bulk(self, make: Callable[..., _D], ttl: float | None, on_invalid: OnInvalid) -> BulkPut[_D]:
