@@ -103,7 +103,7 @@ async def test_a_hook_that_does_not_end_does_not_hold_up_the_close_for_ever(
         await producer.flush()
         with anyio.fail_after(10):
             await producer.close()
-    assert ("ERROR", "s: on_failure failed; delivery continues") in complaints()
+    assert ("ERROR", "s: an async hook failed; delivery continues") in complaints()
 
 
 async def test_a_hook_may_close_the_producer(make_producer, kinesis):
