@@ -319,7 +319,6 @@ class HandOut:
         """Stop the shard, because another worker asked for its lease."""
         shard = self.shards[(stream, shard_id)]
         self._stop(shard)
-        self._admit()  # the pages that the shard dropped leave room for other readers
         self._leave_if_done(shard)
         self._questions.serve(now)
 
@@ -328,7 +327,6 @@ class HandOut:
         shard = self.shards.get((stream, shard_id))
         if shard is not None:
             self._drop(shard)
-            self._admit()
             self._questions.serve(now)
 
     def handle_pages(self, shard: HeldShard, pages: Iterable[Page], now: Instant) -> None:
