@@ -46,7 +46,7 @@ CONSUMER_EVENTS = {
     "HandOverOverdue": "Your code did not finish in time. Your handler for the shard was cancelled, and the lease is released.",
     "LeaseLost": "The lease is lost, and your handler for the shard was cancelled. Another worker may be reading it.",
     "LeaseReleased": "The worker released the lease: at its end, after a hand-over, or because the shard is finished.",
-    "StreamRecreated": "The stream was deleted and re-created. The consumer stops reading.",
+    "StreamReplaced": "The stream was deleted and re-created. The consumer stops reading.",
     "ConsumerFailed": "The consumer cannot continue: access is denied, or the stream does not exist.",
     "StreamMissing": 'The stream was deleted. With `if_recreated="restart"`, the consumer waits for a new one.',
     "PositionLost": "The service rejected the position. Reading continues at TRIM_HORIZON; records may be lost.",

@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from shardline.aio.client import Client as Client
+    from shardline.aio.client import ConnectionArguments as ConnectionArguments
     from shardline.aio.consumer.async_consumer import Consumer as Consumer
     from shardline.aio.consumer.batches import Batch as Batch
     from shardline.aio.consumer.consumer_status import ConsumerStatus as ConsumerStatus
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from shardline.model.record import Entry as Entry
     from shardline.model.record import Record as Record
     from shardline.model.shard import Shard as Shard
+    from shardline.ports import LeaseStore as LeaseStore
 else:  # hidden from type checkers, which would accept every misspelt name if they saw __getattr__
     from importlib import import_module
 
@@ -73,6 +75,7 @@ __all__ = [
     "BufferFull",
     "Client",
     "Closed",
+    "ConnectionArguments",
     "Consumer",
     "ConsumerConfig",
     "ConsumerStatus",
@@ -86,6 +89,7 @@ __all__ = [
     "FanOut",
     "HandlerFailed",
     "HashRange",
+    "LeaseStore",
     "Position",
     "Producer",
     "ProducerConfig",
@@ -120,6 +124,7 @@ _HOMES = {
     "BufferFull": "errors",
     "Client": "aio.client",
     "Closed": "errors",
+    "ConnectionArguments": "aio.client",
     "Consumer": "aio.consumer.async_consumer",
     "ConsumerConfig": "core.consumer.consumer_config",
     "ConsumerStatus": "aio.consumer.consumer_status",
@@ -134,6 +139,7 @@ _HOMES = {
     "HandlerFailed": "errors",
     "HashRange": "model.hashing",
     "LATEST": "model.position",
+    "LeaseStore": "ports",
     "Position": "model.position",
     "Producer": "aio.producer.async_producer",
     "ProducerConfig": "core.producer.producer_config",

@@ -55,7 +55,8 @@ from shardline.model.stream import parse_stream
 
 if TYPE_CHECKING:
     from shardline.aio.producer.async_producer import Producer as AsyncProducer
-    from shardline.aio.reporting import ConsumerReporter, ConsumerSink
+    from shardline.aio.reporting import ConsumerReporter
+    from shardline.events import ConsumerEvent, EventSink
     from shardline.sync.blocking_producer import Producer as BlockingProducer
 
 __all__ = ["BatchItemFailure", "Clock", "KinesisEventSource", "Response", "Window"]
@@ -142,7 +143,7 @@ class KinesisEventSource:
         producer: "AsyncProducer | BlockingProducer | None" = None,
         report_failures: bool = True,
         margin: float = 1.0,
-        sink: "ConsumerSink | None" = None,
+        sink: "EventSink[ConsumerEvent] | None" = None,
         clock: Clock | None = None,
     ) -> None:
         for name, value in (("deserializer", deserializer), ("sink", sink)):
@@ -217,7 +218,7 @@ class _Settings(NamedTuple):
     """The producers that are not started yet."""
     report_failures: bool
     margin: float
-    sink: "ConsumerSink | None"
+    sink: "EventSink[ConsumerEvent] | None"
     clock: Clock | None
 
 

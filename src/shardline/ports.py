@@ -7,7 +7,7 @@ Invariants:
 - A lease store applies an operation to a row atomically, as ``core.leases.apply`` defines it, or does not apply it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol, TypeAlias, final, runtime_checkable
 
@@ -21,7 +21,6 @@ from shardline.codec.shapes import (
 )
 from shardline.core.failures import Failure
 from shardline.core.leases import LeaseOperation, Refused
-from shardline.core.producer_events import Event
 from shardline.core.requests import (
     DescribeStreamSummary,
     GetRecords,
@@ -69,10 +68,6 @@ class HttpTransport(Protocol):
         self, url: str, headers: Mapping[str, str], body: Body
     ) -> AbstractAsyncContextManager[HttpStream | Failure]: ...
     async def close(self) -> None: ...
-
-
-EventSink: TypeAlias = Callable[[Event], object]
-"""Receives the events of a producer. Its exceptions are logged, and have no other effect."""
 
 
 class ShardEvents(Protocol):

@@ -13,7 +13,7 @@ from shardline.core.consumer.consumer_events import (
     RecordsTrimmed,
     StoreFailed,
     StreamMissing,
-    StreamRecreated,
+    StreamReplaced,
     TooManyUnacknowledged,
 )
 from shardline.core.failures import Failure, FailureKind
@@ -151,7 +151,7 @@ def test_rows_that_are_deleted_because_the_stream_was_re_created_are_no_loss():
     group.stream.created_at = 2.0
     group.stream.shards = [shard(0, begin=900)]
     group.run(60.0)
-    assert all(worker.seen(StreamRecreated) for worker in workers)
+    assert all(worker.seen(StreamReplaced) for worker in workers)
     assert [worker.seen(ProgressLost) for worker in workers] == [[], []]
     assert not group.rows[A].checkpoint.has_begun
     group.rows.clear()
@@ -197,7 +197,7 @@ def test_a_stream_that_is_missing_for_long_is_read_from_its_start_when_it_is_bac
     parts = {1: [(0, 4)], 2: [(0, 2), (2, 4)], 3: [(0, 1), (1, 2), (2, 4)]}[shards]
     group.stream.shards = [shard(number, part=part, begin=900) for number, part in enumerate(parts)]
     group.run(60.0)
-    assert len(worker.seen(StreamRecreated)) >= 1
+    assert len(worker.seen(StreamReplaced)) >= 1
     assert worker.held.keys() == set(names(*range(shards)))
     assert not any(group.rows[shard_id].checkpoint.has_begun for shard_id in worker.held)
     assert all(event.start == event.checkpoint.position for event in worker.seen(LeaseGained)[-shards:])
@@ -232,7 +232,7 @@ def test_the_same_stream_that_is_back_is_read_on():
     group.run(20.0)
     group.stream.missing = None
     group.run(60.0)
-    assert worker.seen(StreamRecreated) == []
+    assert worker.seen(StreamReplaced) == []
     assert worker.held.keys() == {A, B}
     assert all(group.rows[shard_id].checkpoint.has_begun for shard_id in (A, B))
 

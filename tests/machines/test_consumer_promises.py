@@ -30,7 +30,7 @@ from shardline.core.consumer.consumer_events import (
     LeaseLost,
     LeaseReleased,
     ShardTrimmed,
-    StreamRecreated,
+    StreamReplaced,
 )
 from shardline.core.consumer.coordinator import ScanLeases
 from shardline.core.failures import Failure, FailureKind
@@ -829,9 +829,9 @@ def test_rows_that_contradict_the_stream_stop_the_consumer_when_seen_twice():
     group = Group(shard(0, begin=500))
     group.rows[A] = Lease(A, checkpoint=at(7))
     worker = group.worker()
-    assert worker.seen(StreamRecreated) == []
+    assert worker.seen(StreamReplaced) == []
     group.run(45.0)
-    assert len(worker.seen(StreamRecreated)) == 1
+    assert len(worker.seen(StreamReplaced)) == 1
     assert worker.machine.topology.is_halted
 
 
@@ -843,7 +843,7 @@ def test_rows_that_seem_to_contradict_the_stream_once_stop_nothing():
         group.run(0.1)
     group.stream.shards = [shard(0, begin=1)]
     group.run(60.0)
-    assert worker.seen(StreamRecreated) == []
+    assert worker.seen(StreamReplaced) == []
     assert A in worker.held
 
 
@@ -859,7 +859,7 @@ def test_two_late_listings_that_come_at_once_stop_nothing():
     assert worker.listings >= 3  # the first was begun before the rows were known
     group.stream.shards = [shard(0, begin=1)]
     group.run(60.0)
-    assert worker.seen(StreamRecreated) == []
+    assert worker.seen(StreamReplaced) == []
     assert A in worker.held
 
 
@@ -867,7 +867,7 @@ def test_a_stream_that_was_made_anew_meanwhile_is_noticed():
     group, worker = hold_one()
     group.stream.created_at = 2.0
     group.run(30.0)
-    assert len(worker.seen(StreamRecreated)) == 1
+    assert len(worker.seen(StreamReplaced)) == 1
 
 
 def test_rows_that_another_gave_up_are_made_again_from_a_newer_listing():
@@ -891,7 +891,7 @@ def test_nothing_is_planned_on_the_listing_of_a_stream_that_is_gone():
     group, worker = hold_one(if_recreated="restart")
     group.stream.listing_fails = lambda _: DOWN
     group.stream.created_at = 2.0
-    while not worker.seen(StreamRecreated):
+    while not worker.seen(StreamReplaced):
         group.run(1.0)
     group.rows.clear()
     group.run(1.0)

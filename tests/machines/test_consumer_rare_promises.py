@@ -17,7 +17,7 @@ from shardline.core.consumer.consumer_events import (
     LeaseReleased,
     RecordsTrimmed,
     ShardTrimmed,
-    StreamRecreated,
+    StreamReplaced,
 )
 from shardline.core.consumer.coordinator import ScanLeases
 from shardline.core.consumer.failure_policy import BatchWork, FailurePolicy
@@ -329,7 +329,7 @@ def test_two_listings_that_are_late_together_stop_nothing_though_the_first_was_s
     assert group.rows[A].checkpoint.sequence_number is not None
     list_slowly(group, worker, 2.0, shard(0, begin=1_000))
     list_slowly(group, worker, 0.0, shard(0, begin=1_000))
-    assert worker.seen(StreamRecreated) == []
+    assert worker.seen(StreamReplaced) == []
     group.run(5.0)
     assert set(worker.held) == {A}
 

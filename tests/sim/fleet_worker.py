@@ -343,7 +343,7 @@ class Worker(Process, CoordinatorShell):
                 if self.is_closing and not finished:
                     reached.add("lease released on exit")
                 self.hand_out.handle_gone(STREAM, shard_id, self.now)
-            case told.StreamRecreated(why):
+            case told.StreamReplaced(why):
                 assert self.world.truth.epoch, f"it is the same stream: {why}"
                 halted = self.machine.topology.is_halted
                 if self._was_missing:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Literal, Self, final
+from typing import Any, Final, Literal, Self, TypedDict, final
 from weakref import WeakSet
 
 import anyio
@@ -30,6 +30,31 @@ from shardline.model.record import Entry, check_entries
 from shardline.model.stream import parse_consumer_arn, parse_stream
 
 _ITERATOR_MAX_LENGTH: Final = 4 * ITERATOR_MAX_LENGTH  # emulators exceed the service's 512
+
+
+class ConnectionArguments(TypedDict, total=False):
+    """The arguments of ``Client``, which ``Producer`` and ``Consumer`` take, too: see there.
+
+    Annotate a dict of settings with it, and type checkers find misspelt and wrong arguments::
+
+        connection: ConnectionArguments = {"region": "eu-west-1", "read_timeout": 10}
+        async with Producer("orders", **connection) as producer: ...
+    """
+
+    region: str | None
+    endpoint_url: str | None
+    profile: str | None
+    session: Any
+    credentials: Credentials | None
+    protocol: Literal["json", "cbor"]
+    verify: bool | str | ssl.SSLContext
+    connect_timeout: float
+    read_timeout: float
+    max_connections: int
+    proxies: Mapping[str, str] | None
+    use_fips: bool | None
+    use_dualstack: bool | None
+    http2: bool
 
 
 @final

@@ -21,10 +21,7 @@ from shardline.core.clock import NEVER
 from shardline.core.consumer import consumer_events
 from shardline.core.consumer.store_outages import StoreTrouble, trouble_of
 from shardline.core.failures import Failure, FailureKind
-from shardline.ports import EventSink
-
-ConsumerSink: TypeAlias = Callable[[consumer_events.Event], object]
-"""Takes the events of a consumer: see ``shardline.core.consumer.consumer_events``."""
+from shardline.events import ConsumerEvent, EventSink, ProducerEvent
 
 CLOSED: Final = Failure(FailureKind.TRANSIENT, "Cancelled", "the consumer was closed during the request")
 """The outcome of a request that ``close`` cancelled. It is not reported."""
@@ -137,7 +134,7 @@ class RateLimitedLog:
 class ProducerReporter:
     """Logs the events of a producer, and passes them to the sink."""
 
-    def __init__(self, stream: str, sink: EventSink | None, clock: Callable[[], float]) -> None:
+    def __init__(self, stream: str, sink: EventSink[ProducerEvent] | None, clock: Callable[[], float]) -> None:
         self._sink = sink
         log = logging.getLogger("shardline.producer")
         self._log = RateLimitedLog(log, stream, "delivery continues", clock)
@@ -189,7 +186,7 @@ def _producer_line(event: producer_events.Event) -> _Line | None:
 class ConsumerReporter:
     """Logs the events of a consumer, and passes them to the sink."""
 
-    def __init__(self, name: str, sink: ConsumerSink | None, clock: Callable[[], float]) -> None:
+    def __init__(self, name: str, sink: EventSink[ConsumerEvent] | None, clock: Callable[[], float]) -> None:
         self.name = name
         self._sink = sink
         self._log = RateLimitedLog(logging.getLogger("shardline.consumer"), name, "reading continues", clock)
@@ -305,7 +302,7 @@ def _consumer_line(event: consumer_events.Event) -> _Line | None:
         case consumer_events.StreamMissing(failure):
             why = f"{failure.code}: {failure.message}"
             return logging.ERROR, f"the stream is missing ({why}); the consumer waits until it is re-created"
-        case consumer_events.StreamRecreated(why):
+        case consumer_events.StreamReplaced(why):
             return logging.ERROR, f"the stream was deleted and re-created: {why}"
         case consumer_events.ConsumerFailed(operation, failure):
             return logging.ERROR, f"{operation} failed for good: {failure.code}: {failure.message}"

@@ -185,7 +185,7 @@ def _outer_record(raw: object, stream: str | None) -> Record:
     if isinstance(raw, RawRecord):
         return Record(raw.data, raw.key, None, raw.sequence_number, 0, None, raw.arrived_at)
     if isinstance(raw, Record):
-        return raw
+        return cast("Record", raw)
     if isinstance(raw, (bytes, bytearray, memoryview)):
         return Record(check_data(cast("object", raw)), None)
     if isinstance(raw, Mapping):

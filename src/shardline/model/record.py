@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, Final, Protocol, TypeAlias, cast, final
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, cast, final
 
 import msgspec
 
@@ -22,6 +22,15 @@ from shardline.errors import UsageError
 from shardline.model.hashing import check_partition_key, parse_explicit_hash_key
 from shardline.model.limits import PUT_RECORDS_MAX_BYTES, PUT_RECORDS_MAX_ENTRIES, RECORD_HIGHEST_MAX_BYTES
 from shardline.model.sequence import SequenceNumber
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    ValueT_co = TypeVar("ValueT_co", covariant=True, default=bytes)
+else:  # type checkers know the default; at run time, only Python 3.13 does
+    from typing import TypeVar
+
+    ValueT_co = TypeVar("ValueT_co", covariant=True)
 
 
 @final
@@ -67,7 +76,7 @@ class Origin:
         """The user's deserializer, for ``Record.value``."""
         self._handed_out: list[tuple[_Place, float]] = []  # (first record, time) of each hand-out; sorted by both
 
-    def hand_out(self, record: "Record", at: float) -> None:
+    def hand_out(self, record: "Record[Any]", at: float) -> None:
         """Note that this record and later ones are handed out at a time, in seconds since 1970 by the service's clock.
 
         A later call for a later record overrides the time from there on.
@@ -78,7 +87,7 @@ class Origin:
             handed_out.pop()
         handed_out.append((place, at))
 
-    def handed_out_at(self, record: "Record") -> float | None:
+    def handed_out_at(self, record: "Record[Any]") -> float | None:
         """Return when a record was handed out. ``None`` if it was not."""
         found = bisect_right(self._handed_out, _place_of(record), key=_by_place)
         return self._handed_out[found - 1][1] if found else None
@@ -100,8 +109,11 @@ _UNKNOWN = Origin()
 # more, mostly for the garbage collector (measured). The collector need not track records: a record refers to values,
 # and to an origin, which does not refer to records.
 @final
-class Record(msgspec.Struct, frozen=True, gc=False):
-    """A user record: a plain Kinesis record, or a record from an aggregate."""
+class Record(msgspec.Struct, Generic[ValueT_co], frozen=True, gc=False):
+    """A user record: a plain Kinesis record, or a record from an aggregate.
+
+    ``Record[Order]`` is a record whose ``value`` is an ``Order``, and ``Record`` alone is a ``Record[bytes]``.
+    """
 
     data: bytes
     key: str | None
@@ -132,13 +144,15 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return self.origin.lease
 
     @property
-    def value(self) -> Any:
+    def value(self) -> ValueT_co:
         """The data, deserialized by the consumer's ``deserializer``. Without one, the data itself.
 
         Each access calls the deserializer again, so its exceptions are raised in the code that reads ``value``.
         """
+        data: Any = self.data
         deserializer = self.origin.deserializer
-        return self.data if deserializer is None else deserializer(self.data)
+        value: ValueT_co = data if deserializer is None else deserializer(data)
+        return value
 
     @property
     def order(self) -> SequenceNumber:
@@ -146,7 +160,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return SequenceNumber.parse(self.sequence_number or "0", self.sub_sequence)
 
 
-def hand_out(records: Sequence[Record], at: float) -> None:
+def hand_out(records: Sequence[Record[Any]], at: float) -> None:
     """Note that these records, which are in order, are handed out at a time."""
     place = 0
     while place < len(records):
@@ -156,11 +170,11 @@ def hand_out(records: Sequence[Record], at: float) -> None:
         place = bisect_right(records, 0, lo=place, key=partial(_is_of_another, origin))
 
 
-def _is_of_another(origin: Origin, record: Record) -> bool:
+def _is_of_another(origin: Origin, record: Record[Any]) -> bool:
     return record.origin is not origin
 
 
-def _place_of(record: Record) -> _Place:
+def _place_of(record: Record[Any]) -> _Place:
     digits = record.sequence_number or ""
     return len(digits), digits, record.sub_sequence
 

@@ -22,22 +22,25 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal, Self, final
+from typing import Any, Final, Generic, Literal, Self, Unpack, final, overload
 
+from shardline.aio.client import ConnectionArguments
 from shardline.aio.consumer.async_consumer import ConsumerFacade
-from shardline.aio.consumer.consumer_arguments import check_batch
+from shardline.aio.consumer.batches import Batch
+from shardline.aio.consumer.consumer_arguments import ConsumerArguments, DeserializedT, check_batch
 from shardline.aio.consumer.consumer_session import ConsumerSession
 from shardline.aio.consumer.consumer_status import ConsumerStatus
 from shardline.aio.consumer.fan_out import FanOut
 from shardline.aio.consumer.handler_runs import is_handler_of, run_handlers
 from shardline.aio.loop.fork_and_exit import watch_forks
 from shardline.aio.producer.validation import check_timeout
-from shardline.aio.reporting import ConsumerSink
 from shardline.core.consumer.consumer_config import ConsumerConfig
 from shardline.core.consumer.failure_policy import FailurePolicy
 from shardline.core.consumer.handout import Iteration
 from shardline.errors import Closed, UsageError
+from shardline.events import ConsumerEvent, EventSink
 from shardline.model.position import Position
+from shardline.model.record import Record, ValueT_co
 from shardline.ports import LeaseStore
 from shardline.sync.blocking_dead_letters import DeadLetterTarget, in_threads
 from shardline.sync.blocking_delivery import refuse_to_wait_in_callback
@@ -48,7 +51,7 @@ _NOT_STARTED: Final = "this Consumer is not started: use 'with', or start()"
 
 
 @final
-class Consumer(ConsumerFacade):
+class Consumer(ConsumerFacade, Generic[ValueT_co]):
     """Reads a stream, in any thread::
 
         with Consumer("orders", group="billing", store="sqlite:///leases.db") as consumer:
@@ -59,6 +62,22 @@ class Consumer(ConsumerFacade):
     The ``sink`` is called in the consumer's network thread.
     """
 
+    @overload
+    def __init__(
+        self: "Consumer[bytes]",
+        stream: str,
+        *,
+        deserializer: None = None,
+        **arguments: Unpack[ConsumerArguments],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "Consumer[DeserializedT]",
+        stream: str,
+        *,
+        deserializer: Callable[[bytes], DeserializedT] | None,
+        **arguments: Unpack[ConsumerArguments],
+    ) -> None: ...
     def __init__(
         self,
         stream: str,
@@ -73,9 +92,9 @@ class Consumer(ConsumerFacade):
         idle_timeout: float | None = None,
         max_leases: int | None = None,
         fan_out: str | FanOut | None = None,
-        sink: ConsumerSink | None = None,
+        sink: EventSink[ConsumerEvent] | None = None,
         close_timeout: float | None = 30.0,
-        **connection: Any,
+        **connection: Unpack[ConnectionArguments],
     ) -> None:
         self._thread: LoopThread | None = None  # first: __del__ runs even if __init__ raises
         if "client" in connection:
@@ -169,7 +188,7 @@ class Consumer(ConsumerFacade):
 
     # ---- reading
 
-    def __iter__(self) -> RecordIterator:
+    def __iter__(self) -> RecordIterator[ValueT_co]:
         """Iterate over records. Each record is committed when you request the next one.
 
         Raises:
@@ -180,7 +199,7 @@ class Consumer(ConsumerFacade):
         session = self._session
         return RecordIterator(session, session.begin(threading.current_thread(), Iteration))
 
-    def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> BatchIterator:
+    def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> BatchIterator[ValueT_co]:
         """Iterate over batches. All records of a batch are from one shard.
 
         A batch is committed when you request the next one, or by ``batch.ack()``.
@@ -199,6 +218,25 @@ class Consumer(ConsumerFacade):
         make = partial(Iteration, limit=max_records, max_wait=wait, whole=True)
         return BatchIterator(session, session.begin(threading.current_thread(), make))
 
+    @overload
+    def run(
+        self,
+        handler: Callable[[Record[ValueT_co]], object],
+        *,
+        batch: None = None,
+        policy: FailurePolicy | None = None,
+        dead_letter: DeadLetterTarget | None = None,
+    ) -> None: ...
+    @overload
+    def run(
+        self,
+        handler: Callable[[Batch[ValueT_co]], object],
+        *,
+        batch: int,
+        max_wait: float = 0.0,
+        policy: FailurePolicy | None = None,
+        dead_letter: DeadLetterTarget | None = None,
+    ) -> None: ...
     def run(
         self,
         handler: Callable[[Any], object],

@@ -21,7 +21,7 @@ from shardline.core.consumer.failure_policy import DeadLetter
 from shardline.errors import UsageError
 from shardline.sync.blocking_producer import Producer
 
-DeadLetterTarget: TypeAlias = Callable[[DeadLetter], object] | str | Path | Producer
+DeadLetterTarget: TypeAlias = Callable[[DeadLetter], object] | str | Path | Producer[bytes]
 """Destination of dead letters: a callable, a stream's name or ARN, the path of a file, or a blocking producer."""
 
 

@@ -9,17 +9,17 @@ Invariants (C5 is defined in docs/guarantees.md):
   is taking a record at that moment may still get that record.
 """
 
-from typing import final
+from typing import Generic, Self, final
 
 from shardline.aio.consumer.batches import Batch
 from shardline.aio.consumer.consumer_session import ConsumerSession
 from shardline.aio.loop.boot_clock import boot_time
 from shardline.core.consumer.handout import Iteration
-from shardline.model.record import Record
+from shardline.model.record import Record, ValueT_co
 
 
 @final
-class RecordIterator:
+class RecordIterator(Generic[ValueT_co]):
     """Iterates over single records."""
 
     __slots__ = ("__weakref__", "_cursor", "_session", "_taker")
@@ -30,10 +30,10 @@ class RecordIterator:
         self._cursor = taker.cursor
         session.attach(self)
 
-    def __iter__(self) -> "RecordIterator":
+    def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Record:
+    def __next__(self) -> Record[ValueT_co]:
         cursor = self._cursor
         place = cursor.place
         if place < cursor.end and boot_time() < cursor.slice_end:
@@ -57,7 +57,7 @@ class RecordIterator:
 
 
 @final
-class BatchIterator:
+class BatchIterator(Generic[ValueT_co]):
     """Iterates over batches; the records of a batch are from one shard."""
 
     __slots__ = ("__weakref__", "_session", "_taker")
@@ -67,10 +67,10 @@ class BatchIterator:
         self._taker = taker
         session.attach(self)
 
-    def __iter__(self) -> "BatchIterator":
+    def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> Batch[ValueT_co]:
         session, taker = self._session, self._taker
         while True:
             session.check_current(taker)

@@ -24,21 +24,29 @@ from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, final
+from typing import Any, Final, Generic, Self, Unpack, final, overload
 
-from shardline.aio.client import Client
-from shardline.aio.producer.bulk_put import BulkPut, Item, OnInvalid, close_if_generator, iterate
+from shardline.aio.client import Client, ConnectionArguments
+from shardline.aio.producer.bulk_put import BulkPut, OnInvalid, close_if_generator, iterate
 from shardline.aio.producer.producer_driver import Driver
-from shardline.aio.producer.producer_facade import ProducerFacade, undelivered
-from shardline.aio.producer.validation import Serializer, check_client, check_record, check_timeout, serialized
+from shardline.aio.producer.producer_facade import ProducerArguments, ProducerFacade, undelivered
+from shardline.aio.producer.validation import (
+    DataT_contra,
+    SerializedT,
+    Serializer,
+    check_client,
+    check_record,
+    check_timeout,
+    serialized,
+)
 from shardline.codec.packing import PackingName
 from shardline.core.producer.intake import Put
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import payload_bytes
 from shardline.core.producer.producer_stats import ProducerStats
 from shardline.errors import BufferFull, Closed, WaitTimeout
+from shardline.events import EventSink, ProducerEvent
 from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
-from shardline.ports import EventSink
 from shardline.sync.blocking_backpressure import RoomLine
 from shardline.sync.blocking_delivery import Delivery, refuse_to_wait_in_callback
 from shardline.sync.host_thread import LoopThread
@@ -68,7 +76,7 @@ class _LockForCallbacks:
 
 
 @final
-class Producer(ProducerFacade[RoomLine]):
+class Producer(ProducerFacade[RoomLine], Generic[DataT_contra]):
     """Puts records into a stream, from any thread::
 
         with Producer("orders", region="eu-west-1") as producer:
@@ -81,6 +89,24 @@ class Producer(ProducerFacade[RoomLine]):
     _block = "with"
     _lives_with = "process"
 
+    @overload
+    def __init__(
+        self: "Producer[bytes]",
+        stream: str,
+        *,
+        serializer: None = None,
+        on_failure: Callable[[Delivery], object] | None = None,
+        **arguments: Unpack[ProducerArguments],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "Producer[SerializedT]",
+        stream: str,
+        *,
+        serializer: Callable[[SerializedT], bytes] | None,
+        on_failure: Callable[[Delivery], object] | None = None,
+        **arguments: Unpack[ProducerArguments],
+    ) -> None: ...
     def __init__(
         self,
         stream: str,
@@ -89,10 +115,10 @@ class Producer(ProducerFacade[RoomLine]):
         serializer: Serializer | None = None,
         packing: PackingName | None = None,
         on_failure: Callable[[Delivery], object] | None = None,
-        sink: EventSink | None = None,
+        sink: EventSink[ProducerEvent] | None = None,
         close_timeout: float | None = 30.0,
         drain_on_cancel: bool = True,
-        **connection: Any,
+        **connection: Unpack[ConnectionArguments],
     ) -> None:
         super().__init__(
             stream,
@@ -180,7 +206,7 @@ class Producer(ProducerFacade[RoomLine]):
 
     def put(
         self,
-        data: Any,
+        data: DataT_contra,
         *,
         key: str | None = None,
         explicit_hash_key: str | None = None,
@@ -197,24 +223,23 @@ class Producer(ProducerFacade[RoomLine]):
             BufferFull: there was no room for ``timeout`` seconds. The record was not accepted.
             Closed: the producer is closed, or not started.
         """
-        if self._serializer is not None:
-            data = serialized(self._serializer, data)
+        payload: Any = data if self._serializer is None else serialized(self._serializer, data)
         intake = self._intake
         if (
-            type(data) is bytes
+            type(payload) is bytes
             and type(key) is str
             and explicit_hash_key is None
             and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
             and key.isascii()
         ):  # the usual case, with few function calls
-            size = len(data) + len(key)
+            size = len(payload) + len(key)
         else:
             size = sys.maxsize
         if size > intake.plain_max_bytes:
             limit = intake.record_max_bytes
-            data, key, explicit_hash_key = check_record(data, key, explicit_hash_key, limit, self._packing)
-            size = len(data) + len(key or "")
-        delivery = Delivery(data, key, explicit_hash_key, _clock() + self._ttl)
+            payload, key, explicit_hash_key = check_record(payload, key, explicit_hash_key, limit, self._packing)
+            size = len(payload) + len(key or "")
+        delivery = Delivery(payload, key, explicit_hash_key, _clock() + self._ttl)
         if ttl is not None or on_delivery is not None:
             self._set_options(delivery, ttl, on_delivery)
         result: Put | None = None
@@ -246,7 +271,7 @@ class Producer(ProducerFacade[RoomLine]):
 
     def put_nowait(
         self,
-        data: Any,
+        data: DataT_contra,
         *,
         key: str | None = None,
         explicit_hash_key: str | None = None,
@@ -260,7 +285,7 @@ class Producer(ProducerFacade[RoomLine]):
 
     def put_many(
         self,
-        records: Iterable[Item],
+        records: Iterable[tuple[str | None, DataT_contra] | tuple[str | None, DataT_contra, str | None]],
         *,
         ttl: float | None = None,
         timeout: float | None = None,
@@ -399,7 +424,7 @@ class Producer(ProducerFacade[RoomLine]):
         self._closer = None  # the ident of the thread that is in close
 
 
-async def _begin(thread: LoopThread, driver: Driver, connection: dict[str, Any]) -> None:
+async def _begin(thread: LoopThread, driver: Driver, connection: ConnectionArguments) -> None:
     """Connect, and start the host. Neither keeps a reference to the ``Producer``, which would keep it alive."""
     client = Client(**connection)  # created here, because its locks and sockets belong to the running event loop
     await client.start()

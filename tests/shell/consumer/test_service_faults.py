@@ -145,7 +145,7 @@ async def test_a_stream_that_is_missing_for_seconds_is_read_again_when_it_is_bac
         await eventually(lambda: {*ledger.numbers} == {*range(40)}, 40)
         assert consumer.status().health == "ok"
         await consumer.close()
-    assert any(isinstance(event, told.StreamRecreated) for event in events)
+    assert any(isinstance(event, told.StreamReplaced) for event in events)
     assert any(level == "ERROR" and "the stream is missing" in text for level, text in complaints())
 
 

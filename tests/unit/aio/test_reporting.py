@@ -139,7 +139,7 @@ def test_a_sink_that_raises_is_logged_once_a_minute(log, clock, lines, error):
         (consumed.ProgressLost(1), "ERROR", "the checkpoints of 1 shard;"),
         (consumed.ProgressLost(2), "ERROR", "the checkpoints of 2 shards;"),
         (consumed.StreamMissing(DENIED), "ERROR", "waits until it is re-created"),
-        (consumed.StreamRecreated("other shards"), "ERROR", "deleted and re-created: other shards"),
+        (consumed.StreamReplaced("other shards"), "ERROR", "deleted and re-created: other shards"),
         (consumed.ConsumerFailed("ListShards", DENIED), "ERROR", "ListShards failed for good"),
         (consumed.Stalled(12.0), "WARNING", "for 12.0 s: leases may lapse"),
         (consumed.WorkerIdShared("s-1", "w"), "ERROR", "uses the worker_id 'w' and holds s-1"),

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal, Self, final
+from typing import Any, Final, Generic, Literal, Self, Unpack, final, overload
 
-from shardline.aio.client import Client
+from shardline.aio.client import Client, ConnectionArguments
 from shardline.aio.consumer.async_iteration import BatchIterator, RecordIterator
 from shardline.aio.consumer.batches import Batch
-from shardline.aio.consumer.consumer_arguments import check_batch
+from shardline.aio.consumer.consumer_arguments import ConsumerArguments, DeserializedT, check_batch
 from shardline.aio.consumer.consumer_session import ConsumerSession
 from shardline.aio.consumer.consumer_status import ConsumerStatus
 from shardline.aio.consumer.dead_letters import DeadLetterTarget
@@ -25,12 +25,12 @@ from shardline.aio.consumer.fan_out import FanOut
 from shardline.aio.consumer.handler_runs import is_handler_of, run_handlers
 from shardline.aio.loop.fork_and_exit import watch_forks
 from shardline.aio.loop.host_tasks import running_task
-from shardline.aio.reporting import ConsumerSink
 from shardline.core.consumer.consumer_config import ConsumerConfig
 from shardline.core.consumer.failure_policy import FailurePolicy
 from shardline.core.consumer.handout import Iteration
+from shardline.events import ConsumerEvent, EventSink
 from shardline.model.position import Position
-from shardline.model.record import Record
+from shardline.model.record import Record, ValueT_co
 from shardline.ports import LeaseStore
 
 _NOT_STARTED: Final = "this Consumer is not started: use 'async with', or start()"
@@ -41,7 +41,7 @@ class ConsumerFacade:
 
     _session: ConsumerSession
 
-    def ack(self, record: Record | Batch, *, through: bool = False) -> bool:
+    def ack(self, record: Record[Any] | Batch[Any], *, through: bool = False) -> bool:
         """Acknowledge a record or a batch. With ``ack="auto"``, asking for the next record does this, too.
 
         May be called from any thread.
@@ -74,12 +74,15 @@ class ConsumerFacade:
 
 
 @final
-class Consumer(ConsumerFacade):
+class Consumer(ConsumerFacade, Generic[ValueT_co]):
     """Reads a stream, on asyncio or trio::
 
         async with Consumer("orders", group="billing", store="sqlite:///leases.db") as consumer:
             async for record in consumer:  # committed when you request the next record
                 handle(record.key, record.data)
+
+    A ``Consumer[Order]`` hands out records whose ``value`` is an ``Order``: the result of its deserializer. Without a
+    deserializer, ``value`` is the data, and the consumer is a ``Consumer[bytes]``, which ``Consumer`` alone stands for.
 
     Args:
         stream: the name or ARN of the stream.
@@ -96,7 +99,7 @@ class Consumer(ConsumerFacade):
         max_leases: the maximum number of shards that this worker reads.
         fan_out: read by enhanced fan-out with this registered consumer, instead of polling: its name (registered if it
             is missing), its ARN, or a ``FanOut``.
-        sink: called with every event: see ``shardline.core.consumer.consumer_events``.
+        sink: called with every event: see ``shardline.events``.
         close_timeout: how many seconds closing waits for handlers, and for the release of the leases. ``None`` means
             without limit.
         connection: ``region``, ``endpoint_url``, ``profile``, ``session``, ``credentials``, ...: see ``Client``.
@@ -105,6 +108,24 @@ class Consumer(ConsumerFacade):
         UsageError: an argument is wrong.
     """
 
+    @overload
+    def __init__(
+        self: "Consumer[bytes]",
+        stream: str,
+        *,
+        client: Client | None = None,
+        deserializer: None = None,
+        **arguments: Unpack[ConsumerArguments],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "Consumer[DeserializedT]",
+        stream: str,
+        *,
+        client: Client | None = None,
+        deserializer: Callable[[bytes], DeserializedT] | None,
+        **arguments: Unpack[ConsumerArguments],
+    ) -> None: ...
     def __init__(
         self,
         stream: str,
@@ -120,9 +141,9 @@ class Consumer(ConsumerFacade):
         idle_timeout: float | None = None,
         max_leases: int | None = None,
         fan_out: str | FanOut | None = None,
-        sink: ConsumerSink | None = None,
+        sink: EventSink[ConsumerEvent] | None = None,
         close_timeout: float | None = 30.0,
-        **connection: Any,
+        **connection: Unpack[ConnectionArguments],
     ) -> None:
         self._session = ConsumerSession(
             stream,
@@ -191,7 +212,7 @@ class Consumer(ConsumerFacade):
 
     # ---- reading
 
-    def __aiter__(self) -> RecordIterator:
+    def __aiter__(self) -> RecordIterator[ValueT_co]:
         """Iterate over the records. A record is done when you request the next one.
 
         Raises:
@@ -201,7 +222,7 @@ class Consumer(ConsumerFacade):
         session = self._opened
         return RecordIterator(session, session.begin(running_task(), Iteration))
 
-    def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> BatchIterator:
+    def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> BatchIterator[ValueT_co]:
         """Iterate over batches, each of one shard. A batch is done when you request the next, or ``batch.ack()`` it.
 
         Args:
@@ -217,6 +238,25 @@ class Consumer(ConsumerFacade):
         make = partial(Iteration, limit=max_records, max_wait=wait, whole=True)
         return BatchIterator(session, session.begin(running_task(), make))
 
+    @overload
+    async def run(
+        self,
+        handler: Callable[[Record[ValueT_co]], object],
+        *,
+        batch: None = None,
+        policy: FailurePolicy | None = None,
+        dead_letter: DeadLetterTarget | None = None,
+    ) -> None: ...
+    @overload
+    async def run(
+        self,
+        handler: Callable[[Batch[ValueT_co]], object],
+        *,
+        batch: int,
+        max_wait: float = 0.0,
+        policy: FailurePolicy | None = None,
+        dead_letter: DeadLetterTarget | None = None,
+    ) -> None: ...
     async def run(
         self,
         handler: Callable[[Any], object],

@@ -9,7 +9,7 @@ Invariants (C5 is defined in docs/guarantees.md):
 - Once a lease is lost, or another worker asked for it, the rest of its page is not handed out.
 """
 
-from typing import final
+from typing import Generic, Self, final
 
 import anyio.lowlevel
 
@@ -17,11 +17,11 @@ from shardline.aio.consumer.batches import Batch
 from shardline.aio.consumer.consumer_session import ConsumerSession
 from shardline.aio.loop.boot_clock import boot_time
 from shardline.core.consumer.handout import Iteration
-from shardline.model.record import Record
+from shardline.model.record import Record, ValueT_co
 
 
 @final
-class RecordIterator:
+class RecordIterator(Generic[ValueT_co]):
     """Iterates over the records, one by one."""
 
     __slots__ = ("__weakref__", "_clock", "_cursor", "_session", "_taker")
@@ -33,10 +33,10 @@ class RecordIterator:
         self._cursor = taker.cursor
         session.attach(self)
 
-    def __aiter__(self) -> "RecordIterator":
+    def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Record:
+    async def __anext__(self) -> Record[ValueT_co]:
         cursor = self._cursor
         place = cursor.place
         if place < cursor.end and self._clock() < cursor.slice_end:
@@ -63,7 +63,7 @@ class RecordIterator:
 
 
 @final
-class BatchIterator:
+class BatchIterator(Generic[ValueT_co]):
     """Iterates over batches, each of one shard."""
 
     __slots__ = ("__weakref__", "_session", "_taker")
@@ -73,10 +73,10 @@ class BatchIterator:
         self._taker = taker
         session.attach(self)
 
-    def __aiter__(self) -> "BatchIterator":
+    def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Batch:
+    async def __anext__(self) -> Batch[ValueT_co]:
         session, taker = self._session, self._taker
         session.check_loop()
         session.check_current(taker)

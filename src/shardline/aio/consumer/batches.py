@@ -9,18 +9,18 @@ Invariants:
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final, overload
 
-from shardline.model.record import LeaseInForce, Record
+from shardline.model.record import LeaseInForce, Record, ValueT_co
 
 
 @final
-class Batch(Sequence[Record]):
-    """Records of one shard, as a sequence."""
+class Batch(Sequence[Record[ValueT_co]]):
+    """Records of one shard, as a sequence. ``Batch[Order]`` has records whose ``value`` is an ``Order``."""
 
     __slots__ = ("_acknowledge", "records")
 
-    def __init__(self, records: list[Record], acknowledge: "Callable[[Batch], bool]") -> None:
+    def __init__(self, records: list[Record[ValueT_co]], acknowledge: "Callable[[Batch[Any]], bool]") -> None:
         assert records, "a batch holds records of one shard, in order, and at least one"
-        self.records: list[Record] = records
+        self.records: list[Record[ValueT_co]] = records
         self._acknowledge = acknowledge
 
     @property
@@ -36,10 +36,11 @@ class Batch(Sequence[Record]):
         return self.records[0].lease
 
     @property
-    def values(self) -> list[Any]:
+    def values(self) -> list[ValueT_co]:
         """The deserialized values of the records: see ``Record.value``."""
         deserializer = self.records[0].origin.deserializer  # shared by all records: saves a property call per record
-        return [record.data if deserializer is None else deserializer(record.data) for record in self.records]
+        data: list[Any] = [record.data for record in self.records]
+        return data if deserializer is None else list(map(deserializer, data))
 
     def ack(self) -> bool:
         """Acknowledge all records of the batch.
@@ -51,14 +52,14 @@ class Batch(Sequence[Record]):
     def __len__(self) -> int:
         return len(self.records)
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Record[ValueT_co]]:
         return iter(self.records)
 
     @overload
-    def __getitem__(self, index: int) -> Record: ...
+    def __getitem__(self, index: int) -> Record[ValueT_co]: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Record]: ...
-    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+    def __getitem__(self, index: slice) -> list[Record[ValueT_co]]: ...
+    def __getitem__(self, index: int | slice) -> Record[ValueT_co] | list[Record[ValueT_co]]:
         return self.records[index]
 
     def __repr__(self) -> str:

@@ -4,24 +4,53 @@ A wrong argument raises a ``UsageError`` that names the argument, its value and 
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from shardline.adapters.aws.aws_service import AwsAccess
 from shardline.adapters.leases.memory import MemoryLeases
 from shardline.adapters.leases.store_urls import lease_store
-from shardline.aio.client import Client
+from shardline.aio.client import Client, ConnectionArguments
 from shardline.aio.consumer.batches import Batch
+from shardline.aio.consumer.fan_out import FanOut
 from shardline.aio.consumer.worker_identity import new_worker_id
 from shardline.aio.producer.validation import check_timeout
 from shardline.core.consumer.consumer_config import ConsumerConfig
 from shardline.errors import UsageError
+from shardline.events import ConsumerEvent, EventSink
 from shardline.model.position import Position, PositionKind, as_position
 from shardline.model.record import Record
 from shardline.ports import LeaseStore
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    DeserializedT = TypeVar("DeserializedT", default=Any)
+else:  # type checkers know the default; at run time, only Python 3.13 does
+    from typing import TypeVar
+
+    DeserializedT = TypeVar("DeserializedT")
+
 _STARTS: Final = frozenset({PositionKind.TRIM_HORIZON, PositionKind.LATEST, PositionKind.AT_TIMESTAMP})
 _SHARED_WITH_DYNAMODB: Final = ("region", "profile", "session", "credentials", "use_fips", "use_dualstack")
+
+
+class ConsumerArguments(ConnectionArguments, total=False):
+    """The keyword arguments that the async and the blocking ``Consumer`` share."""
+
+    group: str | None
+    store: str | LeaseStore | None
+    start: Position | str | datetime | float
+    config: ConsumerConfig | None
+    worker_id: str | None
+    until: Literal["latest"] | None
+    idle_timeout: float | None
+    max_leases: int | None
+    fan_out: str | FanOut | None
+    sink: EventSink[ConsumerEvent] | None
+    close_timeout: float | None
 
 
 def check_settings(config: object, worker_id: str | None, max_leases: int | None) -> tuple[ConsumerConfig, str]:
@@ -47,7 +76,7 @@ def check_start(start: object) -> Position:
     return position
 
 
-def aws_access(connection: dict[str, Any], client: Client) -> AwsAccess:
+def aws_access(connection: Mapping[str, Any], client: Client) -> AwsAccess:
     """Return the AWS settings for a store in DynamoDB: those for Kinesis, except the endpoint."""
     settings = connection or client.access_settings()
     return AwsAccess(time.time, **{name: settings[name] for name in _SHARED_WITH_DYNAMODB if name in settings})
@@ -76,7 +105,7 @@ def check_bounds(until: object, idle_timeout: object) -> tuple[bool, float | Non
 
 
 def make_store(
-    store: object, *, group: str | None, stream: str, worker_id: str, connection: dict[str, Any], client: Client
+    store: object, *, group: str | None, stream: str, worker_id: str, connection: Mapping[str, Any], client: Client
 ) -> LeaseStore:
     """Return the lease store. Without a group, leases are neither shared nor kept, so they are in memory.
 

@@ -405,7 +405,7 @@ class ConsumerDriver:
                 | consumer_events.LeaseReleased(shard_id)
             ):
                 hand_out.handle_gone(stream, shard_id, now)
-            case consumer_events.StreamRecreated(why):
+            case consumer_events.StreamReplaced(why):
                 if self.coordinator.topology.is_halted:
                     self._fail(StreamRecreated(f"the stream {self._stream} was deleted and re-created: {why}"))
             case consumer_events.ConsumerFailed(operation, failure):

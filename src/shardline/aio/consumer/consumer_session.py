@@ -22,7 +22,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Literal, TypeVar, final
 from weakref import ref
@@ -48,7 +48,7 @@ from shardline.aio.loop.host_tasks import Flag, has_ended, has_ended_well, make_
 from shardline.aio.loop.latch import Latch
 from shardline.aio.loop.notifier import Notifier
 from shardline.aio.producer.validation import check_callable, check_client, check_timeout
-from shardline.aio.reporting import ConsumerReporter, ConsumerSink
+from shardline.aio.reporting import ConsumerReporter
 from shardline.core.clock import NEVER
 from shardline.core.consumer.consumer_config import ConsumerConfig
 from shardline.core.consumer.coordinator import Coordinator
@@ -60,6 +60,7 @@ from shardline.core.consumer.taker import Taker
 from shardline.core.failures import Failure
 from shardline.core.requests import DescribeStreamSummary
 from shardline.errors import Closed, UsageError, WaitTimeout
+from shardline.events import ConsumerEvent, EventSink
 from shardline.model.position import LATEST
 from shardline.model.record import Record, hand_out
 from shardline.model.stream import parse_stream
@@ -103,7 +104,7 @@ class ConsumerSession:
     def __init__(
         self,
         stream: str,
-        connection: dict[str, Any],
+        connection: Mapping[str, Any],
         *,
         group: str | None,
         store: str | LeaseStore | None,
@@ -116,7 +117,7 @@ class ConsumerSession:
         idle_timeout: float | None,
         max_leases: int | None,
         fan_out: str | FanOut | None,
-        sink: ConsumerSink | None,
+        sink: EventSink[ConsumerEvent] | None,
         close_timeout: float | None,
         not_started: str,
     ) -> None:
@@ -345,7 +346,7 @@ class ConsumerSession:
         cursor.begin_slice(boot_time())
         return place
 
-    def make_batch(self, cursor: Cursor) -> Batch:
+    def make_batch(self, cursor: Cursor) -> Batch[Any]:
         """Return all records of an open cursor as a batch. The caller then takes them with a single store."""
         batch = Batch(list(cursor.records), self.ack)
         hand_out(batch.records, self.service_now())
@@ -393,7 +394,7 @@ class ConsumerSession:
         if self._driver is not None:
             self._driver.post(message)
 
-    def ack(self, done: Record | Batch, *, through: bool = False) -> bool:
+    def ack(self, done: Record[Any] | Batch[Any], *, through: bool = False) -> bool:
         """Acknowledge a record or a batch. Return whether its lease is held."""
         check_done(done)
         driver = self._driver
@@ -485,6 +486,6 @@ class ConsumerSession:
             self.worker_id = new_worker_id()
 
 
-def _ack_all(machine: HandOut, records: list[Record], now: float) -> None:
+def _ack_all(machine: HandOut, records: list[Record[Any]], now: float) -> None:
     for record in records:
         machine.ack(record, now)

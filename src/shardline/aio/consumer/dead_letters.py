@@ -25,7 +25,7 @@ from shardline.core.consumer.failure_policy import DeadLetter
 from shardline.errors import UsageError
 from shardline.model.stream import parse_stream
 
-DeadLetterTarget: TypeAlias = Callable[[DeadLetter], object] | str | Path | Producer
+DeadLetterTarget: TypeAlias = Callable[[DeadLetter], object] | str | Path | Producer[bytes]
 """Where dead letters go: to a callable, to a stream (its name, its ARN or a ``Producer``), or to the end of a file."""
 
 

@@ -15,7 +15,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, Final, cast, final
+from typing import Any, Final, TypeAlias, cast, final
 
 import anyio
 import anyio.lowlevel
@@ -36,7 +36,7 @@ from shardline.core.consumer.handler_task import Attempt, Bury, Handle, HandlerT
 from shardline.errors import HandlerFailed
 from shardline.model.record import Record, hand_out
 
-Handler = Callable[[Any], object]
+Handler: TypeAlias = Callable[[Any], object]
 
 _MAX_THREADS: Final = 64
 _DONE: Final = Outcome()
@@ -177,7 +177,7 @@ class ShardHandler:
                 raise HandlerFailed(step.shard_id, step.records, self._run.taker.policy.attempts) from cause
 
     async def _handle_each(self, cursor: Cursor) -> Outcome:
-        handler = cast("Callable[[Record], Awaitable[object]]", self._run.handler)
+        handler = cast("Callable[[Record[Any]], Awaitable[object]]", self._run.handler)
         records, clock = cursor.records, boot_time
         now = clock()
         while (place := cursor.place) < cursor.end:
@@ -220,7 +220,7 @@ class ShardHandler:
                 return result
         return None
 
-    async def _attempt(self, records: list[Record]) -> Outcome:
+    async def _attempt(self, records: list[Record[Any]]) -> Outcome:
         run = self._run
         argument = records[0] if run.taker.limit is None else Batch(records, self._session.ack)
         self._lag_noted_at = -NEVER
@@ -236,14 +236,14 @@ class ShardHandler:
             result = error
         return await self._finish(result, records)
 
-    def _call(self, argument: Record | Batch, records: Sequence[Record]) -> object:
+    def _call(self, argument: Record[Any] | Batch[Any], records: Sequence[Record[Any]]) -> object:
         """Call the handler, perhaps in a thread. Return the awaitable that it returned, if any."""
         self._task.cursor.taken_at = now = boot_time()
         self._note_lag(records, now)
         result = self._run.handler(argument)
         return result if inspect.isawaitable(result) else None
 
-    async def _finish(self, result: object, records: Sequence[Record]) -> Outcome:
+    async def _finish(self, result: object, records: Sequence[Record[Any]]) -> Outcome:
         """Await the awaitable that a handler returned, and describe the exception that was raised, if any."""
         if result is not None and not isinstance(result, MAY_FAIL):
             self._task.cursor.taken_at = boot_time()
@@ -257,7 +257,7 @@ class ShardHandler:
                 result = None
         return _DONE if result is None else Outcome(result, summarize_error(result, records))
 
-    def _note_lag(self, records: Sequence[Record], now: Instant) -> None:
+    def _note_lag(self, records: Sequence[Record[Any]], now: Instant) -> None:
         """Store the lag of the records at the moment when the handler receives them. This runs in the handler's
         thread.
         """

@@ -19,37 +19,48 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, cast, final
+from typing import Any, Final, Generic, Self, Unpack, cast, final, overload
 
 import anyio
 import anyio.lowlevel
 
-from shardline.aio.client import Client
+from shardline.aio.client import Client, ConnectionArguments
 from shardline.aio.loop.host_tasks import Flag, LoopAffinity, make_flag, native_checkpoint, spawn
 from shardline.aio.producer.backpressure import RoomQueue
 from shardline.aio.producer.bulk_put import BulkPut, Item, OnInvalid, close_if_generator, iterate
 from shardline.aio.producer.delivery import Delivery
 from shardline.aio.producer.producer_driver import end_host, host_producer
-from shardline.aio.producer.producer_facade import ProducerFacade, undelivered
-from shardline.aio.producer.validation import Serializer, check_client, check_record, check_timeout, serialized
+from shardline.aio.producer.producer_facade import ProducerArguments, ProducerFacade, undelivered
+from shardline.aio.producer.validation import (
+    DataT_contra,
+    SerializedT,
+    Serializer,
+    check_client,
+    check_record,
+    check_timeout,
+    serialized,
+)
 from shardline.codec.packing import PackingName
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import payload_bytes
 from shardline.core.producer.producer_stats import ProducerStats
+from shardline.events import EventSink, ProducerEvent
 from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
-from shardline.ports import EventSink
 
 YIELD_EVERY: Final = 128
 _clock: Final = time.monotonic
 
 
 @final
-class Producer(ProducerFacade[RoomQueue]):
+class Producer(ProducerFacade[RoomQueue], Generic[DataT_contra]):
     """Puts records into a stream, on asyncio or trio::
 
         async with Producer("orders", region="eu-west-1") as producer:
             delivery = await producer.put(b"...", key="user-1")
             receipt = await delivery
+
+    A ``Producer[Order]`` puts values of the type ``Order``: the argument of its serializer. Without a serializer, a
+    producer puts bytes, and is a ``Producer[bytes]``, which ``Producer`` alone stands for.
 
     Args:
         stream: the name or ARN of the stream.
@@ -60,7 +71,7 @@ class Producer(ProducerFacade[RoomQueue]):
             ``"netstrings"`` or ``"length-prefixed"``. ``None`` means the setting of ``config``, which is the KPL's
             aggregates by default.
         on_failure: called with every ``Delivery`` that failed for good: a dead-letter hook. May be async.
-        sink: called with every event: see ``shardline.core.producer_events``.
+        sink: called with every event: see ``shardline.events``.
         close_timeout: how many seconds the end of the ``async with`` block waits for deliveries. ``None`` means without
             limit.
         drain_on_cancel: whether the end of the block also waits for deliveries if it is cancelled. If not, undelivered
@@ -74,6 +85,26 @@ class Producer(ProducerFacade[RoomQueue]):
     _block = "async with"
     _lives_with = "loop"
 
+    @overload
+    def __init__(
+        self: "Producer[bytes]",
+        stream: str,
+        *,
+        client: Client | None = None,
+        serializer: None = None,
+        on_failure: Callable[[Delivery], object] | None = None,
+        **arguments: Unpack[ProducerArguments],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "Producer[SerializedT]",
+        stream: str,
+        *,
+        client: Client | None = None,
+        serializer: Callable[[SerializedT], bytes] | None,
+        on_failure: Callable[[Delivery], object] | None = None,
+        **arguments: Unpack[ProducerArguments],
+    ) -> None: ...
     def __init__(
         self,
         stream: str,
@@ -83,10 +114,10 @@ class Producer(ProducerFacade[RoomQueue]):
         serializer: Serializer | None = None,
         packing: PackingName | None = None,
         on_failure: Callable[[Delivery], object] | None = None,
-        sink: EventSink | None = None,
+        sink: EventSink[ProducerEvent] | None = None,
         close_timeout: float | None = 30.0,
         drain_on_cancel: bool = True,
-        **connection: Any,
+        **connection: Unpack[ConnectionArguments],
     ) -> None:
         super().__init__(
             stream,
@@ -179,7 +210,7 @@ class Producer(ProducerFacade[RoomQueue]):
 
     async def put(
         self,
-        data: Any,
+        data: DataT_contra,
         *,
         key: str | None = None,
         explicit_hash_key: str | None = None,
@@ -213,9 +244,10 @@ class Producer(ProducerFacade[RoomQueue]):
         except RuntimeError:  # an event loop of the other library
             is_here = False
         intake = self._intake
+        payload: Any = data  # a type checker cannot tell that a value of any type is bytes
         if (
             is_here
-            and type(data) is bytes
+            and type(payload) is bytes
             and type(key) is str
             and explicit_hash_key is None
             and ttl is None
@@ -223,8 +255,8 @@ class Producer(ProducerFacade[RoomQueue]):
             and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
             and key.isascii()
         ):  # the common case, with as few calls as possible
-            delivery = Delivery(data, key, None, _clock() + self._ttl)
-            size = len(data) + len(key)
+            delivery = Delivery(payload, key, None, _clock() + self._ttl)
+            size = len(payload) + len(key)
             # No calls from here to the append, so that no signal handler or finalizer can run in between (P1, P7).
             if intake.reserved_records < intake.gate_records and intake.reserved_bytes + size <= intake.quiet_bytes:
                 intake.reserved_records += 1
@@ -240,7 +272,7 @@ class Producer(ProducerFacade[RoomQueue]):
 
     def put_nowait(
         self,
-        data: Any,
+        data: DataT_contra,
         *,
         key: str | None = None,
         explicit_hash_key: str | None = None,
@@ -262,7 +294,8 @@ class Producer(ProducerFacade[RoomQueue]):
 
     async def put_many(
         self,
-        records: Iterable[Item] | AsyncIterable[Item],
+        records: Iterable[tuple[str | None, DataT_contra] | tuple[str | None, DataT_contra, str | None]]
+        | AsyncIterable[tuple[str | None, DataT_contra] | tuple[str | None, DataT_contra, str | None]],
         *,
         ttl: float | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - it raises BufferFull

@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
+from shardline.aio.client import ConnectionArguments
 from shardline.aio.loop.fork_and_exit import PRODUCER_FORKED, disown, watch, weakly
 from shardline.aio.producer.backpressure import Line
 from shardline.aio.producer.bulk_put import BulkPut, OnInvalid
@@ -34,15 +35,26 @@ from shardline.aio.reporting import ProducerReporter
 from shardline.codec.packing import PackingName, packing_named
 from shardline.core.producer.intake import Intake, Put
 from shardline.core.producer.machine import ProducerMachine
+from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import payload_bytes
 from shardline.errors import BufferFull, Closed
+from shardline.events import EventSink, ProducerEvent
 from shardline.model.stream import parse_stream
-from shardline.ports import EventSink
 
 _log: Final = logging.getLogger("shardline.producer")
 _clock: Final = time.monotonic
 _L = TypeVar("_L", bound=Line)
 _D = TypeVar("_D", bound=SettledRecord)
+
+
+class ProducerArguments(ConnectionArguments, total=False):
+    """The keyword arguments that the async and the blocking ``Producer`` share."""
+
+    config: ProducerConfig | None
+    packing: PackingName | None
+    sink: EventSink[ProducerEvent] | None
+    close_timeout: float | None
+    drain_on_cancel: bool
 
 
 class ProducerFacade(ABC, Generic[_L]):
@@ -63,7 +75,7 @@ class ProducerFacade(ABC, Generic[_L]):
         serializer: Serializer | None,
         packing: PackingName | None,
         on_failure: Callable[[Any], object] | None,
-        sink: EventSink | None,
+        sink: EventSink[ProducerEvent] | None,
         close_timeout: float | None,
         drain_on_cancel: bool,
     ) -> None:

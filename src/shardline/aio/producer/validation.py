@@ -5,9 +5,9 @@ Invariants:
 - P6: ``put`` refuses an invalid record, before it can share a request with valid ones.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shardline.aio.client import Client
 from shardline.codec.aggregation import is_framed
@@ -19,7 +19,18 @@ from shardline.model.hashing import check_partition_key, parse_explicit_hash_key
 from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
 from shardline.model.record import check_data
 
-Serializer = Callable[[Any], bytes]
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    DataT_contra = TypeVar("DataT_contra", contravariant=True, default=bytes)
+    SerializedT = TypeVar("SerializedT", default=Any)
+else:  # type checkers know the defaults; at run time, only Python 3.13 does
+    from typing import TypeVar
+
+    DataT_contra = TypeVar("DataT_contra", contravariant=True)
+    SerializedT = TypeVar("SerializedT")
+
+Serializer: TypeAlias = Callable[[Any], bytes]
 
 
 def check_record(
@@ -154,7 +165,7 @@ def check_timeout(name: str, seconds: object) -> float | None:
     return limit
 
 
-def check_client(facade: str, client: object, connection: dict[str, Any]) -> tuple[Client, bool]:
+def check_client(facade: str, client: object, connection: Mapping[str, Any]) -> tuple[Client, bool]:
     """Return the client of a ``Producer`` or ``Consumer``, and whether it was created for it."""
     if client is None:
         try:

@@ -167,13 +167,14 @@ async def _run(consumer: Consumer, runs: CommandRuns, signals: Interrupts, setti
         tasks.start_soon(stop_on_signals)
         try:
             with all_runs:
-                await consumer.run(
-                    runs.handle_record if size is None else runs.handle_batch,
-                    batch=size,
-                    max_wait=settings["max_wait"],
-                    policy=FailurePolicy(attempts=settings["attempts"]),
-                    dead_letter=settings["dead_letter"],
-                )
+                policy, dead_letter = FailurePolicy(attempts=settings["attempts"]), settings["dead_letter"]
+                if size is None:
+                    await consumer.run(runs.handle_record, policy=policy, dead_letter=dead_letter)
+                else:
+                    max_wait = settings["max_wait"]
+                    await consumer.run(
+                        runs.handle_batch, batch=size, max_wait=max_wait, policy=policy, dead_letter=dead_letter
+                    )
         except SystemExit:
             reason = None if runs.start_error is None else runs.start_error.strerror
             raise click.ClickException(f"the command could not be started: {reason}; nothing was committed") from None

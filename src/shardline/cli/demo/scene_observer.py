@@ -21,7 +21,7 @@ from shardline.cli.demo.orders import Order
 from shardline.cli.demo.scene import Scene, ShardView, Waiting, WorkerView, shards_named, short
 from shardline.core.producer.producer_record import Receipt
 from shardline.core.producer.producer_stats import LaneStats
-from shardline.core.producer_events import Event, RecordsRetried, RequestAnswered
+from shardline.events import ProducerEvent, RecordsRetried, RequestAnswered
 from shardline.model.hashing import HASH_KEY_COUNT
 from shardline.model.lease import Lease
 from shardline.model.shard import Shard
@@ -64,7 +64,7 @@ class Observer:
         """Follow the deliveries of these orders."""
         self._pending += ((order.name, delivery) for order, delivery in zip(orders, deliveries, strict=True))
 
-    def handle_event(self, event: Event) -> None:
+    def handle_event(self, event: ProducerEvent) -> None:
         """Handle an event of a producer. This method is the producers' sink."""
         if isinstance(event, RecordsRetried):
             self.scene.resent += event.records

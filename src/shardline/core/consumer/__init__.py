@@ -32,7 +32,7 @@ Each module's docstring says what the module decides. A shell drives the machine
   ``maybe_received``.
 - On ``HandOverAsked``, call ``handle_hand_over_asked``. On ``LeaseLost``, ``HandOverOverdue`` and ``LeaseReleased``,
   call ``handle_gone``.
-- On ``StreamRecreated`` and ``ConsumerFailed``, call ``hand_out.fail``. When a reader has ended, call
+- On ``StreamReplaced`` and ``ConsumerFailed``, call ``hand_out.fail``. When a reader has ended, call
   ``handle_reader_over``.
 - The task of a user's handler carries out the steps of its ``HandlerTask``. Only records that the ``HandlerTask``
   reports as done are acknowledged.

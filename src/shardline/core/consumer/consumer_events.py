@@ -67,7 +67,7 @@ class LeaseReleased(NamedTuple):
 
 
 @final
-class StreamRecreated(NamedTuple):
+class StreamReplaced(NamedTuple):
     """The stream was deleted and re-created under its name. The consumer reads no more of the old stream."""
 
     why: str
@@ -301,7 +301,7 @@ Event: TypeAlias = (
     | HandOverOverdue
     | LeaseLost
     | LeaseReleased
-    | StreamRecreated
+    | StreamReplaced
     | ConsumerFailed
     | StreamMissing
     | PositionLost

@@ -14,7 +14,7 @@ Invariants (C5 is defined in docs/guarantees.md):
 """
 
 from collections.abc import Sequence
-from typing import Final, Protocol, final
+from typing import Any, Final, Protocol, final
 
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.handling_lag import HandlingState
@@ -63,7 +63,7 @@ class Cursor:
     def __init__(
         self, records: Sequence[Record] = (), lease: _Lease | None = None, *, is_last: bool = False, whole: bool = False
     ) -> None:
-        self.records: Sequence[Record] = records
+        self.records: Sequence[Record[Any]] = records
         self.lease: _Lease | None = lease
         self.is_last: bool = is_last
         """Whether the shard ends with these records."""
@@ -97,7 +97,7 @@ class Cursor:
         self.taken_at = now
         self.slice_end = now + SLICE
 
-    def take(self, now: Instant) -> Record:
+    def take(self, now: Instant) -> Record[Any]:
         """Take the next record. ``is_open`` must hold."""
         place = self.place
         record = self.records[place]
@@ -105,7 +105,7 @@ class Cursor:
         self.place = place + 1  # last
         return record
 
-    def take_all(self) -> Sequence[Record]:
+    def take_all(self) -> Sequence[Record[Any]]:
         """Take all records at once. ``is_open`` must hold."""
         self.place = len(self.records)
         return self.records

@@ -14,7 +14,7 @@ Invariants:
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import compress, repeat
 from typing import Final, final
 
@@ -112,9 +112,10 @@ class Deaggregator:
                     origin=origin,
                 )
             ]
+        make: Callable[..., Record] = Record
         members = list(
             map(
-                Record,
+                make,
                 columns.payloads,
                 columns.keys,
                 columns.explicit_hash_keys,

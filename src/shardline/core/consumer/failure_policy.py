@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
-from typing import Final, Literal, NamedTuple, TypeAlias, final
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, final
 
 from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import NEVER, Instant
@@ -72,7 +72,7 @@ class FailurePolicy:
 class DeadLetter(NamedTuple):
     """Records that failed on the last attempt, with the handler's error."""
 
-    records: Sequence[Record]
+    records: Sequence[Record[Any]]
     attempts: int
     error: object
 

@@ -15,7 +15,7 @@ Invariants (C5 and L2 are defined in docs/guarantees.md):
   that waits for a retry is given back.
 """
 
-from typing import NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 from shardline.core.backoff import Chance
 from shardline.core.clock import NEVER, Instant
@@ -41,7 +41,7 @@ class Handle(NamedTuple):
 class Attempt(NamedTuple):
     """Call the handler once with these records, or with the single record if the run has no batches."""
 
-    records: list[Record]
+    records: list[Record[Any]]
 
 
 @final
@@ -56,7 +56,7 @@ class Stop(NamedTuple):
     """The policy gave up: end the run with ``HandlerFailed``."""
 
     shard_id: str
-    records: list[Record]
+    records: list[Record[Any]]
     error: object
 
 

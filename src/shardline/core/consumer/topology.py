@@ -26,7 +26,7 @@ from shardline.core.consumer.consumer_events import (
     ListingFailed,
     ShardTrimmed,
     StreamMissing,
-    StreamRecreated,
+    StreamReplaced,
 )
 from shardline.core.consumer.discovery import Discovery
 from shardline.core.consumer.group_rows import foreign_rows
@@ -35,7 +35,7 @@ from shardline.core.failures import Failure, FailureKind
 from shardline.core.requests import DescribeStreamSummary, ListShards
 from shardline.model.lease import Lease
 
-TopologyEvent: TypeAlias = ListingFailed | ConsumerFailed | ShardTrimmed | StreamMissing | StreamRecreated
+TopologyEvent: TypeAlias = ListingFailed | ConsumerFailed | ShardTrimmed | StreamMissing | StreamReplaced
 
 
 @final
@@ -163,7 +163,7 @@ class Topology:
 
     def _handle_recreated(self, why: str) -> None:
         self.recreations += 1
-        self._events.append(StreamRecreated(why))
+        self._events.append(StreamReplaced(why))
         self._reset()
         self.is_halted = self._if_recreated == "stop"
 

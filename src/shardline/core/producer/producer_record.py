@@ -9,7 +9,7 @@ Invariants:
 - The attempt history is bounded. It always has the first attempts and the last ones.
 """
 
-from typing import Any, Final, final
+from typing import Any, Final, Literal, final
 
 import msgspec
 
@@ -76,7 +76,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False, eq=False):
         return (stored,)
 
     @property
-    def delivered(self) -> bool:
+    def delivered(self) -> Literal[True]:
         return True
 
     def __eq__(self, other: object) -> bool:
@@ -111,7 +111,7 @@ class Undelivered(msgspec.Struct, frozen=True, gc=False):
     """Whether some attempt stored, or may have stored, a copy in the stream. Sending it again may then duplicate it."""
 
     @property
-    def delivered(self) -> bool:
+    def delivered(self) -> Literal[False]:
         return False
 
 

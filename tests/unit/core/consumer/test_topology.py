@@ -10,7 +10,7 @@ from shardline.codec.shapes import (
     ListShardsResponse,
     StreamSummary,
 )
-from shardline.core.consumer.consumer_events import ListingFailed, ShardTrimmed, StreamMissing, StreamRecreated
+from shardline.core.consumer.consumer_events import ListingFailed, ShardTrimmed, StreamMissing, StreamReplaced
 from shardline.core.consumer.discovery import Discovery
 from shardline.core.consumer.topology import Topology
 from shardline.core.failures import Failure, FailureKind
@@ -77,7 +77,7 @@ def test_or_gives_up_the_rows_that_are_not_of_this_stream(stream):
     for _ in range(2):
         world.look(stream.all, rows)
     (event,) = world.topology.take_events()
-    assert isinstance(event, StreamRecreated)
+    assert isinstance(event, StreamReplaced)
     assert world.topology.take_foreign() == [foreign]
     assert world.topology.take_foreign() == []
     assert not world.topology.is_settled
@@ -92,7 +92,7 @@ def test_another_time_of_creation_is_another_stream(stream, if_recreated, halted
     world.created_at = 2.0
     world.look(stream.all, {})
     (event,) = world.topology.take_events()
-    assert event == StreamRecreated("it was created at 2.0, the earlier one at 1.0")
+    assert event == StreamReplaced("it was created at 2.0, the earlier one at 1.0")
     assert world.topology.is_halted == halted
 
 
