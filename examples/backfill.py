@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TextIO
 
-from shardline import ProducerConfig, UsageError
+from shardline import ProducerConfig, Undelivered, UsageError
 from shardline.sync import Delivery, Producer
 
 CONFIG = ProducerConfig(record_ttl=86_400)  # records of a long file may wait long for the rate limits of the shards
@@ -34,6 +34,7 @@ class Report:
 
     def on_failure(self, delivery: Delivery) -> None:
         reason = delivery.outcome()
+        assert isinstance(reason, Undelivered)
         self.add(delivery.data or b"", reason.code, reason.message)
 
 

@@ -19,10 +19,15 @@ from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
 
-from shardline import BufferFull, Delivery, Producer, UsageError
+from shardline import BufferFull, Delivery, Producer, Undelivered, UsageError
 
 log = logging.getLogger("orders")
+Order = dict[str, Any]
 TOO_OLD = 20.0  # seconds; a record is retried for 30 (record_ttl)
+
+
+def encode(order: Order) -> bytes:
+    return json.dumps(order).encode()
 
 
 def log_failure(delivery: Delivery) -> None:
@@ -31,9 +36,8 @@ def log_failure(delivery: Delivery) -> None:
 
 
 @asynccontextmanager
-async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Producer]]:
-    serializer = lambda order: json.dumps(order).encode()  # noqa: E731 - defined where it is used
-    async with Producer(os.environ["STREAM"], serializer=serializer, on_failure=log_failure) as producer:
+async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Producer[Order]]]:
+    async with Producer(os.environ["STREAM"], serializer=encode, on_failure=log_failure) as producer:
         await producer.wait_ready(timeout=20)
         yield {"producer": producer}  # available as request.state.producer
 
@@ -42,10 +46,8 @@ app = FastAPI(lifespan=lifespan)
 
 
 @app.post("/orders")
-async def take_order(
-    order: dict[str, Any], request: Request, response: Response, *, wait: bool = False
-) -> dict[str, Any]:
-    producer: Producer = request.state.producer
+async def take_order(order: Order, request: Request, response: Response, *, wait: bool = False) -> dict[str, Any]:
+    producer: Producer[Order] = request.state.producer
     try:
         delivery = producer.put_nowait(order, key=str(order["customer"]))
     except BufferFull:
@@ -56,7 +58,7 @@ async def take_order(
         response.status_code = 202
         return {"accepted": True}
     outcome = await delivery.outcome()
-    if not outcome.delivered:
+    if isinstance(outcome, Undelivered):
         raise HTTPException(502, f"{outcome.code}: {outcome.message}")
     response.status_code = 201
     return {"shard": outcome.shard_id, "sequence_number": outcome.sequence_number}

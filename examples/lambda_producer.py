@@ -12,7 +12,7 @@ import json
 import os
 from typing import Any
 
-from shardline import ProducerConfig
+from shardline import ProducerConfig, Undelivered
 from shardline.sync import Producer
 
 config = ProducerConfig(linger=0, record_ttl=8)  # for a function with a timeout of 10 s
@@ -25,7 +25,8 @@ def handler(event: dict[str, Any], _: object) -> dict[str, int]:
     producer.flush(timeout=9)
     failed = [delivery for delivery in deliveries if not delivery.delivered]
     if failed:
-        reasons = sorted({delivery.outcome().code for delivery in failed if delivery.done})
+        outcomes = [delivery.outcome() for delivery in failed if delivery.done]
+        reasons = sorted({outcome.code for outcome in outcomes if isinstance(outcome, Undelivered)})
         reason = ", ".join(reasons) or "no answer in time"
         raise RuntimeError(f"{len(failed)} of {len(deliveries)} orders not delivered: {reason}")
     return {"stored": len(deliveries)}

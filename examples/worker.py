@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from shardline import Consumer, ConsumerConfig, FailurePolicy, Record
 
@@ -23,13 +24,13 @@ CONFIG = ConsumerConfig(stuck_after=120)  # an order that takes more than two mi
 POLICY = FailurePolicy(attempts=3, backoff=0.1)
 
 
-async def handle(record: Record) -> None:
+async def handle(record: Record[dict[str, Any]]) -> None:
     order = record.value
     await asyncio.sleep(0)  # the work
     print(f"{record.key}: order {order['order']}", flush=True)
 
 
-async def touch_while_healthy(consumer: Consumer, file: Path, every: float = 2.0) -> None:
+async def touch_while_healthy(consumer: Consumer[Any], file: Path, every: float = 2.0) -> None:
     """Touch the file regularly for a probe that checks its age. Return when the consumer ends."""
     while (health := consumer.status().health) not in ("failed", "closing", "closed"):
         if health != "handler-stuck":
@@ -92,7 +93,8 @@ if __name__ == "__main__":
     if alive is not None:
         alive.touch()  # fails at the start if the file cannot be written
     try:
-        asyncio.run(main(*sys.argv[1:4], Path(sys.argv[4]), alive_file=alive, ready_file=ready))
+        stream, group, store, dead_letters = sys.argv[1:]
+        asyncio.run(main(stream, group, store, Path(dead_letters), alive_file=alive, ready_file=ready))
     finally:
         if alive is not None:
             alive.unlink(missing_ok=True)

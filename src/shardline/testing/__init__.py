@@ -1,5 +1,7 @@
 """A local Kinesis for tests: ``LocalKinesis``, and fixtures for pytest in ``shardline.testing.plugin``.
 
+``LeaseStoreContract`` tests a lease store.
+
 The names are loaded on first use, so a test suite that does not use the fixtures pays nothing for them.
 """
 
@@ -8,6 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from shardline.server.model.settings import Delays as Delays
     from shardline.server.model.settings import Limits as Limits
+    from shardline.testing.lease_store_contract import BatchingLeaseStoreContract as BatchingLeaseStoreContract
+    from shardline.testing.lease_store_contract import LeaseStoreContract as LeaseStoreContract
+    from shardline.testing.lease_store_contract import MakeStore as MakeStore
     from shardline.testing.local_kinesis import LocalClock as LocalClock
     from shardline.testing.local_kinesis import LocalKinesis as LocalKinesis
     from shardline.testing.local_streams import LocalStream as LocalStream
@@ -23,14 +28,26 @@ else:  # hidden from type checkers: with __getattr__ in sight, they would accept
         return value
 
 
-__all__ = ["Delays", "Limits", "LocalClock", "LocalKinesis", "LocalStream"]
+__all__ = [
+    "BatchingLeaseStoreContract",
+    "Delays",
+    "LeaseStoreContract",
+    "Limits",
+    "LocalClock",
+    "LocalKinesis",
+    "LocalStream",
+    "MakeStore",
+]
 
 _MODULES = {
+    "BatchingLeaseStoreContract": "testing.lease_store_contract",
     "Delays": "server.model.settings",
+    "LeaseStoreContract": "testing.lease_store_contract",
     "Limits": "server.model.settings",
     "LocalClock": "testing.local_kinesis",
     "LocalKinesis": "testing.local_kinesis",
     "LocalStream": "testing.local_streams",
+    "MakeStore": "testing.lease_store_contract",
 }
 
 
