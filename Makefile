@@ -45,7 +45,7 @@ OPTIMIZED := tests/sim/test_keep_assertions.py \
 	tests/unit/adapters/http/test_wire_streams.py tests/shell/test_uvloop_policy.py tests/shell/test_client.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sets demo test test-browser test-optimized static cover suite clock quick sim sim-soak drill drill-full java soak proof check fmt lint types mypy pyright arch bench bench-report bench-guard conformance docs pictures mutants fuzz audit sbom build clean
+.PHONY: help setup sets demo test test-browser test-optimized static cover suite clock quick sim sim-soak drill drill-full java soak proof check fmt lint types mypy pyright public-types arch bench bench-report bench-guard conformance docs pictures mutants fuzz audit sbom build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -102,7 +102,7 @@ check: $(TEST) $(TYPES) $(LINT) $(SERVERS) ## most of what CI runs: lint, types,
 	$(MAKE) test
 
 static: $(TEST) $(TYPES) $(LINT)
-	$(MAKE) --jobs 2 --output-sync=target pyright mypy lint arch
+	$(MAKE) --jobs 2 --output-sync=target pyright mypy public-types lint arch
 
 cover: $(TEST) $(SERVERS)
 	$(PYTEST) --numprocesses auto --cov --cov-report= $(TRACED)
@@ -134,10 +134,13 @@ lint: $(LINT) $(TEST) ## check style, formatting and the words of pages and sour
 	$(BIN)/ruff check .
 	$(BIN)/python tests/docs/plain_english.py
 
-types: mypy pyright ## check types, with mypy and pyright, both strict
+types: mypy pyright public-types ## check types, with mypy and pyright, both strict
 
 mypy: $(TYPES)
 	$(BIN)/mypy
+
+public-types: $(TYPES) $(TEST)
+	$(BIN)/python tests/typing/check_public_types.py
 
 pyright: $(TYPES)
 	$(BIN)/pyright

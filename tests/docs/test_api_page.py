@@ -6,7 +6,7 @@ import re
 from tests.docs import pages
 
 import shardline
-from shardline import awslambda, deserializers, sync, testing
+from shardline import awslambda, deserializers, events, stores, sync, testing
 
 FOLDER = "docs/reference/api"
 INDEX = pages.text_of(f"{FOLDER}/index.md")
@@ -19,7 +19,11 @@ PUBLIC = {
     *(f"shardline.testing.{name}" for name in testing.__all__),
     *(f"shardline.deserializers.{name}" for name in ("json_lines", "json_list", "netstrings", "length_prefixed")),
     "shardline.errors",
+    "shardline.events",
+    "shardline.stores",
 }
+MODULES = {"shardline.errors", "shardline.events", "shardline.stores"}
+VALUES = {"shardline.TRIM_HORIZON", "shardline.LATEST", "shardline.testing.MakeStore"}
 
 
 def found_at(path):
@@ -34,8 +38,19 @@ def test_every_public_name_is_there_once():
 
 
 def test_every_public_class_and_function_says_what_it_is():
-    for path in PUBLIC - {"shardline.errors", "shardline.TRIM_HORIZON", "shardline.LATEST"}:
+    for path in PUBLIC - MODULES - VALUES:
         assert found_at(path).__doc__, path
+    for module in (events, stores):
+        for name in module.__all__:
+            found = getattr(module, name)
+            assert found.__doc__ or not (inspect.isclass(found) or inspect.isfunction(found)), name
+
+
+def test_the_index_names_every_public_module():
+    named = set(re.findall(r"^\| `(shardline[.a-z]*)` \|", INDEX, re.MULTILINE))
+    assert named == {"shardline", "shardline.sync", "shardline.testing", "shardline.deserializers", *MODULES}
+    policy = pages.text_of("CONTRIBUTING.md")
+    assert [module for module in named if f"`{module}`" not in policy] == []
 
 
 def test_a_page_shows_one_class_unless_it_shows_exceptions():

@@ -39,6 +39,7 @@ TESTED = {
     "worker.py",
     "read_to_the_end.py",
     "replay.py",
+    "file_leases.py",  # in tests/contract/test_file_leases.py
 }
 
 

@@ -1,6 +1,9 @@
 """Do the examples of the guides on lease stores run as they stand?"""
 
 import asyncio
+import re
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import anyio
@@ -49,6 +52,17 @@ def test_the_file_is_relative_to_the_working_directory(kinesis, monkeypatch, tmp
     assert (tmp_path / "leases.db").exists()
 
 
+def test_a_store_of_the_guide_keeps_the_contract(tmp_path):
+    """The blocks are files of a project. pytest runs them as its author would."""
+    for block in pages.blocks_of(f"{FOLDER}/write-a-store.md", "python"):
+        (tmp_path / block.splitlines()[0].removeprefix("# ")).write_text(block)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["conftest.py", "dict_leases.py", "test_dict_leases.py"]
+    command = [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert re.search(r"^3\d passed", run.stdout, re.MULTILINE), run.stdout
+
+
 def test_the_token():
     origin = shardline.model.record.Origin(lease=SimpleNamespace(held=True, token=7))
     assert example("fencing-tokens").fence(Record(b"x", "k", origin=origin)) == 7
@@ -77,6 +91,7 @@ def test_a_store_that_is_deleted(kinesis, tmp_path):
 def test_every_example_is_tested():
     with_example = {page for page in pages.pages_in(FOLDER) if pages.blocks_of(page, "python")}
     assert with_example == {
-        f"{FOLDER}/{name}.md" for name in ("index", "sqlite", "redis", "dynamodb", "fencing-tokens", "lost-store")
+        f"{FOLDER}/{name}.md"
+        for name in ("index", "sqlite", "redis", "dynamodb", "fencing-tokens", "lost-store", "write-a-store")
     }
     assert set().union(*map(pages.languages_of, pages.pages_in(FOLDER))) == {"python"}

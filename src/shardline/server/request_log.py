@@ -56,7 +56,7 @@ class RequestLog:
 
     def __init__(self) -> None:
         self._requests: deque[LoggedRequest] = deque(maxlen=LIMIT)
-        self.total = 0
+        self.total: int = 0
         """The number of requests since the log was last cleared, including those that are no longer kept."""
 
     def __len__(self) -> int:

@@ -17,7 +17,7 @@ Invariants (docs/guarantees.md defines C5 and L5):
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -188,7 +188,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
 
     # ---- reading
 
-    def __iter__(self) -> RecordIterator[ValueT_co]:
+    def __iter__(self) -> Iterator[Record[ValueT_co]]:
         """Iterate over records. Each record is committed when you request the next one.
 
         Raises:
@@ -199,7 +199,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         session = self._session
         return RecordIterator(session, session.begin(threading.current_thread(), Iteration))
 
-    def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> BatchIterator[ValueT_co]:
+    def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> Iterator[Batch[ValueT_co]]:
         """Iterate over batches. All records of a batch are from one shard.
 
         A batch is committed when you request the next one, or by ``batch.ack()``.

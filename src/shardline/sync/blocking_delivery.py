@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, final
 from shardline.aio.loop.latch import Latch
 from shardline.aio.producer.delivery import SettledRecord
 from shardline.aio.producer.validation import check_timeout
-from shardline.core.producer.producer_record import Landing, Receipt, Undelivered
+from shardline.core.producer.producer_record import BufferedRecord, Landing, Receipt, Undelivered
 from shardline.errors import DeliveryFailed, UsageError, WaitTimeout
 
 if TYPE_CHECKING:
@@ -113,9 +113,10 @@ class Delivery(SettledRecord):
 
     def add_waiter(self, wake: "Callable[[], None]") -> None:
         with _WaitersLock.lock:
-            waiters = self.waiters
+            record: BufferedRecord = self  # which declares the type of its waiters
+            waiters = record.waiters
             if waiters is None:
-                self.waiters = waiters = []
+                record.waiters = waiters = []
             waiters.append(wake)
 
     def remove_waiter(self, wake: "Callable[[], None]") -> None:

@@ -389,12 +389,13 @@ class LeaseStoreContract:
             await _take_often(store, name, 10)
             await store.close()
 
+        async def take_in_thread(name: str) -> None:
+            run = partial(anyio.run, take_ten, name, backend=anyio_backend_name, backend_options=anyio_backend_options)
+            await anyio.to_thread.run_sync(run)
+
         async with anyio.create_task_group() as group:
             for name in "abc":
-                run = partial(
-                    anyio.run, take_ten, name, backend=anyio_backend_name, backend_options=anyio_backend_options
-                )
-                group.start_soon(anyio.to_thread.run_sync, run)
+                group.start_soon(take_in_thread, name)
         (row,) = await _listed(first)
         _check(row.counter, 30, "the counter after 30 takes")
         await first.close()

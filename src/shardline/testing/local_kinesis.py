@@ -21,7 +21,7 @@ Invariants:
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, final
+from typing import TYPE_CHECKING, Any, Final, Self, final
 
 import anyio.to_thread
 
@@ -39,6 +39,8 @@ from shardline.testing.local_streams import LocalStream, LocalStreams, access_st
 
 if TYPE_CHECKING:
     from shardline.aio.client import Client
+    from shardline.server.model.faults import Faults
+    from shardline.server.request_log import RequestLog
 
 ACCESS_KEY: Final = "AKIASHARDLINELOCAL00"
 SECRET_KEY: Final = "shardline-local"  # noqa: S105 - the key of a server on loopback
@@ -49,8 +51,8 @@ _NOT_STARTED: Final = "this LocalKinesis is not running: use 'with' or 'async wi
 class LocalClock:
     """The server's clock, in seconds since 1970."""
 
-    def __init__(self, server: RunningServer) -> None:
-        self._server = server
+    def __init__(self, server: Any) -> None:
+        self._server: RunningServer = server
 
     def __repr__(self) -> str:
         return f"<LocalClock {self.now():.3f}{', frozen' if self.is_frozen else ''}>"
@@ -165,7 +167,7 @@ class LocalKinesis:
         self._shards = arguments.check_shards(shards)
         self._first_streams = arguments.check_streams(stream)
         access = arguments.check_access(allow_host, host, token)
-        self.has_token = token is not None
+        self.has_token: bool = token is not None
         self._secret_key = SECRET_KEY if token is None else token
         is_signed = verify_signatures or self.has_token
         self.region = region
@@ -189,9 +191,9 @@ class LocalKinesis:
         )
         self.clock: Final = LocalClock(self._server)
         """The server's clock: ``freeze()``, ``advance(seconds)``, ``resume()``."""
-        self.faults: Final = self._server.faults
+        self.faults: Final[Faults] = self._server.faults
         """Injects faults, for example with ``faults.throttle(operation="PutRecords", count=3)``."""
-        self.requests: Final = self._server.requests
+        self.requests: Final[RequestLog] = self._server.requests
         """The requests that the server received, for assertions."""
 
     def start(self) -> None:

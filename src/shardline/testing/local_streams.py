@@ -8,7 +8,7 @@ Invariants:
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar, final
+from typing import Any, TypeVar, final
 
 from shardline.errors import Closed, UsageError
 from shardline.model.record import Record
@@ -26,8 +26,8 @@ T = TypeVar("T")
 class LocalStream:
     """A stream that the server has stored."""
 
-    def __init__(self, server: RunningServer, name: str) -> None:
-        self._server = server
+    def __init__(self, server: Any, name: str) -> None:
+        self._server: RunningServer = server
         self.name = name
 
     def __repr__(self) -> str:

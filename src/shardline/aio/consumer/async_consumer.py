@@ -8,7 +8,7 @@ too, implements them.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -212,7 +212,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
 
     # ---- reading
 
-    def __aiter__(self) -> RecordIterator[ValueT_co]:
+    def __aiter__(self) -> AsyncIterator[Record[ValueT_co]]:
         """Iterate over the records. A record is done when you request the next one.
 
         Raises:
@@ -222,7 +222,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         session = self._opened
         return RecordIterator(session, session.begin(running_task(), Iteration))
 
-    def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> BatchIterator[ValueT_co]:
+    def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> AsyncIterator[Batch[ValueT_co]]:
         """Iterate over batches, each of one shard. A batch is done when you request the next, or ``batch.ack()`` it.
 
         Args:

@@ -92,9 +92,10 @@ class SettledRecord(BufferedRecord):
             once()
 
     def add_waiter(self, wake: Callable[[], None]) -> None:
-        if self.waiters is None:
-            self.waiters = []
-        self.waiters.append(wake)
+        record: BufferedRecord = self  # which declares the type of its waiters
+        if record.waiters is None:
+            record.waiters = []
+        record.waiters.append(wake)
 
     def remove_waiter(self, wake: Callable[[], None]) -> None:
         if self.waiters is not None and wake in self.waiters:

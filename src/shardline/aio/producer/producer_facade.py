@@ -33,7 +33,7 @@ from shardline.aio.producer.validation import (
 )
 from shardline.aio.reporting import ProducerReporter
 from shardline.codec.packing import PackingName, packing_named
-from shardline.core.producer.intake import Intake, Put
+from shardline.core.producer.intake import Put
 from shardline.core.producer.machine import ProducerMachine
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import payload_bytes
@@ -69,7 +69,7 @@ class ProducerFacade(ABC, Generic[_L]):
     def __init__(
         self,
         stream: str,
-        room: Callable[[Intake], _L],
+        room: Callable[[Any], _L],
         *,
         config: Any,
         serializer: Serializer | None,

@@ -67,9 +67,9 @@ class Plan:
         self.chance = chance
         self.hits: list[FaultRule] = []
         """The rules that hit the request, in their order."""
-        self.skew = 0.0
+        self.skew: float = 0.0
         """By how many seconds the service's clock is ahead, as the client sees it."""
-        self.delay = 0.0
+        self.delay: float = 0.0
         """How many seconds to wait: before the request is carried out if ``waits_first``, otherwise after it."""
         self.waits_first = False
         self.is_handled = True

@@ -54,12 +54,12 @@ class Fault:
         self.id = number
         self.rule = rule
         self.hits = 0
-        self.passes_left = rule.after
+        self.passes_left: int = rule.after
         self.at = at
         """For a reshard: when it is due."""
         self.problem: str | None = None
         """For a reshard: why it was not possible."""
-        self.is_live = True
+        self.is_live: bool = True
         self._end = end
         self._operations = rule.operations
 
@@ -105,9 +105,9 @@ class Faults:
         self._numbers = count_up(1)
         self._all: dict[int, Fault] = {}
         self._hooked: dict[str, dict[int, Fault]] = {hook: {} for hook in HOOKS}
-        self.for_requests = self._hooked["on_request"]
-        self.for_pushes = self._hooked["on_push"]
-        self.for_time = self._hooked["on_time"]
+        self.for_requests: dict[int, Fault] = self._hooked["on_request"]
+        self.for_pushes: dict[int, Fault] = self._hooked["on_push"]
+        self.for_time: dict[int, Fault] = self._hooked["on_time"]
         self.on_add: Callable[[], None] = lambda: None
         """Called after a rule was added, in the thread that added it: some rules take effect without a request.
 

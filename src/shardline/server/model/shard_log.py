@@ -116,7 +116,7 @@ class RecordCount:
     __slots__ = ("value",)
 
     def __init__(self) -> None:
-        self.value = 0
+        self.value: int = 0
 
 
 @final
@@ -138,11 +138,11 @@ class ShardLog:
         self._times = array("d")
         # For each record: the bytes of all records before it, since the shard was created.
         self._bytes_before = array("Q")
-        self.first = 1
+        self.first: int = 1
         """The number of the oldest record that the log holds. If the log is empty, the number of the next record."""
-        self.total_bytes = 0
+        self.total_bytes: int = 0
         """The bytes of all records since the shard was created, including trimmed ones."""
-        self.changes = 0
+        self.changes: int = 0
         """How often the log was touched."""
         self.touched: set[ShardLog] | None = None
         """The set to which the log adds itself when its subscriptions must be polled. ``Subscriptions`` sets it."""

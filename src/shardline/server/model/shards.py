@@ -41,16 +41,16 @@ class ServerShard:
         adjacent_parent_id: str | None = None,
         record_count: RecordCount | None = None,
     ) -> None:
-        self.index = index
-        self.shard_id = shard_id_of(index)
-        self.hash_range = hash_range
-        self.created_at = now
+        self.index: int = index
+        self.shard_id: str = shard_id_of(index)
+        self.hash_range: HashRange = hash_range
+        self.created_at: float = now
         self.closed_at: float | None = None
-        self.numbering = Numbering(index, began, layout)
-        self.parent_id = parent_id
-        self.adjacent_parent_id = adjacent_parent_id
+        self.numbering: Numbering = Numbering(index, began, layout)
+        self.parent_id: str | None = parent_id
+        self.adjacent_parent_id: str | None = adjacent_parent_id
         self.child_ids: list[str] = []
-        self.log = ShardLog(record_count)
+        self.log: ShardLog = ShardLog(record_count)
         self.set_limits(limits, now)
 
     def set_limits(self, limits: Limits, now: float) -> None:
@@ -59,7 +59,7 @@ class ServerShard:
         self._read_calls = Bucket(limits.read_calls_per_second, now)
         self._read_bytes = Bucket(limits.read_bytes_per_second, now)
         self._iterator_calls = Bucket(limits.iterator_calls_per_second, now)
-        self.is_unlimited = limits.write_records_per_second is None and limits.write_bytes_per_second is None
+        self.is_unlimited: bool = limits.write_records_per_second is None and limits.write_bytes_per_second is None
 
     @property
     def is_open(self) -> bool:

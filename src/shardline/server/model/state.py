@@ -117,13 +117,13 @@ class ServiceState:
     def __init__(self, settings: ServiceSettings, chance: "Random", now: float) -> None:
         self.settings = settings
         self.chance = chance
-        self.now = now
-        self.tokens = Tokens(chance.randbytes(16))
+        self.now: float = now
+        self.tokens: Tokens = Tokens(chance.randbytes(16))
         self.streams: dict[str, ServerStream] = {}
         self.consumers: dict[str, ServerConsumer] = {}
         self.channels: dict[str, ServerChannel] = {}
-        self.commitment = Commitment()
-        self.records_held = RecordCount()
+        self.commitment: Commitment = Commitment()
+        self.records_held: RecordCount = RecordCount()
         """The number of records that all streams hold."""
         self.keeps_stored = False
         """Whether ``stored`` is filled. ``Storage`` sets it, and then takes the records."""

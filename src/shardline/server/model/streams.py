@@ -43,14 +43,14 @@ class ServerStream:
         self.name = name
         self.arn = arn
         self.created_at = now
-        self.creation_second = int(now)
+        self.creation_second: int = int(now)
         """The creation time that is reported, in whole seconds as on AWS. No two streams of one name have the same."""
-        self.numbers_begin = max(0, int(now) - _NUMBERS_BEGIN_BEFORE)
+        self.numbers_begin: int = max(0, int(now) - _NUMBERS_BEGIN_BEFORE)
         """The second in the starting sequence numbers of the first shards.
 
         ``ServiceState.make_distinct`` may change both this and ``creation_second``.
         """
-        self.status = "CREATING"
+        self.status: str = "CREATING"
         self.mode = "PROVISIONED"
         self.retention_hours = 24
         self.max_record_kib = 1024
@@ -62,7 +62,7 @@ class ServerStream:
         self.warm_mibps: int | None = None
         self.policy: str | None = None
         self.shards: dict[str, ServerShard] = {}
-        self.next_index = 0
+        self.next_index: int = 0
         self.count_updates: list[float] = []
         """The times of the UpdateShardCount calls in the last 24 hours."""
         self.mode_updates: list[float] = []
@@ -70,7 +70,7 @@ class ServerStream:
         self._limits = limits
         self._records_held = records_held
         self.pending: Change | None = None
-        self.is_deleted = False
+        self.is_deleted: bool = False
         self._sweep_at = now
         self.open_shards: list[ServerShard] = []
         """The open shards, in the order of their hash ranges."""
