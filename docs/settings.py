@@ -309,7 +309,7 @@ CLIENT = {
     ),
     "use_fips": ("the AWS settings", "Use the FIPS endpoint."),
     "use_dualstack": ("the AWS settings", "Use the dual-stack endpoint."),
-    "http2": (None, "Use HTTP/2 if the endpoint supports it (extra `http2`)."),
+    "http2": (None, "Use HTTP/2 for all calls if the endpoint supports it. Subscriptions always do."),
 }
 
 HEADS = {

@@ -309,6 +309,8 @@ TOGETHER = {
         "testing/local_streams.py",
     },
     "shell/test_server_http2.py": {"server/http2.py"},
+    "shell/test_http2.py": {"adapters/http/http2_transport.py"},
+    "unit/adapters/http/test_http1_connections.py": {"adapters/http/http_routes.py"},  # HTTP/1.1 connects by it
     "shell/test_tls.py": {"server/certificates.py"},
     "shell/test_cli_local.py": {"cli/local/local_command.py"},
     # Commands run as processes; these are their parts.

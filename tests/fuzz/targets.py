@@ -21,6 +21,7 @@ import msgspec
 from shardline import deserializers
 from shardline.adapters.aws.aws_service import AwsAccess
 from shardline.adapters.aws.endpoints import parse_endpoint
+from shardline.adapters.http.http2_connection import Http2Connection
 from shardline.adapters.leases import lease_rows as rows
 from shardline.adapters.leases.dynamodb_items import decode_item, encode_item
 from shardline.adapters.leases.store_urls import lease_store
@@ -188,6 +189,26 @@ def http_answer(data):
     assert len(body) <= len(content)
 
 
+def http2_frames(data):
+    """What a server sends over HTTP/2, after its settings, to a client with two requests."""
+    step, content = pick(data, [1, 7, 100, 1 << 20])
+    connection = Http2Connection("host", 0.0)
+    connection.handle_data(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]), 0.0)
+    whole = connection.open("/", {}, b"body", 0.0, is_whole=True)
+    chunks = connection.open("/", {}, bytes(70_000), 0.0, is_whole=False)
+    taken = 0
+    for at in range(0, len(content), step):
+        if connection.is_over:
+            break
+        connection.handle_data(content[at : at + step], 1.0)
+        connection.take_output(1.0)
+        taken += len(connection.take(chunks))
+    connection.handle_end("ConnectionReset", "", 2.0)
+    assert whole.is_over
+    assert chunks.is_over
+    assert taken + len(whole.body) <= len(content)
+
+
 def raw_record(data):
     """What users hand to ``deaggregate``: whatever JSON a Lambda event may be."""
     with suppress(UsageError):
@@ -328,6 +349,7 @@ TARGETS = {
         error_answer,
         event_stream,
         http_answer,
+        http2_frames,
         raw_record,
         user_values,
         lease_row,

@@ -2,6 +2,9 @@
 
 A hostile one: threads and plain sockets on loopback, so that it shares no code with the clients. It does what its script
 says, request by request, and remembers every connection and request.
+
+It speaks HTTP/1.1, and HTTP/2 with a client that begins so. Scripts are written as HTTP/1.1 answers; over HTTP/2 each
+becomes the frames that mean the same. What no frames can mean, such as garbage, is sent as it is.
 """
 
 import contextlib
@@ -17,12 +20,19 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import anyio
+import h2.config
+import h2.connection
+import h2.events
+import h2.exceptions
+import h2.settings
 import pytest
 import trustme
 
 from shardline import Client, Credentials
 
 SECRETS = ("wJalrXUtnFEMI-SECRET", "session-token-SECRET")
+_HEADER_MAX = 70_000
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 PUT_ONE = b'{"FailedRecordCount":0,"Records":[{"SequenceNumber":"1","ShardId":"shardId-000000000000"}]}'
 
 
@@ -42,7 +52,7 @@ LOOPS = ("asyncio", "uvloop", "trio")
 
 @pytest.fixture(
     params=[(loop, http2) for loop in LOOPS for http2 in (False, True)],
-    ids=[f"{loop}{transport}" for loop in LOOPS for transport in ("", "-httpcore")],
+    ids=[f"{loop}{transport}" for loop in LOOPS for transport in ("", "-http2")],
 )
 def wire(request):
     return Wire(*request.param)
@@ -130,16 +140,194 @@ class Peer:
         return bool(chunk)
 
 
+class Http2Peer:
+    """The client's end of a stream of HTTP/2, as a behaviour sees it."""
+
+    def __init__(self, link, number):
+        self.socket = link.socket
+        self.gone = threading.Event()
+        self._link = link
+        self._number = number
+        self._unread = b""
+        self._has_head = False
+        self._left = None  # of the body, or of a chunk
+        self._chunked = False
+
+    def send(self, *parts):
+        """HTTP/1.1 goes in, frames come out."""
+        for part in parts:
+            if self.gone.is_set():
+                raise ConnectionResetError
+            self._unread += part
+            while self._step():
+                pass
+
+    def wait_for_the_end(self):
+        self.gone.wait(60)
+
+    def _step(self):
+        if not self._has_head:
+            if self._unread and not b"HTTP/1.1 ".startswith(self._unread[:9]):
+                return self._send_as_it_is()
+            head, end, rest = self._unread.partition(b"\r\n\r\n")
+            if not end:
+                return False
+            self._unread = rest
+            self._send_head(*head.decode("latin-1").split("\r\n"))
+            return True
+        if self._chunked and not self._left:
+            line, end, rest = self._unread.removeprefix(b"\r\n").partition(b"\r\n")
+            if not end:
+                return False
+            try:
+                self._left = int(line, 16)
+            except ValueError:
+                return self._send_as_it_is()
+            self._unread = rest
+            if not self._left:
+                self._link.send_data(self._number, b"", is_last=True)
+                return False
+            return True
+        if not self._unread or not self._left:
+            return False
+        piece, self._unread = self._unread[: self._left], self._unread[self._left :]
+        self._left -= len(piece)
+        self._link.send_data(self._number, piece, is_last=not self._left and not self._chunked)
+        return True
+
+    def _send_head(self, first, *lines):
+        status = first.split(" ")[1]
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        self._has_head = not status.startswith("1")
+        self._chunked = headers.pop("transfer-encoding", None) is not None
+        self._left = 0 if self._chunked else int(headers.get("content-length", 0))
+        headers.pop("connection", None)
+        # A longer value is as bad, and takes the compression ages.
+        kept = [(name, value[:_HEADER_MAX]) for name, value in headers.items()]
+        self._link.send_head(self._number, [(":status", status), *kept])
+        if self._has_head and not self._left and not self._chunked:
+            self._link.send_data(self._number, b"", is_last=True)
+
+    def _send_as_it_is(self):
+        self._link.send_raw(self._unread)
+        self._unread = b""
+        return False
+
+
+class Http2Link:
+    """A connection that speaks HTTP/2: its thread reads, and each request has a thread for its behaviour."""
+
+    def __init__(self, server, socket, number):
+        self.socket = socket
+        self._server = server
+        self._number = number
+        self._frames = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
+        self._streams = {}
+        self._changed = threading.Condition()
+        self._is_over = False
+
+    def serve(self, unread):
+        with self._changed:
+            limit = {h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: self._server.streams_max}
+            self._frames.local_settings = h2.settings.Settings(client=False, initial_values=limit)
+            self._frames.initiate_connection()
+            self._frames.increment_flow_control_window(2**24)
+            self._flush()
+        try:
+            data = bytes(unread)
+            while data:
+                with self._changed:
+                    for event in self._frames.receive_data(data):
+                        self._handle(event)
+                    self._flush()
+                    self._changed.notify_all()
+                data = self.socket.recv(262_144)
+        except (OSError, h2.exceptions.ProtocolError):
+            pass  # the client went away, or the server did
+        finally:
+            with self._changed:
+                self._is_over = True
+                self._changed.notify_all()
+            for peer, _, _ in self._streams.values():
+                peer.gone.set()
+
+    def _handle(self, event):
+        match event:
+            case h2.events.RequestReceived():
+                headers = {name.decode(): value.decode() for name, value in event.headers}
+                self._streams[event.stream_id] = (Http2Peer(self, event.stream_id), headers, bytearray())
+            case h2.events.DataReceived():
+                self._streams[event.stream_id][2].extend(event.data)
+                self._frames.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+            case h2.events.StreamEnded():
+                peer, headers, body = self._streams[event.stream_id]
+                method, target = headers.pop(":method"), headers.pop(":path")
+                headers["host"] = headers.pop(":authority")
+                request = Received(method, target, headers, bytes(body), self._number)
+                behaviour = self._server.note(request)
+                self._server.start_thread(self._answer, peer, behaviour, request)
+            case h2.events.StreamReset() if event.stream_id in self._streams:
+                self._streams[event.stream_id][0].gone.set()
+
+    def _answer(self, peer, behaviour, request):
+        try:
+            keep = behaviour(peer, request)
+        except (OSError, h2.exceptions.ProtocolError):
+            return  # the client went away
+        except Exception as error:  # noqa: BLE001 - it fails the test when the server stops
+            self._server.bugs.append(error)
+            return
+        if not keep and not peer.gone.is_set():
+            with self._changed, contextlib.suppress(OSError):
+                self._is_over = True
+                if struct.unpack("ii", self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8))[0]:
+                    self._server.forget(self.socket)
+                else:
+                    self.socket.shutdown(socket.SHUT_RDWR)
+
+    def send_head(self, number, headers):
+        with self._changed:
+            self._frames.send_headers(number, headers)
+            self._flush()
+
+    def send_data(self, number, data, *, is_last):
+        with self._changed:
+            while True:
+                room = min(self._frames.local_flow_control_window(number), self._frames.max_outbound_frame_size)
+                piece, data = data[:room], data[room:]
+                if piece or not data:
+                    self._frames.send_data(number, piece, end_stream=is_last and not data)
+                    self._flush()
+                if not data:
+                    return
+                if not room and not self._changed.wait(30):
+                    raise TimeoutError
+                if self._is_over:
+                    raise ConnectionResetError
+
+    def send_raw(self, data):
+        with self._changed:
+            self.socket.sendall(data)
+
+    def _flush(self):
+        self.socket.sendall(self._frames.data_to_send())
+
+
 class Server:
     """Answers as its script says; what is not scripted gets a good PutRecords answer."""
 
-    def __init__(self, tls=None, *, mute=False, banner=None):
+    def __init__(self, tls=None, *, mute=False, banner=None, http1_only=False):
         self.requests = []
         self.connections = 0
+        self.busy = 0
+        """The requests that are being answered. An answer without an end ends when the client leaves it."""
+        self.streams_max = 100
+        """With 1, a connection of HTTP/2 carries one request at a time, too."""
         self.bugs = []
         self._tls = tls
         self._mute = mute
         self._banner = banner
+        self._http1_only = http1_only
         self._script = deque()
         self._lock = threading.Lock()
         self._sockets = set()
@@ -148,7 +336,7 @@ class Server:
         self.port = self._listener.getsockname()[1]
         self.host = f"127.0.0.1:{self.port}"
         self.url = f"{'http' if tls is None else 'https'}://{self.host}"
-        self._start(self._accept)
+        self.start_thread(self._accept)
 
     @property
     def open_connections(self):
@@ -204,7 +392,7 @@ class Server:
             assert not thread.is_alive(), "a thread of the test server did not end"
         assert self.bugs == []
 
-    def _start(self, target, *args):
+    def start_thread(self, target, *args):
         thread = threading.Thread(target=target, args=args, daemon=True)
         self._threads.append(thread)
         thread.start()
@@ -220,8 +408,16 @@ class Server:
                 self._sockets.add(one)
             if self._banner is not None:  # speaks first, and reads nothing
                 one.sendall(self._banner)
-            elif not self._mute:
-                self._start(self._serve, one, self.connections)
+            elif self._mute:
+                self.start_thread(self._greet, one)
+            else:
+                self.start_thread(self._serve, one, self.connections)
+
+    def _greet(self, one):
+        """Read nothing; but a client that speaks HTTP/2 without TLS sends no request before it has our settings."""
+        with contextlib.suppress(OSError):
+            if one.recv(len(PREFACE), socket.MSG_PEEK | socket.MSG_WAITALL).startswith(PREFACE[:3]):
+                one.sendall(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
 
     def _serve(self, plain, number):
         one = plain
@@ -231,24 +427,44 @@ class Server:
                 one = self._tls.wrap_socket(plain, server_side=True)
                 self._remember(one)
             peer = Peer(one, number, self)
+            peer.unread += one.recv(262_144)
+            if peer.unread.startswith(PREFACE[:3]) and not self._http1_only:
+                Http2Link(self, one, number).serve(peer.unread)
+                return
             while (request := peer.read_request()) is not None:
-                self.requests.append(request)
-                behaviour = self._script.popleft() if self._script else good
-                if not behaviour(peer, request):
+                if not self.note(request)(peer, request):
                     break
         except (OSError, ssl.SSLError):
             pass  # the client went away, or speaks no TLS: what it did is the test's business
         except Exception as error:  # noqa: BLE001 - it fails the test when the server stops
             self.bugs.append(error)
         finally:
-            self._forget(one)
-            self._forget(plain)
+            self.forget(one)
+            self.forget(plain)
+
+    def note(self, request):
+        """Remember a request, and find what to do with it."""
+        if request.method == "PRI":  # a client asks whether this is HTTP/2, and means nothing else by it
+            return lambda peer, _: peer.send(answer(b"", 505))
+        with self._lock:
+            self.requests.append(request)
+            behaviour = self._script.popleft() if self._script else good
+            self.busy += 1
+
+        def behave(peer, request):
+            try:
+                return behaviour(peer, request)
+            finally:
+                with self._lock:
+                    self.busy -= 1
+
+        return behave
 
     def _remember(self, one):
         with self._lock:
             self._sockets.add(one)
 
-    def _forget(self, one):
+    def forget(self, one):
         with self._lock:
             self._sockets.discard(one)
         one.close()
@@ -257,9 +473,9 @@ class Server:
         with socket.create_connection(to) as upstream:
             self._remember(upstream)
             peer.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            self._start(copy, upstream, peer.socket)
+            self.start_thread(copy, upstream, peer.socket)
             copy(peer.socket, upstream)
-            self._forget(upstream)
+            self.forget(upstream)
 
 
 def copy(source, sink):
@@ -344,6 +560,7 @@ def authority():
 @pytest.fixture(scope="session")
 def server_tls(authority):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_alpn_protocols(["h2", "http/1.1"])
     authority.issue_cert("127.0.0.1", "localhost").configure_cert(context)
     return context
 

@@ -227,6 +227,7 @@ async def test_a_close_ends_the_request_that_waits_for_an_answer(server, make_cl
 
 
 async def test_a_close_ends_requests_that_wait_for_a_connection_and_sends_none_of_them(server, make_client, eventually):
+    server.streams_max = 1
     server.then_stay()
     client = make_client(server, max_connections=1)
     await client.start()
@@ -347,6 +348,7 @@ async def test_a_call_cancelled_after_any_number_of_steps_leaves_the_client_usab
 
 
 async def test_a_wait_for_a_connection_can_be_cancelled(server, make_client, eventually):
+    server.streams_max = 1
     server.then_stay()
     async with make_client(server, max_connections=1) as client:
         async with anyio.create_task_group() as tasks:
@@ -369,7 +371,7 @@ async def test_a_large_upload_can_be_cancelled(start_server, make_client, eventu
         assert scope.cancelled_caught
         await anyio.sleep(0.01)
         if not wire.is_trio:
-            assert background_tasks() <= before
+            assert {task for task in background_tasks() if not task.get_name().startswith("shardline:")} <= before
 
 
 # trio has no other cancellation than the one that the tests above use

@@ -169,12 +169,6 @@ async def test_a_client_is_opened_while_another_thread_imports_trio(wire, monkey
     assert current_backend() == "asyncio"
 
 
-async def test_an_extra_that_is_missing_is_named(make_client, monkeypatch):
-    monkeypatch.setitem(sys.modules, "shardline.adapters.http.httpcore_transport", None)
-    with pytest.raises(UsageError, match=r"shardline\[http2\]"):
-        await make_client("http://127.0.0.1:1", http2=True).start()
-
-
 # ---- the endpoint
 
 

@@ -18,7 +18,7 @@ shardline.Shard
 after = sorted(name for name in sys.modules if "." not in name)
 print(json.dumps({"loaded": loaded, "ours": ours, "after": after, "dir": dir(shardline)}))
 """
-HEAVY = {"aiohttp", "anyio", "asyncio", "boto3", "botocore", "httpcore2", "msgspec", "pybase64", "trio"}
+HEAVY = {"aiohttp", "anyio", "asyncio", "boto3", "botocore", "h2", "msgspec", "pybase64", "trio"}
 
 
 def order(name):

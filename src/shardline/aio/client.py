@@ -80,7 +80,7 @@ class Client(ControlPlane):
         proxies: proxy URLs by scheme. By default, ``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` apply.
         use_fips: use the FIPS endpoint. By default, the AWS settings decide.
         use_dualstack: use the dual-stack endpoint. By default, the AWS settings decide.
-        http2: use HTTP/2 if the endpoint supports it (extra ``http2``).
+        http2: use HTTP/2 for all calls if the endpoint supports it; subscriptions always do.
 
     Raises:
         UsageError: an argument is wrong.

@@ -17,6 +17,7 @@ from shardline.adapters.aws.aws_service import AwsService, AwsWishes, find_servi
 from shardline.adapters.aws.endpoints import parse_endpoint
 from shardline.adapters.blocking_calls import BlockingCalls
 from shardline.adapters.http.http1_transport import Http1Transport
+from shardline.adapters.http.http2_transport import Http2Transport
 from shardline.adapters.http.http_settings import HttpSettings
 from shardline.adapters.http.wire_streams import AnyioStream, AsyncioStream
 from shardline.adapters.kinesis import SERVICE, TARGET_PREFIX, BodyCodec, KinesisHttp
@@ -72,15 +73,12 @@ def current_backend() -> Literal["asyncio", "trio"]:
     return "asyncio"
 
 
-def _make_transport(settings: HttpSettings, ssl_context: ssl.SSLContext | None) -> HttpTransport:
-    if not settings.http2:
-        dial = AsyncioStream.connect if current_backend() == "asyncio" else AnyioStream.connect
-        return Http1Transport(settings, ssl_context, dial)
-    try:
-        from shardline.adapters.http.httpcore_transport import HttpcoreTransport  # noqa: PLC0415 - an extra
-    except ImportError:
-        raise UsageError("HTTP/2 needs an extra: pip install 'shardline[http2]'") from None
-    return HttpcoreTransport(settings, ssl_context)
+def _make_transport(settings: HttpSettings, service: AwsService) -> HttpTransport:
+    dial = AsyncioStream.connect if current_backend() == "asyncio" else AnyioStream.connect
+    http1 = Http1Transport(settings, service.ssl_context, dial)
+    if isinstance(settings.verify, ssl.SSLContext) and not settings.http2:
+        return http1  # what such a context offers to speak holds for every connection, also for those of HTTP/1.1
+    return Http2Transport(settings, service.trust, dial, http1, service.ssl_context)
 
 
 @final
@@ -101,6 +99,6 @@ async def connect(settings: ConnectionSettings) -> Connection:
     # Not in anyio's thread pool: a program's exit waits for those threads, and an interrupt can keep them from ending.
     service = await BlockingCalls[AwsService]().ask("service", lambda: find_service(SERVICE, settings))
     codec: BodyCodec = awsjson if settings.protocol == "json" else awscbor
-    transport = _make_transport(settings.http, service.ssl_context)
+    transport = _make_transport(settings.http, service)
     http = service.connect(transport, target_prefix=TARGET_PREFIX, user_agent=_USER_AGENT, wall_time=time.time)
     return Connection(KinesisHttp(http, codec), service.region)

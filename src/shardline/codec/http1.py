@@ -167,7 +167,7 @@ class AnswerReader:
             self._chunked = True
             self._left = 0
         elif "content-length" in self.headers:
-            self._left = _length(self.headers["content-length"])
+            self._left = parse_length(self.headers["content-length"])
         else:
             self.keep_alive = False
 
@@ -239,7 +239,7 @@ class AnswerReader:
             self.keep_alive = False
 
 
-def _length(text: str) -> int:
+def parse_length(text: str) -> int:
     """Parse a Content-Length. It may be repeated if all values are equal."""
     values = {value.strip() for value in text.split(",")}
     value = values.pop()

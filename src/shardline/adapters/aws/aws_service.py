@@ -6,6 +6,7 @@ Kinesis and DynamoDB share this code: credentials, proxies, endpoints, certifica
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, final
 
 import anyio.to_thread
@@ -57,6 +58,8 @@ class AwsService:
     name: str
     region: str
     ssl_context: ssl.SSLContext | None
+    trust: Callable[[], ssl.SSLContext]
+    """Makes another TLS context with the same trust, or returns the caller's own. It blocks."""
     _endpoint: Endpoint | None
     _credentials: Credentials | None
     _chain: Any  # a BotocoreSession; Any, so that botocore is imported only if needed
@@ -93,11 +96,10 @@ def find_service(name: str, wishes: AwsWishes) -> AwsService:
         chain = BotocoreSession(wishes, name)
     region = wishes.region if chain is None else chain.region
     assert region is not None, "without a chain, the caller passed the region"
-    ssl_context = None
-    if endpoint is None or endpoint.url.startswith("https:"):
-        ca_bundle = environment_ca_bundle() if chain is None else chain.ca_bundle
-        ssl_context = make_ssl_context(wishes.http.verify, ca_bundle)
-    return AwsService(name, region, ssl_context, endpoint, wishes.credentials, chain, wishes.http.read_timeout)
+    ca_bundle = environment_ca_bundle() if chain is None else chain.ca_bundle
+    trust = partial(make_ssl_context, wishes.http.verify, ca_bundle)
+    ssl_context = trust() if endpoint is None or endpoint.url.startswith("https:") else None
+    return AwsService(name, region, ssl_context, trust, endpoint, wishes.credentials, chain, wishes.http.read_timeout)
 
 
 async def connect_dynamodb(access: AwsAccess) -> SignedHttp:

@@ -22,8 +22,9 @@ from typing import Final, final
 
 import anyio
 
-from shardline.adapters.http.http1_connections import Connection, Connections, Dial
+from shardline.adapters.http.http1_connections import Connection, Connections
 from shardline.adapters.http.http_failures import broken
+from shardline.adapters.http.http_routes import Dial
 from shardline.adapters.http.http_settings import SLOWEST_ANSWER, HttpSettings
 from shardline.codec.http1 import AnswerReader, CutShortError, HttpError, encode_request
 from shardline.core.failures import Failure

@@ -25,7 +25,7 @@ import anyio
 import anyio.lowlevel
 from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVariableType] - a bare socket type
 from anyio.abc import ByteStream, SocketAttribute
-from anyio.streams.tls import TLSStream
+from anyio.streams.tls import TLSAttribute, TLSStream
 
 from shardline.adapters.blocking_calls import BlockingCalls
 from shardline.adapters.event_loop import is_trio
@@ -44,6 +44,11 @@ class WireStream(Protocol):
     async def send(self, data: bytes | memoryview, timeout: float) -> None: ...  # noqa: ASYNC109 - cheaper than a scope
     async def receive(self, timeout: float) -> bytes: ...  # noqa: ASYNC109 - the same
     async def start_tls(self, context: ssl.SSLContext, name: str) -> None: ...
+    @property
+    def protocol(self) -> str | None:
+        """The protocol that both sides agreed on when TLS began (ALPN)."""
+        ...
+
     def is_silent(self) -> bool:
         """Whether the peer has neither closed the connection nor sent data that is still unread."""
         ...
@@ -154,6 +159,11 @@ class AsyncioStream(asyncio.Protocol):
             raise self._error or ConnectionResetError("closed")
         self._transport = transport
 
+    @property
+    def protocol(self) -> str | None:
+        secured = None if self._transport is None else self._transport.get_extra_info("ssl_object")
+        return None if secured is None else secured.selected_alpn_protocol()
+
     def is_silent(self) -> bool:
         transport = self._transport
         if self._unread or self._ended or transport is None or transport.is_closing():
@@ -258,6 +268,10 @@ class AnyioStream:
                 )
             except anyio.EndOfStream:
                 raise ConnectionResetError("closed by the server") from None
+
+    @property
+    def protocol(self) -> str | None:
+        return self._stream.extra(TLSAttribute.alpn_protocol, None)  # noqa: S610 - anyio, not Django
 
     def is_silent(self) -> bool:
         return not (self._closed or _is_readable(self._fileno))

@@ -1,0 +1,556 @@
+"""What does an HTTP/2 connection send, and what do the server's frames mean? It does no I/O and reads no clock.
+
+The library ``h2`` compresses headers, builds frames and checks the server's. Two kinds of frames do not go through it.
+DATA is read and written here, because ``h2`` takes about nine times as long to read it (ADR 8). GOAWAY is read here,
+because ``h2`` ends a connection at a GOAWAY, and RFC 9113 (6.8) lets its streams go on.
+
+Invariants:
+
+- Nothing that the server sends raises: it ends an exchange or the connection, with a ``Failure``.
+- Each exchange ends exactly once: complete, failed or cancelled. It then leaves the connection.
+- A failure says ``maybe_received`` unless the server refused the stream, or a GOAWAY leaves it out.
+- The server cannot make us keep an unbounded amount. An answer that is read as a whole has at most
+  ``BODY_MAX_BYTES``. Of an answer that is read in chunks, at most ``STREAM_WINDOW`` bytes wait: the server may send
+  more of it only when the caller has taken some. An exchange that is not read does not hold up the others: the window
+  of the connection is reopened as soon as bytes arrive. A server that does not read what it makes us send is not read
+  either (``is_congested``).
+- A body is sent as far as the windows of the server allow, in frames that it accepts, and in turn with other bodies.
+- At most as many exchanges are open as the server allows, and no more than ``STREAMS_MAX``.
+- No header reaches a log. ``hpack``, which compresses for ``h2``, logs every header at DEBUG, and so the session token.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final, final
+
+from h2 import events
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
+from hpack import NeverIndexedHeaderTuple
+
+from shardline.adapters.http.http_failures import broken
+from shardline.codec.http1 import BODY_MAX_BYTES, HEAD_MAX_BYTES, HttpError, parse_length
+from shardline.ports import Body
+
+if TYPE_CHECKING:
+    from shardline.core.failures import Failure
+
+STREAMS_MAX: Final = 100
+"""Open exchanges of a connection. If it breaks, so many break with it."""
+STREAM_WINDOW: Final = 256 * 1024
+"""Lets 2 MB/s, all that a shard gives to a consumer, arrive over a round trip of 100 ms."""
+CONNECTION_WINDOW: Final = 16 * 1024 * 1024
+FRAME_MAX: Final = 64 * 1024
+OUTPUT_MAX: Final = 256 * 1024
+"""Bytes that are sent at a time: TLS over all of a large body at once would hold the loop for milliseconds."""
+_CONGESTED: Final = 1024 * 1024
+_DEFAULT_WINDOW: Final = 65_535  # of a connection, as HTTP/2 begins
+_LAST_STREAM: Final = 2**31 - 1
+
+_HEAD: Final = 9
+_DATA, _RST_STREAM, _SETTINGS, _GOAWAY, _WINDOW_UPDATE = 0, 3, 4, 7, 8
+_END_STREAM, _ACK, _PADDED = 0x1, 0x1, 0x8
+_GOAWAY_MIN: Final = 8
+_FORBIDDEN: Final = frozenset("\r\n\x00")
+_UNINDEXED: Final = frozenset({"authorization", "content-length", "x-amz-date"})
+"""Headers that differ from request to request, and the signature: they would only push others out of the table."""
+_STATUS_DIGITS: Final = 3
+_TELLTALE: Final = ("hpack.hpack", "hpack.table")
+_METHOD: Final = (b":method", b"POST")
+
+
+@final
+class Exchange:
+    """A request and its answer."""
+
+    __slots__ = (
+        "body", "complete", "consumed", "credit", "expected", "failure", "headers", "heard_at", "is_whole", "moved_at",
+        "number", "received", "sent_at", "status", "unsent",
+    )  # fmt: skip
+
+    def __init__(self, number: int, body: Body, now: float, *, is_whole: bool) -> None:
+        self.number = number
+        self.is_whole = is_whole
+        """The answer is wanted as a whole, and so its bytes count as taken when they arrive."""
+        self.unsent = memoryview(body)
+        self.moved_at = now
+        """When the last bytes of its body were sent."""
+        self.sent_at: float | None = None if body else now
+        """When the request was sent completely."""
+        self.heard_at = now
+        """When the last bytes of the answer arrived."""
+        self.status = 0
+        """0 until the head of the answer is there."""
+        self.headers: dict[str, str] = {}
+        self.body = bytearray()
+        self.received = 0
+        self.expected: int | None = None
+        self.credit = STREAM_WINDOW
+        self.consumed = 0
+        self.complete = False
+        self.failure: Failure | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.complete or self.failure is not None
+
+
+@final
+class Http2Connection:
+    """One connection, from our preface to its end."""
+
+    def __init__(self, host: str, now: float, *, scheme: str = "https") -> None:
+        for name in _TELLTALE:  # again each time: configuring logging may have removed it. Twice is once
+            logging.getLogger(name).addFilter(_is_no_header)
+        self._host = host
+        self._scheme = scheme.encode()
+        self._frames = H2Connection(
+            H2Configuration(validate_outbound_headers=False, normalize_outbound_headers=False, header_encoding=None)
+        )
+        self._exchanges: dict[int, Exchange] = {}
+        self._sending: deque[Exchange] = deque()
+        self._can_send = False  # some window may be open
+        self._output: list[bytes | memoryview] = []
+        self._output_bytes = 0
+        self._held: list[bytes] = []  # of a frame that has not arrived completely
+        self._held_bytes = 0
+        self._needed = _HEAD
+        self._credit = CONNECTION_WINDOW
+        self._consumed = 0
+        self._changed: list[Exchange] = []
+        self._is_pinged = False
+        self._is_leaving = False  # the server sent GOAWAY
+        self.is_ready = False
+        """The server's settings have arrived: it does speak HTTP/2."""
+        self.speaks_http1 = False
+        """It answered our preface as an HTTP/1.x server does."""
+        self.is_over = False
+        self.failure: Failure | None = None
+        """Why it ended, unless it was idle or the server left."""
+        self.heard_at = now
+        self.idle_since = now
+        self._begin()
+
+    def _begin(self) -> None:
+        self._frames.local_settings = Settings(
+            client=True,
+            initial_values={
+                SettingCodes.ENABLE_PUSH: 0,
+                SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+                SettingCodes.MAX_FRAME_SIZE: FRAME_MAX,
+                SettingCodes.MAX_HEADER_LIST_SIZE: HEAD_MAX_BYTES,
+            },
+        )
+        self._frames.max_inbound_frame_size = FRAME_MAX
+        self._frames.initiate_connection()
+        self._collect()
+        self._open_window(0, CONNECTION_WINDOW - _DEFAULT_WINDOW)
+
+    # ---- commands
+
+    @property
+    def capacity(self) -> int:
+        """How many more exchanges may be opened now."""
+        if self.is_over or self._is_leaving or not self.is_ready:
+            return 0
+        if self._frames.highest_outbound_stream_id >= _LAST_STREAM:
+            return 0
+        return min(STREAMS_MAX, self._frames.remote_settings.max_concurrent_streams) - len(self._exchanges)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._exchanges
+
+    def open(self, target: str, headers: Mapping[str, str], body: Body, now: float, *, is_whole: bool) -> Exchange:
+        """Send a request. There must be ``capacity``.
+
+        Raises:
+            HttpError: a header that HTTP cannot carry.
+        """
+        block = [_METHOD, (b":scheme", self._scheme), _header(":authority", self._host), _header(":path", target)]
+        block += [_header(name.lower(), value) for name, value in headers.items()]
+        block.append(_header("content-length", str(len(body))))
+        exchange = Exchange(self._frames.get_next_available_stream_id(), body, now, is_whole=is_whole)
+        self._frames.send_headers(exchange.number, block, end_stream=not body)
+        self._collect()
+        self._exchanges[exchange.number] = exchange
+        if body:
+            self._sending.append(exchange)
+            self._can_send = True
+        return exchange
+
+    def take(self, exchange: Exchange) -> bytes:
+        """The body of an answer as far as it has come since the last call."""
+        body = bytes(exchange.body)
+        exchange.body.clear()
+        if not exchange.is_whole:
+            exchange.consumed += len(body)
+            self._reopen_window(exchange)
+        return body
+
+    def want_whole(self, exchange: Exchange) -> None:
+        """From now on the answer is wanted as a whole."""
+        if not exchange.is_whole:
+            exchange.is_whole = True
+            exchange.consumed += len(exchange.body)
+            self._reopen_window(exchange)
+
+    def cancel(self, exchange: Exchange, now: float) -> None:
+        """The caller has no more use for the answer. Harmless when the exchange is over."""
+        if exchange.number in self._exchanges:
+            self._reset(exchange, ErrorCodes.CANCEL)
+            self._leave(exchange, now)
+
+    # ---- inputs
+
+    def handle_data(self, data: bytes, now: float) -> None:
+        """Bytes have arrived."""
+        if self.is_over:
+            return
+        self.heard_at = now
+        self._is_pinged = False
+        self._held.append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes < self._needed:
+            return
+        buffer = data if len(self._held) == 1 else b"".join(self._held)
+        try:
+            at = self._read_frames(buffer, now)
+        except (ProtocolError, HttpError) as error:
+            self._collect()  # h2 has put a GOAWAY with the reason into what is to be sent
+            self._break("BadAnswer", _words(error), now)
+            return
+        rest = buffer[at:]
+        self._held = [rest] if rest else []
+        self._held_bytes = len(rest)
+
+    def handle_end(self, code: str, detail: object, now: float) -> None:
+        """The connection has ended, or must. ``code`` is one of ``http_failures``."""
+        if not self.is_over:
+            self._break(code, detail, now)
+
+    def handle_silence(self, now: float, idle_timeout: float) -> None:
+        """Nothing has arrived for a while: end an idle connection; ask whether the server is still there."""
+        if self.is_over:
+            return
+        if self.is_idle:
+            self.is_over = now - self.idle_since >= idle_timeout
+        elif self._is_pinged:
+            self._break("ConnectionReset", "it does not answer a ping", now)
+        else:
+            self._is_pinged = True
+            self._frames.ping(b"shardlin")
+            self._collect()
+
+    # ---- outputs
+
+    @property
+    def has_output(self) -> bool:
+        return bool(self._output) or (self._can_send and bool(self._sending))
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether so much waits to be sent that nothing more should be read."""
+        return self._output_bytes > _CONGESTED
+
+    def take_output(self, now: float) -> bytes:
+        """The bytes to send next, or no bytes."""
+        if self._can_send and not self.is_over:
+            self._send_bodies(now)
+        output, self._output = self._output, []
+        self._output_bytes = 0
+        return b"".join(output)
+
+    def take_changed(self) -> list[Exchange]:
+        """The exchanges whose callers must look again."""
+        changed, self._changed = self._changed, []
+        return changed
+
+    # ---- frames that arrive
+
+    def _read_frames(self, buffer: bytes, now: float) -> int:
+        """Read all complete frames. Returns where the next one begins."""
+        at = 0
+        while len(buffer) - at >= _HEAD:
+            length, kind, flags = int.from_bytes(buffer[at : at + 3], "big"), buffer[at + 3], buffer[at + 4]
+            number = int.from_bytes(buffer[at + 5 : at + _HEAD], "big") & _LAST_STREAM
+            if not self.is_ready and (kind != _SETTINGS or number or flags & _ACK):
+                self.speaks_http1 = buffer.startswith(b"HTTP/1.")
+                raise HttpError("it does not speak HTTP/2")
+            if length > FRAME_MAX:
+                raise HttpError(f"a frame of {length} bytes")
+            start, end = at + _HEAD, at + _HEAD + length
+            if end > len(buffer):
+                self._needed = end - at
+                return at
+            if kind == _DATA:
+                self._read_body(number, flags, memoryview(buffer)[start:end], now)
+            elif kind == _GOAWAY and not number:
+                self._read_goaway(buffer[start:end], now)
+            else:
+                for event in self._frames.receive_data(buffer[at:end]):
+                    self._handle(event, now)
+                self._collect()
+            at = end
+            if self.is_over:
+                break
+        self._needed = _HEAD
+        return at
+
+    def _handle(self, event: events.Event, now: float) -> None:
+        match event:
+            case events.ResponseReceived():
+                self._read_head(event.stream_id, event.headers or (), now)
+            case events.StreamEnded():
+                exchange = self._exchanges.get(event.stream_id)
+                if exchange is not None:
+                    self._finish(exchange, now)
+            case events.StreamReset():
+                self._read_reset(event.stream_id, event.error_code, now)
+            case events.RemoteSettingsChanged():
+                self.is_ready = True
+                self._can_send = True
+            case events.WindowUpdated():
+                self._can_send = True
+            case _:  # h2 has answered it, or nothing follows from it: pings, trailers, 100 Continue, unknown frames
+                pass
+
+    def _read_head(self, number: int, block: Iterable[tuple[bytes, bytes]], now: float) -> None:
+        exchange = self._exchanges.get(number)
+        if exchange is None:
+            return
+        headers: dict[str, str] = {}
+        for raw_name, raw_value in block:
+            name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        status = headers.pop(":status", "")
+        try:
+            exchange.status = _parse_status(status)
+            length = headers.get("content-length")
+            exchange.expected = None if length is None else parse_length(length)
+        except HttpError as error:
+            exchange.status = 0
+            self._reject(exchange, str(error), now)
+            return
+        exchange.headers = headers
+        exchange.heard_at = now
+        if not exchange.is_whole:
+            self._changed.append(exchange)
+
+    def _read_body(self, number: int, flags: int, payload: memoryview, now: float) -> None:
+        size = len(payload)
+        self._spend_window(size)
+        exchange = self._exchanges.get(number)
+        if exchange is None:
+            if not number % 2 or number > self._frames.highest_outbound_stream_id:
+                raise HttpError("data of a request that was never sent")
+            return  # it was cancelled, or has failed
+        exchange.credit -= size
+        if exchange.credit < 0:
+            raise HttpError("more than the window of the stream")
+        if flags & _PADDED:
+            payload = _without_padding(payload)
+            exchange.consumed += size - len(payload)
+        exchange.received += len(payload)
+        exchange.heard_at = now
+        fault = _body_fault(exchange)
+        if fault:
+            self._reject(exchange, fault, now)
+            return
+        exchange.body += payload
+        if flags & _END_STREAM:
+            self._finish(exchange, now)
+            # h2 would compare the length with what it has seen, which is nothing: for it the stream was reset.
+            self._frames.receive_data(_frame(_RST_STREAM, 0, number, bytes(4)))
+            return
+        if exchange.is_whole:
+            exchange.consumed += len(payload)
+        elif payload:
+            self._changed.append(exchange)
+        self._reopen_window(exchange)
+
+    def _spend_window(self, size: int) -> None:
+        """The window of the connection is reopened at once, whether callers take what arrives or not."""
+        self._credit -= size
+        if self._credit < 0:
+            raise HttpError("more than the window of the connection")
+        self._consumed += size
+        if self._consumed >= CONNECTION_WINDOW // 2:
+            self._open_window(0, self._consumed)
+            self._credit += self._consumed
+            self._consumed = 0
+
+    def _finish(self, exchange: Exchange, now: float) -> None:
+        """The answer has arrived."""
+        if not exchange.status:
+            self._reject(exchange, "it ends before it begins", now)
+        elif exchange.expected not in {None, exchange.received}:
+            self._fail(exchange, "ConnectionReset", "the answer was cut short", now)
+        else:
+            exchange.complete = True
+            if exchange.sent_at is None:  # it needs no more of the request
+                self._reset(exchange, ErrorCodes.NO_ERROR)
+            self._leave(exchange, now)
+
+    def _read_reset(self, number: int, code: int, now: float) -> None:
+        exchange = self._exchanges.get(number)
+        if exchange is None:
+            return
+        name = _name_of(code)
+        if code == ErrorCodes.REFUSED_STREAM:
+            self._fail(exchange, "RequestRefused", name, now)
+        else:
+            self._fail(exchange, "ConnectionReset", f"the server reset the stream: {name}", now)
+
+    def _read_goaway(self, payload: bytes, now: float) -> None:
+        if len(payload) < _GOAWAY_MIN:
+            raise HttpError("a GOAWAY that is too short")
+        self._is_leaving = True
+        last = int.from_bytes(payload[:4], "big") & _LAST_STREAM
+        name = _name_of(int.from_bytes(payload[4:8], "big"))
+        for exchange in [one for number, one in self._exchanges.items() if number > last]:
+            self._frames.receive_data(_frame(_RST_STREAM, 0, exchange.number, bytes(4)))
+            self._fail(exchange, "RequestRefused", f"the server closes the connection: {name}", now)
+        self.is_over = self.is_over or not self._exchanges
+
+    # ---- ends
+
+    def _reject(self, exchange: Exchange, fault: str, now: float) -> None:
+        """An invalid answer: the others go on."""
+        self._reset(exchange, ErrorCodes.PROTOCOL_ERROR)
+        self._fail(exchange, "BadAnswer", fault, now)
+
+    def _reset(self, exchange: Exchange, code: ErrorCodes) -> None:
+        self._frames.reset_stream(exchange.number, code)
+        self._collect()
+
+    def _fail(self, exchange: Exchange, code: str, detail: object, now: float) -> None:
+        exchange.failure = broken(code, self._host, detail)
+        self._leave(exchange, now)
+
+    def _break(self, code: str, detail: object, now: float) -> None:
+        """The connection is of no more use."""
+        self.is_over = True
+        self.failure = broken(code, self._host, detail)
+        self._held, self._held_bytes = [], 0
+        for exchange in list(self._exchanges.values()):
+            is_cut = code == "ConnectionReset" and detail == "" and exchange.status
+            words = "the answer was cut short" if is_cut else detail or "closed by the server"
+            self._fail(exchange, code, words, now)
+
+    def _leave(self, exchange: Exchange, now: float) -> None:
+        self._exchanges.pop(exchange.number, None)
+        self._changed.append(exchange)
+        if exchange.sent_at is None and exchange in self._sending:
+            self._sending.remove(exchange)
+        if not self._exchanges:
+            self.idle_since = now
+            self.is_over = self.is_over or self._is_leaving
+
+    # ---- frames that are sent
+
+    def _collect(self) -> None:
+        """Take what h2 wants to send."""
+        data = self._frames.data_to_send()
+        if data:
+            self._output.append(data)
+            self._output_bytes += len(data)
+
+    def _open_window(self, number: int, size: int) -> None:
+        self._output.append(_frame(_WINDOW_UPDATE, 0, number, size.to_bytes(4, "big")))
+
+    def _reopen_window(self, exchange: Exchange) -> None:
+        if exchange.consumed >= STREAM_WINDOW // 2 and not exchange.is_over:
+            self._open_window(exchange.number, exchange.consumed)
+            exchange.credit += exchange.consumed
+            exchange.consumed = 0
+
+    def _send_bodies(self, now: float) -> None:
+        """Send a frame of each body in turn, until a share is full or no window is open."""
+        blocked = 0
+        budget = OUTPUT_MAX
+        while self._sending and blocked < len(self._sending):
+            if budget <= 0:
+                return
+            exchange = self._sending.popleft()
+            number, unsent = exchange.number, exchange.unsent
+            size = min(self._frames.local_flow_control_window(number), self._frames.max_outbound_frame_size)
+            if size >= len(unsent):
+                self._frames.send_data(number, unsent, end_stream=True)
+                self._collect()
+                exchange.sent_at = exchange.moved_at = now
+                exchange.unsent = memoryview(b"")
+            elif size > 0:
+                self._output += (_head(size, _DATA, 0, number), unsent[:size])
+                exchange.unsent = unsent[size:]
+                exchange.moved_at = now
+                self._frames.outbound_flow_control_window -= size
+                self._frames.streams[number].outbound_flow_control_window -= size
+                self._sending.append(exchange)
+            else:
+                blocked += 1
+                self._sending.append(exchange)
+                continue
+            blocked = 0
+            budget -= min(size, len(unsent))
+        self._can_send = False
+
+
+def _is_no_header(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.DEBUG
+
+
+def _header(name: str, value: str) -> tuple[bytes, bytes]:
+    if not _FORBIDDEN.isdisjoint(name) or not _FORBIDDEN.isdisjoint(value):
+        raise HttpError("a header holds a line end")
+    try:
+        header = (name.encode("latin-1"), value.encode("latin-1"))
+    except UnicodeEncodeError:
+        raise HttpError("a header holds a character that HTTP cannot carry") from None
+    return NeverIndexedHeaderTuple(*header) if name in _UNINDEXED else header
+
+
+def _head(length: int, kind: int, flags: int, number: int) -> bytes:
+    return length.to_bytes(3, "big") + bytes((kind, flags)) + number.to_bytes(4, "big")
+
+
+def _frame(kind: int, flags: int, number: int, payload: bytes) -> bytes:
+    return _head(len(payload), kind, flags, number) + payload
+
+
+def _parse_status(text: str) -> int:
+    if len(text) != _STATUS_DIGITS or not text.isascii() or not text.isdigit() or text[0] == "0":
+        raise HttpError(f"status {text[:40]!r}")
+    return int(text)
+
+
+def _without_padding(payload: memoryview) -> memoryview:
+    if not payload or payload[0] >= len(payload):
+        raise HttpError("more padding than data")
+    return payload[1 : len(payload) - payload[0]]
+
+
+def _body_fault(exchange: Exchange) -> str:
+    """The fault of an answer whose body goes on; empty if it has none."""
+    if not exchange.status:
+        return "its body comes before its head"
+    if exchange.expected is not None and exchange.received > exchange.expected:
+        return "its body is longer than it said"
+    if exchange.is_whole and exchange.received > BODY_MAX_BYTES:
+        return "the body of the answer is too long"
+    return ""
+
+
+def _name_of(code: int) -> str:
+    try:
+        return ErrorCodes(code).name
+    except ValueError:
+        return f"error {code}"
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__

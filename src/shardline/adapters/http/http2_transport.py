@@ -1,0 +1,446 @@
+"""How are requests sent over HTTP/2, on asyncio and on trio?
+
+Many exchanges share few connections. ``http2_connection`` decides; this shell moves the bytes. Each connection has two
+tasks of its own, so that the server's pings are answered while no caller reads, and so that no cancelled caller leaves
+a frame half sent.
+
+A server says that it speaks HTTP/2 when TLS begins (ALPN), or without TLS by its answer to our preface. With a server
+that does not, or through a proxy that sends plain requests on, HTTP/1.1 is spoken.
+
+Invariants:
+
+- Nothing is retried, redirected or decompressed: one call is one request. Only cancellation passes through.
+- A cancelled request resets its stream; its connection serves the others.
+- No silence lasts. To connect, with the first settings of the server, has ``connect_timeout``. A request that does not
+  move, an answer that does not come, and an answer of which nothing comes, have ``read_timeout``. An answer that is no
+  event stream has a limit as a whole (``SLOWEST_ANSWER``). A connection that is silent for long is asked for a ping.
+- A connection from which nothing was heard while a request waited for ``read_timeout`` is closed.
+- There are at most ``max_connections`` to a URL, and a new one only when the others can take no more exchanges.
+  Requests that find no room wait.
+- After ``close`` nothing is sent, and what was under way ends.
+"""
+
+import logging
+import ssl
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.lowlevel
+
+from shardline.adapters.blocking_calls import BlockingCalls
+from shardline.adapters.event_loop import Wakeup, make_wakeup, spawn_task
+from shardline.adapters.http.http1_transport import Http1Transport
+from shardline.adapters.http.http_failures import broken
+from shardline.adapters.http.http_routes import Connector, Dial, Route, Trust, find_route
+from shardline.adapters.http.http_settings import SLOWEST_ANSWER, HttpSettings
+from shardline.adapters.http.wire_streams import WireStream
+from shardline.codec.http1 import HttpError
+from shardline.core.failures import Failure
+from shardline.errors import UsageError
+from shardline.ports import Body, HttpAnswer, HttpStream
+
+if TYPE_CHECKING:
+    from shardline.adapters.http.http2_connection import Exchange, Http2Connection
+
+PROTOCOLS: Final = ("h2", "http/1.1")
+PING_AFTER: Final = 10.0
+"""Seconds of silence after which a server is asked for a sign of life; as long again, and the connection is closed."""
+
+_TURNS_TO_HEAR: Final = 5
+_log: Final = logging.getLogger(__name__)
+_OnlyHttp1: TypeAlias = Literal["http/1.1"]
+
+
+@final
+class Http2Transport:
+    """``HttpTransport`` over few HTTP/2 connections. Make it inside a running loop.
+
+    ``stream`` uses HTTP/2 if the server does; ``post`` only if the settings ask for it. A small call over HTTP/1.1
+    costs less.
+    """
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        trust: Trust,
+        dial: Dial,
+        http1: Http1Transport,
+        proxy_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._settings = settings
+        self._http1 = http1
+        self._connector = Connector(settings, lambda: _offer_http2(trust()), dial, proxy_context)
+        self._pools: dict[str, _Pool] = {}
+        self._imports = BlockingCalls["type[Http2Connection]"]()
+
+    async def post(self, url: str, headers: Mapping[str, str], body: Body) -> HttpAnswer | Failure:
+        if not self._settings.http2:
+            return await self._http1.post(url, headers, body)
+        link = await self._find_link(url)
+        if isinstance(link, Failure):
+            return link
+        if isinstance(link, str):
+            return await self._http1.post(url, headers, body)
+        call = link.open(headers, body, is_whole=True)
+        if isinstance(call, Failure):
+            return call
+        try:
+            content = await call.read()
+            return content if isinstance(content, Failure) else HttpAnswer(call.status, call.headers, content)
+        finally:
+            call.leave()
+
+    @asynccontextmanager
+    async def stream(self, url: str, headers: Mapping[str, str], body: Body) -> AsyncGenerator[HttpStream | Failure]:
+        link = await self._find_link(url)
+        if isinstance(link, Failure):
+            yield link
+            return
+        if isinstance(link, str):
+            async with self._http1.stream(url, headers, body) as answer:
+                yield answer
+            return
+        call = link.open(headers, body, is_whole=False)
+        if isinstance(call, Failure):
+            yield call
+            return
+        try:
+            failure = await call.receive_head()
+            yield call if failure is None else failure
+        finally:
+            call.leave()
+
+    async def close(self) -> None:
+        self._connector.close()
+        await self._http1.close()
+        for pool in self._pools.values():
+            for link in [*pool.links]:
+                await link.close("this Client was closed")
+            pool.wake_all()
+        await anyio.lowlevel.checkpoint()  # asyncio closes its transports in the next turn of the loop
+
+    async def _find_link(self, url: str) -> "_Link | _OnlyHttp1 | Failure":
+        """A connection with room for one more exchange, which the caller opens before it awaits anything."""
+        pool = self._pools.get(url)
+        if pool is None:
+            try:
+                pool = self._pools[url] = _Pool(find_route(url, self._settings.proxies))
+            except UsageError as error:  # the environment names an invalid proxy
+                return broken("HttpClientError", urlsplit(url).netloc, error)
+        while True:
+            if self._connector.is_closed:
+                return broken("Closed", pool.route.host)
+            if pool.is_http1:
+                return "http/1.1"
+            link = await pool.pick(self._settings.idle_timeout)
+            if link is not None:
+                return link
+            attempt = pool.attempt
+            if attempt is None and len(pool.links) < self._settings.max_connections:
+                attempt = pool.attempt = _Attempt()
+                try:
+                    attempt.failure = await self._connect(pool)
+                finally:  # cancelled, too: then another caller tries
+                    pool.attempt = None
+                    pool.wake_all()
+            else:
+                await pool.wait()
+            if attempt is not None and attempt.failure is not None:
+                return attempt.failure
+
+    async def _connect(self, pool: "_Pool") -> Failure | None:
+        async def greet(stream: WireStream) -> "_Link | _OnlyHttp1 | Failure":
+            return await self._greet(pool, stream)
+
+        made = await self._connector.connect(pool.route, greet)
+        if isinstance(made, Failure):
+            return made
+        if isinstance(made, str):
+            pool.is_http1 = True
+            return None
+        if self._connector.is_closed:  # trio may finish what close has cancelled
+            await made.close("this Client was closed")
+            return broken("Closed", pool.route.host)
+        made.start()
+        return None
+
+    async def _greet(self, pool: "_Pool", stream: WireStream) -> "_Link | _OnlyHttp1 | Failure":
+        """Exchange prefaces."""
+        route = pool.route
+        if route.tls and stream.protocol != "h2":
+            await stream.abort()
+            return "http/1.1"
+        make = await self._imports.ask("http2_connection", _import_machine)
+        machine = make(route.host, anyio.current_time(), scheme="https" if route.tls else "http")
+        limit = self._settings.connect_timeout
+        while not machine.is_ready and not machine.is_over:
+            if machine.has_output:
+                await stream.send(machine.take_output(anyio.current_time()), limit)
+            data = await stream.receive(limit)
+            if data:
+                machine.handle_data(data, anyio.current_time())
+            else:
+                machine.handle_end("ConnectionReset", "", anyio.current_time())
+        if machine.speaks_http1:
+            await stream.abort()
+            return "http/1.1"
+        if machine.is_over:
+            return broken("ConnectError", route.host, "it does not speak HTTP/2")
+        if not machine.capacity:
+            return broken("RequestRefused", route.host, "it allows no requests on a connection")
+        return _Link(pool, stream, machine, self._settings)
+
+
+def _import_machine() -> "type[Http2Connection]":
+    """Loading ``h2`` takes longer than an event loop should be held up, and most programs never need it."""
+    from shardline.adapters.http.http2_connection import Http2Connection  # noqa: PLC0415
+
+    return Http2Connection
+
+
+def _offer_http2(context: ssl.SSLContext) -> ssl.SSLContext:
+    context.set_alpn_protocols(list(PROTOCOLS))
+    return context
+
+
+@final
+class _Attempt:
+    """To connect, for all who wait for room."""
+
+    def __init__(self) -> None:
+        self.failure: Failure | None = None
+
+
+@final
+class _Pool:
+    """The connections to a URL, and those who wait for room."""
+
+    def __init__(self, route: Route) -> None:
+        self.route = route
+        self.is_http1 = route.is_relayed
+        self.links: list[_Link] = []
+        self.attempt: _Attempt | None = None
+        self._waiting: deque[Wakeup] = deque()
+
+    async def pick(self, idle_timeout: float) -> "_Link | None":
+        """The first connection with room: so the others become idle and end."""
+        for link in [*self.links]:
+            await link.hear()
+            if link.is_stale(idle_timeout):
+                await link.close("it was idle")
+        return next((link for link in self.links if link.machine.capacity > 0), None)
+
+    async def wait(self) -> None:
+        """Wait for room, or for a connection."""
+        wakeup = make_wakeup()
+        self._waiting.append(wakeup)
+        try:
+            await wakeup.wait()
+        except BaseException:  # cancelled: it may have been woken for room that it does not use
+            if wakeup not in self._waiting:
+                self.wake_one()
+            raise
+        finally:
+            if wakeup in self._waiting:
+                self._waiting.remove(wakeup)
+
+    def wake_one(self) -> None:
+        if self._waiting:
+            self._waiting.popleft().set()
+
+    def wake_all(self) -> None:
+        while self._waiting:
+            self._waiting.popleft().set()
+
+
+@final
+class _Link:
+    """A connection, and the two tasks that move its bytes."""
+
+    def __init__(self, pool: _Pool, stream: WireStream, machine: "Http2Connection", settings: HttpSettings) -> None:
+        self.machine = machine
+        self.settings = settings
+        self.host = pool.route.host
+        self._pool = pool
+        self._stream = stream
+        self._target = pool.route.target
+        self._calls: dict[Exchange, _Call] = {}
+        self._to_send = make_wakeup()
+        self._to_read = make_wakeup()
+
+    def start(self) -> None:
+        self._pool.links.append(self)
+        spawn_task(self._read(), f"shardline: read from {self.host}")
+        spawn_task(self._write(), f"shardline: write to {self.host}")
+
+    async def hear(self) -> None:
+        """If the server has said anything to an idle connection, such as goodbye, let it be read first.
+
+        A busy program may not have seen yet what is in the socket.
+        """
+        for _ in range(_TURNS_TO_HEAR):
+            if self.machine.is_over or not self.machine.is_idle or self._stream.is_silent():
+                break
+            await anyio.lowlevel.checkpoint()
+
+    def is_stale(self, idle_timeout: float) -> bool:
+        """Whether it is of no use for a request."""
+        if not self.machine.is_idle:
+            return False
+        return anyio.current_time() - self.machine.idle_since >= idle_timeout or self.machine.capacity <= 0
+
+    def open(self, headers: Mapping[str, str], body: Body, *, is_whole: bool) -> "_Call | Failure":
+        try:
+            exchange = self.machine.open(self._target, headers, body, anyio.current_time(), is_whole=is_whole)
+        except HttpError as error:
+            return broken("HttpClientError", self.host, error)
+        call = self._calls[exchange] = _Call(self, exchange)
+        self._to_send.set()
+        return call
+
+    def leave(self, exchange: "Exchange") -> None:
+        """A caller is done."""
+        self.machine.cancel(exchange, anyio.current_time())
+        del self._calls[exchange]
+        self.pump()
+        self._pool.wake_one()
+
+    def pump(self) -> None:
+        """Pass on what the machine has decided."""
+        for exchange in self.machine.take_changed():
+            call = self._calls.get(exchange)
+            if call is not None:
+                call.changed.set()
+        if self.machine.has_output or self.machine.is_over:
+            self._to_send.set()
+
+    async def close(self, why: str) -> None:
+        """End it at once, with all that is under way."""
+        self._end("ConnectionReset", why)
+        await self._stream.abort()
+
+    def give_up(self) -> None:
+        """The server has been silent for too long."""
+        self._end("ReadTimeout", "")
+
+    def _end(self, code: str, detail: object) -> None:
+        self.machine.handle_end(code, detail, anyio.current_time())
+        if self in self._pool.links:
+            self._pool.links.remove(self)
+            self._pool.wake_all()
+        self.pump()
+        self._to_read.set()
+
+    async def _read(self) -> None:
+        machine = self.machine
+        try:
+            while not machine.is_over:
+                try:
+                    data = await self._stream.receive(PING_AFTER)
+                except TimeoutError as error:
+                    if error.errno is not None:
+                        raise
+                    machine.handle_silence(anyio.current_time(), self.settings.idle_timeout)
+                else:
+                    if not data:
+                        break
+                    machine.handle_data(data, anyio.current_time())
+                self.pump()
+                while machine.is_congested and not machine.is_over:
+                    await self._to_read.wait()
+            self._end("ConnectionReset", "")
+        except OSError as error:
+            self._end("ConnectionReset", error.strerror or error)
+        except Exception:  # noqa: BLE001 - a bug of ours
+            _log.exception("reading from an HTTP/2 connection failed")
+        finally:
+            self._end("ConnectionReset", "cancelled")
+            await self._stream.abort()
+
+    async def _write(self) -> None:
+        machine = self.machine
+        try:
+            while True:
+                if machine.has_output:
+                    await self._stream.send(machine.take_output(anyio.current_time()), self.settings.read_timeout)
+                    self._to_read.set()
+                elif machine.is_over:
+                    break
+                else:
+                    await self._to_send.wait()
+        except OSError as error:
+            is_silence = isinstance(error, TimeoutError) and error.errno is None
+            self._end(*(("ReadTimeout", "") if is_silence else ("ConnectionReset", error.strerror or error)))
+        except Exception:  # noqa: BLE001 - a bug of ours
+            _log.exception("writing to an HTTP/2 connection failed")
+        finally:
+            self._end("ConnectionReset", "cancelled")
+            await self._stream.abort()
+
+
+@final
+class _Call:
+    """A request and its answer, as its caller sees them."""
+
+    def __init__(self, link: _Link, exchange: "Exchange") -> None:
+        self._link = link
+        self._exchange = exchange
+        self.changed = make_wakeup()
+
+    @property
+    def status(self) -> int:
+        return self._exchange.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._exchange.headers
+
+    def leave(self) -> None:
+        self._link.leave(self._exchange)
+
+    async def receive_head(self) -> Failure | None:
+        return await self._wait_for_answer(whole=False)
+
+    async def read(self) -> bytes | Failure:
+        self._link.machine.want_whole(self._exchange)
+        self._link.pump()
+        failure = await self._wait_for_answer(whole=True)
+        return self._link.machine.take(self._exchange) if failure is None else failure
+
+    async def next_chunk(self) -> bytes | Failure | None:
+        exchange = self._exchange
+        while True:
+            if exchange.body:
+                chunk = self._link.machine.take(exchange)
+                self._link.pump()
+                return chunk
+            if exchange.is_over:
+                return exchange.failure
+            if not await self.changed.wait(self._link.settings.read_timeout):
+                return self._time_out()
+
+    async def _wait_for_answer(self, *, whole: bool) -> Failure | None:
+        """An answer, whole or its head, in the time that it has."""
+        exchange = self._exchange
+        limit = self._link.settings.read_timeout
+        while exchange.failure is None and not (exchange.complete if whole else exchange.status):
+            now = anyio.current_time()
+            if exchange.sent_at is None:
+                ends_at = exchange.moved_at + limit
+            else:
+                ends_at = exchange.sent_at + limit + exchange.received / SLOWEST_ANSWER
+                ends_at = min(ends_at, max(exchange.sent_at, exchange.heard_at) + limit)
+            if ends_at <= now:
+                return self._time_out()
+            await self.changed.wait(ends_at - now)
+        return exchange.failure
+
+    def _time_out(self) -> Failure:
+        link = self._link
+        if anyio.current_time() - link.machine.heard_at >= link.settings.read_timeout:
+            link.give_up()
+        return broken("ReadTimeout", link.host)
