@@ -2,8 +2,8 @@
 
 Invariants:
 
-- An idle connection is used again unless it is older than ``idle_timeout`` or the server has closed it meanwhile.
-- Nothing that was opened stays open: ``close`` closes all.
+- An idle connection is reused unless it was idle for longer than ``idle_timeout`` or the server has closed it.
+- No connection leaks: ``close`` closes all of them.
 """
 
 import ssl
@@ -90,7 +90,7 @@ class Connections:
             await idle.pop(0).close()
 
     async def close(self) -> None:
-        """Close all of them, also those in use: whoever waits on one is told."""
+        """Close all connections, even those in use: requests on them fail."""
         self.closed = True
         self._connector.close()
         for connection in [*self._busy, *(one for idle in self._idle.values() for one in idle)]:
@@ -102,6 +102,6 @@ class Connections:
         return anyio.current_time() - self._settings.idle_timeout
 
     def _route(self, url: str) -> Route:
-        """The way to a URL: worked out once."""
+        """Find out how to connect to a URL, once."""
         route = self._routes[url] = find_route(url, self._settings.proxies)
         return route
