@@ -11,6 +11,7 @@ them.
 
 import json
 import os
+from typing import Any
 
 from shardline import FailurePolicy, Record
 from shardline.awslambda import KinesisEventSource
@@ -22,7 +23,7 @@ source = KinesisEventSource(
 )
 
 
-def bill(record: Record) -> None:
+def bill(record: Record[Any]) -> None:
     """Process one order."""
     order = record.value
     if order["amount"] < 0:
@@ -30,5 +31,5 @@ def bill(record: Record) -> None:
 
 
 @source.each_record
-def handler(record: Record) -> None:
+def handler(record: Record[Any]) -> None:
     bill(record)

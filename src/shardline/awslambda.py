@@ -167,13 +167,13 @@ class KinesisEventSource:
             clock=clock,
         )
 
-    def each_record(self, handler: Callable[[Record], object]) -> LambdaFunction:
+    def each_record(self, handler: Callable[[Record[Any]], object]) -> LambdaFunction:
         """Return a Lambda function that calls ``handler`` once per record, in order. ``handler`` may be a coroutine
         function.
         """
         return _Function(self._settings, handler).as_function()
 
-    def each_batch(self, max_records: int | None = None) -> Callable[[Callable[[Batch], object]], LambdaFunction]:
+    def each_batch(self, max_records: int | None = None) -> Callable[[Callable[[Batch[Any]], object]], LambdaFunction]:
         """Call the handler with batches of up to ``max_records``; ``None``: with all records of the event at once.
 
         ``Batch.ack`` has no effect here and returns False: a batch is done when its handler returns.
@@ -183,7 +183,7 @@ class KinesisEventSource:
 
     def each_window(
         self, *, on_end: Callable[[Window], object] | None = None, max_records: int | None = None
-    ) -> Callable[[Callable[[Batch, Window], object]], LambdaFunction]:
+    ) -> Callable[[Callable[[Batch[Any], Window], object]], LambdaFunction]:
         """Call the handler with batches of a tumbling window, as ``handler(batch, window)``.
 
         The handler returns the new state of the window, a JSON-serializable mapping; ``None`` keeps the state. Do not

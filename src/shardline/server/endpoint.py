@@ -140,7 +140,7 @@ class Endpoint:
         signatures: Signatures | None = None,
         requests: RequestLog | None = None,
     ) -> None:
-        self.wakeups = Wakeups(service.state, clock)
+        self.wakeups: Wakeups = Wakeups(service.state, clock)
         self._service = service
         self._clock = clock
         self._on_handled = on_handled

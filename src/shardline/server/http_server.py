@@ -33,11 +33,11 @@ class HttpServer:
 
     def __init__(self, front: Front, *, timeouts: Timeouts | None = None) -> None:
         self.front = front
-        self.timeouts = timeouts or Timeouts()
+        self.timeouts: Timeouts = timeouts or Timeouts()
         self.undecided: set[Undecided] = set()
         self.http1: Http1Connections | None = None
         self.http2: set[Http2Connection] = set()
-        self.port = 0
+        self.port: int = 0
         self._server: asyncio.Server | None = None
 
     @property

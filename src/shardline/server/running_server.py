@@ -93,12 +93,12 @@ class RunningServer:
         self._settings = settings
         self._prepare = prepare
         self._make_http = _load_http_server()
-        self.clock = ServerClock()
-        self.faults = Faults(Random(settings.seed), self.clock.now)  # noqa: S311 - a seed on purpose
-        self.requests = RequestLog()
+        self.clock: ServerClock = ServerClock()
+        self.faults: Faults = Faults(Random(settings.seed), self.clock.now)  # noqa: S311 - a seed on purpose
+        self.requests: RequestLog = RequestLog()
         self.clock.on_move = self.faults.on_add = self._wake_subscriptions
         self.service: Service | None = None
-        self.port = 0
+        self.port: int = 0
         self.certificate: Certificate | None = None
         self._storage: Storage | None = None
         self._lifecycle = threading.Lock()

@@ -197,7 +197,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         """
         refuse_to_wait_in_callback("iterating")
         session = self._session
-        return RecordIterator(session, session.begin(threading.current_thread(), Iteration))
+        return RecordIterator[ValueT_co](session, session.begin(threading.current_thread(), Iteration))
 
     def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> Iterator[Batch[ValueT_co]]:
         """Iterate over batches. All records of a batch are from one shard.
@@ -216,7 +216,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         refuse_to_wait_in_callback("iterating")
         session = self._session
         make = partial(Iteration, limit=max_records, max_wait=wait, whole=True)
-        return BatchIterator(session, session.begin(threading.current_thread(), make))
+        return BatchIterator[ValueT_co](session, session.begin(threading.current_thread(), make))
 
     @overload
     def run(

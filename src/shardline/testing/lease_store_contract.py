@@ -390,7 +390,9 @@ class LeaseStoreContract:
             await store.close()
 
         async def take_in_thread(name: str) -> None:
-            run = partial(anyio.run, take_ten, name, backend=anyio_backend_name, backend_options=anyio_backend_options)
+            def run() -> None:
+                anyio.run(take_ten, name, backend=anyio_backend_name, backend_options=anyio_backend_options)
+
             await anyio.to_thread.run_sync(run)
 
         async with anyio.create_task_group() as group:

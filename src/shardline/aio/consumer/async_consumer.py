@@ -220,7 +220,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             Closed: the consumer is closed, or not started.
         """
         session = self._opened
-        return RecordIterator(session, session.begin(running_task(), Iteration))
+        return RecordIterator[ValueT_co](session, session.begin(running_task(), Iteration))
 
     def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> AsyncIterator[Batch[ValueT_co]]:
         """Iterate over batches, each of one shard. A batch is done when you request the next, or ``batch.ack()`` it.
@@ -236,7 +236,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         wait = check_batch(max_records, max_wait)
         session = self._opened
         make = partial(Iteration, limit=max_records, max_wait=wait, whole=True)
-        return BatchIterator(session, session.begin(running_task(), make))
+        return BatchIterator[ValueT_co](session, session.begin(running_task(), make))
 
     @overload
     async def run(

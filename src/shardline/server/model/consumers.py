@@ -148,13 +148,13 @@ class ServerSubscription:
         self._pushed_at = state.now - _HEARTBEAT
         self._bytes = Bucket(state.settings.limits.fan_out_bytes_per_second, state.now)
         life = state.settings.limits.subscription_life
-        self.ends_at = None if life is None else state.now + life
-        self.began_at = state.now
+        self.ends_at: float | None = None if life is None else state.now + life
+        self.began_at: float = state.now
         self.consumer = consumer
         self._changes_seen = -1  # the value of ``log.changes`` at the last poll
-        self.due_at = state.now
+        self.due_at: float = state.now
         """When the next push is due, unless something touches the log before."""
-        self.ended = False
+        self.ended: bool = False
         """Also set by ``Subscriptions``, when a new subscription replaces this one, and by the endpoint."""
         self.fault: PushEnding | None = None
         """How the subscription ended, if a fault ended it."""

@@ -101,7 +101,7 @@ class Service:
     """The whole service: its state, and the operations on it."""
 
     def __init__(self, settings: ServiceSettings, chance: "Random", now: float) -> None:
-        self.state = ServiceState(settings, chance, now)
+        self.state: ServiceState = ServiceState(settings, chance, now)
         self._subscriptions = consumers.Subscriptions()
 
     def use_faults(self, faults: "Faults") -> None:
