@@ -31,6 +31,8 @@ from shardline.core.consumer.consumer_events import (
     StoreRecovered,
     StreamMissing,
     StreamReplaced,
+    Subscribed,
+    SubscriptionEnded,
     TooManyUnacknowledged,
     WorkerIdShared,
 )
@@ -112,6 +114,8 @@ __all__ = [
     "StreamMissing",
     "StreamReplaced",
     "StreamUnknown",
+    "Subscribed",
+    "SubscriptionEnded",
     "TooManyUnacknowledged",
     "WorkerIdShared",
 ]

@@ -216,12 +216,7 @@ class Producer(ProducerFacade[RoomLine], Generic[DataT_contra]):
     ) -> Delivery:
         """Put one record. Blocks only while the buffer is full.
 
-        The arguments are those of the async ``put``. ``on_delivery`` is called in the network thread.
-
-        Raises:
-            UsageError: the record is invalid, or too large for the stream. It was not accepted.
-            BufferFull: there was no room for ``timeout`` seconds. The record was not accepted.
-            Closed: the producer is closed, or not started.
+        The arguments and exceptions are those of the async ``put``. ``on_delivery`` is called in the network thread.
         """
         payload: Any = data if self._serializer is None else serialized(self._serializer, data)
         intake = self._intake

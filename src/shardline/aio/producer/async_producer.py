@@ -225,8 +225,7 @@ class Producer(ProducerFacade[RoomQueue], Generic[DataT_contra]):
             key: the partition key. ``None`` lets the producer choose the shard.
             explicit_hash_key: a decimal number that replaces the key's hash.
             ttl: a record that is not stored within this many seconds fails. ``None`` means ``record_ttl``.
-            on_delivery: called once with the ``Delivery``, when it has resolved. May be async. Its exceptions are
-                logged.
+            on_delivery: called once with the resolved ``Delivery``. May be async. Its exceptions are logged.
             timeout: how many seconds to wait for room. ``None`` means without limit.
 
         Raises:
