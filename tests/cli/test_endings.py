@@ -167,7 +167,7 @@ def test_sigterm_ends_a_demo_in_order(shardline):
     assert b"a local Kinesis on" in running.process.stdout.readline()
     running.interrupt(signal.SIGTERM)
     ended = running.wait()
-    assert (ended.code, ended.stderr) == (143, "interrupted: everything that was started has ended\n")
+    assert (ended.code, ended.stderr) == (143, "interrupted: all processes of the demo have ended\n")
 
 
 def test_ctrl_c_still_ends_a_tail_with_0(shardline, kinesis, eventually):

@@ -194,7 +194,7 @@ async def test_two_live_processes_under_one_name_leave_each_others_shards_alone_
     assert handled["second"] == []
     (line,) = [line for line in caplog.records if "another live process uses the worker_id 'twin'" in line.message]
     assert line.levelname == "ERROR"
-    assert "give each process a worker_id of its own" in line.message
+    assert "give each process its own worker_id" in line.message
 
 
 async def test_a_token_grows_through_every_change_of_hands_and_is_a_time(make, put):

@@ -7,7 +7,6 @@ import anyio
 import boto3
 import pytest
 from botocore.config import Config
-from tests.contract.test_lease_stores import EVERY_OPERATION
 from tests.unit.adapters.leases.test_dynamodb_items import END, JAVA_ROW, SHARD
 
 from shardline.adapters.aws.aws_service import AwsAccess
@@ -39,6 +38,7 @@ from shardline.model.lease import Checkpoint, Lease
 from shardline.model.position import LATEST, at_sequence_number
 from shardline.model.sequence import SequenceNumber
 from shardline.ports import HttpAnswer
+from shardline.testing import lease_store_contract
 
 pytestmark = pytest.mark.anyio
 
@@ -246,7 +246,7 @@ async def test_rows_of_another_group_are_written_by_none_of_our_operations(opene
     before = row_of(raw, unique)
     other = store_at(server_url, unique, group="audit")
     assert (await other.open()).code == "ForeignTable"
-    for operation in EVERY_OPERATION:
+    for operation in lease_store_contract._EVERY_OPERATION:
         assert (await other.apply(operation)).code == "ForeignTable", operation
     assert row_of(raw, unique) == before
     await other.close()

@@ -120,6 +120,34 @@ def test_the_simple_synchronous_case_lists_what_failed(page, kinesis):
     assert stored(kinesis) == []
 
 
+def test_a_generator_is_put(page, with_producer, kinesis):
+    assert with_producer(page("def put_generated(").put_generated) == 1_000
+    assert len(stored(kinesis)) == 1_000
+
+
+def test_invalid_records_fail_and_the_others_are_put(page, kinesis):
+    with BlockingProducer("orders") as producer:
+        assert len(page("def put_valid(").put_valid(producer)) == 1
+    assert stored(kinesis) == [b"1", b"3"]
+
+
+def test_the_rest_of_what_did_not_fit_is_returned(page, kinesis):
+    with BlockingProducer("orders") as producer:
+        assert page("def put_what_fits(").put_what_fits(producer, [("k", b"1")]) == []
+    assert stored(kinesis) == [b"1"]
+
+
+def test_a_record_with_options(page, with_producer, kinesis, capsys):
+    with_producer(page("def put_price(").put_price, b"17")
+    assert (stored(kinesis), capsys.readouterr().out) == ([b"17"], "AMZN stored\n")
+
+
+def test_futures_of_deliveries(page, kinesis, capsys):
+    with BlockingProducer("orders") as producer:
+        page("def print_receipts(").print_receipts(producer, [("k", b"1"), ("k", b"2")])
+    assert re.fullmatch(r"(\d{56}\n){2}", capsys.readouterr().out)
+
+
 def test_putting_some(page, with_producer, kinesis):
     with_producer(page("def put_some(").put_some, [("customer-8", b"2"), (None, b"3")])
     assert stored(kinesis) == [b"2", b"3", b'{"order": 1}']

@@ -204,7 +204,7 @@ BROKEN = {
         [OPENING, event(1), frame("SubscribeToShardEvent", b'{"Rec')],
         True,
         "BadAnswer",
-        "valid answer",
+        "invalid response",
     ),
     "answer cut off": ([OPENING, event(1), event(2)[:9]], False, "ConnectionReset", "cut short"),
 }
