@@ -437,7 +437,8 @@ class _Call:
             if ends_at <= now:
                 return self._time_out()
             await self.changed.wait(ends_at - now)
-        return exchange.failure
+        # The connection may have broken right after the head. The data that has come is delivered before the failure.
+        return None if exchange.status and not whole else exchange.failure
 
     def _time_out(self) -> Failure:
         link = self._link
