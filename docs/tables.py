@@ -31,7 +31,7 @@ CONSUMER_DEFAULTS = {setting.name: shown(setting.name, setting.default) for sett
 
 PRODUCER_EVENTS = {
     "RequestAnswered": "A PutRecords request has ended.",
-    "RecordsDelivered": "Records were stored.",
+    "RecordsDelivered": "Records of one request were stored in one shard.",
     "RecordsRetried": "Records are sent again.",
     "RecordsFailed": "Records failed.",
     "ShardsChanged": "The producer has a new shard map.",
@@ -39,6 +39,8 @@ PRODUCER_EVENTS = {
     "StreamUnknown": "DescribeStreamSummary failed. The producer assumes the default limit for records.",
     "DistributionChanged": "AUTO record distribution is now on or off. While it is on, nothing is aggregated.",
     "AggregationStopped": "Records are stored in unexpected shards, and DescribeStreamSummary failed. The producer stops aggregating.",
+    "ChannelsFound": "The stream has channels, so nothing is aggregated.",
+    "ProducerMeasured": "The state of the producer. Emitted every 5 seconds.",
 }
 CONSUMER_EVENTS = {
     "LeaseGained": "This worker owns the shard and reads it from `start`.",
@@ -68,6 +70,12 @@ CONSUMER_EVENTS = {
     "HandlingStopped": "Your handler failed for the last time, without `dead_letter=`. `run` ends with `HandlerFailed`.",
     "HandlerStuck": "Your code has had these records for longer than `stuck_after`.",
     "HandlerRecovered": "Code that was stuck has continued, or its shard was released.",
+    "PageRead": "A page of a shard was read. It may be empty.",
+    "RecordsHandedOut": "A page, or a part of it, was handed to your code.",
+    "RecordsHandled": "Your code is done with a page, a part of it, or a batch.",
+    "Committed": "The lease store confirmed a checkpoint.",
+    "LeaseHandedOver": "The lease was released because another worker asked for it.",
+    "LagMeasured": "The lag of all shards that this worker holds. Emitted every 5 seconds.",
 }
 
 # The KPL's default of each property that Shardline has, too.

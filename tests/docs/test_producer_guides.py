@@ -19,7 +19,8 @@ from tests.docs.pages import block_with, run_block
 
 from shardline import DeliveryFailed, Producer, ProducerConfig, Receipt, Undelivered, deaggregate
 from shardline.codec.record_lines import PlainRecord, record_of
-from shardline.core.producer.producer_stats import LaneStats, ProducerStats
+from shardline.core.producer.producer_stats import ProducerStats
+from shardline.core.producer_events import LaneStats
 from shardline.sync import Producer as BlockingProducer
 from shardline.testing import LocalKinesis
 

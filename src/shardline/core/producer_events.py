@@ -4,9 +4,25 @@ The producer's machine emits events as values, per request or per change, never 
 passes them to the user's sink. No event contains data, keys or credentials.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, final
 
 from shardline.core.failures import Failure
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LaneStats:
+    """The statistics of one shard."""
+
+    shard_id: str
+    queued_entries: int
+    queued_bytes: int
+    in_flight: int
+    rate_share: float
+    """The share of the configured rates that is left after throttling. 1 is all."""
+    tripped: bool
+    """Whether the circuit is open: after several failures in a row, one entry at a time is sent."""
 
 
 @final
@@ -25,10 +41,14 @@ class RequestAnswered(NamedTuple):
 
 @final
 class RecordsDelivered(NamedTuple):
-    """Records were delivered."""
+    """Records of one request were delivered to one shard."""
 
     records: int
     payload_bytes: int
+    shard_id: str = ""
+    """The shard that stores them."""
+    latency: float = 0.0
+    """The time from the put of the oldest of these records to the answer, in seconds."""
 
 
 @final
@@ -87,6 +107,27 @@ class AggregationStopped(NamedTuple):
     failure: Failure
 
 
+@final
+class ChannelsFound(NamedTuple):
+    """The stream has channels, which read its records by schema: nothing is aggregated."""
+
+    channels: int
+
+
+@final
+class ProducerMeasured(NamedTuple):
+    """The state of the producer, measured every 5 seconds."""
+
+    outstanding: int
+    """Records that were put and are neither delivered nor failed."""
+    buffered_bytes: int
+    buffer_max_bytes: int
+    oldest_waiting: float
+    """How long the oldest record that is not in flight has waited, in seconds."""
+    requests_in_flight: int
+    lanes: tuple[LaneStats, ...]
+
+
 Event: TypeAlias = (
     RequestAnswered
     | RecordsDelivered
@@ -97,4 +138,6 @@ Event: TypeAlias = (
     | StreamUnknown
     | DistributionChanged
     | AggregationStopped
+    | ChannelsFound
+    | ProducerMeasured
 )

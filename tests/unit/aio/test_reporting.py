@@ -111,7 +111,9 @@ def test_a_sink_that_raises_is_logged_once_a_minute(log, clock, lines, error):
         (produced.DistributionChanged(auto=True), "WARNING", "by AUTO record distribution: nothing is aggregated"),
         (produced.DistributionChanged(auto=False), "WARNING", "by partition key"),
         (produced.AggregationStopped(DENIED), "WARNING", "(AccessDeniedException: not you): aggregation stops"),
-        (produced.RecordsDelivered(1, 1), None, ""),
+        (produced.RecordsDelivered(1, 1, "s-1", 0.1), None, ""),
+        (produced.ChannelsFound(1), None, ""),
+        (produced.ProducerMeasured(1, 1, 2, 0.1, 1, ()), None, ""),
         (
             consumed.LeaseGained("s-1", Grant("s-1", 1, NEVER), TRIM_HORIZON, Checkpoint(TRIM_HORIZON), None),
             "INFO",
@@ -148,6 +150,12 @@ def test_a_sink_that_raises_is_logged_once_a_minute(log, clock, lines, error):
         (consumed.DeadLetterFailed("s-1", "4", 0, 3, 2, "E", "m", "x", 2.0), "WARNING", "could not write 3 records"),
         (consumed.DeadLetterFailed("s-1", "4", 0, 3, 2, "E", "m", "x", NEVER), "ERROR", "cannot be written; stopping"),
         (consumed.HandlingStopped("s-1", "4", 0, 3, 2, "E", "m", "x"), "ERROR", "4/0 of s-1, tried 2 times"),
+        (consumed.PageRead("s-1", 1, 10, 0.1, 0.0, "polling"), None, ""),
+        (consumed.RecordsHandedOut("s-1", 1), None, ""),
+        (consumed.RecordsHandled("s-1", 1, 0.1), None, ""),
+        (consumed.Committed("s-1", TRIM_HORIZON, 0.1), None, ""),
+        (consumed.LeaseHandedOver("s-1", "other", 0.1), None, ""),
+        (consumed.LagMeasured((consumed.ShardLag("s-1", 0.0, None, 0, 0),)), None, ""),
     ],
 )
 def test_each_event_is_logged_in_words_and_passed_to_the_sink(clock, lines, event, level, text):

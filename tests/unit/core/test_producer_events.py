@@ -8,8 +8,11 @@ from shardline.core import producer_events as events
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.producer_events import (
     AggregationStopped,
+    ChannelsFound,
     DistributionChanged,
     Event,
+    LaneStats,
+    ProducerMeasured,
     RecordsDelivered,
     RecordsFailed,
     RecordsRetried,
@@ -23,7 +26,7 @@ FAILURE = Failure(FailureKind.DENIED, "AccessDeniedException", "not for you", 40
 EXAMPLES = [
     RequestAnswered(entries=3, records=40, size_bytes=2_000, duration=0.02, refused_entries=1, code="InternalFailure"),
     RequestAnswered(entries=3, records=40, size_bytes=2_000, duration=0.02, refused_entries=0, code=None),
-    RecordsDelivered(records=40, payload_bytes=1_900),
+    RecordsDelivered(records=40, payload_bytes=1_900, shard_id="shardId-000000000000", latency=0.12),
     RecordsRetried(records=4, shard_id="shardId-000000000000", code="WrongShard", message="stored elsewhere"),
     RecordsRetried(records=4, shard_id=None, code="InternalFailure", message="again"),
     RecordsFailed(records=1, code="Expired", message="too late"),
@@ -32,6 +35,15 @@ EXAMPLES = [
     StreamUnknown(FAILURE),
     DistributionChanged(auto=True),
     AggregationStopped(FAILURE),
+    ChannelsFound(1),
+    ProducerMeasured(
+        outstanding=4,
+        buffered_bytes=400,
+        buffer_max_bytes=1_000,
+        oldest_waiting=0.1,
+        requests_in_flight=1,
+        lanes=(LaneStats("shardId-000000000000", 1, 10, 1, 1.0, tripped=False),),
+    ),
 ]
 
 
@@ -56,5 +68,5 @@ def test_an_event_is_a_value(event):
 def test_an_event_has_no_place_for_data_or_keys(kind):
     """Numbers, shard ids, codes and our own or the service's words."""
     hints = get_type_hints(kind)
-    assert set(hints.values()) <= {int, float, bool, str, str | None, tuple[str, ...], Failure}
+    assert set(hints.values()) <= {int, float, bool, str, str | None, tuple[str, ...], tuple[LaneStats, ...], Failure}
     assert not {"data", "key", "payload", "explicit_hash_key"} & set(hints)

@@ -20,7 +20,7 @@ from shardline.cli.demo.fleet import Fleet
 from shardline.cli.demo.orders import Order
 from shardline.cli.demo.scene import Scene, ShardView, Waiting, WorkerView, shards_named, short
 from shardline.core.producer.producer_record import Receipt
-from shardline.core.producer.producer_stats import LaneStats
+from shardline.core.producer_events import LaneStats
 from shardline.events import ProducerEvent, RecordsRetried, RequestAnswered
 from shardline.model.hashing import HASH_KEY_COUNT
 from shardline.model.lease import Lease

@@ -4,7 +4,7 @@ The set is closed. The machines return events as values (``take_events``), and t
 metrics and exceptions. The events in the first section are commands to the shell, which must act on each of them.
 """
 
-from typing import NamedTuple, TypeAlias, final
+from typing import Literal, NamedTuple, TypeAlias, final
 
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.grant import Grant
@@ -292,6 +292,84 @@ class HandlerRecovered(NamedTuple):
     """For how long the code had its records."""
 
 
+# ---- events that measure
+
+
+@final
+class PageRead(NamedTuple):
+    """A page of a shard was read. It may be empty."""
+
+    shard_id: str
+    records: int
+    """User records. An aggregate counts as the records in it."""
+    payload_bytes: int
+    duration: float
+    """How long the request took, in seconds. With fan-out, the time since the page before it, or since subscribing."""
+    reading_lag: float | None
+    """How far this page is behind the end of the shard, in seconds. ``None`` if the service did not say."""
+    read_by: Literal["polling", "fan-out"]
+
+
+@final
+class RecordsHandedOut(NamedTuple):
+    """A page, or a part of it, was handed to your code."""
+
+    shard_id: str
+    records: int
+
+
+@final
+class RecordsHandled(NamedTuple):
+    """Your code is done with a page, a part of it, or a batch."""
+
+    shard_id: str
+    records: int
+    duration: float
+    """How long your code had the records, in seconds."""
+
+
+@final
+class Committed(NamedTuple):
+    """The lease store confirmed a checkpoint."""
+
+    shard_id: str
+    position: Position
+    duration: float
+    """How long the write took, in seconds."""
+
+
+@final
+class LeaseHandedOver(NamedTuple):
+    """The lease was released because another worker asked for it."""
+
+    shard_id: str
+    to: str
+    duration: float
+    """The time from the request of the other worker to the release, in seconds."""
+
+
+@final
+class ShardLag(NamedTuple):
+    """How far the work on one shard is behind."""
+
+    shard_id: str
+    reading_lag: float | None
+    """How far reading is behind the end of the shard, in seconds. ``None`` while it is unknown."""
+    handling_lag: float | None
+    """How far handling is behind the end of the shard, in seconds. ``None`` while it is unknown."""
+    prefetched: int
+    """Records that were read and not handed out yet."""
+    in_hand: int
+    """Records that your code has and is not done with."""
+
+
+@final
+class LagMeasured(NamedTuple):
+    """The lag of all shards that this worker holds, measured every 5 seconds."""
+
+    shards: tuple[ShardLag, ...]
+
+
 HandlingEvent: TypeAlias = HandlerRetried | RecordsDeadLettered | DeadLetterFailed | HandlingStopped
 """An event about records that a handler failed on."""
 
@@ -323,4 +401,10 @@ Event: TypeAlias = (
     | HandlingStopped
     | HandlerStuck
     | HandlerRecovered
+    | PageRead
+    | RecordsHandedOut
+    | RecordsHandled
+    | Committed
+    | LeaseHandedOver
+    | LagMeasured
 )

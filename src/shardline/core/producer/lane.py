@@ -41,8 +41,8 @@ from shardline.core.producer.aggregate import KEYLESS_KEY_LENGTH, Aggregate, Key
 from shardline.core.producer.key_order import KeyOrder
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import BufferedRecord
-from shardline.core.producer.producer_stats import LaneStats
 from shardline.core.producer.tokens import TokenBucket
+from shardline.core.producer_events import LaneStats
 from shardline.model.hashing import WHOLE_RING, HashRange
 from shardline.model.limits import SHARD_WRITE_BYTES_PER_SECOND, SHARD_WRITE_RECORDS_PER_SECOND
 from shardline.model.sequence import ANY_NUMBER

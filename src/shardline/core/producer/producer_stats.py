@@ -7,20 +7,7 @@ so they cost nothing per record.
 from dataclasses import dataclass
 from typing import final
 
-
-@final
-@dataclass(frozen=True, slots=True)
-class LaneStats:
-    """The statistics of one shard."""
-
-    shard_id: str
-    queued_entries: int
-    queued_bytes: int
-    in_flight: int
-    rate_share: float
-    """The share of the configured rates that is left after throttling. 1 is all."""
-    tripped: bool
-    """Whether the circuit is open: after several failures in a row, one entry at a time is sent."""
+from shardline.core.producer_events import LaneStats
 
 
 @final

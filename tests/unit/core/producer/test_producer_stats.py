@@ -4,7 +4,8 @@ from dataclasses import FrozenInstanceError, asdict
 
 import pytest
 
-from shardline.core.producer.producer_stats import LaneStats, ProducerStats
+from shardline.core.producer.producer_stats import ProducerStats
+from shardline.core.producer_events import LaneStats
 
 LANE = LaneStats(
     shard_id="shardId-000000000000", queued_entries=2, queued_bytes=700, in_flight=1, rate_share=0.7, tripped=False
